@@ -1,0 +1,1 @@
+"""Backends: one module a runtime, each imported only when it is asked for."""

@@ -1,0 +1,1 @@
+"""infersdk: one stable inference interface over TensorRT, ONNX Runtime and OpenVINO."""

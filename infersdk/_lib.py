@@ -1,0 +1,53 @@
+"""The one gate to the native core: nothing else touches `ffi` or `lib`'s statuses.
+
+After each call that can fail: `check(lib.ifs_...(...))`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from . import errors
+from ._native import ffi, lib
+
+__all__ = ["address", "check", "ffi", "lib", "out", "text"]
+
+_ERRORS: dict[int, type[errors.InferSDKError]] = {
+    lib.IFS_ERR_INVALID_ARGUMENT: errors.InputError,
+    lib.IFS_ERR_OUT_OF_MEMORY: errors.OutOfMemoryError,
+    lib.IFS_ERR_NO_DEVICE: errors.DeviceUnavailableError,
+    lib.IFS_ERR_DEVICE: errors.CudaError,
+    lib.IFS_ERR_DEVICE_OUT_OF_MEMORY: errors.OutOfMemoryError,
+    lib.IFS_ERR_TOO_SMALL: errors.ShapeError,
+    lib.IFS_ERR_SHAPE: errors.ShapeError,
+    lib.IFS_ERR_DTYPE: errors.DTypeError,
+    lib.IFS_ERR_READ_ONLY: errors.ReadOnlyError,
+    lib.IFS_ERR_IO: errors.OutputError,
+    lib.IFS_ERR_FORMAT: errors.TensorFileError,
+}
+
+
+def check(status: int) -> None:
+    """Raises the error that `status` stands for, with the core's own words."""
+    if status != 0:
+        _raise(status)
+
+
+def _raise(status: int) -> NoReturn:
+    kind = _ERRORS.get(status, errors.NativeError)
+    raise kind(text(lib.ifs_last_error()) or text(lib.ifs_status_text(status)))
+
+
+def text(chars: Any) -> str:
+    """The str of a `const char *`."""
+    return str(ffi.string(chars).decode("utf-8", "replace"))
+
+
+def address(pointer: Any) -> int:
+    """The number of a pointer."""
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+def out(kind: str) -> Any:
+    """A fresh place for an `out` parameter: `out("int32_t")` is an `int32_t *`."""
+    return ffi.new(f"{kind} *")

@@ -1,0 +1,131 @@
+"""Everything that infersdk raises on purpose, in one tree.
+
+::
+
+    InferSDKError
+    ├── ConfigError (ValueError)            a configuration that says something wrong, or nothing where it must
+    ├── BackendError
+    │   ├── BackendNotFoundError            no backend of that name
+    │   ├── BackendUnavailableError         known, but its package is missing or fails to import
+    │   ├── DeviceUnavailableError          the device asked for is not there, or the backend cannot use it
+    │   └── PrecisionUnavailableError       the precision asked for cannot be had
+    ├── ModelError
+    │   ├── ModelNotFoundError (FileNotFoundError)
+    │   ├── ModelFormatError                corrupt, or not a model at all
+    │   └── UnsupportedModelError           well-formed, but more than the backend or the wrapper can do
+    ├── InputError (ValueError)             what was given to a model or an operation
+    │   ├── InputNameError (KeyError)
+    │   ├── ShapeError
+    │   └── DTypeError (TypeError)
+    ├── ImageError (ValueError)             a picture that is missing, truncated, or no picture
+    ├── TensorFileError (ValueError)        a tensor file that is malformed
+    ├── InferenceError                      the runtime failed while it ran a model
+    ├── NativeError                         the core failed in a way that has no better name here
+    │   ├── OutOfMemoryError (MemoryError)
+    │   ├── ReadOnlyError
+    │   └── CudaError
+    ├── ClosedError                         used after close()
+    └── OutputError (OSError)               a result that could not be written
+
+Each message says what was wrong, with the values, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class InferSDKError(Exception):
+    """The root: `except InferSDKError` catches all that this package raises on purpose."""
+
+
+class ConfigError(InferSDKError, ValueError):
+    """A configuration that says something wrong, or nothing where it must say something."""
+
+
+class BackendError(InferSDKError):
+    """A backend cannot do what was asked for."""
+
+
+class BackendNotFoundError(BackendError):
+    """No backend of that name is built in or registered."""
+
+
+class BackendUnavailableError(BackendError):
+    """The backend is known, but its package is missing or fails to import."""
+
+
+class DeviceUnavailableError(BackendError):
+    """The device asked for is not there, or the backend cannot use it."""
+
+
+class PrecisionUnavailableError(BackendError):
+    """The precision asked for cannot be had from this backend, device and model."""
+
+
+class ModelError(InferSDKError):
+    """Something is wrong with a model."""
+
+
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """There is no such model file."""
+
+
+class ModelFormatError(ModelError):
+    """The file is corrupt, or not a model of a kind that the backend reads."""
+
+
+class UnsupportedModelError(ModelError):
+    """A well-formed model that the backend or the wrapper cannot handle."""
+
+
+class InputError(InferSDKError, ValueError):
+    """What was given to a model or an operation does not fit it."""
+
+
+class InputNameError(InputError, KeyError):
+    """The model has no input of that name, or one of its inputs was not given."""
+
+    __str__ = Exception.__str__  # KeyError would show the repr
+
+
+class ShapeError(InputError):
+    """A shape that does not fit."""
+
+
+class DTypeError(InputError, TypeError):
+    """An element type that does not fit."""
+
+
+class ImageError(InferSDKError, ValueError):
+    """A picture that is missing, truncated, or no picture."""
+
+
+class TensorFileError(InferSDKError, ValueError):
+    """A tensor file that is truncated, oversized, or malformed."""
+
+
+class InferenceError(InferSDKError):
+    """The runtime failed while it ran a model."""
+
+
+class NativeError(InferSDKError):
+    """The native core failed in a way that has no better name here."""
+
+
+class OutOfMemoryError(NativeError, MemoryError):
+    """Host or device memory ran out; the message gives the sizes."""
+
+
+class ReadOnlyError(NativeError):
+    """Write access to memory that was lent read-only."""
+
+
+class CudaError(NativeError):
+    """A CUDA call failed."""
+
+
+class ClosedError(InferSDKError):
+    """Used after close()."""
+
+
+class OutputError(InferSDKError, OSError):
+    """A result that could not be written."""

@@ -1,0 +1,1 @@
+"""The native kernels as plain functions over NumPy arrays."""

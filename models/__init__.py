@@ -1,0 +1,1 @@
+"""Model wrappers: from pictures to results, on any backend."""

@@ -1,0 +1,410 @@
+/*
+ * infersdk.h - the native core of infersdk.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Read it from top to bottom; it goes from simple to advanced:
+ *
+ *   1. Status and errors      every fallible function returns an ifs_status
+ *   2. The library            version, build, which SIMD variant runs
+ *   3. Element types          ifs_dtype, the same codes in memory and on disk
+ *   4. Memory                 a host block and a device block that are one thing (Caffe's SyncedMemory)
+ *   5. Tensor                 a shape and a type over a memory; views, conversion, files
+ *   6. Pictures               what a picture is, and where its pixels go (geometry)
+ *   7. Preprocessing          one pass from a picture to a network's input
+ *   8. Detection              from a network's output to boxes: decode, NMS, back to the picture
+ *   9. Classification         softmax and top-k
+ *
+ * Rules that hold everywhere
+ *
+ *   - Results go through `out` pointers, which are untouched on failure unless said otherwise.
+ *   - Nothing prints, exits or aborts.
+ *   - Destroy functions take NULL.
+ *   - Who creates destroys. A wrapped pointer is borrowed: the caller keeps it alive.
+ *   - A handle is used by one thread at a time; different handles are free, also where they share a memory.
+ *   - Sizes are bytes (`nbytes`) or elements (`count`), never both under one name. Coordinates are pixels with the
+ *     origin at the top left *edge*: the centre of the first pixel is (0.5, 0.5).
+ */
+#ifndef INFERSDK_H
+#define INFERSDK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1. Status and errors ------------------------------------------------------------------------------------- */
+
+/*
+ * Each status code once, with its text (the shape is libuv's). Codes are stable: a released number keeps its meaning.
+ * The binding generator reads these lines too, so that no code is typed twice.
+ */
+#define IFS_STATUS_MAP(X)                                                                                              \
+    X(OK, 0, "success")                                                                                                \
+    X(ERR_INVALID_ARGUMENT, -1, "invalid argument")                                                                    \
+    X(ERR_OUT_OF_MEMORY, -2, "out of host memory")                                                                     \
+    X(ERR_NO_DEVICE, -3, "no such device")                                                                             \
+    X(ERR_DEVICE, -4, "device failure")                                                                                \
+    X(ERR_DEVICE_OUT_OF_MEMORY, -5, "out of device memory")                                                            \
+    X(ERR_TOO_SMALL, -6, "referenced memory is too small")                                                             \
+    X(ERR_SHAPE, -7, "shape does not fit")                                                                             \
+    X(ERR_DTYPE, -8, "element type does not fit")                                                                      \
+    X(ERR_READ_ONLY, -9, "memory is read-only")                                                                        \
+    X(ERR_IO, -10, "input or output failed")                                                                           \
+    X(ERR_FORMAT, -11, "malformed data")                                                                               \
+    X(ERR_UNSUPPORTED, -12, "not supported")
+
+typedef int32_t ifs_status;
+
+#define IFS__STATUS_ENUM(name, code, text) IFS_##name = (code),
+enum { IFS_STATUS_MAP(IFS__STATUS_ENUM) IFS__STATUS_END = -999 };
+#undef IFS__STATUS_ENUM
+
+/* [cdef] The binding generator takes what stands between the marks as it is: plain C declarations only. */
+
+/* The fixed text of a status code; "unknown status" for a number that is none. Never NULL. */
+const char *ifs_status_text(ifs_status status);
+
+/* What went wrong in the last failed call *of this thread*, with the values and the remedy. Never NULL; "" if none. */
+const char *ifs_last_error(void);
+
+/* ---- 2. The library ------------------------------------------------------------------------------------------- */
+
+/* The version of the library, "major.minor.patch". */
+const char *ifs_version(void);
+
+/* 1 when the library was built with its CUDA half, 0 when it is CPU-only. Says nothing of a GPU being there. */
+int32_t ifs_has_cuda(void);
+
+/*
+ * The SIMD variants. NONE is the plain C reference, which every other variant equals bit for bit. The best one that was
+ * built and that this processor has is chosen at the first use; the environment variable INFERSDK_SIMD (none, neon,
+ * avx2, avx512) lowers it.
+ */
+#define IFS_SIMD_NONE 0
+#define IFS_SIMD_NEON 1
+#define IFS_SIMD_AVX2 2
+#define IFS_SIMD_AVX512 3
+
+int32_t ifs_simd(void);                           /* the variant in use */
+int32_t ifs_simd_best(void);                      /* the best one this build and processor have */
+ifs_status ifs_set_simd(int32_t simd);            /* for the whole process; for tests. ERR_UNSUPPORTED if not there */
+const char *ifs_simd_name(int32_t simd);          /* "none", "avx2", ...; NULL for a number that is none */
+
+/* ---- 3. Element types ----------------------------------------------------------------------------------------- */
+
+/* The codes 0 to 3 are those of the tensor files that C++ users of the same layout read; ours go on from there. */
+#define IFS_FLOAT32 0
+#define IFS_FLOAT16 1
+#define IFS_INT32 2
+#define IFS_UINT8 3
+#define IFS_INT8 4
+#define IFS_INT64 5
+#define IFS_BOOL 6
+#define IFS_FLOAT64 7
+#define IFS_INT16 8
+#define IFS_UINT16 9
+#define IFS_UINT32 10
+#define IFS_UINT64 11
+#define IFS_NUM_DTYPES 12
+
+size_t ifs_dtype_size(int32_t dtype);             /* bytes an element; 0 for a number that is no type */
+const char *ifs_dtype_name(int32_t dtype);        /* "float32", ...; NULL for a number that is no type */
+
+/* ---- 4. Memory ------------------------------------------------------------------------------------------------ */
+
+/*
+ * A pair of blocks, one on the host and one on a device, that stand for the same bytes. Both are lazy: a block is
+ * allocated when it is first asked for, and again only when more is asked for than it holds. The head says which side
+ * is newer; an access copies only when the other side is.
+ *
+ *     UNINITIALIZED --write host--> HOST --read device--> SYNCED <--read host-- DEVICE
+ *                                    ^---- write host ------+------ write device ---^
+ *
+ * A memory is counted: each tensor on it holds one reference, and so does who created it.
+ */
+typedef struct ifs_memory ifs_memory;
+
+#define IFS_HEAD_UNINITIALIZED 0
+#define IFS_HEAD_HOST 1
+#define IFS_HEAD_DEVICE 2
+#define IFS_HEAD_SYNCED 3
+
+#define IFS_NO_DEVICE (-1) /* the device number of a memory that lives on the host alone */
+
+/* What an access is for. WRITE promises to overwrite all of it, and so never copies. */
+#define IFS_READ 1
+#define IFS_WRITE 2
+#define IFS_READ_WRITE 3
+
+/* A new memory, empty, for `device` (a CUDA ordinal, or IFS_NO_DEVICE). The host block is aligned to 64 bytes, and
+ * page-locked where the memory has a device. */
+ifs_status ifs_memory_create(int32_t device, ifs_memory **out);
+
+/* Borrows `nbytes` bytes of the caller's at `host`, and never grows or frees them. A read-only one refuses to be
+ * written (ERR_READ_ONLY). The head is HOST. */
+ifs_status ifs_memory_wrap_host(void *host, size_t nbytes, int32_t device, int32_t read_only, ifs_memory **out);
+
+/* The same for device memory on `device`. The head is DEVICE. */
+ifs_status ifs_memory_wrap_device(void *dev, size_t nbytes, int32_t device, int32_t read_only, ifs_memory **out);
+
+/* Gives back the caller's reference; the last one frees both blocks. */
+void ifs_memory_destroy(ifs_memory *memory);
+
+/* Says that the memory now stands for `nbytes` bytes. Content is kept when it fits the capacity; growing beyond it gives
+ * new blocks with undefined content (head UNINITIALIZED), or ERR_TOO_SMALL for a borrowed block. */
+ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes);
+
+/* The host side, brought up to date as `access` needs. */
+ifs_status ifs_memory_host(ifs_memory *memory, int32_t access, void **out);
+
+/* The device side. ERR_NO_DEVICE for a memory without a device, a build without CUDA, or a machine without a GPU. */
+ifs_status ifs_memory_device(ifs_memory *memory, int32_t access, void **out);
+
+int32_t ifs_memory_head(const ifs_memory *memory);
+int32_t ifs_memory_device_id(const ifs_memory *memory);
+size_t ifs_memory_nbytes(const ifs_memory *memory);
+size_t ifs_memory_host_capacity(const ifs_memory *memory);
+size_t ifs_memory_device_capacity(const ifs_memory *memory);
+
+/* What all memories of the process hold now, and the most they ever held, in bytes. Borrowed blocks do not count. */
+typedef struct ifs_memory_stats {
+    uint64_t host_bytes, host_peak, pinned_bytes, pinned_peak, device_bytes, device_peak;
+    uint64_t memories; /* alive */
+} ifs_memory_stats;
+
+void ifs_get_memory_stats(ifs_memory_stats *out);
+
+/* ---- 5. Tensor ------------------------------------------------------------------------------------------------ */
+
+/* A shape and an element type over a memory: always dense, in C order. No dimensions is a scalar; a dimension may be 0. */
+typedef struct ifs_tensor ifs_tensor;
+
+#define IFS_MAX_NDIM 16
+
+/* A new tensor on a new memory. Nothing is allocated before the first access. */
+ifs_status ifs_tensor_create(int32_t dtype, int32_t ndim, const int64_t *dims, int32_t device, ifs_tensor **out);
+
+/* A tensor over an existing memory, from `offset` bytes on; takes a reference of its own. ERR_TOO_SMALL if it does not
+ * fit, ERR_INVALID_ARGUMENT if the offset is not a multiple of the element size. */
+ifs_status ifs_tensor_on(ifs_memory *memory, size_t offset, int32_t dtype, int32_t ndim, const int64_t *dims,
+                         ifs_tensor **out);
+
+/* A view of [start, stop) of the first axis. It shares the memory, and with it the head. */
+ifs_status ifs_tensor_slice(const ifs_tensor *tensor, int64_t start, int64_t stop, ifs_tensor **out);
+
+void ifs_tensor_destroy(ifs_tensor *tensor);
+
+/* A new shape. Fits the capacity: content and addresses stay. Beyond it: new blocks, undefined content. A view can
+ * shrink but not outgrow what it was made over (ERR_TOO_SMALL). */
+ifs_status ifs_tensor_resize(ifs_tensor *tensor, int32_t ndim, const int64_t *dims);
+
+int32_t ifs_tensor_dtype(const ifs_tensor *tensor);
+int32_t ifs_tensor_ndim(const ifs_tensor *tensor);
+const int64_t *ifs_tensor_dims(const ifs_tensor *tensor); /* valid until the next resize */
+size_t ifs_tensor_count(const ifs_tensor *tensor);
+size_t ifs_tensor_nbytes(const ifs_tensor *tensor);
+int32_t ifs_tensor_head(const ifs_tensor *tensor);
+int32_t ifs_tensor_device(const ifs_tensor *tensor);
+ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor); /* borrowed */
+
+/* The first element on either side, brought up to date as `access` needs. A view that does not cover its whole memory
+ * keeps the rest of it true: its WRITE copies when the other side is newer. */
+ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out);
+ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out);
+
+/* The element number of index[0..n), the missing last indices being 0. ERR_INVALID_ARGUMENT names what is out of range. */
+ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out);
+
+/* Copies the content of `src` into `dst` (same number of elements, ERR_SHAPE otherwise), converting the element type as
+ * ifs_convert does. On the host unless types are equal and both sides live on devices. */
+ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src);
+
+/*
+ * `count` elements from one type to another. Between integers the value is saturated; from floating point it is
+ * truncated towards zero and saturated, NaN gives 0; float16 is rounded to the nearest, ties to even; to bool, 0 is
+ * false and all else (NaN too) is true.
+ */
+ifs_status ifs_convert(const void *src, int32_t src_dtype, void *dst, int32_t dst_dtype, size_t count);
+
+/*
+ * Files. Little-endian: u32 magic 0xFCCFE2E2 | u32 ndims | u32 dtype | i32 dims[ndims] | raw C-order data.
+ * The writer replaces `path` in one step (a sibling file, renamed). The reader trusts nothing: a file that is truncated,
+ * longer than it says, of an unknown type, or whose sizes overflow is ERR_FORMAT.
+ */
+ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path);
+ifs_status ifs_tensor_load(const char *path, int32_t device, ifs_tensor **out);
+
+/* The same layout in memory; the parsing half of ifs_tensor_load. */
+ifs_status ifs_tensor_parse(const void *data, size_t nbytes, int32_t device, ifs_tensor **out);
+
+/* ---- 6. Pictures ---------------------------------------------------------------------------------------------- */
+
+/* How the bytes of a pixel are ordered. NV12 is a plane of Y and one of interleaved U, V at half the size (BT.601,
+ * limited range, as OpenCV converts it); its width and height are even. */
+#define IFS_PIXEL_BGR 0
+#define IFS_PIXEL_RGB 1
+#define IFS_PIXEL_BGRA 2
+#define IFS_PIXEL_RGBA 3
+#define IFS_PIXEL_GRAY 4
+#define IFS_PIXEL_NV12 5
+
+typedef struct ifs_image {
+    const uint8_t *data;   /* the first pixel (of the Y plane) */
+    const uint8_t *uv;     /* NV12: the first pair of the UV plane; NULL otherwise */
+    int64_t stride;        /* bytes from a row to the next; at least a row */
+    int64_t uv_stride;     /* NV12: the same for the UV plane */
+    int32_t width, height; /* pixels, at least 1 */
+    int32_t format;        /* IFS_PIXEL_... */
+} ifs_image;
+
+/*
+ * Where the pixels go. RESIZE: the picture is resized to resized_width x resized_height exactly as OpenCV's INTER_LINEAR
+ * does for uint8, and laid on the canvas with its corner at (offset_x, offset_y); what falls outside is cropped, what
+ * stays uncovered is filled. So letterbox, stretch, and resize with a crop are one operation. WARP: each canvas pixel is
+ * sampled bilinearly at its centre carried through `to_source`; a tap outside the picture is the fill.
+ */
+#define IFS_GEOMETRY_RESIZE 0
+#define IFS_GEOMETRY_WARP 1
+
+typedef struct ifs_geometry {
+    int32_t kind; /* IFS_GEOMETRY_... */
+    int32_t source_width, source_height;
+    int32_t canvas_width, canvas_height;
+    int32_t resized_width, resized_height; /* RESIZE only */
+    int32_t offset_x, offset_y;            /* RESIZE only; negative crops */
+    double to_source[6];                   /* canvas to source, edge coordinates: x' = m0 x + m1 y + m2, y' = m3 x + ... */
+} ifs_geometry;
+
+/* YOLOv5's letterbox with its very rounding: r = min(ch/h, cw/w) (at most 1 unless scale_up), size round(w r) x
+ * round(h r), the odd pixel of padding to the right and the bottom. */
+ifs_status ifs_geometry_letterbox(int32_t source_width, int32_t source_height, int32_t canvas_width,
+                                  int32_t canvas_height, int32_t scale_up, ifs_geometry *out);
+
+/* The same framing without rounding to whole pixels: one scale for both axes, centred, as a WARP. */
+ifs_status ifs_geometry_letterbox_warp(int32_t source_width, int32_t source_height, int32_t canvas_width,
+                                       int32_t canvas_height, int32_t scale_up, ifs_geometry *out);
+
+/* The whole picture over the whole canvas, whatever that does to its proportions. */
+ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int32_t canvas_width,
+                                int32_t canvas_height, ifs_geometry *out);
+
+/* The shorter side to `resize` (the longer one rounded down, as torchvision does), then the centre canvas_width x
+ * canvas_height of it (corner at round((size - crop) / 2), ties to even, as torchvision does). */
+ifs_status ifs_geometry_resize_crop(int32_t source_width, int32_t source_height, int32_t resize, int32_t canvas_width,
+                                    int32_t canvas_height, ifs_geometry *out);
+
+/* Any affine map, canvas to source, in edge coordinates. ERR_INVALID_ARGUMENT unless finite and invertible. */
+ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int32_t canvas_width,
+                               int32_t canvas_height, const double to_source[6], ifs_geometry *out);
+
+/* ---- 7. Preprocessing ----------------------------------------------------------------------------------------- */
+
+#define IFS_ORDER_RGB 0
+#define IFS_ORDER_BGR 1
+#define IFS_ORDER_GRAY 2
+
+#define IFS_LAYOUT_CHW 0
+#define IFS_LAYOUT_HWC 1
+
+/* What the network wants: y = x * scale + bias, rounded to float32 after each of the two operations, then to the dtype
+ * (UINT8: rounded to nearest even and saturated). */
+typedef struct ifs_pixel_transform {
+    int32_t order;    /* IFS_ORDER_...: the channels of the output */
+    int32_t layout;   /* IFS_LAYOUT_... */
+    int32_t dtype;    /* IFS_FLOAT32, IFS_FLOAT16 or IFS_UINT8 */
+    uint8_t fill[4];  /* in the order of the output's channels, before the scaling; the fourth is not used */
+    float scale[3];   /* a channel of the output each */
+    float bias[3];
+} ifs_pixel_transform;
+
+/* Bytes that ifs_preprocess writes. 0 if the arguments are not valid. */
+size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_transform *transform);
+
+/* One picture into `dst`, which may be a slice of a batch; `nbytes` is what may be written there (ERR_TOO_SMALL).
+ * The geometry's source size must be the picture's (ERR_SHAPE). One pass, one thread, no state kept. */
+ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, const ifs_pixel_transform *transform,
+                          void *dst, size_t nbytes);
+
+/* ---- 8. Detection --------------------------------------------------------------------------------------------- */
+
+/* How a head lays out its output.
+ *   YOLOV5  [anchors, 5 + classes]: cx, cy, w, h, objectness, classes. Score = objectness * class.
+ *   YOLOV8  [4 + classes, anchors]: cx, cy, w, h, classes (also YOLO11). Score = class.
+ *   YOLOX   as YOLOV5, but the box is raw: centre = (xy + cell) * stride, size = exp(wh) * stride, the anchors being the
+ *           cells of one grid after another, row by row, in the order of `strides`. */
+#define IFS_HEAD_YOLOV5 0
+#define IFS_HEAD_YOLOV8 1
+#define IFS_HEAD_YOLOX 2
+
+#define IFS_MAX_STRIDES 8
+
+typedef struct ifs_detect_params {
+    int32_t head;        /* IFS_HEAD_... */
+    int32_t dtype;       /* of the output: IFS_FLOAT32 or IFS_FLOAT16 */
+    int32_t num_classes; /* at least 1 */
+    int32_t num_anchors; /* candidates the head gives, 25,200 for YOLOv5 at 640 x 640 */
+    int32_t multi_label; /* 0: the best class of an anchor; 1: each class above the threshold */
+    int32_t class_agnostic; /* 1: boxes of different classes suppress one another */
+    int32_t max_candidates; /* the best so many go into NMS; 0: all */
+    int32_t max_detections; /* at most so many come out, at least 1 */
+    float conf_threshold;   /* kept: objectness and score strictly above it; 0 to 1 */
+    float iou_threshold;    /* suppressed: intersection over union strictly above it; 0 to 1 */
+    int32_t num_strides;    /* YOLOX; 0 for the other heads */
+    int32_t strides[8];     /* YOLOX: 8, 16, 32 */
+} ifs_detect_params;
+
+/* A box in pixels of the picture (edges, clipped to it), its score and class. */
+typedef struct ifs_detection {
+    float x1, y1, x2, y2;
+    float score;
+    int32_t class_id;
+} ifs_detection;
+
+/* Nothing is lost in silence. */
+typedef struct ifs_detect_stats {
+    int64_t candidates;         /* above the confidence threshold */
+    int64_t dropped_candidates; /* of those, left out by max_candidates */
+    int64_t kept;               /* that NMS kept */
+    int64_t dropped_detections; /* of those, left out by max_detections */
+} ifs_detect_stats;
+
+/* A detector's parameters with the scratch memory that its runs reuse. */
+typedef struct ifs_detector ifs_detector;
+
+/* Checks the parameters: the error names the one at fault with its value. */
+ifs_status ifs_detector_create(const ifs_detect_params *params, ifs_detector **out);
+void ifs_detector_destroy(ifs_detector *detector);
+
+/*
+ * One picture's output to its boxes, best first; equal scores in the order of anchor, then class. `out` holds
+ * max_detections; `count` are valid. Greedy NMS, exact: float32, a box is suppressed by a kept one when
+ * inter > iou_threshold * (area_a + area_b - inter), evaluated as written, without fused operations.
+ * A candidate whose score or box is not finite is not one. `geometry` says how the picture came to the network.
+ */
+ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const ifs_geometry *geometry,
+                            ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
+
+/*
+ * NMS alone, over `n` boxes (x1, y1, x2, y2 each). `class_ids` may be NULL (one class). Writes the indices of the kept
+ * ones, best first, equal scores by index, and their number; `keep` holds n. Boxes or scores that are not finite:
+ * ERR_INVALID_ARGUMENT.
+ */
+ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, float iou_threshold,
+                   int64_t *keep, int64_t *count);
+
+/* ---- 9. Classification ---------------------------------------------------------------------------------------- */
+
+/* The `k` best of `n` scores (FLOAT32 or FLOAT16), best first, equal ones by index; with `softmax` over all n, computed
+ * as exp(x - max) / sum. NaN is ERR_INVALID_ARGUMENT. */
+ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int32_t softmax, int32_t *class_ids,
+                    float *out_scores);
+
+/* [/cdef] */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* INFERSDK_H */

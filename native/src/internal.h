@@ -1,0 +1,67 @@
+/*
+ * internal.h - what the files of the core share with one another and with nobody else.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef IFS_INTERNAL_H
+#define IFS_INTERNAL_H
+
+#include "infersdk.h"
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- errors ---- */
+
+#if defined(__GNUC__)
+#define IFS__PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#define IFS__PRINTF(fmt, args)
+#endif
+
+/* Sets this thread's error text and returns `status`: `return ifs__fail(IFS_ERR_SHAPE, "...", ...)`. */
+ifs_status ifs__fail(ifs_status status, const char *format, ...) IFS__PRINTF(2, 3);
+
+#define IFS__TRY(call)                                                                                                 \
+    do {                                                                                                               \
+        ifs_status ifs__status = (call);                                                                               \
+        if (ifs__status != IFS_OK)                                                                                     \
+            return ifs__status;                                                                                        \
+    } while (0)
+
+/* ---- SIMD: a variant is a function with a target attribute, picked at run time through ifs_simd() ---- */
+
+#if (defined(__x86_64__) || defined(_M_X64)) && (defined(__GNUC__) || defined(__clang__))
+#define IFS__X86 1
+#define IFS__TARGET_AVX2 __attribute__((target("avx2,f16c,fma,bmi2")))
+#define IFS__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,f16c,fma,bmi2")))
+#endif
+#if defined(__aarch64__)
+#define IFS__NEON 1
+#endif
+
+/* ---- float16, the plain reference ---- */
+
+uint16_t ifs__float_to_half(float value);
+float ifs__half_to_float(uint16_t half);
+
+/* Many at a time, by the best variant. */
+void ifs__floats_to_halves(const float *src, uint16_t *dst, size_t count);
+void ifs__halves_to_floats(const uint16_t *src, float *dst, size_t count);
+
+/* ---- sizes: products that may overflow ---- */
+
+static inline bool ifs__mul_overflows(size_t a, size_t b, size_t *out) {
+    if (a != 0 && b > SIZE_MAX / a)
+        return true;
+    *out = a * b;
+    return false;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

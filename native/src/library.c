@@ -1,0 +1,76 @@
+/* library.c - version, build, and the choice of the SIMD variant. SPDX-License-Identifier: Apache-2.0 */
+#include "internal.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef IFS_VERSION
+#error "the build passes the version in IFS_VERSION"
+#endif
+
+const char *ifs_version(void) { return IFS_VERSION; }
+
+int32_t ifs_has_cuda(void) {
+#ifdef IFS_CUDA
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+static const char *const simd_names[] = {"none", "neon", "avx2", "avx512"};
+#define NUM_SIMD ((int32_t)(sizeof simd_names / sizeof *simd_names))
+
+const char *ifs_simd_name(int32_t simd) { return simd >= 0 && simd < NUM_SIMD ? simd_names[simd] : NULL; }
+
+int32_t ifs_simd_best(void) {
+#if IFS__X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("f16c"))
+        return IFS_SIMD_AVX512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+        __builtin_cpu_supports("bmi2"))
+        return IFS_SIMD_AVX2;
+    return IFS_SIMD_NONE;
+#elif IFS__NEON
+    return IFS_SIMD_NEON;
+#else
+    return IFS_SIMD_NONE;
+#endif
+}
+
+/* Whether this build and processor can run `simd`. */
+static bool simd_there(int32_t simd) {
+    int32_t best = ifs_simd_best();
+    if (simd == IFS_SIMD_NONE || simd == best)
+        return true;
+    return best == IFS_SIMD_AVX512 && simd == IFS_SIMD_AVX2;
+}
+
+static _Atomic int32_t current_simd = -1;
+
+int32_t ifs_simd(void) {
+    int32_t simd = atomic_load_explicit(&current_simd, memory_order_relaxed);
+    if (simd >= 0)
+        return simd;
+    simd = ifs_simd_best();
+    const char *wanted = getenv("INFERSDK_SIMD");
+    for (int32_t i = 0; wanted && i < NUM_SIMD; i++)
+        if (strcmp(wanted, simd_names[i]) == 0 && simd_there(i))
+            simd = i;
+    atomic_store_explicit(&current_simd, simd, memory_order_relaxed);
+    return simd;
+}
+
+ifs_status ifs_set_simd(int32_t simd) {
+    if (!ifs_simd_name(simd))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "SIMD variant %d is none; there are 0 to %d", (int)simd,
+                         (int)NUM_SIMD - 1);
+    if (!simd_there(simd))
+        return ifs__fail(IFS_ERR_UNSUPPORTED, "SIMD variant %s cannot run here; the best one is %s",
+                         ifs_simd_name(simd), ifs_simd_name(ifs_simd_best()));
+    atomic_store_explicit(&current_simd, simd, memory_order_relaxed);
+    return IFS_OK;
+}

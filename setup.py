@@ -1,0 +1,92 @@
+"""Builds the native core: C by the C compiler, and the CUDA half by nvcc where there is one.
+
+Switches, by environment:
+    INFERSDK_SANITIZE=address,undefined   build with those sanitizers
+    INFERSDK_CUDA=0 | 1                   leave the CUDA half out, or insist on it (default: if nvcc is found)
+    INFERSDK_CUDA_ARCHS=90,120            for these compute capabilities only (default: 75 to 120, and PTX)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+VERSION = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
+ARCHS = ("75", "80", "86", "89", "90", "100", "120")
+
+
+def find_nvcc() -> str | None:
+    wanted = os.environ.get("INFERSDK_CUDA", "")
+    if wanted == "0":
+        return None
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    nvcc = shutil.which("nvcc", path=f"{home}/bin" if home else None) or shutil.which("nvcc")
+    if nvcc is None and wanted == "1":
+        raise SystemExit("INFERSDK_CUDA=1, but there is no nvcc on PATH or under CUDA_HOME; install the CUDA toolkit")
+    return nvcc
+
+
+class BuildNative(build_ext):
+    """build_ext that knows the sources of the core, the sanitizers, and nvcc."""
+
+    def build_extension(self, ext):
+        native = Path("native")
+        ext.sources += sorted(str(p) for p in (native / "src").glob("*.c"))
+        ext.depends += [str(p) for p in [*native.glob("*/*.h"), *native.glob("cuda/*.cuh")]]
+        ext.include_dirs += [str(native / "include"), str(native / "src")]
+        ext.define_macros += [("IFS_VERSION", f'"{VERSION}"')]
+        if sys.platform != "win32":
+            # No contraction: results must not depend on whether the compiler fuses a multiply and an add.
+            ext.extra_compile_args += ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
+            ext.extra_compile_args += ["-Wno-missing-field-initializers", "-g0"]
+            ext.libraries += ["m", "pthread"]
+        if sanitize := os.environ.get("INFERSDK_SANITIZE"):
+            flags = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-g", "-O1"]
+            ext.extra_compile_args += flags
+            ext.extra_link_args += flags[:1]
+        if nvcc := find_nvcc():
+            ext.define_macros += [("IFS_CUDA", "1")]
+            ext.extra_objects += self.compile_cuda(nvcc, native)
+            root = Path(os.path.realpath(nvcc)).parent.parent
+            if not (root / "include").is_dir():  # a wrapper script: ask it where it lives
+                root = self.cuda_root(nvcc)
+            ext.library_dirs += [str(p) for n in ("lib64", "lib") if (p := root / n).is_dir()]
+            ext.libraries += ["cudart_static", "dl", "rt", "stdc++"]
+        super().build_extension(ext)
+
+    @staticmethod
+    def cuda_root(nvcc: str) -> Path:
+        dry = subprocess.run([nvcc, "--dryrun", "-c", "x.cu"], capture_output=True, text=True).stderr
+        return Path(re.search(r"^#\$ TOP=(.+)$", dry, re.MULTILINE)[1].strip())
+
+    def compile_cuda(self, nvcc: str, native: Path) -> list[str]:
+        archs = os.environ.get("INFERSDK_CUDA_ARCHS", ",".join(ARCHS)).split(",")
+        targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs]
+        targets += [f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}"]
+        headers = [*native.glob("*/*.h"), *native.glob("cuda/*.cuh")]
+        objects = []
+        for source in sorted((native / "cuda").glob("*.cu")):
+            target = Path(self.build_temp) / f"{source.stem}.cu.o"
+            objects.append(str(target))
+            if target.exists() and target.stat().st_mtime > max(p.stat().st_mtime for p in [source, *headers]):
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            command = [nvcc, "-c", str(source), "-o", str(target), "-O3", "-std=c++17", "--fmad=false", "--threads=0"]
+            command += ["-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off", "-Inative/include", "-Inative/src"]
+            self.spawn([*command, "-DIFS_CUDA=1", *targets])
+        return objects
+
+
+setup(
+    cffi_modules=["native/build_ffi.py:ffibuilder"],
+    cmdclass={"build_ext": BuildNative},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

@@ -1,0 +1,34 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def assets_folder() -> Path | None:
+    """The folder of test data, or None where there is none."""
+    folder = Path(os.environ.get("INFERSDK_ASSETS", ROOT.parent / "shared" / "assets"))
+    return folder if folder.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def assets() -> Path:
+    """The folder of test data; the test skips where there is none."""
+    folder = assets_folder()
+    if folder is None:
+        pytest.skip("no test data: set INFERSDK_ASSETS to its folder")
+    return folder
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A random generator whose seed a failing test shows (INFERSDK_SEED repeats it)."""
+    seed = int(os.environ.get("INFERSDK_SEED", np.random.SeedSequence().entropy % 2**32))  # type: ignore[operator]
+    print(f"INFERSDK_SEED={seed}")
+    return np.random.default_rng(seed)

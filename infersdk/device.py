@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from .errors import DeviceUnavailableError
 
 __all__ = ["CPU", "Device"]
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True)
+class Device:
     """A kind of device and its number among its like."""
 
     kind: str

@@ -12,6 +12,7 @@ the older one::
 from __future__ import annotations
 
 import enum
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,19 +226,29 @@ class Tensor(_Handle):
             )
         code = dtype_code(array.dtype)
         at, read_only = array.__array_interface__["data"]
-        return cls._wrap_host(at, array.nbytes, code, array.shape, Device.parse(device).ordinal, read_only, array)
+        ordinal = Device.parse(device).ordinal
+        handle = cls._borrowed(at, array.shape, code, ordinal, read_only=read_only, on_device=False)
+        return cls._of(handle, array)
 
     @classmethod
-    def _wrap_host(
-        cls, at: int, nbytes: int, code: int, shape: Sequence[int], ordinal: int, read_only: bool, lender: object
-    ) -> Tensor:
+    def _borrowed(
+        cls, at: int, shape: Sequence[int], code: int, ordinal: int, *, read_only: bool, on_device: bool
+    ) -> Any:
+        """A native tensor over memory that somebody else keeps alive."""
         memory, place, dims = out("ifs_memory *"), out("ifs_tensor *"), _dims(shape)
-        check(lib.ifs_memory_wrap_host(ffi.cast("void *", at), nbytes, ordinal, read_only, memory))
+        nbytes = math.prod(dims) * lib.ifs_dtype_size(code)
+        wrap = lib.ifs_memory_wrap_device if on_device else lib.ifs_memory_wrap_host
+        check(wrap(ffi.cast("void *", at), nbytes, ordinal, read_only, memory))
         try:
             check(lib.ifs_tensor_on(memory[0], 0, code, len(dims), dims, place))
         finally:
             lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
-        return cls._of(place[0], lender)
+        return place[0]
+
+    def _borrow(self, at: int, shape: Sequence[int], code: int, ordinal: int, *, lender: object) -> None:
+        """Looks from now on at memory that `lender` keeps alive: on device `ordinal`, or on the host if that is -1."""
+        handle = self._borrowed(at, shape, code, ordinal, read_only=False, on_device=ordinal >= 0)
+        self._adopt(handle, lender)
 
     @classmethod
     def from_dlpack(cls, source: Any) -> Tensor:
@@ -354,7 +365,7 @@ class Tensor(_Handle):
             cached = self._views[writable] = (at, np.asarray(_HostView(self, at, writable)))
         return cached[1][...]
 
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != self._dtype:
             if copy is False:

@@ -87,7 +87,7 @@ class Geometry:
     _c: Any  # ifs_geometry *
 
     def __init__(self) -> None:
-        raise TypeError("make a Geometry with letterbox, letterbox_warp, stretch, resize_crop or affine")
+        raise TypeError("make a Geometry with letterbox, letterbox_warp, stretch, resize, resize_crop or affine")
 
     @classmethod
     def _make(cls, function: Any, *args: Any) -> Geometry:
@@ -116,6 +116,14 @@ class Geometry:
     def stretch(cls, source: Sequence[int], canvas: Sequence[int]) -> Geometry:
         """The whole picture over the whole canvas, whatever that does to its proportions."""
         return cls._make(lib.ifs_geometry_stretch, *_size("source", source), *_size("canvas", canvas))
+
+    @classmethod
+    def resize(
+        cls, source: Sequence[int], canvas: Sequence[int], resized: Sequence[int], offset: Sequence[int] = (0, 0)
+    ) -> Geometry:
+        """Any size at any place: the picture at `resized`, with its corner at `offset` on the canvas."""
+        sizes = (*_size("source", source), *_size("canvas", canvas), *_size("resized", resized))
+        return cls._make(lib.ifs_geometry_resize, *sizes, *_size("offset", offset))
 
     @classmethod
     def resize_crop(cls, source: Sequence[int], resize: int, crop: Sequence[int]) -> Geometry:

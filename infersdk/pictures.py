@@ -72,7 +72,9 @@ def read_picture(source: PictureSource | Picture, *, channel_order: str = "bgr")
 
 def _from_array(array: npt.NDArray[Any], channel_order: str) -> Picture:
     if array.dtype != np.uint8:
-        raise ImageError(f"a picture has elements of uint8, not {array.dtype}; scale it to 0..255 and use .astype('uint8')")
+        raise ImageError(
+            f"a picture has elements of uint8, not {array.dtype}; scale it to 0..255 and use .astype('uint8')"
+        )
     channels = 1 if array.ndim == 2 else array.shape[2] if array.ndim == 3 else 0
     if channels not in (1, 3, 4) or 0 in array.shape:
         raise ImageError(f"a picture has shape (height, width) or (height, width, 1, 3 or 4), not {array.shape}")

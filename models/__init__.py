@@ -21,7 +21,7 @@ from ..errors import ConfigError
 from .classifier import PRESETS, Classifier
 from .results import Classification, Classifications, Detection, Detections
 from .vision import Timings, VisionModel
-from .yolo import YOLOX, YOLOv5, YOLOv8
+from .yolo import YOLOX, YOLOv5, YOLOv8, detector
 
 __all__ = [
     "PRESETS",
@@ -37,6 +37,7 @@ __all__ = [
     "YOLOv5",
     "YOLOv8",
     "create",
+    "detector",
 ]
 
 #: What `type` may be in a configuration.

@@ -86,9 +86,7 @@ class VisionModel(ABC, Generic[Result]):
                 raise ConfigError(f"options {sorted(options)} belong to load(); this Infer is loaded already")
             self.infer = path
         else:
-            self.infer = load(
-                path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options)
-            )
+            self.infer = load(path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options))
         try:
             self._prepare()
         except BaseException:
@@ -105,7 +103,15 @@ class VisionModel(ABC, Generic[Result]):
         path = fields.pop("path", None)
         if not isinstance(path, str):
             raise ConfigError(f"{cls.__name__}: path names the model file, and is {path!r}")
-        known = {"backend", "device", "precision", "max_batch", "names", "channel_order", *cls.Settings.__struct_fields__}
+        known = {
+            "backend",
+            "device",
+            "precision",
+            "max_batch",
+            "names",
+            "channel_order",
+            *cls.Settings.__struct_fields__,
+        }
         if unknown := sorted(set(fields) - known):
             raise ConfigError(
                 f"{cls.__name__}: no setting {unknown[0]!r}; there are {', '.join(sorted(known))}; "
@@ -144,9 +150,7 @@ class VisionModel(ABC, Generic[Result]):
 
     # ---- calls ----
 
-    def __call__(
-        self, pictures: PictureSource | Picture | Sequence[PictureSource | Picture]
-    ) -> Result | list[Result]:
+    def __call__(self, pictures: PictureSource | Picture | Sequence[PictureSource | Picture]) -> Result | list[Result]:
         """Takes a picture (path, bytes, PIL image or uint8 array) or a list of them.
 
         Raises:
@@ -219,7 +223,9 @@ class VisionModel(ABC, Generic[Result]):
         sides = []
         for side, wanted in zip((width, height), asked or (None, None), strict=True):
             if isinstance(side, int) and wanted not in (None, side):
-                raise ConfigError(f"the input of {self.infer.model.name} is {width} x {height}; it cannot be set to {asked}")
+                raise ConfigError(
+                    f"the input of {self.infer.model.name} is {width} x {height}; it cannot be set to {asked}"
+                )
             sides.append(side if isinstance(side, int) else wanted or self.fallback_size)
         return sides[0], sides[1]
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
-from ..errors import UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError
+from ..infer import Infer
 from ..ops import Detector, Geometry, PixelTransform
+from ..registry import load
 from .results import Detections
 from .vision import VisionModel, square
 
 if TYPE_CHECKING:
-    from ..infer import Infer, TensorSpec
+    from ..infer import TensorSpec
 
-__all__ = ["YOLOX", "YOLOv5", "YOLOv8"]
+__all__ = ["YOLOX", "YOLOv5", "YOLOv8", "detector"]
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -73,8 +76,10 @@ class YOLO(VisionModel[Detections]):
         multi_label: bool = False,
         class_agnostic: bool = False,
         size: int | tuple[int, int] | None = None,
-        **options: object,
+        **options: Any,
     ) -> None:
+        # A subclass may have settings of its own beyond those named here.
+        own = {key: options.pop(key) for key in self.Settings.__struct_fields__ if key in options}
         super().__init__(
             path,
             backend,
@@ -84,6 +89,7 @@ class YOLO(VisionModel[Detections]):
             names=names,
             channel_order=channel_order,
             settings={
+                **own,
                 "conf": conf,
                 "iou": iou,
                 "max_det": max_det,
@@ -191,13 +197,26 @@ class YOLOv8(YOLO):
         return shape[2], shape[1] - 4
 
 
+class YOLOXSettings(DetectorSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What YOLOX takes beyond the others."""
+
+    legacy: bool = False
+
+
 class YOLOX(YOLO):
     __doc__ = f"""YOLOX: output [batch, anchors, 5 + classes] with a raw box, pictures in BGR, 0 to 255, at the top left.
+
+    `legacy=True` is for weights of the project's first release (0.1.0), which want RGB with ImageNet's mean and standard
+    deviation instead; YOLOX's own tools call it so too.
     {YOLO.__doc__}"""
+    Settings = YOLOXSettings
     head = "yolox"
     fallback_size = 416
 
     def _pixel_transform(self, dtype: str) -> PixelTransform:
+        if self.settings.legacy:
+            mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+            return PixelTransform.normalize(mean, std, order="rgb", layout=self._layout, dtype=dtype, fill=114)
         return PixelTransform(order="bgr", layout=self._layout, dtype=dtype, fill=114, scale=1.0)  # type: ignore[arg-type]
 
     def _make_geometry(self, size: tuple[int, int]) -> Geometry:
@@ -214,3 +233,30 @@ class YOLOX(YOLO):
         raise UnsupportedModelError(
             f"{self.infer.model.name} gives {anchors} boxes; a YOLOX of {width} x {height} has grids of stride 8, 16 and 32"
         )
+
+
+def detector(path: str | os.PathLike[str], type: str = "auto", **arguments: Any) -> YOLO:
+    """The wrapper of the YOLO family that fits a model.
+
+    Args:
+        path: the model file.
+        type: `"yolov5"`, `"yolov8"` or `"yolox"`; `"auto"` tells YOLOv5 from YOLOv8 by the output's layout. A YOLOX looks
+            like a YOLOv5 from outside, so it has to be named.
+        arguments: what the wrapper's constructor takes.
+    """
+    kinds: dict[str, builtins.type[YOLO]] = {kind.head: kind for kind in (YOLOv5, YOLOv8, YOLOX)}
+    if type != "auto" and type not in kinds:
+        raise ConfigError(f"type {type!r} is none of auto, {', '.join(kinds)}")
+    settings = (*YOLOXSettings.__struct_fields__, "names", "channel_order")
+    own = {key: arguments.pop(key) for key in settings if key in arguments}
+    infer = path if isinstance(path, Infer) else load(path, **arguments)
+    return (kinds[type] if type != "auto" else _kind_of(infer))(infer, **own)
+
+
+def _kind_of(infer: Infer) -> type[YOLO]:
+    """YOLOv8 has fewer values than boxes along its second axis, YOLOv5 the other way round."""
+    for spec in infer.output_specs:
+        if len(spec.shape) == 3:
+            _, rows, columns = spec.shape
+            return YOLOv8 if isinstance(rows, int) and isinstance(columns, int) and rows < columns else YOLOv5
+    return YOLOv5  # whose check says what is wrong

@@ -339,7 +339,7 @@ class ImageView:
 
     __slots__ = ("_c", "_keep", "format")
 
-    def __init__(self, c: Any, keep: tuple[Any, ...], format: PixelFormat) -> None:  # noqa: A002
+    def __init__(self, c: Any, keep: tuple[Any, ...], format: PixelFormat) -> None:
         self._c = c
         self._keep = keep
         self.format = format
@@ -378,7 +378,7 @@ def _pointer(array: NDArray[np.uint8]) -> Any:
 
 def as_image(
     array: NDArray[np.uint8], format: PixelFormat | None = None, uv: NDArray[np.uint8] | None = None
-) -> ImageView:  # noqa: A002
+) -> ImageView:
     """A view of `array` as a picture. Without `format`: gray, bgr or bgra by the number of channels.
 
     NV12 (`format="nv12"`) is either one array of (H * 3 / 2, W), or the Y plane (H, W) with `uv` of (H / 2, W) or
@@ -434,7 +434,7 @@ def preprocess(
     geometry: Geometry,
     transform: PixelTransform,
     *,
-    format: PixelFormat | None = None,  # noqa: A002
+    format: PixelFormat | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """`image` through `geometry` and `transform`: an array of `transform.shape(geometry)`.
@@ -476,7 +476,7 @@ def letterbox(
     transform: PixelTransform | None = None,
     *,
     scale_up: bool = True,
-    format: PixelFormat | None = None,  # noqa: A002
+    format: PixelFormat | None = None,
 ) -> tuple[NDArray[Any], Geometry]:
     """The letterboxed picture and the geometry that leads back: YOLOv5's preprocessing in one call.
 

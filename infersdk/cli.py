@@ -1,9 +1,9 @@
 """The command line: `infersdk demo`, `infersdk detect bus.jpg`, `infersdk doctor`, ...
 
-Thin: each subcommand is a module of `infersdk.commands` with a `register(subparsers)`; what it does is in the library.
+Thin: each subcommand is a module of `infersdk.commands` with a `register(subparsers)`; its work is in the library.
 
-Exit codes: 0 done; 1 a check failed (two backends differ, say); 2 wrong usage or input; 3 a backend, device or precision
-that is not to be had here; 4 failed while running; 130 interrupted.
+Exit codes: 0 done; 1 a check failed (two backends differ, say); 2 wrong usage or input; 3 a backend, device or
+precision that is not to be had here; 4 failed while running; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="infersdk",
         description="Runs vision models on ONNX Runtime, OpenVINO and TensorRT.",
-        epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage or input, 3 not available here, 4 failed, 130 interrupted.",
+        epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage or input, 3 not available here, 4 failed, "
+        "130 interrupted.",
     )
     top.add_argument("--version", action="version", version=f"infersdk {__version__}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["PRESETS", "Classifier"]
 
 #: How the common families of ImageNet models want their pixels: y = (x * scale - mean) / std.
-PRESETS: dict[str, dict[str, object]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     # torchvision, timm's default, most of the ONNX model zoo
     "imagenet": {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "input_order": "rgb"},
     # Caffe: SqueezeNet, the first GoogLeNet and VGG, MobileNet of the Caffe zoo
@@ -91,7 +91,7 @@ class Classifier(VisionModel[Classifications]):
         input_order: str | None = None,
         top_k: int = 5,
         softmax: bool | None = None,
-        **options: object,
+        **options: Any,
     ) -> None:
         super().__init__(
             path,

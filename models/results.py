@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from ..errors import BackendUnavailableError
-from ..pictures import PictureSource, read_picture
+from ..pictures import Picture, PictureSource, read_picture
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -103,7 +103,7 @@ class Detections(Sequence[Detection]):
             data={"class_name": np.array(self.labels, dtype=str)},
         )
 
-    def draw(self, picture: PictureSource, *, channel_order: str = "bgr") -> Image.Image:
+    def draw(self, picture: PictureSource | Picture, *, channel_order: str = "bgr") -> Image.Image:
         """The boxes over the picture they were found in, as a new PIL image."""
         from .draw import draw_boxes
 

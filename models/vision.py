@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class VisionModel(ABC, Generic[Result]):
         infer: the `Infer` underneath.
         names: the class names by class_id.
         input_size: (width, height) of the network's input.
-        timings: how long the stages of the last call took; None before the first.
+        timings: how long the stages of the last call took; zeros before the first.
     """
 
     #: A msgspec.Struct of the wrapper's own settings; a subclass sets it.
@@ -134,7 +134,7 @@ class VisionModel(ABC, Generic[Result]):
         self._transform = self._pixel_transform(np.dtype(self._spec.dtype).name)
         # One geometry for a size: video frames and cameras repeat it.
         self._geometry = lru_cache(maxsize=64)(self._make_geometry)
-        self.timings: Timings | None = None
+        self.timings = Timings(0.0, 0.0, 0.0, 0.0)
 
     @abstractmethod
     def _pixel_transform(self, dtype: str) -> PixelTransform:
@@ -150,6 +150,10 @@ class VisionModel(ABC, Generic[Result]):
 
     # ---- calls ----
 
+    @overload
+    def __call__(self, pictures: list[Any] | tuple[PictureSource | Picture, ...]) -> list[Result]: ...
+    @overload
+    def __call__(self, pictures: PictureSource | Picture) -> Result: ...
     def __call__(self, pictures: PictureSource | Picture | Sequence[PictureSource | Picture]) -> Result | list[Result]:
         """Takes a picture (path, bytes, PIL image or uint8 array) or a list of them.
 
@@ -213,7 +217,7 @@ class VisionModel(ABC, Generic[Result]):
         if spec.dtype not in (np.float32, np.float16, np.uint8):
             raise self._unsupported(f"its input {spec} takes neither float32, float16 nor uint8")
         _, channels, height, width = spec.shape
-        self._layout = "chw"
+        self._layout: Literal["chw", "hwc"] = "chw"
         if channels != 3 and spec.shape[3] == 3:
             _, height, width, channels = spec.shape
             self._layout = "hwc"
@@ -259,15 +263,15 @@ class VisionModel(ABC, Generic[Result]):
 
     def __repr__(self) -> str:
         width, height = self.input_size
-        return f"<{type(self).__name__} {self.infer.model.name}, {width} x {height}, {self.infer.backend} on {self.infer.device}>"
+        place = f"{self.infer.backend} on {self.infer.device}"
+        return f"<{type(self).__name__} {self.infer.model.name}, {width} x {height}, {place}>"
 
 
 def square(size: int | Sequence[int] | None, what: str) -> tuple[int, int] | None:
     """`640` or `(640, 384)` as (width, height)."""
-    if size is None or isinstance(size, int):
-        sides = None if size is None else (size, size)
-    else:
-        sides = tuple(size)  # type: ignore[assignment]
-    if sides is not None and (len(sides) != 2 or not all(isinstance(s, int) and s >= 1 for s in sides)):
+    if size is None:
+        return None
+    width, height = (size, size) if isinstance(size, int) else size
+    if width < 1 or height < 1:
         raise InputError(f"{what} is a number of pixels or (width, height), not {size!r}")
-    return sides
+    return width, height

@@ -111,7 +111,7 @@ class YOLO(VisionModel[Detections]):
 
     def _pixel_transform(self, dtype: str) -> PixelTransform:
         scale = 1.0 if dtype == "uint8" else 1 / 255
-        return PixelTransform(order="rgb", layout=self._layout, dtype=dtype, fill=114, scale=scale)  # type: ignore[arg-type]
+        return PixelTransform(order="rgb", layout=self._layout, dtype=dtype, fill=114, scale=scale)
 
     def _make_geometry(self, size: tuple[int, int]) -> Geometry:
         return Geometry.letterbox(size, self.input_size)
@@ -204,10 +204,10 @@ class YOLOXSettings(DetectorSettings, frozen=True, kw_only=True, forbid_unknown_
 
 
 class YOLOX(YOLO):
-    __doc__ = f"""YOLOX: output [batch, anchors, 5 + classes] with a raw box, pictures in BGR, 0 to 255, at the top left.
+    __doc__ = f"""YOLOX: output [batch, anchors, 5 + classes] with a raw box; pictures in BGR, 0 to 255, top left.
 
-    `legacy=True` is for weights of the project's first release (0.1.0), which want RGB with ImageNet's mean and standard
-    deviation instead; YOLOX's own tools call it so too.
+    `legacy=True` is for weights of the project's first release (0.1.0), which want RGB with ImageNet's mean and
+    standard deviation instead; YOLOX's own tools call it so too.
     {YOLO.__doc__}"""
     Settings = YOLOXSettings
     head = "yolox"
@@ -217,7 +217,7 @@ class YOLOX(YOLO):
         if self.settings.legacy:
             mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
             return PixelTransform.normalize(mean, std, order="rgb", layout=self._layout, dtype=dtype, fill=114)
-        return PixelTransform(order="bgr", layout=self._layout, dtype=dtype, fill=114, scale=1.0)  # type: ignore[arg-type]
+        return PixelTransform(order="bgr", layout=self._layout, dtype=dtype, fill=114, scale=1.0)
 
     def _make_geometry(self, size: tuple[int, int]) -> Geometry:
         # YOLOX's own preprocessing: one scale for both sides, rounded down, no centring.
@@ -231,7 +231,8 @@ class YOLOX(YOLO):
             if sum((width // s) * (height // s) for s in strides) == anchors:
                 return strides
         raise UnsupportedModelError(
-            f"{self.infer.model.name} gives {anchors} boxes; a YOLOX of {width} x {height} has grids of stride 8, 16 and 32"
+            f"{self.infer.model.name} gives {anchors} boxes, but a YOLOX of {width} x {height} has one in each cell of "
+            "its grids of stride 8, 16 and 32"
         )
 
 
@@ -240,8 +241,8 @@ def detector(path: str | os.PathLike[str], type: str = "auto", **arguments: Any)
 
     Args:
         path: the model file.
-        type: `"yolov5"`, `"yolov8"` or `"yolox"`; `"auto"` tells YOLOv5 from YOLOv8 by the output's layout. A YOLOX looks
-            like a YOLOv5 from outside, so it has to be named.
+        type: `"yolov5"`, `"yolov8"` or `"yolox"`; `"auto"` tells YOLOv5 from YOLOv8 by the output's layout. A YOLOX
+            looks like a YOLOv5 from outside, so it has to be named.
         arguments: what the wrapper's constructor takes.
     """
     kinds: dict[str, builtins.type[YOLO]] = {kind.head: kind for kind in (YOLOv5, YOLOv8, YOLOX)}

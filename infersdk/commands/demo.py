@@ -25,8 +25,8 @@ def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "demo",
         help="detect in a packaged picture, and draw the result",
-        description="Finds the handwritten digits of a packaged picture, reads each crop a second time with a classifier, "
-        "prints both with the time of each stage, and writes the annotated picture.",
+        description="Finds the handwritten digits of a packaged picture, reads each crop a second time with a "
+        "classifier, prints both with the time of each stage, and writes the annotated picture.",
     )
     parser.add_argument(
         "-o",

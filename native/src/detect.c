@@ -21,8 +21,8 @@
 struct ifs_detector {
     ifs_detect_params params;
     float *row;         /* [5 + classes] an anchor's numbers as float32, where they do not lie so in the output */
-    int32_t *class_ids; /* [classes] what products_above found */
-    float *scores;      /* [classes] */
+    int32_t *class_ids; /* [classes + slack] what products_above found */
+    float *scores;      /* [classes + slack] */
     uint64_t *keys;     /* [keys_size] candidates */
     size_t keys_size, num_keys;
     uint64_t *scratch; /* [scratch_size] for their sort */
@@ -79,8 +79,8 @@ ifs_status ifs_detector_create(const ifs_detect_params *params, ifs_detector **o
         size_t classes = (size_t)params->num_classes;
         d->params = *params;
         d->row = malloc((classes + 5) * sizeof *d->row);
-        d->class_ids = malloc(classes * sizeof *d->class_ids);
-        d->scores = malloc(classes * sizeof *d->scores);
+        d->class_ids = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->class_ids);
+        d->scores = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->scores);
     }
     if (!d || !d->row || !d->class_ids || !d->scores) {
         ifs_detector_destroy(d);
@@ -198,7 +198,7 @@ static ifs_status scan_anchor(ifs_detector *d, const view *v, const ifs__scan *s
 static ifs_status scan_rows(ifs_detector *d, const view *v, const ifs__scan *scan) {
     size_t num_anchors = (size_t)d->params.num_anchors, length = v->row_length;
     float threshold = d->params.conf_threshold;
-    int32_t hits[ROWS];
+    int32_t hits[ROWS + IFS__SCAN_SLACK];
     for (size_t start = 0; start < num_anchors; start += ROWS) {
         size_t rows = num_anchors - start < ROWS ? num_anchors - start : ROWS;
         if (d->params.dtype == IFS_FLOAT32) {

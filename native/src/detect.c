@@ -21,8 +21,9 @@
 struct ifs_detector {
     ifs_detect_params params;
     float *row;         /* [5 + classes] an anchor's numbers as float32, where they do not lie so in the output */
-    int32_t *class_ids; /* [classes] what products_above found */
-    float *scores;      /* [classes] */
+    uint16_t *halves;   /* [classes] */
+    int32_t *class_ids; /* [classes + slack] what products_above found */
+    float *scores;      /* [classes + slack] */
     uint64_t *keys;     /* [keys_size] candidates */
     size_t keys_size, num_keys;
     uint64_t *scratch; /* [scratch_size] for their sort */
@@ -79,10 +80,11 @@ ifs_status ifs_detector_create(const ifs_detect_params *params, ifs_detector **o
         size_t classes = (size_t)params->num_classes;
         d->params = *params;
         d->row = malloc((classes + 5) * sizeof *d->row);
-        d->class_ids = malloc(classes * sizeof *d->class_ids);
-        d->scores = malloc(classes * sizeof *d->scores);
+        d->halves = malloc(classes * sizeof *d->halves);
+        d->class_ids = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->class_ids);
+        d->scores = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->scores);
     }
-    if (!d || !d->row || !d->class_ids || !d->scores) {
+    if (!d || !d->row || !d->halves || !d->class_ids || !d->scores) {
         ifs_detector_destroy(d);
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for a detector of %d classes", (int)params->num_classes);
     }
@@ -94,6 +96,7 @@ void ifs_detector_destroy(ifs_detector *detector) {
     if (!detector)
         return;
     free(detector->row);
+    free(detector->halves);
     free(detector->class_ids);
     free(detector->scores);
     free(detector->keys);
@@ -198,7 +201,7 @@ static ifs_status scan_anchor(ifs_detector *d, const view *v, const ifs__scan *s
 static ifs_status scan_rows(ifs_detector *d, const view *v, const ifs__scan *scan) {
     size_t num_anchors = (size_t)d->params.num_anchors, length = v->row_length;
     float threshold = d->params.conf_threshold;
-    int32_t hits[ROWS];
+    int32_t hits[ROWS + IFS__SCAN_SLACK];
     for (size_t start = 0; start < num_anchors; start += ROWS) {
         size_t rows = num_anchors - start < ROWS ? num_anchors - start : ROWS;
         if (d->params.dtype == IFS_FLOAT32) {
@@ -220,6 +223,21 @@ static ifs_status scan_rows(ifs_detector *d, const view *v, const ifs__scan *sca
     return IFS_OK;
 }
 
+/* The scores of one anchor of YOLOv8, a row apart in the output, into d->row. */
+static void take_column(ifs_detector *d, const view *v, size_t first) {
+    size_t num_classes = (size_t)d->params.num_classes;
+    if (d->params.dtype == IFS_FLOAT32) {
+        const float *from = (const float *)v->output + first;
+        for (size_t c = 0; c < num_classes; c++)
+            d->row[c] = from[c * v->row_length];
+        return;
+    }
+    const uint16_t *from = (const uint16_t *)v->output + first;
+    for (size_t c = 0; c < num_classes; c++)
+        d->halves[c] = from[c * v->row_length];
+    ifs__halves_to_floats(d->halves, d->row, num_classes);
+}
+
 static ifs_status scan_columns(ifs_detector *d, const view *v, const ifs__scan *scan) {
     size_t num_anchors = (size_t)d->params.num_anchors, num_classes = (size_t)d->params.num_classes;
     float threshold = d->params.conf_threshold;
@@ -233,8 +251,7 @@ static ifs_status scan_columns(ifs_detector *d, const view *v, const ifs__scan *
         for (size_t i = 0; i < width; i++) {
             if (!(mask >> i & 1))
                 continue;
-            for (size_t c = 0; c < num_classes; c++)
-                d->row[c] = element(v, first + i + c * num_anchors);
+            take_column(d, v, first + i);
             IFS__TRY(scan_anchor(d, v, scan, (int32_t)(start + i), d->row, 1.0f));
         }
     }

@@ -73,5 +73,11 @@ static const ifs__scan scan_none = {
 };
 
 const ifs__scan *ifs__scan_best(void) {
+#if IFS__X86
+    if (ifs_simd() == IFS_SIMD_AVX512)
+        return &ifs__scan_avx512;
+    if (ifs_simd() == IFS_SIMD_AVX2)
+        return &ifs__scan_avx2;
+#endif
     return &scan_none;
 }

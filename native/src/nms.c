@@ -21,9 +21,6 @@
 
 /* ---- one box against a chain of chunks: a function a SIMD variant ---- */
 
-typedef bool suppressed_fn(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
-                           float area, float iou_threshold);
-
 static bool suppressed_none(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
                             float area, float iou_threshold) {
     for (int32_t at = head; at >= 0; at = links[at].next) {
@@ -37,7 +34,13 @@ static bool suppressed_none(const ifs__nms_chunk *pool, const ifs__nms_link *lin
     return false;
 }
 
-static suppressed_fn *suppressed_best(void) {
+static ifs__suppressed_fn *suppressed_best(void) {
+#if IFS__X86
+    if (ifs_simd() == IFS_SIMD_AVX512)
+        return ifs__suppressed_avx512;
+    if (ifs_simd() == IFS_SIMD_AVX2)
+        return ifs__suppressed_avx2;
+#endif
     return suppressed_none;
 }
 
@@ -176,7 +179,7 @@ static void enter(ifs__nms *nms, int32_t cell, ifs__box box, float area) {
 /* ---- NMS ---- */
 
 static ifs_status run_class(ifs__nms *nms, const uint64_t *members, float *areas, size_t n, float iou_threshold,
-                            suppressed_fn *suppressed) {
+                            ifs__suppressed_fn *suppressed) {
     if (n == 1) {
         nms->kept[(uint32_t)members[0]] = 1;
         return IFS_OK;
@@ -221,7 +224,7 @@ static ifs_status run_class(ifs__nms *nms, const uint64_t *members, float *areas
 }
 
 ifs_status ifs__nms_run(ifs__nms *nms, size_t n, bool by_class, float iou_threshold) {
-    suppressed_fn *suppressed = suppressed_best();
+    ifs__suppressed_fn *suppressed = suppressed_best();
     for (size_t i = 0; i < n; i++) {
         uint32_t order = by_class ? (uint32_t)nms->class_ids[i] : 0;
         nms->groups[i] = (uint64_t)order << 32 | i;

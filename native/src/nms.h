@@ -30,6 +30,14 @@ typedef struct ifs__nms_link {
     int32_t count, next;
 } ifs__nms_link;
 
+/* Whether a box of a chain suppresses `box`, whose area is `area`. A function a SIMD variant. */
+typedef bool ifs__suppressed_fn(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
+                                float area, float iou_threshold);
+
+#if IFS__X86
+ifs__suppressed_fn ifs__suppressed_avx2, ifs__suppressed_avx512;
+#endif
+
 #define IFS__NMS_MAX_GRID 64
 
 /* Scratch memory of NMS. All zero at the start, it grows as needed. */

@@ -12,19 +12,13 @@
  */
 #include "fmath.h"
 #include "nms.h"
+#include "topk.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#define LANES 16
 #define CHUNK 2048 /* scores at a time; a multiple of 64 */
 #define SMALL 64   /* keys that the buffer holds on the stack */
-
-typedef struct kernels {
-    bool (*maximum)(const float *x, size_t n, float *max); /* raises *max; false if there is NaN */
-    void (*add_exps)(const float *x, size_t n, float max, float lanes[LANES]);
-    uint64_t (*above)(const float *x, size_t n, float threshold); /* n <= 64; a bit an element */
-} kernels;
 
 static bool maximum_none(const float *x, size_t n, float *max) {
     bool good = true;
@@ -35,9 +29,9 @@ static bool maximum_none(const float *x, size_t n, float *max) {
     return good;
 }
 
-static void add_exps_none(const float *x, size_t n, float max, float lanes[LANES]) {
+static void add_exps_none(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]) {
     for (size_t i = 0; i < n; i++)
-        lanes[i % LANES] += ifs__exp(x[i] - max);
+        lanes[i % IFS__TOPK_LANES] += ifs__exp(x[i] - max);
 }
 
 static uint64_t above_none(const float *x, size_t n, float threshold) {
@@ -47,10 +41,16 @@ static uint64_t above_none(const float *x, size_t n, float threshold) {
     return mask;
 }
 
-static const kernels kernels_none = {maximum_none, add_exps_none, above_none};
+static const ifs__topk_passes passes_none = {maximum_none, add_exps_none, above_none};
 
-static const kernels *kernels_best(void) {
-    return &kernels_none;
+static const ifs__topk_passes *passes(void) {
+#if IFS__X86
+    if (ifs_simd() == IFS_SIMD_AVX512)
+        return &ifs__topk_avx512;
+    if (ifs_simd() == IFS_SIMD_AVX2)
+        return &ifs__topk_avx2;
+#endif
+    return &passes_none;
 }
 
 /* The scores from `start` on as float32, at most CHUNK; converted into `buffer` where they are not. */
@@ -61,13 +61,13 @@ static const float *chunk_of(const void *scores, int32_t dtype, size_t start, si
     return buffer;
 }
 
-static ifs_status topk(const kernels *kernel, const void *scores, int32_t dtype, size_t n, size_t k, bool softmax,
-                       uint64_t *keys, size_t size, int32_t *class_ids, float *out_scores) {
+static ifs_status topk(const ifs__topk_passes *pass, const void *scores, int32_t dtype, size_t n, size_t k,
+                       bool softmax, uint64_t *keys, size_t size, int32_t *class_ids, float *out_scores) {
     float buffer[CHUNK], max = -INFINITY, sum = 1;
     for (size_t start = 0; start < n; start += CHUNK) {
         size_t length = n - start < CHUNK ? n - start : CHUNK;
         const float *x = chunk_of(scores, dtype, start, length, buffer);
-        if (!kernel->maximum(x, length, &max)) {
+        if (!pass->maximum(x, length, &max)) {
             size_t i = 0;
             while (x[i] == x[i])
                 i++;
@@ -78,12 +78,12 @@ static ifs_status topk(const kernels *kernel, const void *scores, int32_t dtype,
         if (!ifs__finite(max))
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the largest of %zu scores is %g; softmax needs a finite one", n,
                              (double)max);
-        float lanes[LANES] = {0};
+        float lanes[IFS__TOPK_LANES] = {0};
         for (size_t start = 0; start < n; start += CHUNK) {
             size_t length = n - start < CHUNK ? n - start : CHUNK;
-            kernel->add_exps(chunk_of(scores, dtype, start, length, buffer), length, max, lanes);
+            pass->add_exps(chunk_of(scores, dtype, start, length, buffer), length, max, lanes);
         }
-        for (int width = LANES / 2; width > 0; width /= 2)
+        for (int width = IFS__TOPK_LANES / 2; width > 0; width /= 2)
             for (int i = 0; i < width; i++)
                 lanes[i] += lanes[i + width];
         sum = lanes[0];
@@ -97,7 +97,7 @@ static ifs_status topk(const kernels *kernel, const void *scores, int32_t dtype,
         const float *x = chunk_of(scores, dtype, start, length, buffer);
         for (size_t block = 0; block < length; block += 64) {
             size_t width = length - block < 64 ? length - block : 64;
-            uint64_t mask = cut ? kernel->above(x + block, width, threshold) : ~(uint64_t)0 >> (64 - width);
+            uint64_t mask = cut ? pass->above(x + block, width, threshold) : ~(uint64_t)0 >> (64 - width);
             for (; mask; mask &= mask - 1) {
                 size_t i = block + (size_t)__builtin_ctzll(mask);
                 keys[count++] = (uint64_t)ifs__key_of_score(x[i]) << 32 | (start + i);
@@ -139,7 +139,7 @@ ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int
             return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for the %d best scores", (int)k);
     }
     ifs_status status =
-        topk(kernels_best(), scores, dtype, (size_t)n, (size_t)k, softmax != 0, keys, size, class_ids, out_scores);
+        topk(passes(), scores, dtype, (size_t)n, (size_t)k, softmax != 0, keys, size, class_ids, out_scores);
     if (keys != small)
         free(keys);
     return status;

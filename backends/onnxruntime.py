@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -25,7 +25,9 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..infer import BackendInfo, Infer, TensorSpec
-from ..tensor import Tensor, dtype_code
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -115,7 +117,7 @@ class OnnxRuntimeInfer(Infer):
     def _provider(self) -> str:
         provider = _PROVIDERS.get(self._device.kind)
         available = ort.get_available_providers()
-        if provider in available:
+        if provider in available and (self._device.kind != "cpu" or self._device.index == 0):
             return provider
         there = [name for name, p in _PROVIDERS.items() if p in available]
         hint = '; for a GPU: pip install "infersdk[gpu]"' if self._device.kind == "cuda" else ""
@@ -196,10 +198,7 @@ class OnnxRuntimeInfer(Infer):
         for spec, value in zip(self.output_specs, self._binding.get_outputs(), strict=True):
             if spec.name not in self._loose:
                 continue
-            shape = tuple(value.shape())
-            self._outputs[spec.name]._borrow(
-                value.data_ptr(), shape, dtype_code(spec.dtype), self._device.ordinal, lender=value
-            )
+            self._adopt(spec.name, value.data_ptr(), tuple(value.shape()), lender=value)
             # Bound anew: the runtime would take the last run's value for a buffer of fixed shape.
             self._binding.bind_output(spec.name, *where)
 

@@ -33,6 +33,7 @@ class _Backend(NamedTuple):
 
 _BUILT_IN = {
     "onnxruntime": _Backend("infersdk.backends.onnxruntime:OnnxRuntimeInfer", 'pip install "infersdk[onnxruntime]"'),
+    "openvino": _Backend("infersdk.backends.openvino:OpenVinoInfer", 'pip install "infersdk[openvino]"'),
 }
 
 

@@ -14,6 +14,7 @@
  *   7. Preprocessing          one pass from a picture to a network's input
  *   8. Detection              from a network's output to boxes: decode, NMS, back to the picture
  *   9. Classification         softmax and top-k
+ *  10. Devices                what there is, streams, events, and memory that is used on them
  *
  * Rules that hold everywhere
  *
@@ -306,7 +307,8 @@ ifs_status ifs_geometry_letterbox_warp(int32_t source_width, int32_t source_heig
 ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                 int32_t canvas_height, ifs_geometry *out);
 
-/* Any size at any place: what the others of this kind are made of. YOLOX, say, lays floor(w r) x floor(h r) at (0, 0). */
+/* Any size at any place: what the others of this kind are made of. YOLOX, say, lays floor(w r) x floor(h r) at (0, 0).
+ */
 ifs_status ifs_geometry_resize(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
                                int32_t resized_width, int32_t resized_height, int32_t offset_x, int32_t offset_y,
                                ifs_geometry *out);
@@ -421,6 +423,66 @@ ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class
  * as exp(x - max) / sum. NaN is ERR_INVALID_ARGUMENT. */
 ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int32_t softmax, int32_t *class_ids,
                     float *out_scores);
+
+/* ---- 10. Devices --------------------------------------------------------------------------------------------- */
+
+/* Everything here is ERR_NO_DEVICE in a CPU-only build, and on a machine without a driver or a GPU. Every call leaves
+ * the calling thread's current device as it was. */
+
+ifs_status ifs_device_count(int32_t *out);
+
+typedef struct ifs_device_info {
+    char name[256];
+    int32_t major, minor; /* the compute capability */
+    int32_t multiprocessors;
+    uint64_t total_bytes, free_bytes;
+} ifs_device_info;
+
+ifs_status ifs_get_device_info(int32_t device, ifs_device_info *out);
+
+/* A stream: what is queued on it runs in order. Ours do not wait for the legacy default stream, nor it for them. */
+typedef struct ifs_stream ifs_stream;
+
+ifs_status ifs_stream_create(int32_t device, ifs_stream **out);
+
+/* Borrows a cudaStream_t. It must outlive the work that is queued on it, and the memories that were last used there. */
+ifs_status ifs_stream_wrap(int32_t device, void *native, ifs_stream **out);
+void ifs_stream_destroy(ifs_stream *stream);
+
+int32_t ifs_stream_device(const ifs_stream *stream);
+void *ifs_stream_native(const ifs_stream *stream); /* the cudaStream_t */
+ifs_status ifs_stream_synchronize(ifs_stream *stream);
+
+/* An event: a mark in a stream. */
+typedef struct ifs_event ifs_event;
+
+ifs_status ifs_event_create(int32_t device, int32_t timing, ifs_event **out);
+void ifs_event_destroy(ifs_event *event);
+ifs_status ifs_event_record(ifs_event *event, ifs_stream *stream);
+ifs_status ifs_event_synchronize(ifs_event *event);
+ifs_status ifs_event_query(ifs_event *event, int32_t *done);
+ifs_status ifs_event_elapsed(ifs_event *start, ifs_event *stop, float *milliseconds);
+
+/* What is queued on `stream` from now on waits for `event`. */
+ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event);
+
+/*
+ * The device side for work on `stream`. A copy that is due is queued there, not waited for; work that was queued for
+ * this memory on another stream is waited for by `stream`, not by the caller. From here on the memory belongs to
+ * `stream`: the next access, on the host or for another stream, waits for what was queued on it by then.
+ *
+ * So the head stays true while copies are on their way: the host is not written while it is being copied out, and not
+ * read before the copy in has arrived. NULL waits for everything, as ifs_memory_device does.
+ */
+ifs_status ifs_memory_device_on(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out);
+ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out);
+
+/* Queues the copy to the host on `stream`, behind whatever writes the device side now. A later access on the host waits
+ * for this copy alone, not for what is queued behind it. */
+ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream);
+
+/* Lets `native`, a cudaStream_t of whoever is handed this memory, wait for what is queued for it. */
+ifs_status ifs_memory_hand_over(ifs_memory *memory, void *native);
 
 /* [/cdef] */
 

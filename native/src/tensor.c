@@ -1,6 +1,8 @@
 /* tensor.c - a shape and an element type over a memory. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor.h"
 
+#include "device.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,29 +155,38 @@ int32_t ifs_tensor_head(const ifs_tensor *tensor) { return ifs_memory_head(tenso
 int32_t ifs_tensor_device(const ifs_tensor *tensor) { return ifs_memory_device_id(tensor->memory); }
 ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor) { return tensor->memory; }
 
-typedef ifs_status (*side_access)(ifs_memory *, int32_t, void **);
-
-static ifs_status tensor_access(ifs_tensor *tensor, int32_t access, side_access side, void **out) {
+/* Checks that the memory still covers the tensor, and says what access to the whole of it an access to the tensor is.
+ */
+static ifs_status whole_access(const ifs_tensor *tensor, int32_t *access) {
     size_t whole = ifs_memory_nbytes(tensor->memory);
     if (tensor->offset > whole || tensor->nbytes > whole - tensor->offset)
         return ifs__fail(
             IFS_ERR_TOO_SMALL,
             "this view needs bytes %zu to %zu, but the tensor it was made of has shrunk to %zu; slice it again",
             tensor->offset, tensor->offset + tensor->nbytes, whole);
-    if (access == IFS_WRITE && tensor->nbytes != whole)
-        access = IFS_READ_WRITE; /* the rest of the memory must stay true */
-    void *base = NULL;
-    IFS__TRY(side(tensor->memory, access, &base));
-    *out = (char *)base + tensor->offset;
+    if (*access == IFS_WRITE && tensor->nbytes != whole)
+        *access = IFS_READ_WRITE; /* the rest of the memory must stay true */
     return IFS_OK;
 }
 
 ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out) {
-    return tensor_access(tensor, access, ifs_memory_host, out);
+    void *base = NULL;
+    IFS__TRY(whole_access(tensor, &access));
+    IFS__TRY(ifs_memory_host(tensor->memory, access, &base));
+    *out = (char *)base + tensor->offset;
+    return IFS_OK;
+}
+
+ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out) {
+    void *base = NULL;
+    IFS__TRY(whole_access(tensor, &access));
+    IFS__TRY(ifs_memory_device_on(tensor->memory, access, stream, &base));
+    *out = (char *)base + tensor->offset;
+    return IFS_OK;
 }
 
 ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out) {
-    return tensor_access(tensor, access, ifs_memory_device, out);
+    return ifs_tensor_device_on(tensor, access, NULL, out);
 }
 
 ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out) {
@@ -202,6 +213,13 @@ ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
                          ifs__shape_text(b, sizeof b, dst->ndim, dst->dims), dst->count);
     }
     void *from = NULL, *to = NULL;
+    int32_t src_device = ifs_tensor_device(src), dst_device = ifs_tensor_device(dst);
+    bool on_device = ifs_tensor_head(src) & IFS_HEAD_DEVICE && src_device >= 0 && dst_device >= 0;
+    if (on_device && src->dtype == dst->dtype) {
+        IFS__TRY(ifs_tensor_device_ptr(src, IFS_READ, &from));
+        IFS__TRY(ifs_tensor_device_ptr(dst, IFS_WRITE, &to));
+        return ifs__copy_between(dst_device, to, src_device, from, src->nbytes);
+    }
     IFS__TRY(ifs_tensor_host(src, IFS_READ, &from));
     IFS__TRY(ifs_tensor_host(dst, IFS_WRITE, &to));
     return ifs_convert(from, src->dtype, to, dst->dtype, src->count);

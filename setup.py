@@ -86,7 +86,11 @@ class BuildNative(build_ext):
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             command = [nvcc, "-c", str(source), "-o", str(target), "-O3", "-std=c++17", "--fmad=false", "--threads=0"]
-            command += ["-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-fno-exceptions,-fno-rtti", "-Inative/include", "-Inative/src"]
+            command += [
+                "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-fno-exceptions,-fno-rtti",
+                "-Inative/include",
+                "-Inative/src",
+            ]
             self.spawn([*command, "-DIFS_CUDA=1", *targets])
         return objects
 

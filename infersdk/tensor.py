@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import dlpack
 from ._lib import address, check, ffi, lib, out
 from .device import Device
 from .errors import ClosedError, DTypeError, InputError, OutputError, ShapeError, TensorFileError
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Head", "MemoryStats", "MixMemory", "Tensor", "memory_stats"]
+    from .stream import Stream
+
+__all__ = ["Head", "MemoryStats", "MixMemory", "Tensor", "memory_stats", "pinned_empty"]
 
 _CODES: dict[np.dtype[Any], int] = {
     np.dtype(name): getattr(lib, f"IFS_{name.upper()}")
@@ -218,7 +221,10 @@ class Tensor(_Handle):
         """Borrows a NumPy array, without a copy: both see the same bytes, and the tensor keeps the array alive.
 
         A read-only array gives a tensor that refuses to be written. Anything but a C-contiguous array is an error.
+        What has a `__cuda_array_interface__` (CuPy, numba, PyCUDA, torch) is borrowed where it lies, on the device.
         """
+        if (interface := getattr(array, "__cuda_array_interface__", None)) is not None:
+            return cls._wrap_cuda(interface, array)
         array = np.asanyarray(array)
         if not array.flags.c_contiguous:
             raise ShapeError(
@@ -245,15 +251,42 @@ class Tensor(_Handle):
             lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
         return place[0]
 
+    @classmethod
+    def _wrap_cuda(cls, interface: dict[str, Any], lender: object) -> Tensor:
+        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+        at, read_only = interface["data"]
+        strides, dense = interface.get("strides"), dtype.itemsize
+        for size, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+            if size != 1 and stride != dense:
+                raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
+            dense *= size
+        ordinal = _ordinal_of(at)
+        if (stream := interface.get("stream")) is not None:
+            _wait_for(stream, ordinal)
+        handle = cls._borrowed(at, shape, dtype_code(dtype), ordinal, read_only=read_only, on_device=True)
+        return cls._of(handle, lender)
+
     def _borrow(self, at: int, shape: Sequence[int], code: int, ordinal: int, *, lender: object) -> None:
         """Looks from now on at memory that `lender` keeps alive: on device `ordinal`, or on the host if that is -1."""
         handle = self._borrowed(at, shape, code, ordinal, read_only=False, on_device=ordinal >= 0)
         self._adopt(handle, lender)
 
     @classmethod
-    def from_dlpack(cls, source: Any) -> Tensor:
-        """Borrows whatever speaks DLPack and lies on the host (torch, NumPy, JAX, ...), without a copy."""
-        return cls.wrap(np.from_dlpack(source))
+    def from_dlpack(cls, source: Any, *, stream: Stream | None = None) -> Tensor:
+        """Borrows whatever speaks DLPack (torch, CuPy, NumPy, ...), on the host or on a CUDA device, without a copy.
+
+        For a device the producer's work is waited for: by `stream`, or without one by the legacy default stream.
+        """
+        kind, ordinal = source.__dlpack_device__()
+        if kind != dlpack.CUDA:
+            return cls.wrap(np.from_dlpack(source))
+        theirs = dlpack.Borrowed(source.__dlpack__(stream=stream.handle if stream is not None else 1))
+        if stream is None:
+            _wait_for(1, ordinal)
+        tensor = cls.__new__(cls)
+        tensor._c = None
+        tensor._borrow(theirs.address, theirs.shape, dtype_code(theirs.dtype), ordinal, lender=theirs)
+        return tensor
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | Device | None = None) -> Tensor:
@@ -348,11 +381,33 @@ class Tensor(_Handle):
         """
         return self.device_address()
 
-    def device_address(self, *, read: bool = True, write: bool = False) -> int:
-        """The device's `host_ptr`."""
+    def device_address(self, *, read: bool = True, write: bool = False, stream: Stream | None = None) -> int:
+        """The device's `host_ptr`.
+
+        With a `stream`, a copy that is due is queued there and not waited for, and so is work of other streams on this
+        tensor; what the caller queues there next sees the tensor as it should be. Without, all is done on return, and
+        the caller has to finish its own work on the tensor before it is used elsewhere.
+        """
         access = (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
-        check(lib.ifs_tensor_device_ptr(self._open, access, self._place))
+        queue = ffi.NULL if stream is None else stream._open
+        check(lib.ifs_tensor_device_on(self._open, access, queue, self._place))
         return address(self._place[0])
+
+    def fetch(self, stream: Stream) -> None:
+        """Queues the copy to the host on `stream`, if the device is newer; a later access on the host waits for it."""
+        check(lib.ifs_memory_fetch(lib.ifs_tensor_memory(self._open), stream._open))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The device side for CuPy, numba, PyCUDA and others (version 3); it becomes the newer side.
+
+        Raises:
+            AttributeError: it lives on the host alone.
+        """
+        if self._c is None or lib.ifs_tensor_device(self._c) < 0:
+            raise AttributeError("__cuda_array_interface__: this tensor lives on the host alone")
+        at = self.device_address(write=True)  # all is done on return: no stream for the consumer to wait for
+        return {"shape": self._shape, "typestr": self._dtype.str, "data": (at, False), "version": 3, "strides": None}
 
     def numpy(self, *, writable: bool = False) -> npt.NDArray[Any]:
         """A view of the host side, without a copy; `writable=True` makes the host the newer side.
@@ -373,12 +428,28 @@ class Tensor(_Handle):
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule of the host side, writable, so the host becomes the newer one."""
-        return self.numpy(writable=True).__dlpack__(**options)
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        """A DLPack capsule: of the device side where there is one, else of the host side. That becomes the newer side.
+
+        `stream` is the consumer's CUDA stream as the standard has it (1 and None: the legacy default stream, 2: the
+        per-thread one, -1: do not wait); it waits for what is queued for the tensor, the host does not.
+        """
+        if self.__dlpack_device__()[0] == dlpack.CPU:
+            return self.numpy(writable=True).__dlpack__(stream=stream, **options)
+        if stream == -1:
+            at = self.device_address(write=True)
+        else:
+            theirs = ffi.cast("void *", 1 if stream is None else stream)
+            check(lib.ifs_tensor_lend(self._open, theirs, self._place))
+            at = address(self._place[0])
+        block = out("ifs_block *")
+        check(lib.ifs_memory_hold(lib.ifs_tensor_memory(self._open), lib.IFS_SIDE_DEVICE, block))
+        holder = (ffi.gc(block[0], lib.ifs_block_release), self._lender)
+        return dlpack.lend(at, self._shape, self._dtype, self.__dlpack_device__(), holder)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU
+        ordinal = int(lib.ifs_tensor_device(self._open))
+        return (dlpack.CUDA, ordinal) if ordinal >= 0 else (dlpack.CPU, 0)
 
     # ---- shape and content ----
 
@@ -427,6 +498,38 @@ class Tensor(_Handle):
     def copy(self) -> Tensor:
         """A new tensor with the same content."""
         return self.astype(self._dtype)
+
+
+def _wait_for(stream: int, ordinal: int) -> None:
+    """Waits on the host for somebody else's stream."""
+    place = out("ifs_stream *")
+    check(lib.ifs_stream_wrap(ordinal, ffi.cast("void *", stream), place))
+    try:
+        check(lib.ifs_stream_synchronize(place[0]))
+    finally:
+        lib.ifs_stream_destroy(place[0])
+
+
+def _ordinal_of(at: int) -> int:
+    """The device that an address lies on."""
+    place = out("int32_t")
+    check(lib.ifs_pointer_device(ffi.cast("void *", at), place))
+    if place[0] < 0:
+        raise InputError(f"{at:#x} is not an address on a CUDA device")
+    return int(place[0])
+
+
+def pinned_empty(
+    shape: Sequence[int], dtype: npt.DTypeLike = "uint8", device: str | Device = "cuda:0"
+) -> npt.NDArray[Any]:
+    """An uninitialised NumPy array in page-locked memory, from which copies to `device` run at the speed of the bus.
+
+    The memory is given back when the last view of it goes.
+
+    Raises:
+        DeviceUnavailableError: there is no such device.
+    """
+    return Tensor(shape, dtype, device).numpy(writable=True)
 
 
 def _dims(shape: Sequence[int]) -> list[int]:

@@ -57,6 +57,16 @@ ifs_status ifs_get_device_info(int32_t device, ifs_device_info *out) {
     return IFS_OK;
 }
 
+ifs_status ifs_pointer_device(const void *address, int32_t *out) {
+    int32_t count = 0;
+    IFS__TRY(ifs_device_count(&count));
+    cudaPointerAttributes attributes;
+    IFS__CUDA(cudaPointerGetAttributes(&attributes, address), 0, "asking for the device of an address");
+    bool on_device = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+    *out = on_device ? attributes.device : IFS_NO_DEVICE;
+    return IFS_OK;
+}
+
 /* ---- memory ---- */
 
 ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out) {

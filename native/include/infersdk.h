@@ -481,8 +481,13 @@ ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *
  * for this copy alone, not for what is queued behind it. */
 ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream);
 
-/* Lets `native`, a cudaStream_t of whoever is handed this memory, wait for what is queued for it. */
-ifs_status ifs_memory_hand_over(ifs_memory *memory, void *native);
+/* The device side for somebody else, up to date and from here on the newer one. `native`, their cudaStream_t, waits for
+ * what is queued for the tensor; the host does not. When their work is done, and what comes after it, is for them to
+ * order. */
+ifs_status ifs_tensor_lend(ifs_tensor *tensor, void *native, void **out);
+
+/* The device that an address lies on, or IFS_NO_DEVICE for memory of the host. */
+ifs_status ifs_pointer_device(const void *address, int32_t *out);
 
 /* [/cdef] */
 

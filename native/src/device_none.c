@@ -19,6 +19,7 @@ static ifs_status none(void) {
 
 NONE(ifs_device_count, int32_t *out)
 NONE(ifs_get_device_info, int32_t device, ifs_device_info *out)
+NONE(ifs_pointer_device, const void *address, int32_t *out)
 NONE(ifs__device_check, int32_t device)
 NONE(ifs__device_alloc, int32_t device, size_t nbytes, void **out)
 NONE(ifs__pinned_alloc, int32_t device, size_t nbytes, void **out)

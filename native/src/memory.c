@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "device.h"
+#include "tensor.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -377,11 +378,13 @@ ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
     return status;
 }
 
-ifs_status ifs_memory_hand_over(ifs_memory *memory, void *native) {
+ifs_status ifs__memory_lend(ifs_memory *memory, void *native, void **out) {
+    if (memory->read_only)
+        return ifs__fail(IFS_ERR_READ_ONLY, "this memory was lent read-only; copy it to hand it on");
     pthread_mutex_lock(&memory->lock);
-    ifs_status status = IFS_OK;
-    if (memory->user && ifs_stream_native(memory->user) != native) {
-        ifs_stream *theirs = NULL;
+    ifs_stream *theirs = NULL;
+    ifs_status status = access_device(memory, IFS_READ_WRITE, memory->user, out);
+    if (status == IFS_OK && memory->user && ifs_stream_native(memory->user) != native) {
         status = ifs_stream_wrap(memory->device, native, &theirs);
         if (status == IFS_OK)
             status = record(memory, &memory->order, memory->user);

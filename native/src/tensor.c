@@ -185,6 +185,15 @@ ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *
     return IFS_OK;
 }
 
+ifs_status ifs_tensor_lend(ifs_tensor *tensor, void *native, void **out) {
+    void *base = NULL;
+    int32_t access = IFS_READ_WRITE;
+    IFS__TRY(whole_access(tensor, &access));
+    IFS__TRY(ifs__memory_lend(tensor->memory, native, &base));
+    *out = (char *)base + tensor->offset;
+    return IFS_OK;
+}
+
 ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out) {
     return ifs_tensor_device_on(tensor, access, NULL, out);
 }

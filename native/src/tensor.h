@@ -7,6 +7,9 @@
 /* One more reference; returns `memory`. */
 ifs_memory *ifs__memory_retain(ifs_memory *memory);
 
+/* ifs_tensor_lend for the whole memory. */
+ifs_status ifs__memory_lend(ifs_memory *memory, void *native, void **out);
+
 /* Elements and bytes of a shape, all checked: type, number and sign of the dimensions, overflow. */
 ifs_status ifs__shape_nbytes(int32_t dtype, int32_t ndim, const int64_t *dims, size_t *count, size_t *nbytes);
 

@@ -173,7 +173,14 @@ typedef struct plan {
 } plan;
 
 static const ifs__kernels *kernels_in_use(void) {
-    return &ifs__kernels_plain;
+    switch (ifs_simd()) {
+#if IFS__X86
+    case IFS_SIMD_AVX512:
+        return &ifs__kernels_avx512;
+#endif
+    default:
+        return &ifs__kernels_plain;
+    }
 }
 
 static plan plan_of(const ifs_image *image, const ifs_geometry *g, const ifs_pixel_transform *t, void *dst) {
@@ -311,15 +318,22 @@ static cover cover_of(int32_t canvas, int32_t resized, int32_t offset) {
 
 static void fill_columns(plan *p, int32_t first, bool halves) {
     ifs__columns *t = &p->columns;
-    const double scale = ifs__resize_scale(p->geometry->source_width, p->geometry->resized_width);
-    memset(t->offset, 0, (size_t)t->padded * sizeof *t->offset);
-    memset(t->weight, 0, (size_t)t->padded * 2 * sizeof *t->weight);
+    const int32_t source = p->geometry->source_width;
+    const double scale = ifs__resize_scale(source, p->geometry->resized_width);
     for (int32_t x = 0; x < t->count; x++) {
-        const int32_t d = first + x, at = ifs__column_at(t->lanes, x);
-        const ifs__tap tap =
-            halves ? (ifs__tap){2 * d, {16, 16}} : ifs__resize_tap(d, scale, p->geometry->source_width, true);
-        t->offset[at] = tap.index * t->pixel;
-        memcpy(t->weight + 2 * at, tap.weight, sizeof tap.weight);
+        const int32_t d = first + x;
+        const ifs__tap tap = halves ? (ifs__tap){2 * d, {16, 16}} : ifs__resize_tap(d, scale, source, true);
+        t->offset[x] = tap.index * t->pixel;
+        memcpy(t->weight + 2 * x, tap.weight, sizeof tap.weight);
+    }
+    for (int32_t x = t->count; x < t->padded; x++)
+        t->offset[x] = t->offset[t->count - 1];
+    memset(t->weight + 2 * t->count, 0, (size_t)(t->padded - t->count) * 2 * sizeof *t->weight);
+    t->span = 0;
+    for (int32_t x = 0; x < t->padded; x += 16) {
+        const int32_t last = x + 15 < t->padded ? x + 15 : t->padded - 1;
+        const int32_t span = t->offset[last] - t->offset[x] + 2 * t->pixel;
+        t->span = span > t->span ? span : t->span;
     }
 }
 
@@ -412,11 +426,10 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
         down = cover_of(geometry->canvas_height, geometry->resized_height, geometry->offset_y);
         if (!across.count || !down.count)
             across.count = down.count = 0;
-        const int32_t group = p.kernels->lanes == 1 ? 1 : 2 * p.kernels->lanes;
+        const int32_t lanes = p.kernels->lanes;
         p.columns = (ifs__columns){
             .count = across.count,
-            .padded = (across.count + group - 1) / group * group,
-            .lanes = p.kernels->lanes,
+            .padded = (across.count + lanes - 1) / lanes * lanes,
             .pixel = p.pixel,
             .readable = image->width * p.pixel + 8,
         };

@@ -92,23 +92,18 @@ static inline int64_t ifs__warp_at(const ifs__warp *w, int axis, int32_t x, int3
 #define IFS__GRAY_G 19235
 #define IFS__GRAY_R 9798
 
-/* The columns of a canvas row: for each, where its first source pixel begins, and the two weights. Column x stands at
- * ifs__column_at(lanes, x): the even columns of 2 * lanes ones before the odd ones, so that two vectors of int32 become
- * one of int16 by a shift and a blend. Padded to a whole number of 2 * lanes, with weights of 0. */
+/* The columns of a canvas row: for each, where its first source pixel begins, and the two weights. Padded to a whole
+ * number of the kernel's `lanes`; the padding stands at the last column's place with weights of 0. Both arrays are
+ * aligned to 64 bytes. */
 typedef struct ifs__columns {
-    int32_t count;     /* columns */
-    int32_t padded;    /* with the padding */
-    int32_t lanes;     /* 1: in order */
-    int32_t pixel;     /* bytes of a source pixel: 1, 3 or 4 */
-    int32_t readable;  /* bytes of a source row that may be read */
-    int32_t span;      /* the most bytes from the first to the last one read by `lanes` columns side by side */
-    int32_t *offset;   /* [padded] bytes from the row's start */
-    int16_t *weight;   /* [padded][2] */
+    int32_t count;    /* columns */
+    int32_t padded;   /* with the padding */
+    int32_t pixel;    /* bytes of a source pixel: 1, 3 or 4 */
+    int32_t readable; /* bytes of a source row that may be read: the row and 8 more */
+    int32_t span;     /* the most bytes from the first to the last one that 16 columns side by side read */
+    int32_t *offset;  /* [padded] bytes from the row's start; never descending */
+    int16_t *weight;  /* [padded][2] */
 } ifs__columns;
-
-static inline int32_t ifs__column_at(int32_t lanes, int32_t x) {
-    return lanes == 1 ? x : ((x & -2 * lanes) | (x & 1) * lanes | (x & (2 * lanes - 1)) >> 1);
-}
 
 /* How bytes become the network's numbers, and where they go. */
 typedef struct ifs__store {
@@ -132,7 +127,7 @@ typedef struct ifs__warp_source {
 } ifs__warp_source;
 
 typedef struct ifs__kernels {
-    int32_t lanes; /* that its `columns` wants */
+    int32_t lanes; /* columns that its `columns` takes at a time */
     /* `n` pixels of `pixel` bytes to gray, the weights in the order of the bytes. */
     void (*gray)(const uint8_t *src, int32_t pixel, const int32_t weight[3], uint8_t *dst, int32_t n);
     /* A row of Y and its row of UV to BGR; n is even. */

@@ -230,6 +230,9 @@ static size_t lay_out(plan *p, char *block) {
         TAKE(p->resized[1], (size_t)p->planes * p->resized_pitch * sizeof(int16_t));
         TAKE(p->columns.offset, columns * sizeof(int32_t));
         TAKE(p->columns.weight, columns * 2 * sizeof(int16_t));
+        TAKE(p->columns.high, columns * 2);
+        TAKE(p->columns.low, columns * 2);
+        TAKE(p->columns.index, columns * 2);
     }
 #undef TAKE
     return used;
@@ -329,12 +332,12 @@ static void fill_columns(plan *p, int32_t first, bool halves) {
     for (int32_t x = t->count; x < t->padded; x++)
         t->offset[x] = t->offset[t->count - 1];
     memset(t->weight + 2 * t->count, 0, (size_t)(t->padded - t->count) * 2 * sizeof *t->weight);
-    t->span = 0;
-    for (int32_t x = 0; x < t->padded; x += 16) {
-        const int32_t last = x + 15 < t->padded ? x + 15 : t->padded - 1;
-        const int32_t span = t->offset[last] - t->offset[x] + 2 * t->pixel;
-        t->span = span > t->span ? span : t->span;
+    for (int32_t i = 0; i < 2 * t->padded; i++) {
+        t->high[i] = (int8_t)(t->weight[i] < 2048 ? t->weight[i] >> 4 : 127);
+        t->low[i] = (int8_t)(t->weight[i] - 16 * t->high[i]);
     }
+    if (p->kernels->prepare)
+        p->kernels->prepare(t);
 }
 
 static ifs_status run_resize(plan *p, cover across, cover down, const uint8_t *fill) {

@@ -92,17 +92,25 @@ static inline int64_t ifs__warp_at(const ifs__warp *w, int axis, int32_t x, int3
 #define IFS__GRAY_G 19235
 #define IFS__GRAY_R 9798
 
-/* The columns of a canvas row: for each, where its first source pixel begins, and the two weights. Padded to a whole
- * number of the kernel's `lanes`; the padding stands at the last column's place with weights of 0. Both arrays are
- * aligned to 64 bytes. */
+/*
+ * The columns of a canvas row: for each, where its first source pixel begins, and the two weights. Padded to a whole
+ * number of the kernel's `lanes`; the padding repeats the last column's place with weights of 0. Arrays are aligned to
+ * 64 bytes.
+ *
+ * `high` and `low` are the weights split into signed bytes, weight = 16 high + low with low at most 16, so that bytes
+ * times bytes in 16-bit lanes are enough: (p0 a0 + p1 a1) >> 4 = p0 high0 + p1 high1 + ((p0 low0 + p1 low1) >> 4).
+ */
 typedef struct ifs__columns {
     int32_t count;    /* columns */
     int32_t padded;   /* with the padding */
     int32_t pixel;    /* bytes of a source pixel: 1, 3 or 4 */
     int32_t readable; /* bytes of a source row that may be read: the row and 8 more */
-    int32_t span;     /* the most bytes from the first to the last one that 16 columns side by side read */
     int32_t *offset;  /* [padded] bytes from the row's start; never descending */
     int16_t *weight;  /* [padded][2] */
+    int8_t *high;     /* [padded][2] */
+    int8_t *low;      /* [padded][2] */
+    int32_t window;   /* of AVX-512: columns whose bytes lie in one register; 0: too far apart */
+    uint8_t *index;   /* [padded][2] of AVX-512: where a column's two bytes are in its window */
 } ifs__columns;
 
 /* How bytes become the network's numbers, and where they go. */
@@ -132,6 +140,8 @@ typedef struct ifs__kernels {
     void (*gray)(const uint8_t *src, int32_t pixel, const int32_t weight[3], uint8_t *dst, int32_t n);
     /* A row of Y and its row of UV to BGR; n is even. */
     void (*nv12)(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, int32_t n);
+    /* What `columns` needs that is computed once a call; may be NULL. */
+    void (*prepare)(ifs__columns *columns);
     /* The weighted sum of two pixels for each column, >> 4, in `planes` planes that lie `pitch` elements apart. */
     void (*columns)(const uint8_t *row, const ifs__columns *columns, int32_t planes, int16_t *dst, size_t pitch);
     /* The weighted sum of two such rows, and the rounded fourth of their plain sum. */

@@ -26,65 +26,85 @@ INLINE __m512i pair_index(__m512i first, int second) {
 
 /* ---- columns ---- */
 
-/* How the bytes of 16 columns come to registers. NEAR: they lie within 128 bytes, two loads and a permute. FAR: a
- * gather of 8 bytes for each. */
-enum { NEAR, FAR };
-
-/* (S >> 4) of 16 columns in one plane. */
-INLINE __m512i weigh(__m512i low, __m512i high, __m512i index, __m512i weight) {
-    const __m512i pairs = _mm512_maskz_permutex2var_epi8(PAIRS, low, index, high);
-    return _mm512_srli_epi32(_mm512_madd_epi16(pairs, weight), 4);
-}
-
-/* The bytes of columns x to x + 15: two registers, and for each column where its first byte is in them. */
-INLINE __m512i fetch(const uint8_t *row, const ifs__columns *t, int32_t x, int how, int pixel, __m512i *low,
-                     __m512i *high) {
-    const __m512i offset = _mm512_load_si512(t->offset + x);
-    if (how == NEAR) {
-        const int32_t base = t->offset[x], left = t->readable - base;
-        if (left >= 128) {
-            *low = _mm512_loadu_si512(row + base);
-            *high = _mm512_loadu_si512(row + base + 64);
-        } else {
-            *low = _mm512_maskz_loadu_epi8(_bzhi_u64(~0ULL, left < 64 ? (unsigned)left : 64), row + base);
-            *high = _mm512_maskz_loadu_epi8(_bzhi_u64(~0ULL, left < 64 ? 0 : (unsigned)left - 64), row + base + 64);
+/*
+ * 32 columns at a time, their 32 pairs of bytes brought together by byte permutes out of 32 / window registers, each of
+ * which holds the bytes of `window` columns side by side: 64 bytes of the row or, where columns lie too far apart for
+ * that, 8 gathered bytes for each of 8 columns.
+ */
+TARGET static void prepare_avx512(ifs__columns *t) {
+    t->window = 0;
+    for (int32_t window = 32; window >= 4 && !t->window; window /= 2) {
+        int32_t span = 0;
+        for (int32_t x = 0; x < t->padded; x += window) {
+            const int32_t reach = t->offset[x + window - 1] - t->offset[x];
+            span = reach > span ? reach : span;
         }
-        return pair_index(_mm512_sub_epi32(offset, _mm512_set1_epi32(base)), pixel);
+        if (span + t->pixel + (t->pixel == 1 ? 1 : 3) <= 64)
+            t->window = window;
     }
-    *low = _mm512_i32gather_epi64(_mm512_castsi512_si256(offset), row, 1);
-    *high = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(offset, 1), row, 1);
-    return pair_index(_mm512_slli_epi32(iota(), 3), pixel);
+    for (int32_t x = 0; x < t->padded; x++) {
+        const int32_t first = t->window ? t->offset[x] - t->offset[x & -t->window] : 8 * (x & 7);
+        t->index[2 * x] = (uint8_t)first;
+        t->index[2 * x + 1] = (uint8_t)(first + t->pixel);
+    }
 }
 
-INLINE void columns_as(const uint8_t *row, const ifs__columns *t, int how, int pixel, int16_t *dst, size_t pitch) {
-    const __m512i in_order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+INLINE __m512i load_window(const uint8_t *row, const ifs__columns *t, int32_t x) {
+    const int32_t base = t->offset[x], left = t->readable - base;
+    if (__builtin_expect(left >= 64, 1))
+        return _mm512_loadu_si512(row + base);
+    return _mm512_maskz_loadu_epi8(_bzhi_u64(~0ULL, (unsigned)left), row + base);
+}
+
+/* Weight 2048 is the only one that `low` and `high` cannot carry within 127 and 15; H + (L >> 4) never saturates. */
+INLINE __m512i weigh(__m512i pairs, __m512i high, __m512i low) {
+    return _mm512_add_epi16(_mm512_maddubs_epi16(pairs, high), _mm512_srli_epi16(_mm512_maddubs_epi16(pairs, low), 4));
+}
+
+INLINE void columns_as(const uint8_t *row, const ifs__columns *t, int window, int planes, int16_t *dst, size_t pitch) {
+    const int columns = window ? window : 8, windows = 32 / columns;
+    const __m512i next = _mm512_set1_epi8(1);
     for (int32_t x = 0; x < t->padded; x += 32) {
-        __m512i low0, high0, low1, high1;
-        __m512i index0 = fetch(row, t, x, how, pixel, &low0, &high0);
-        __m512i index1 = fetch(row, t, x + 16, how, pixel, &low1, &high1);
-        const __m512i weight0 = _mm512_load_si512(t->weight + 2 * x),
-                      weight1 = _mm512_load_si512(t->weight + 2 * x + 32);
-        const __m512i next = _mm512_set1_epi32(0x00010001);
-        for (int c = 0; c < (pixel == 1 ? 1 : 3); c++) {
-            const __m512i sums =
-                _mm512_packus_epi32(weigh(low0, high0, index0, weight0), weigh(low1, high1, index1, weight1));
-            _mm512_store_si512(dst + c * pitch + x, _mm512_permutexvar_epi64(in_order, sums));
-            index0 = _mm512_add_epi32(index0, next);
-            index1 = _mm512_add_epi32(index1, next);
+        __m512i bytes[8];
+#pragma GCC unroll 8
+        for (int w = 0; w < windows; w++) {
+            const int32_t at = x + w * columns;
+            bytes[w] = window ? load_window(row, t, at)
+                              : _mm512_i32gather_epi64(_mm256_load_si256((const __m256i *)(t->offset + at)), row, 1);
+        }
+        const __m512i high = _mm512_load_si512(t->high + 2 * x), low = _mm512_load_si512(t->low + 2 * x);
+        __m512i index = _mm512_load_si512(t->index + 2 * x);
+#pragma GCC unroll 3
+        for (int c = 0; c < planes; c++) {
+            __m512i pairs = _mm512_permutexvar_epi8(index, bytes[0]);
+#pragma GCC unroll 8
+            for (int w = 1; w < windows; w++) {
+                const __mmask64 lanes = (~0ULL >> (64 - 2 * columns)) << (2 * columns * w);
+                pairs = _mm512_mask_permutexvar_epi8(pairs, lanes, index, bytes[w]);
+            }
+            _mm512_store_si512(dst + c * pitch + x, weigh(pairs, high, low));
+            index = _mm512_add_epi8(index, next);
         }
     }
 }
 
 TARGET static void columns_avx512(const uint8_t *row, const ifs__columns *t, int32_t planes, int16_t *dst,
                                   size_t pitch) {
-    (void)planes;
-    const int how = t->span <= 128 ? NEAR : FAR;
-    if (t->pixel == 3)
-        how == NEAR ? columns_as(row, t, NEAR, 3, dst, pitch) : columns_as(row, t, FAR, 3, dst, pitch);
-    else if (t->pixel == 4)
-        how == NEAR ? columns_as(row, t, NEAR, 4, dst, pitch) : columns_as(row, t, FAR, 4, dst, pitch);
-    else
-        how == NEAR ? columns_as(row, t, NEAR, 1, dst, pitch) : columns_as(row, t, FAR, 1, dst, pitch);
+#define CASE(window)                                                                                                   \
+    case window:                                                                                                       \
+        if (planes == 1)                                                                                               \
+            columns_as(row, t, window, 1, dst, pitch);                                                                 \
+        else                                                                                                           \
+            columns_as(row, t, window, 3, dst, pitch);                                                                 \
+        break;
+    switch (t->window) {
+        CASE(0)
+        CASE(4)
+        CASE(8)
+        CASE(16)
+        CASE(32)
+    }
+#undef CASE
 }
 
 /* ---- rows ---- */
@@ -135,6 +155,18 @@ INLINE size_t size_of(int dtype) {
     return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : 1;
 }
 
+INLINE bool unscaled(const ifs__store *s) {
+    bool same = true;
+    for (int32_t c = 0; c < s->channels; c++)
+        same &= s->scale[c] == 1 && s->bias[c] == 0;
+    return same;
+}
+
+/* A mask of the first n bytes; none below 0, all from 64 on. */
+INLINE __mmask64 first_bytes(int32_t n) {
+    return n <= 0 ? 0 : n >= 64 ? ~0ULL : _bzhi_u64(~0ULL, (unsigned)n);
+}
+
 /* n bytes, the same scale and bias for all; whole vectors go to aligned addresses, as a store over two cache lines
  * costs two. */
 INLINE void put_plane(int dtype, uint8_t *dst, const uint8_t *src, int32_t n, float scale1, float bias1) {
@@ -182,22 +214,31 @@ INLINE void put_interleaved(int dtype, const ifs__store *s, uint8_t *dst, const 
         scale[j] = _mm512_loadu_ps(scales + 16 * j);
         bias[j] = _mm512_loadu_ps(biases + 16 * j);
     }
+    const bool copied = dtype == IFS_UINT8 && unscaled(s);
     for (int32_t x = 0; x < s->width; x += 64) {
         const __m512i a = _mm512_loadu_si512(planes + x), b = _mm512_loadu_si512(planes + pitch + x);
         const __m512i c = _mm512_loadu_si512(planes + 2 * pitch + x);
         __m128i bytes[12];
+        uint8_t *const out = dst + 3 * (size_t)x * size_of(dtype);
+        const int32_t left = 3 * (s->width - x);
         for (int j = 0; j < 3; j++) {
             __m512i mixed = _mm512_permutex2var_epi8(a, order.index[j], b);
             mixed = _mm512_mask_permutexvar_epi8(mixed, order.third[j], order.index[j], c);
-            _mm512_storeu_si512(bytes + 4 * j, mixed);
+            if (copied)
+                _mm512_mask_storeu_epi8(out + 64 * j, first_bytes(left - 64 * j), mixed);
+            else
+                _mm512_storeu_si512(bytes + 4 * j, mixed);
         }
-        const int32_t left = 3 * (s->width - x);
-        for (int j = 0; j < 12; j++) {
-            const int32_t n = left - 16 * j;
-            if (n <= 0)
-                break;
-            put(dtype, dst + (3 * (size_t)x + 16 * (size_t)j) * size_of(dtype),
-                (__mmask16)(n >= 16 ? 0xFFFF : _bzhi_u32(0xFFFF, (unsigned)n)), bytes[j], scale[j % 3], bias[j % 3]);
+        if (copied)
+            continue;
+        if (left >= 192) {
+#pragma GCC unroll 12
+            for (int j = 0; j < 12; j++)
+                put(dtype, out + 16 * (size_t)j * size_of(dtype), 0xFFFF, bytes[j], scale[j % 3], bias[j % 3]);
+        } else {
+            for (int j = 0; j < 12; j++)
+                put(dtype, out + 16 * (size_t)j * size_of(dtype), (__mmask16)first_bytes(left - 16 * j), bytes[j],
+                    scale[j % 3], bias[j % 3]);
         }
     }
 }
@@ -206,6 +247,11 @@ INLINE void store_as(int dtype, const ifs__store *s, const uint8_t *planes, size
     uint8_t *dst = s->dst + (size_t)y * s->row;
     if (s->layout == IFS_LAYOUT_HWC && s->channels == 3) {
         put_interleaved(dtype, s, dst, planes, pitch);
+        return;
+    }
+    if (dtype == IFS_UINT8 && unscaled(s)) {
+        for (int32_t c = 0; c < s->channels; c++)
+            memcpy(dst + (size_t)c * s->plane, planes + (size_t)c * pitch, (size_t)s->width);
         return;
     }
     for (int32_t c = 0; c < s->channels; c++)
@@ -351,6 +397,7 @@ const ifs__kernels ifs__kernels_avx512 = {
     .lanes = 32,
     .gray = gray_avx512,
     .nv12 = nv12_avx512,
+    .prepare = prepare_avx512,
     .columns = columns_avx512,
     .rows = rows_avx512,
     .rows_area = rows_area_avx512,

@@ -108,9 +108,15 @@ size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_trans
 
 /* ---- arithmetic that is done once a call ---- */
 
+/* rintf of 0 to 2^22, inline: adding 1.5 2^23 leaves no bits behind the point. */
+static int16_t round_weight(float weight) {
+    return (int16_t)((weight + 12582912.0F) - 12582912.0F);
+}
+
 ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge) {
     float f = (float)((d + 0.5) * scale - 0.5);
-    int32_t index = (int32_t)floorf(f);
+    int32_t index = (int32_t)f;
+    index -= (float)index > f; /* floor */
     f -= (float)index;
     if (edge && index < 0) {
         index = 0;
@@ -119,7 +125,7 @@ ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge) {
         index = source - 1;
         f = 0;
     }
-    return (ifs__tap){index, {(int16_t)rintf((1.0F - f) * 2048), (int16_t)rintf(f * 2048)}};
+    return (ifs__tap){index, {round_weight((1.0F - f) * 2048), round_weight(f * 2048)}};
 }
 
 static int64_t fixed32(double value) {
@@ -275,12 +281,26 @@ static int32_t clamp(int32_t value, int32_t last) {
     return value < 0 ? 0 : value > last ? last : value;
 }
 
+/* The two source rows (of which the second is the first where it has no weight) that make row d of the resized picture.
+ */
+typedef struct row_pair {
+    int32_t y[2];
+    int16_t weight[2];
+} row_pair;
+
+static row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
+    const int32_t last = p->image->height - 1;
+    const ifs__tap tap = halves ? (ifs__tap){2 * d, {1, 1}} : ifs__resize_tap(d, scale, p->image->height, false);
+    const int32_t y0 = clamp(tap.index, last), y1 = tap.weight[1] ? clamp(tap.index + 1, last) : y0;
+    return (row_pair){{y0, y1}, {tap.weight[0], tap.weight[1]}};
+}
+
 /* Row d of the resized picture into the canvas row, from column x on. */
 static void resize_row(plan *p, int32_t d, double scale, bool halves, int32_t x) {
-    const int32_t last = p->image->height - 1, n = p->columns.count;
-    ifs__tap tap = halves ? (ifs__tap){2 * d, {1, 1}} : ifs__resize_tap(d, scale, p->image->height, false);
-    const int32_t y0 = clamp(tap.index, last), y1 = tap.weight[1] ? clamp(tap.index + 1, last) : y0;
-    const int16_t *row0 = resized_row(p, y0, y1), *row1 = resized_row(p, y1, y0);
+    const int32_t n = p->columns.count;
+    const row_pair pair = rows_of(p, d, scale, halves), next = rows_of(p, d + 1, scale, halves);
+    p->columns.ahead = (next.y[0] - pair.y[0]) * p->image->stride;
+    const int16_t *row0 = resized_row(p, pair.y[0], pair.y[1]), *row1 = resized_row(p, pair.y[1], pair.y[0]);
     for (int32_t c = 0; c < p->channels; c++) {
         uint8_t *dst = p->canvas + c * p->canvas_pitch + x;
         const size_t plane = (size_t)p->channel[c] * p->resized_pitch;
@@ -289,7 +309,7 @@ static void resize_row(plan *p, int32_t d, double scale, bool halves, int32_t x)
         else if (halves)
             p->kernels->rows_area(row0 + plane, row1 + plane, dst, n);
         else
-            p->kernels->rows(row0 + plane, row1 + plane, tap.weight, dst, n);
+            p->kernels->rows(row0 + plane, row1 + plane, pair.weight, dst, n);
     }
 }
 

@@ -109,6 +109,7 @@ typedef struct ifs__columns {
     int16_t *weight;  /* [padded][2] */
     int8_t *high;     /* [padded][2] */
     int8_t *low;      /* [padded][2] */
+    int64_t ahead;    /* bytes from the row to one that is read soon */
     int32_t window;   /* of AVX-512: columns whose bytes lie in one register; 0: too far apart */
     uint8_t *index;   /* [padded][2] of AVX-512: where a column's two bytes are in its window */
 } ifs__columns;

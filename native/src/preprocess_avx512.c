@@ -49,11 +49,17 @@ TARGET static void prepare_avx512(ifs__columns *t) {
     }
 }
 
-INLINE __m512i load_window(const uint8_t *row, const ifs__columns *t, int32_t x) {
-    const int32_t base = t->offset[x], left = t->readable - base;
-    if (__builtin_expect(left >= 64, 1))
-        return _mm512_loadu_si512(row + base);
-    return _mm512_maskz_loadu_epi8(_bzhi_u64(~0ULL, (unsigned)left), row + base);
+/* 64 bytes of the row from byte `base` on, as far as they may be read. */
+INLINE __m512i load_window(const uint8_t *row, int32_t base, int32_t readable) {
+    const int32_t left = readable - base;
+    return left >= 64 ? _mm512_loadu_si512(row + base)
+                      : _mm512_maskz_loadu_epi8(_bzhi_u64(~0ULL, (unsigned)left), row + base);
+}
+
+/* Asks for the bytes at the same place in the row that is resized a canvas row later: where rows are skipped, the
+ * processor does not guess them. The address may lie outside the picture; that is no access. */
+INLINE void prefetch(const uint8_t *row, int32_t base, int64_t ahead) {
+    _mm_prefetch((const char *)((uintptr_t)row + (uintptr_t)(base + ahead)), _MM_HINT_T0);
 }
 
 /* Weight 2048 is the only one that `low` and `high` cannot carry within 127 and 15; H + (L >> 4) never saturates. */
@@ -65,12 +71,18 @@ INLINE void columns_as(const uint8_t *row, const ifs__columns *t, int window, in
     const int columns = window ? window : 8, windows = 32 / columns;
     const __m512i next = _mm512_set1_epi8(1);
     for (int32_t x = 0; x < t->padded; x += 32) {
+        const bool whole = t->offset[x + 31] + 64 <= t->readable;
         __m512i bytes[8];
 #pragma GCC unroll 8
         for (int w = 0; w < windows; w++) {
             const int32_t at = x + w * columns;
-            bytes[w] = window ? load_window(row, t, at)
-                              : _mm512_i32gather_epi64(_mm256_load_si256((const __m256i *)(t->offset + at)), row, 1);
+            prefetch(row, t->offset[at], t->ahead);
+            if (!window)
+                bytes[w] = _mm512_i32gather_epi64(_mm256_load_si256((const __m256i *)(t->offset + at)), row, 1);
+            else if (whole)
+                bytes[w] = _mm512_loadu_si512(row + t->offset[at]);
+            else
+                bytes[w] = load_window(row, t->offset[at], t->readable);
         }
         const __m512i high = _mm512_load_si512(t->high + 2 * x), low = _mm512_load_si512(t->low + 2 * x);
         __m512i index = _mm512_load_si512(t->index + 2 * x);

@@ -183,6 +183,8 @@ static const ifs__kernels *kernels_in_use(void) {
 #if IFS__X86
     case IFS_SIMD_AVX512:
         return &ifs__kernels_avx512;
+    case IFS_SIMD_AVX2:
+        return &ifs__kernels_avx2;
 #endif
     default:
         return &ifs__kernels_plain;

@@ -264,9 +264,9 @@ typedef struct ifs_image {
 /*
  * Where the pixels go. RESIZE: the picture is resized to resized_width x resized_height exactly as OpenCV's INTER_LINEAR
  * does for uint8, and laid on the canvas with its corner at (offset_x, offset_y); what falls outside is cropped, what
- * stays uncovered is filled. So letterbox, stretch, and resize with a crop are one operation. WARP: each canvas pixel is
- * sampled bilinearly at its centre carried through `to_source`; each of the four taps that lies outside the picture is
- * the fill. All in integers (preprocess.h states them), so that every implementation gives the same bytes.
+ * stays uncovered is filled. So letterbox, stretch, and resize with a crop are one operation. WARP: each canvas pixel
+ * is sampled bilinearly at its centre carried through `to_source`; each of the four taps that lies outside the picture
+ * is the fill. All in integers (preprocess.h states them), so that every implementation gives the same bytes.
  *
  * The functions below fill `to_source` for either kind; a RESIZE reads only the sizes and the offset. Every side is 1 to
  * 2^20 pixels, ERR_INVALID_ARGUMENT otherwise.

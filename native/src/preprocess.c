@@ -301,7 +301,8 @@ static row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
 static void resize_row(plan *p, int32_t d, double scale, bool halves, int32_t x) {
     const int32_t n = p->columns.count;
     const row_pair pair = rows_of(p, d, scale, halves), next = rows_of(p, d + 1, scale, halves);
-    p->columns.ahead = (next.y[0] - pair.y[0]) * p->image->stride;
+    const bool in_place = !p->to_gray && p->image->format != IFS_PIXEL_NV12;
+    p->columns.ahead = in_place ? (next.y[0] - pair.y[0]) * p->image->stride : 0;
     const int16_t *row0 = resized_row(p, pair.y[0], pair.y[1]), *row1 = resized_row(p, pair.y[1], pair.y[0]);
     for (int32_t c = 0; c < p->channels; c++) {
         uint8_t *dst = p->canvas + c * p->canvas_pitch + x;

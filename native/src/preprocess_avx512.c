@@ -62,7 +62,7 @@ INLINE void prefetch(const uint8_t *row, int32_t base, int64_t ahead) {
     _mm_prefetch((const char *)((uintptr_t)row + (uintptr_t)(base + ahead)), _MM_HINT_T0);
 }
 
-/* Weight 2048 is the only one that `low` and `high` cannot carry within 127 and 15; H + (L >> 4) never saturates. */
+/* (p0 a0 + p1 a1) >> 4 for 32 columns, see ifs__columns. No sum saturates: the weights of a column add up to 2048. */
 INLINE __m512i weigh(__m512i pairs, __m512i high, __m512i low) {
     return _mm512_add_epi16(_mm512_maddubs_epi16(pairs, high), _mm512_srli_epi16(_mm512_maddubs_epi16(pairs, low), 4));
 }

@@ -45,7 +45,14 @@ class BuildNative(build_ext):
         ext.define_macros += [("IFS_VERSION", f'"{VERSION}"')]
         if sys.platform != "win32":
             # No contraction: results must not depend on whether the compiler fuses a multiply and an add.
-            ext.extra_compile_args += ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
+            ext.extra_compile_args += [
+                "-std=c11",
+                "-O3",
+                "-fvisibility=hidden",
+                "-ffp-contract=off",
+                "-Wall",
+                "-Wextra",
+            ]
             ext.extra_compile_args += ["-Wno-missing-field-initializers", "-g0"]
             ext.libraries += ["m", "pthread"]
         if sanitize := os.environ.get("INFERSDK_SANITIZE"):
@@ -64,7 +71,7 @@ class BuildNative(build_ext):
 
     @staticmethod
     def cuda_root(nvcc: str) -> Path:
-        dry = subprocess.run([nvcc, "--dryrun", "-c", "x.cu"], capture_output=True, text=True).stderr
+        dry = subprocess.run([nvcc, "--dryrun", "-c", "x.cu"], check=False, capture_output=True, text=True).stderr
         return Path(re.search(r"^#\$ TOP=(.+)$", dry, re.MULTILINE)[1].strip())
 
     def compile_cuda(self, nvcc: str, native: Path) -> list[str]:

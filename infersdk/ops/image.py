@@ -87,7 +87,7 @@ class Geometry:
     _c: Any  # ifs_geometry *
 
     def __init__(self) -> None:
-        raise TypeError("make a Geometry with letterbox, letterbox_warp, stretch, resize_crop or affine")
+        raise TypeError("make a Geometry with letterbox, letterbox_warp, stretch, resize, resize_crop or affine")
 
     @classmethod
     def _make(cls, function: Any, *args: Any) -> Geometry:
@@ -116,6 +116,14 @@ class Geometry:
     def stretch(cls, source: Sequence[int], canvas: Sequence[int]) -> Geometry:
         """The whole picture over the whole canvas, whatever that does to its proportions."""
         return cls._make(lib.ifs_geometry_stretch, *_size("source", source), *_size("canvas", canvas))
+
+    @classmethod
+    def resize(
+        cls, source: Sequence[int], canvas: Sequence[int], resized: Sequence[int], offset: Sequence[int] = (0, 0)
+    ) -> Geometry:
+        """Any size at any place: the picture at `resized`, with its corner at `offset` on the canvas."""
+        sizes = (*_size("source", source), *_size("canvas", canvas), *_size("resized", resized))
+        return cls._make(lib.ifs_geometry_resize, *sizes, *_size("offset", offset))
 
     @classmethod
     def resize_crop(cls, source: Sequence[int], resize: int, crop: Sequence[int]) -> Geometry:
@@ -333,7 +341,7 @@ class ImageView:
 
     __slots__ = ("_c", "_keep", "format")
 
-    def __init__(self, c: Any, keep: tuple[Any, ...], format: PixelFormat) -> None:  # noqa: A002
+    def __init__(self, c: Any, keep: tuple[Any, ...], format: PixelFormat) -> None:
         self._c = c
         self._keep = keep
         self.format = format
@@ -371,9 +379,7 @@ def _pointer(array: NDArray[np.uint8]) -> Any:
 
 
 def as_image(
-    array: NDArray[np.uint8],
-    format: PixelFormat | None = None,  # noqa: A002
-    uv: NDArray[np.uint8] | None = None,
+    array: NDArray[np.uint8], format: PixelFormat | None = None, uv: NDArray[np.uint8] | None = None
 ) -> ImageView:
     """A view of `array` as a picture. Without `format`: gray, bgr or bgra by the number of channels.
 
@@ -430,7 +436,7 @@ def preprocess(
     geometry: Geometry,
     transform: PixelTransform,
     *,
-    format: PixelFormat | None = None,  # noqa: A002
+    format: PixelFormat | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """`image` through `geometry` and `transform`: an array of `transform.shape(geometry)`.
@@ -472,7 +478,7 @@ def letterbox(
     transform: PixelTransform | None = None,
     *,
     scale_up: bool = True,
-    format: PixelFormat | None = None,  # noqa: A002
+    format: PixelFormat | None = None,
 ) -> tuple[NDArray[Any], Geometry]:
     """The letterboxed picture and the geometry that leads back: YOLOv5's preprocessing in one call.
 

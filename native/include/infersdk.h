@@ -153,8 +153,8 @@ ifs_status ifs_memory_wrap_device(void *dev, size_t nbytes, int32_t device, int3
 /* Gives back the caller's reference; the last one frees both blocks. */
 void ifs_memory_destroy(ifs_memory *memory);
 
-/* Says that the memory now stands for `nbytes` bytes. Content is kept when it fits the capacity; growing beyond it gives
- * new blocks with undefined content (head UNINITIALIZED), or ERR_TOO_SMALL for a borrowed block. */
+/* Says that the memory now stands for `nbytes` bytes. Content is kept when it fits the capacity; growing beyond it
+ * gives new blocks with undefined content (head UNINITIALIZED), or ERR_TOO_SMALL for a borrowed block. */
 ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes);
 
 /* The host side, brought up to date as `access` needs. */
@@ -169,6 +169,19 @@ size_t ifs_memory_nbytes(const ifs_memory *memory);
 size_t ifs_memory_host_capacity(const ifs_memory *memory);
 size_t ifs_memory_device_capacity(const ifs_memory *memory);
 
+/*
+ * A hold on one of the two blocks: it stays where it is and stays valid until it is released, even if the memory grows
+ * out of it or is destroyed meanwhile. It is how a view that was handed out (a NumPy array, say) outlives its tensor. A
+ * hold on a borrowed block does not make the lender keep it. ERR_INVALID_ARGUMENT if that side has no block yet.
+ */
+typedef struct ifs_block ifs_block;
+
+#define IFS_SIDE_HOST 0
+#define IFS_SIDE_DEVICE 1
+
+ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out);
+void ifs_block_release(ifs_block *block);
+
 /* What all memories of the process hold now, and the most they ever held, in bytes. Borrowed blocks do not count. */
 typedef struct ifs_memory_stats {
     uint64_t host_bytes, host_peak, pinned_bytes, pinned_peak, device_bytes, device_peak;
@@ -179,7 +192,8 @@ void ifs_get_memory_stats(ifs_memory_stats *out);
 
 /* ---- 5. Tensor ------------------------------------------------------------------------------------------------ */
 
-/* A shape and an element type over a memory: always dense, in C order. No dimensions is a scalar; a dimension may be 0. */
+/* A shape and an element type over a memory: always dense, in C order. No dimensions is a scalar; a dimension may be 0.
+ */
 typedef struct ifs_tensor ifs_tensor;
 
 #define IFS_MAX_NDIM 16
@@ -215,7 +229,8 @@ ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor); /* borrowed */
 ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out);
 ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out);
 
-/* The element number of index[0..n), the missing last indices being 0. ERR_INVALID_ARGUMENT names what is out of range. */
+/* The element number of index[0..n), the missing last indices being 0. ERR_INVALID_ARGUMENT names what is out of range.
+ */
 ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out);
 
 /* Copies the content of `src` into `dst` (same number of elements, ERR_SHAPE otherwise), converting the element type as
@@ -231,8 +246,8 @@ ifs_status ifs_convert(const void *src, int32_t src_dtype, void *dst, int32_t ds
 
 /*
  * Files. Little-endian: u32 magic 0xFCCFE2E2 | u32 ndims | u32 dtype | i32 dims[ndims] | raw C-order data.
- * The writer replaces `path` in one step (a sibling file, renamed). The reader trusts nothing: a file that is truncated,
- * longer than it says, of an unknown type, or whose sizes overflow is ERR_FORMAT.
+ * The writer replaces `path` in one step (a sibling file, renamed). The reader trusts nothing: a file that is
+ * truncated, longer than it says, of an unknown type, or whose sizes overflow is ERR_FORMAT.
  */
 ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path);
 ifs_status ifs_tensor_load(const char *path, int32_t device, ifs_tensor **out);
@@ -262,14 +277,15 @@ typedef struct ifs_image {
 } ifs_image;
 
 /*
- * Where the pixels go. RESIZE: the picture is resized to resized_width x resized_height exactly as OpenCV's INTER_LINEAR
- * does for uint8, and laid on the canvas with its corner at (offset_x, offset_y); what falls outside is cropped, what
- * stays uncovered is filled. So letterbox, stretch, and resize with a crop are one operation. WARP: each canvas pixel
- * is sampled bilinearly at its centre carried through `to_source`; each of the four taps that lies outside the picture
- * is the fill. All in integers (preprocess.h states them), so that every implementation gives the same bytes.
+ * Where the pixels go. RESIZE: the picture is resized to resized_width x resized_height exactly as OpenCV's
+ * INTER_LINEAR does for uint8, and laid on the canvas with its corner at (offset_x, offset_y); what falls outside is
+ * cropped, what stays uncovered is filled. So letterbox, stretch, and resize with a crop are one operation. WARP: each
+ * canvas pixel is sampled bilinearly at its centre carried through `to_source`; each of the four taps that lies outside
+ * the picture is the fill. All in integers (preprocess.h states them), so that every implementation gives the same
+ * bytes.
  *
- * The functions below fill `to_source` for either kind; a RESIZE reads only the sizes and the offset. Every side is 1 to
- * 2^20 pixels, ERR_INVALID_ARGUMENT otherwise.
+ * The functions below fill `to_source` for either kind; a RESIZE reads only the sizes and the offset. Every side is 1
+ * to 2^20 pixels, ERR_INVALID_ARGUMENT otherwise.
  */
 #define IFS_GEOMETRY_RESIZE 0
 #define IFS_GEOMETRY_WARP 1
@@ -280,7 +296,7 @@ typedef struct ifs_geometry {
     int32_t canvas_width, canvas_height;
     int32_t resized_width, resized_height; /* RESIZE only */
     int32_t offset_x, offset_y;            /* RESIZE only; negative crops */
-    double to_source[6];                   /* canvas to source, edge coordinates: x' = m0 x + m1 y + m2, y' = m3 x + ... */
+    double to_source[6]; /* canvas to source, edge coordinates: x' = m0 x + m1 y + m2, y' = m3 x + ... */
 } ifs_geometry;
 
 /* YOLOv5's letterbox with its very rounding: r = min(ch/h, cw/w) (at most 1 unless scale_up), size round(w r) x
@@ -296,6 +312,12 @@ ifs_status ifs_geometry_letterbox_warp(int32_t source_width, int32_t source_heig
 ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                 int32_t canvas_height, ifs_geometry *out);
 
+/* Any size at any place: what the others of this kind are made of. YOLOX, say, lays floor(w r) x floor(h r) at (0, 0).
+ */
+ifs_status ifs_geometry_resize(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
+                               int32_t resized_width, int32_t resized_height, int32_t offset_x, int32_t offset_y,
+                               ifs_geometry *out);
+
 /* The shorter side to `resize` (the longer one rounded down, as torchvision does), then the centre canvas_width x
  * canvas_height of it (corner at round((size - crop) / 2), ties to even, as torchvision does). A side that is shorter
  * than the crop is padded, the odd pixel after it. */
@@ -304,8 +326,8 @@ ifs_status ifs_geometry_resize_crop(int32_t source_width, int32_t source_height,
 
 /* Any affine map, canvas to source, in edge coordinates. ERR_INVALID_ARGUMENT unless finite and invertible, and unless
  * the canvas's corners stay within 2^29 pixels of the source's. */
-ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int32_t canvas_width,
-                               int32_t canvas_height, const double to_source[6], ifs_geometry *out);
+ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
+                               const double to_source[6], ifs_geometry *out);
 
 /* ---- 7. Preprocessing ----------------------------------------------------------------------------------------- */
 
@@ -320,11 +342,11 @@ ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int3
  * (UINT8: rounded to nearest even and saturated). Colours are converted first, as OpenCV's cvtColor does, then resized.
  * Scale and bias are finite (ERR_INVALID_ARGUMENT). */
 typedef struct ifs_pixel_transform {
-    int32_t order;    /* IFS_ORDER_...: the channels of the output */
-    int32_t layout;   /* IFS_LAYOUT_... */
-    int32_t dtype;    /* IFS_FLOAT32, IFS_FLOAT16 or IFS_UINT8 */
-    uint8_t fill[4];  /* in the order of the output's channels, before the scaling; the fourth is not used */
-    float scale[3];   /* a channel of the output each */
+    int32_t order; /* IFS_ORDER_...: the channels of the output */
+    int32_t layout; /* IFS_LAYOUT_... */
+    int32_t dtype; /* IFS_FLOAT32, IFS_FLOAT16 or IFS_UINT8 */
+    uint8_t fill[4]; /* in the order of the output's channels, before the scaling; the fourth is not used */
+    float scale[3]; /* a channel of the output each */
     float bias[3];
 } ifs_pixel_transform;
 
@@ -333,8 +355,8 @@ size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_trans
 
 /* One picture into `dst`, which may be a slice of a batch, aligned to an element; `nbytes` is what may be written there
  * (ERR_TOO_SMALL). The geometry's source size must be the picture's (ERR_SHAPE). One pass, one thread, no state kept:
- * scratch memory of some tens of kilobytes is taken and given back (ERR_OUT_OF_MEMORY), and a converted picture for a WARP
- * out of NV12, or out of colour to gray. */
+ * scratch memory of some tens of kilobytes is taken and given back (ERR_OUT_OF_MEMORY), and a converted picture for a
+ * WARP out of NV12, or out of colour to gray. */
 ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, const ifs_pixel_transform *transform,
                           void *dst, size_t nbytes);
 
@@ -343,8 +365,8 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
 /* How a head lays out its output.
  *   YOLOV5  [anchors, 5 + classes]: cx, cy, w, h, objectness, classes. Score = objectness * class.
  *   YOLOV8  [4 + classes, anchors]: cx, cy, w, h, classes (also YOLO11). Score = class.
- *   YOLOX   as YOLOV5, but the box is raw: centre = (xy + cell) * stride, size = exp(wh) * stride, the anchors being the
- *           cells of one grid after another, row by row, in the order of `strides`. */
+ *   YOLOX   as YOLOV5, but the box is raw: centre = (xy + cell) * stride, size = exp(wh) * stride, the anchors being
+ * the cells of one grid after another, row by row, in the order of `strides`. */
 #define IFS_HEAD_YOLOV5 0
 #define IFS_HEAD_YOLOV8 1
 #define IFS_HEAD_YOLOX 2
@@ -352,18 +374,18 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
 #define IFS_MAX_STRIDES 8
 
 typedef struct ifs_detect_params {
-    int32_t head;        /* IFS_HEAD_... */
-    int32_t dtype;       /* of the output: IFS_FLOAT32 or IFS_FLOAT16 */
+    int32_t head; /* IFS_HEAD_... */
+    int32_t dtype; /* of the output: IFS_FLOAT32 or IFS_FLOAT16 */
     int32_t num_classes; /* at least 1 */
     int32_t num_anchors; /* candidates the head gives, 25,200 for YOLOv5 at 640 x 640 */
     int32_t multi_label; /* 0: the best class of an anchor; 1: each class above the threshold */
     int32_t class_agnostic; /* 1: boxes of different classes suppress one another */
     int32_t max_candidates; /* the best so many go into NMS; 0: all */
     int32_t max_detections; /* at most so many come out, at least 1 */
-    float conf_threshold;   /* kept: objectness and score strictly above it; 0 to 1 */
-    float iou_threshold;    /* suppressed: intersection over union strictly above it; 0 to 1 */
-    int32_t num_strides;    /* YOLOX; 0 for the other heads */
-    int32_t strides[8];     /* YOLOX: 8, 16, 32 */
+    float conf_threshold; /* kept: objectness and score strictly above it; 0 to 1 */
+    float iou_threshold; /* suppressed: intersection over union strictly above it; 0 to 1 */
+    int32_t num_strides; /* YOLOX; 0 for the other heads */
+    int32_t strides[8]; /* YOLOX: 8, 16, 32 */
 } ifs_detect_params;
 
 /* A box in pixels of the picture (edges, clipped to it), its score and class. */
@@ -375,9 +397,9 @@ typedef struct ifs_detection {
 
 /* Nothing is lost in silence. */
 typedef struct ifs_detect_stats {
-    int64_t candidates;         /* above the confidence threshold */
+    int64_t candidates; /* above the confidence threshold */
     int64_t dropped_candidates; /* of those, left out by max_candidates */
-    int64_t kept;               /* that NMS kept */
+    int64_t kept; /* that NMS kept */
     int64_t dropped_detections; /* of those, left out by max_detections */
 } ifs_detect_stats;
 

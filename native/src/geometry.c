@@ -18,6 +18,13 @@ static ifs_status check_side(const char *what, int64_t side) {
     return IFS_OK;
 }
 
+static ifs_status check_offset(const char *what, int32_t offset) {
+    if (offset < -IFS__MAX_SIDE || offset > IFS__MAX_SIDE)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s is %d pixels; it must be -%d to %d", what, (int)offset,
+                         IFS__MAX_SIDE, IFS__MAX_SIDE);
+    return IFS_OK;
+}
+
 static ifs_status check_sides(int32_t source_width, int32_t source_height, int32_t canvas_width,
                               int32_t canvas_height) {
     IFS__TRY(check_side("the source's width", source_width));
@@ -126,6 +133,20 @@ ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int
     IFS__TRY(check_out(out));
     IFS__TRY(check_sides(source_width, source_height, canvas_width, canvas_height));
     *out = resize_geometry(source_width, source_height, canvas_width, canvas_height, canvas_width, canvas_height, 0, 0);
+    return IFS_OK;
+}
+
+ifs_status ifs_geometry_resize(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
+                               int32_t resized_width, int32_t resized_height, int32_t offset_x, int32_t offset_y,
+                               ifs_geometry *out) {
+    IFS__TRY(check_out(out));
+    IFS__TRY(check_sides(source_width, source_height, canvas_width, canvas_height));
+    IFS__TRY(check_side("the resized width", resized_width));
+    IFS__TRY(check_side("the resized height", resized_height));
+    IFS__TRY(check_offset("offset_x", offset_x));
+    IFS__TRY(check_offset("offset_y", offset_y));
+    *out = resize_geometry(source_width, source_height, canvas_width, canvas_height, resized_width, resized_height,
+                           offset_x, offset_y);
     return IFS_OK;
 }
 

@@ -109,9 +109,7 @@ size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_trans
 /* ---- arithmetic that is done once a call ---- */
 
 /* rintf of 0 to 2^22, inline: adding 1.5 2^23 leaves no bits behind the point. */
-static int16_t round_weight(float weight) {
-    return (int16_t)((weight + 12582912.0F) - 12582912.0F);
-}
+static int16_t round_weight(float weight) { return (int16_t)((weight + 12582912.0F) - 12582912.0F); }
 
 ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge) {
     float f = (float)((d + 0.5) * scale - 0.5);
@@ -128,9 +126,7 @@ ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge) {
     return (ifs__tap){index, {round_weight((1.0F - f) * 2048), round_weight(f * 2048)}};
 }
 
-static int64_t fixed32(double value) {
-    return (int64_t)rint(value * 4294967296.0);
-}
+static int64_t fixed32(double value) { return (int64_t)rint(value * 4294967296.0); }
 
 ifs__warp ifs__warp_of(const double m[6]) {
     return (ifs__warp){
@@ -279,9 +275,7 @@ static const int16_t *resized_row(plan *p, int32_t y, int32_t keep) {
     return p->resized[slot];
 }
 
-static int32_t clamp(int32_t value, int32_t last) {
-    return value < 0 ? 0 : value > last ? last : value;
-}
+static int32_t clamp(int32_t value, int32_t last) { return value < 0 ? 0 : value > last ? last : value; }
 
 /* The two source rows (of which the second is the first where it has no weight) that make row d of the resized picture.
  */

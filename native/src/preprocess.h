@@ -51,9 +51,7 @@ static inline bool ifs__resize_halves(const ifs_geometry *g) {
 }
 
 /* 1 / (resized / source): what OpenCV computes, not the same double as source / resized. */
-static inline double ifs__resize_scale(int32_t source, int32_t resized) {
-    return 1.0 / ((double)resized / source);
-}
+static inline double ifs__resize_scale(int32_t source, int32_t resized) { return 1.0 / ((double)resized / source); }
 
 ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge);
 

@@ -10,9 +10,7 @@
 #define TARGET IFS__TARGET_AVX2
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-INLINE __m128i load64(const uint8_t *p) {
-    return _mm_loadl_epi64((const __m128i *)p);
-}
+INLINE __m128i load64(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)p); }
 
 /* ---- columns ---- */
 
@@ -109,9 +107,7 @@ TARGET static void rows_area_avx2(const int16_t *row0, const int16_t *row1, uint
 
 /* ---- store ---- */
 
-INLINE size_t size_of(int dtype) {
-    return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : 1;
-}
+INLINE size_t size_of(int dtype) { return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : 1; }
 
 /* 8 bytes to y = x scale + bias in the dtype. */
 INLINE void put(int dtype, void *dst, __m128i bytes, __m256 scale, __m256 bias) {

@@ -16,9 +16,7 @@
  * the upper halves. */
 #define PAIRS 0x5555555555555555ULL
 
-INLINE __m512i iota(void) {
-    return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-}
+INLINE __m512i iota(void) { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
 
 INLINE __m512i pair_index(__m512i first, int second) {
     return _mm512_or_si512(first, _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(second)), 16));
@@ -163,9 +161,7 @@ INLINE void put(int dtype, void *dst, __mmask16 mask, __m128i bytes, __m512 scal
     }
 }
 
-INLINE size_t size_of(int dtype) {
-    return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : 1;
-}
+INLINE size_t size_of(int dtype) { return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : 1; }
 
 INLINE bool unscaled(const ifs__store *s) {
     bool same = true;
@@ -175,9 +171,7 @@ INLINE bool unscaled(const ifs__store *s) {
 }
 
 /* A mask of the first n bytes; none below 0, all from 64 on. */
-INLINE __mmask64 first_bytes(int32_t n) {
-    return n <= 0 ? 0 : n >= 64 ? ~0ULL : _bzhi_u64(~0ULL, (unsigned)n);
-}
+INLINE __mmask64 first_bytes(int32_t n) { return n <= 0 ? 0 : n >= 64 ? ~0ULL : _bzhi_u64(~0ULL, (unsigned)n); }
 
 /* n bytes, the same scale and bias for all; whole vectors go to aligned addresses, as a store over two cache lines
  * costs two. */

@@ -1,0 +1,236 @@
+"""ONNX Runtime: the processor, or an NVIDIA GPU through its CUDA provider.
+
+The tensors of the Infer are bound to the session where they lie (I/O binding), so nothing is copied on the way in or
+out. An output whose shape follows from the inputs' by the names of their dimensions is written into its tensor. Any other
+is allocated by the runtime in the first run, its tensor looks at that, and later runs write there again; where the shape
+turns out to depend on the data, each run allocates anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from ..errors import (
+    DeviceUnavailableError,
+    InferenceError,
+    ModelFormatError,
+    PrecisionUnavailableError,
+    UnsupportedModelError,
+)
+from ..infer import BackendInfo, Infer, TensorSpec
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+_DTYPES = {
+    "float": "float32", "float16": "float16", "double": "float64", "bool": "bool",
+    "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
+    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
+}  # fmt: skip
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_OPTIMISATION = {
+    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `load(..., backend="onnxruntime", **options)` takes.
+
+    Attributes:
+        threads: threads within an operator; 0 is one a core.
+        inter_op_threads: threads across operators, with `execution_mode="parallel"`; 0 is the runtime's choice.
+        execution_mode: operators one after another, or side by side where the graph allows it.
+        graph_optimization: how far the graph is rewritten on loading.
+        allow_spinning: idle threads spin for a while: lower latency, at the cost of a busy processor.
+        provider_options: handed to the execution provider as they are.
+        session_config: the session's configuration entries, as they are.
+    """
+
+    threads: Count = 0
+    inter_op_threads: Count = 0
+    execution_mode: Literal["sequential", "parallel"] = "sequential"
+    graph_optimization: Literal["disabled", "basic", "extended", "all"] = "all"
+    allow_spinning: bool = True
+    provider_options: dict[str, str | int | bool] = {}
+    session_config: dict[str, str] = {}
+
+
+class OnnxRuntimeInfer(Infer):
+    """An ONNX model on ONNX Runtime. Clones share one session."""
+
+    backend = "onnxruntime"
+    Options = Options
+
+    @classmethod
+    def probe(cls) -> BackendInfo:
+        providers = ort.get_available_providers()
+        return BackendInfo(ort.__version__, tuple(name for name, p in _PROVIDERS.items() if p in providers))
+
+    # ---- loading ----
+
+    def _load(self) -> None:
+        provider = self._provider()
+        settings = {"device_id": str(self._device.index)} if self._device.kind == "cuda" else {}
+        settings |= {key: str(value) for key, value in self.options.provider_options.items()}
+        try:
+            self._session = ort.InferenceSession(
+                str(self.model), self._session_options(), providers=[(provider, settings)]
+            )
+        except (ort_errors.InvalidProtobuf, ort_errors.NoModel) as error:
+            raise ModelFormatError(f"{str(self.model)!r} is not an ONNX model, or is corrupt: {_text(error)}") from None
+        except ort_errors.InvalidGraph as error:
+            raise ModelFormatError(f"the graph of {str(self.model)!r} is not valid: {_text(error)}") from None
+        except Exception as error:  # the runtime has no root of its own exceptions
+            raise UnsupportedModelError(f"ONNX Runtime cannot load {str(self.model)!r}: {_text(error)}") from None
+        # The runtime falls back to the processor with a warning at most: look at what it really took.
+        taken = self._session.get_providers()
+        if taken[0] != provider:
+            raise DeviceUnavailableError(
+                f"device {self.device!r}: ONNX Runtime could not start its {provider} and took {taken[0]}; "
+                "check the driver and the CUDA and cuDNN libraries, or load with device='cpu'"
+            )
+        self._session.disable_fallback()
+        self.input_specs = tuple(self._spec(node, "input") for node in self._session.get_inputs())
+        self.output_specs = tuple(self._spec(node, "output") for node in self._session.get_outputs())
+        self.metadata = MappingProxyType(dict(self._session.get_modelmeta().custom_metadata_map))
+        self._loose: set[str] = set()  # outputs that the runtime allocates
+        self._data_dependent = False  # whether it has to do so in each run
+        wanted = self._requested_precision
+        if wanted is not None and wanted != self.precision:
+            raise PrecisionUnavailableError(
+                f"precision {wanted!r}: ONNX Runtime runs a graph as it is written, and {self.model.name} is "
+                f"{self.precision}; convert or quantise the model to {wanted}, or leave precision out"
+            )
+        self._binding = self._session.io_binding()
+
+    def _provider(self) -> str:
+        provider = _PROVIDERS.get(self._device.kind, "")
+        available = ort.get_available_providers()
+        if provider in available and (self._device.kind != "cpu" or self._device.index == 0):
+            return provider
+        there = [name for name, p in _PROVIDERS.items() if p in available]
+        hint = '; for a GPU: pip install "infersdk[gpu]"' if self._device.kind == "cuda" else ""
+        raise DeviceUnavailableError(
+            f"device {self.device!r}: the installed ONNX Runtime {ort.__version__} has {' and '.join(there)}{hint}"
+        )
+
+    def _session_options(self) -> Any:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4  # fatal: errors come as exceptions, and a library does not print
+        options.intra_op_num_threads = self.options.threads
+        options.inter_op_num_threads = self.options.inter_op_threads
+        options.graph_optimization_level = _OPTIMISATION[self.options.graph_optimization]
+        if self.options.execution_mode == "parallel":
+            options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+        if not self.options.allow_spinning:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        for key, value in self.options.session_config.items():
+            options.add_session_config_entry(key, value)
+        return options
+
+    def _spec(self, node: Any, side: str) -> TensorSpec:
+        match = re.fullmatch(r"tensor\((\w+)\)", node.type)
+        if match is None or match[1] not in _DTYPES:
+            raise UnsupportedModelError(
+                f"{side} {node.name!r} of {self.model.name} is a {node.type}; tensors of numbers and bools can be bound"
+            )
+        return TensorSpec(node.name, np.dtype(_DTYPES[match[1]]), tuple(node.shape))
+
+    # ---- running ----
+
+    def _bind(self) -> None:
+        self._binding.clear_binding_inputs()
+        self._binding.clear_binding_outputs()
+        where = self._where = (self._device.kind, self._device.index if self._device.kind == "cuda" else 0)
+        for name, tensor in self._inputs.items():
+            self._binding.bind_input(name, *where, tensor.dtype, tensor.shape, self._address(tensor, write=False))
+        self._written: list[Tensor] = []
+        for name, known in self._known_output_shapes().items():
+            shape = self._outputs[name].shape if name in self._lent and known is None else known
+            if shape is None or name in self._loose:
+                self._loose.add(name)
+                self._binding.bind_output(name, *where)
+            else:
+                tensor = self._outputs[name].resize(shape)
+                self._binding.bind_output(name, *where, tensor.dtype, shape, self._address(tensor, write=True))
+                self._written.append(tensor)
+        self._read = tuple(self._inputs.values())
+        self._fresh = bool(self._loose)  # the next run allocates
+
+    def _address(self, tensor: Tensor, *, write: bool) -> int:
+        """Where the runtime reads or writes; moves the head."""
+        side = tensor.device_address if self._device.kind == "cuda" else tensor.host_ptr
+        return side(read=not write, write=write)
+
+    def _run(self) -> None:
+        for tensor in self._read:
+            self._address(tensor, write=False)
+        for tensor in self._written:
+            self._address(tensor, write=True)
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            if "computed output shape" in str(error) and self._loosen():
+                self._bind()
+                self._run()
+                return
+            raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {_text(error)}") from None
+        if self._fresh:
+            self._adopt_outputs()
+
+    def _loosen(self) -> bool:
+        """An output's shape was not what its names or the last run let expect: the runtime allocates it each time."""
+        if self._data_dependent:
+            return False
+        self._data_dependent = True
+        self._loose = {spec.name for spec in self.output_specs} - self._lent
+        return bool(self._loose)
+
+    def _adopt_outputs(self) -> None:
+        """Lets the tensors of loose outputs look at what the runtime has allocated for them."""
+        for spec, value in zip(self.output_specs, self._binding.get_outputs(), strict=True):
+            if spec.name in self._loose:
+                self._adopt(spec.name, value.data_ptr(), tuple(value.shape()), lender=value)
+        # The session writes the next results to the same place unless it is told to allocate anew.
+        self._fresh = self._data_dependent
+        for name in self._loose:
+            if self._fresh:
+                self._binding.bind_output(name, *self._where)
+            else:
+                self._written.append(self._outputs[name])
+
+    # ---- the rest ----
+
+    @functools.cached_property
+    def _graph_precision(self) -> str:
+        from ..graph.info import load_onnx, precision_of
+
+        return precision_of(load_onnx(self.model, external_data=False))
+
+    @property
+    def precision(self) -> str:
+        return self._graph_precision
+
+    def _share(self, source: OnnxRuntimeInfer) -> None:
+        self._binding = self._session.io_binding()
+
+    def _release(self) -> None:
+        del self._binding, self._session
+
+
+def _text(error: Exception) -> str:
+    """The runtime's message in one line, without its code."""
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", " ".join(str(error).split()))

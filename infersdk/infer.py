@@ -1,0 +1,365 @@
+"""Infer: one model on one backend, behind the one interface that all backends share.
+
+A backend derives from `Infer`, fills `_describe()`, `_bind()`, `_run()`, `_clone()` and `_release()`, and inherits the
+checks, the tensors and the convenient call. `infersdk.testing.InferContract` is the test suite that it must pass.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from .device import Device
+from .errors import (
+    ClosedError,
+    DTypeError,
+    InputError,
+    InputNameError,
+    ModelFormatError,
+    ModelNotFoundError,
+    ShapeError,
+)
+from .tensor import Tensor, dtype_code
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from typing_extensions import Self
+
+__all__ = ["BackendInfo", "Infer", "TensorSpec"]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a model says of one of its inputs or outputs.
+
+    `shape` has an int for a fixed dimension, and for a free one its name in the model, or None if it has no name.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...]
+
+    @property
+    def is_dynamic(self) -> bool:
+        return not all(isinstance(d, int) for d in self.shape)
+
+    def check(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None, side: str = "input") -> None:
+        """Raises ShapeError or DTypeError unless an array of that shape and type can be this input (or output)."""
+        if dtype is not None and dtype != self.dtype:
+            raise DTypeError(
+                f"{side} {self.name!r} takes {self.dtype}, not {dtype}; convert it with .astype({str(self.dtype)!r})"
+            )
+        fits = len(shape) == len(self.shape) and all(
+            want == got or not isinstance(want, int) for want, got in zip(self.shape, shape, strict=True)
+        )
+        if not fits:
+            raise ShapeError(f"{side} {self.name!r} takes shape {self.text}, not {tuple(shape)}")
+
+    @property
+    def text(self) -> str:
+        """The shape as a person would write it: `(batch, 3, 640, 640)`."""
+        inner = ", ".join("?" if d is None else str(d) for d in self.shape)
+        return f"({inner},)" if len(self.shape) == 1 else f"({inner})"
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype} {self.text}"
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """What `infersdk doctor` tells of a backend that is there."""
+
+    version: str
+    devices: tuple[str, ...]
+
+
+class Infer(ABC):
+    """A model that is ready to run. Made by `infersdk.load()`.
+
+    The quick way::
+
+        y = infer(x)                       # one input: an array in, a dict of arrays out
+        y = infer({"images": x})["output0"]
+
+    The way without copies: fill the bound tensors, run, read::
+
+        infer.inputs["images"].resize((4, 3, 640, 640)).numpy(writable=True)[:] = batch
+        infer.forward()
+        infer.outputs["output0"].numpy()   # a view, overwritten by the next forward()
+
+    One `Infer` serves one thread at a time; `clone()` gives a second one that shares the weights or the engine.
+
+    Attributes:
+        backend: the name it was loaded under.
+        device: where it runs, as a name (`"cpu"`, `"cuda:0"`).
+        max_batch: the largest batch it takes; None where the backend sets no limit and none was asked for.
+        input_specs, output_specs: what the model says of its inputs and outputs, in order.
+        inputs, outputs: the tensors bound to them, by name.
+        metadata: what the model file says of itself, text by key.
+    """
+
+    #: The name of the backend; a subclass sets it.
+    backend: ClassVar[str] = ""
+    #: The device when none is asked for; a subclass may set another.
+    default_device: ClassVar[str] = "cpu"
+    #: A msgspec.Struct of what `load(..., **options)` takes for this backend; a subclass sets it.
+    Options: ClassVar[type[Any]]
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        device: Device | None = None,
+        precision: str | None = None,
+        max_batch: int | None = None,
+        options: Any = None,
+    ) -> None:
+        self._closed = True  # until all is there
+        self._inputs: dict[str, Tensor] = {}
+        self._outputs: dict[str, Tensor] = {}
+        self._bound: list[int] | None = None  # the generations of the tensors when they were bound
+        self.model = model_file(model)
+        self._device = device or Device.parse(None)
+        self._requested_precision = precision
+        self.max_batch = max_batch
+        self.options = options if options is not None else self.Options()
+        self.input_specs: tuple[TensorSpec, ...] = ()
+        self.output_specs: tuple[TensorSpec, ...] = ()
+        self.metadata: Mapping[str, str] = MappingProxyType({})
+        self._load()
+        self._create_tensors()
+        self._closed = False
+
+    # ---- what a backend fills in ----
+
+    @classmethod
+    @abstractmethod
+    def probe(cls) -> BackendInfo:
+        """The runtime's version and devices. An ImportError means that it is not installed."""
+
+    @abstractmethod
+    def _load(self) -> None:
+        """Reads the model; sets `input_specs`, `output_specs`, `metadata`. Strict in device and precision."""
+
+    @abstractmethod
+    def _bind(self) -> None:
+        """The input tensors have other shapes or addresses than before: size the outputs, and bind them all anew."""
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Runs the model over the bound tensors, bringing inputs up to date and moving the heads of the outputs."""
+
+    @abstractmethod
+    def _share(self, source: Self) -> None:
+        """`clone()`: takes over from `source` what can be shared, and makes the rest of its own."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Frees what the runtime holds. Called once."""
+
+    @property
+    @abstractmethod
+    def precision(self) -> str:
+        """The arithmetic that really runs: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`."""
+
+    # ---- the interface ----
+
+    @property
+    def device(self) -> str:
+        return str(self._device)
+
+    @property
+    def inputs(self) -> Mapping[str, Tensor]:
+        return self._inputs_view
+
+    @property
+    def outputs(self) -> Mapping[str, Tensor]:
+        return self._outputs_view
+
+    def bind(self, name: str, tensor: Tensor) -> None:
+        """Makes `tensor` the input or output `name` in place of the model's own, without a copy.
+
+        It stays the caller's: `close()` leaves it alone.
+
+        Raises:
+            InputNameError, ShapeError, DTypeError, InputError: it does not fit, or is no Tensor.
+        """
+        self._check_open()
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"a {type(tensor).__name__} cannot be bound to {name!r}; wrap it: Tensor.wrap(array)")
+        for side, specs, tensors in (
+            ("input", self.input_specs, self._inputs),
+            ("output", self.output_specs, self._outputs),
+        ):
+            for spec in specs:
+                if spec.name == name:
+                    spec.check(tensor.shape, tensor.dtype, side)
+                    tensors[name] = tensor
+                    self._lent.add(name)
+                    self._bound = None
+                    return
+        raise InputNameError(f"no input or output {name!r}; there are {[*self._inputs, *self._outputs]}")
+
+    def forward(self) -> Mapping[str, Tensor]:
+        """Runs the model on what the input tensors hold; returns `outputs`.
+
+        Raises:
+            ShapeError: an input was given a shape that the model does not take.
+            InferenceError: the runtime failed; the Infer stays usable.
+        """
+        if self._closed:
+            self._check_open()
+        if self._bound != self._generations():
+            self._rebind()
+        self._run()
+        return self._outputs_view
+
+    def __call__(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
+        """Copies `x` in, runs, and copies the outputs out: arrays that are the caller's to keep.
+
+        Args:
+            x: an array for a model of one input, or one per input name. Shape and type must be the model's own.
+        """
+        self._check_open()
+        given = self._named(x)
+        for spec in self.input_specs:
+            array = np.asarray(given[spec.name])
+            spec.check(array.shape, array.dtype)
+            tensor = self._inputs[spec.name]
+            tensor.resize(array.shape)
+            np.copyto(tensor.numpy(writable=True), array)
+        self.forward()
+        return {name: tensor.numpy().copy() for name, tensor in self._outputs.items()}
+
+    def clone(self) -> Self:
+        """A second Infer for another thread, with tensors of its own, over the same weights or engine."""
+        self._check_open()
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._closed = True
+        twin._share(self)
+        twin._create_tensors()
+        twin._closed = False
+        return twin
+
+    def close(self) -> None:
+        """Frees the model, its tensors and what the runtime holds. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._release()
+        for name, tensor in (*self._inputs.items(), *self._outputs.items()):
+            if name not in self._lent:
+                tensor.close()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.precision} on {self.device}"
+        return f"<{type(self).__name__} {self.model.name}, {state}>"
+
+    # ---- shared machinery ----
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the {self.backend} model {self.model.name} was closed; load it again")
+
+    def _create_tensors(self) -> None:
+        """One tensor for each input and output; a batch of `max_batch` will find its room reserved."""
+        self._bound = None
+        self._lent: set[str] = set()  # names whose tensors are the user's own
+        self._inputs = {spec.name: self._new_tensor(spec) for spec in self.input_specs}
+        self._outputs = {spec.name: self._new_tensor(spec) for spec in self.output_specs}
+        self._inputs_view = MappingProxyType(self._inputs)
+        self._outputs_view = MappingProxyType(self._outputs)
+
+    def _new_tensor(self, spec: TensorSpec) -> Tensor:
+        """Shaped as the model says, with 1 for each free dimension: what to fill in to get going."""
+        shape = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
+        tensor = Tensor(shape, spec.dtype, self._device)
+        if self.max_batch and spec.shape and not isinstance(spec.shape[0], int):
+            # Grown once and shrunk again, it keeps its capacity: addresses stay for every batch up to the largest.
+            tensor.resize((self.max_batch, *shape[1:]))
+            tensor.host_ptr(write=True, read=False)
+            tensor.resize(shape)
+        return tensor
+
+    def _rebind(self) -> None:
+        for spec in self.input_specs:
+            shape = self._inputs[spec.name].shape
+            spec.check(shape)
+            if self.max_batch and shape and not isinstance(spec.shape[0], int) and shape[0] > self.max_batch:
+                raise ShapeError(
+                    f"a batch of {shape[0]} for input {spec.name!r} is more than max_batch={self.max_batch}; "
+                    f"split it, or load the model with max_batch={shape[0]}"
+                )
+        self._bind()
+        self._bound = self._generations()
+
+    def _generations(self) -> list[int]:
+        """These change with the shapes and addresses of the tensors: of outputs too, which a user may have resized."""
+        return [tensor._generation for tensors in (self._inputs, self._outputs) for tensor in tensors.values()]
+
+    def _adopt(self, name: str, at: int, shape: tuple[int, ...], *, lender: object) -> None:
+        """An output that the runtime allocated: its tensor looks at that, which `lender` keeps alive."""
+        tensor = self._outputs[name]
+        tensor._borrow(at, shape, dtype_code(tensor.dtype), self._device.ordinal, lender=lender)
+        self._bound = self._generations()
+
+    def _named(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Mapping[str, npt.ArrayLike]:
+        names = [spec.name for spec in self.input_specs]
+        if not isinstance(x, Mapping):
+            if len(names) != 1:
+                raise InputNameError(f"the model has {len(names)} inputs, {names}: pass a dict with an array for each")
+            return {names[0]: x}
+        if unknown := [name for name in x if name not in names]:
+            raise InputNameError(f"no input {unknown[0]!r}; the model's inputs are {names}")
+        if missing := [name for name in names if name not in x]:
+            raise InputNameError(f"input {missing[0]!r} was not given; the model's inputs are {names}")
+        return x
+
+    def _known_output_shapes(self) -> dict[str, tuple[int, ...] | None]:
+        """The shape of each output as far as it follows from the inputs by the names of free dimensions, else None."""
+        sizes: dict[str, int] = {}
+        for spec in self.input_specs:
+            for want, got in zip(spec.shape, self._inputs[spec.name].shape, strict=True):
+                if isinstance(want, str):
+                    sizes.setdefault(want, got)
+        shapes: dict[str, tuple[int, ...] | None] = {}
+        for spec in self.output_specs:
+            dims = [d if isinstance(d, int) else sizes.get(d) if d is not None else None for d in spec.shape]
+            shapes[spec.name] = None if None in dims else tuple(d for d in dims if d is not None)
+        return shapes
+
+
+def model_file(path: str | os.PathLike[str]) -> Path:
+    """The path of a model, checked as far as can be without reading it.
+
+    Raises:
+        ModelNotFoundError: there is nothing at that path.
+        ModelFormatError: it is a folder, or empty.
+    """
+    file = Path(path)
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        raise ModelNotFoundError(
+            f"no model at {str(file)!r} ({error.strerror}); the path is relative to {os.getcwd()}"
+        ) from None
+    if file.is_dir():
+        raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")
+    if size == 0:
+        raise ModelFormatError(f"{str(file)!r} is empty; was the download cut off?")
+    return file

@@ -1,0 +1,122 @@
+"""Which backends there are, and `load()`.
+
+Backends are known by strings alone, and imported when one is asked for. A package from outside registers its own by an
+entry point in the group `infersdk.backends`::
+
+    [project.entry-points."infersdk.backends"]
+    ncnn = "infersdk_ncnn:NcnnInfer"
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .device import Device
+from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError
+from .infer import Infer, model_file
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["backend_class", "backends", "load"]
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+
+
+class _Backend(NamedTuple):
+    target: str  # "module:Class"
+    hint: str  # how to get what it needs
+
+
+_BUILT_IN = {
+    "onnxruntime": _Backend("infersdk.backends.onnxruntime:OnnxRuntimeInfer", 'pip install "infersdk[onnxruntime]"'),
+    "openvino": _Backend("infersdk.backends.openvino:OpenVinoInfer", 'pip install "infersdk[openvino]"'),
+}
+
+
+def _registered() -> dict[str, _Backend]:
+    """The built-in backends and those that installed packages register; a built-in name cannot be taken over."""
+    found = {
+        point.name: _Backend(point.value, f"pip install --upgrade {point.dist.name if point.dist else point.value}")
+        for point in entry_points(group="infersdk.backends")
+    }
+    return found | _BUILT_IN
+
+
+def backends() -> list[str]:
+    """The names that `load(backend=...)` knows, whether their runtimes are installed or not."""
+    return sorted(_registered())
+
+
+def install_hint(name: str) -> str:
+    """The command that installs what a backend needs."""
+    return _registered()[name].hint
+
+
+def backend_class(name: str) -> type[Infer]:
+    """The class behind a backend's name, imported now.
+
+    Raises:
+        BackendNotFoundError: no such name.
+        BackendUnavailableError: its package is missing, or fails to import.
+    """
+    known = _registered()
+    if name not in known:
+        close = difflib.get_close_matches(str(name), known, 1)
+        ask = f" Did you mean {close[0]!r}?" if close else ""
+        raise BackendNotFoundError(f"no backend {name!r}; there are {', '.join(sorted(known))}.{ask}")
+    target, hint = known[name]
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise BackendUnavailableError(f"backend {name!r} needs {error.name}, which is not installed: {hint}") from error
+    except Exception as error:  # whatever a vendor's package does on import
+        raise BackendUnavailableError(
+            f"backend {name!r} is installed but fails to import: {type(error).__name__}: {error}. "
+            f"Try to reinstall it: {hint}"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Infer)):
+        raise BackendUnavailableError(f"backend {name!r}: {target} is not a subclass of infersdk.Infer")
+    return found
+
+
+def load(
+    path: str | os.PathLike[str],
+    backend: str = "onnxruntime",
+    *,
+    device: str | Device | None = None,
+    precision: str | None = None,
+    max_batch: int | None = None,
+    **options: Any,
+) -> Infer:
+    """Loads a model on a backend. Strict: the backend, device and precision asked for, or an error.
+
+    Args:
+        path: the model file; which kinds is the backend's matter (ONNX is read by all).
+        backend: a name out of `infersdk.list_backends()`.
+        device: `"cpu"`, `"cuda:0"`, or what else the backend knows; None is the backend's natural one.
+        precision: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; None takes the model as it was written.
+        max_batch: the largest batch that will be run; memory for it is set aside now.
+        **options: the backend's own, checked against its `Options`.
+
+    Raises:
+        BackendError, ModelError, ConfigError: see `infersdk.errors`.
+    """
+    kind = backend_class(backend)
+    if precision is not None and precision not in PRECISIONS:
+        raise ConfigError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
+        raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
+    from .config import convert
+
+    return kind(
+        model_file(path),
+        device=Device.parse(device if device is not None else kind.default_device),
+        precision=precision,
+        max_batch=max_batch,
+        options=convert(options, kind.Options, f"options of backend {backend!r}"),
+    )

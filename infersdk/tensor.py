@@ -1,0 +1,451 @@
+"""MixMemory and Tensor: the Python face of the native ones.
+
+A `Tensor` lives on the host, on a device, or on both, and copies between them only when the side that is asked for is
+the older one::
+
+    t = Tensor((8, 3, 640, 640), "float32", device="cuda:0")
+    t.numpy(writable=True)[:] = 0      # head: HOST
+    t.device_ptr                       # copied once; head: SYNCED
+    t.device_ptr                       # nothing to copy
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._lib import address, check, ffi, lib, out
+from .device import Device
+from .errors import ClosedError, DTypeError, InputError, OutputError, ShapeError, TensorFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["Head", "MemoryStats", "MixMemory", "Tensor", "memory_stats"]
+
+_CODES: dict[np.dtype[Any], int] = {
+    np.dtype(name): getattr(lib, f"IFS_{name.upper()}")
+    for name in (
+        "float32", "float16", "int32", "uint8", "int8", "int64",
+        "bool", "float64", "int16", "uint16", "uint32", "uint64",
+    )
+}  # fmt: skip
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+
+
+def dtype_code(dtype: npt.DTypeLike) -> int:
+    """The native number of a NumPy element type.
+
+    Raises:
+        DTypeError: tensors do not hold that type.
+    """
+    try:
+        return _CODES[np.dtype(dtype)]
+    except (KeyError, TypeError):
+        names = ", ".join(str(d) for d in _CODES)
+        raise DTypeError(f"a tensor cannot hold {dtype!r}; it holds {names}") from None
+
+
+class Head(enum.IntEnum):
+    """Which side of a memory is newer."""
+
+    UNINITIALIZED = lib.IFS_HEAD_UNINITIALIZED
+    HOST = lib.IFS_HEAD_HOST
+    DEVICE = lib.IFS_HEAD_DEVICE
+    SYNCED = lib.IFS_HEAD_SYNCED
+
+
+class _Handle:
+    """Owns a native handle: freed by `close()`, by `with`, or with the object, once."""
+
+    _c: Any  # None once closed
+
+    def _own(self, handle: Any, destroy: Any) -> None:
+        self._c = ffi.gc(handle, destroy)
+
+    @property
+    def _open(self) -> Any:
+        if self._c is None:
+            raise ClosedError(f"this {type(self).__name__} was closed; create a new one")
+        return self._c
+
+    def close(self) -> None:
+        """Gives the memory back now. Views that were handed out stay valid; everything else raises from here on."""
+        if self._c is not None:
+            handle, self._c = self._c, None
+            ffi.release(handle)
+
+    def __enter__(self) -> Any:
+        self._open  # noqa: B018 - a closed one raises
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class MixMemory(_Handle):
+    """A host block and a device block that stand for the same `nbytes` bytes, both allocated when first asked for.
+
+    Args:
+        nbytes: its size in bytes; asking for less than the capacity later allocates nothing.
+        device: `"cpu"`, or the CUDA device of the other side; the host block is page-locked then.
+    """
+
+    def __init__(self, nbytes: int = 0, device: str | Device | None = None) -> None:
+        self._c = None
+        place = out("ifs_memory *")
+        check(lib.ifs_memory_create(Device.parse(device).ordinal, place))
+        self._own(place[0], lib.ifs_memory_destroy)
+        self.resize(nbytes)
+
+    def resize(self, nbytes: int) -> None:
+        """Sets the size. Content stays when it fits the capacity, and is undefined otherwise."""
+        if nbytes < 0:
+            raise InputError(f"a memory cannot have {nbytes} bytes")
+        check(lib.ifs_memory_resize(self._open, nbytes))
+
+    def host(self, *, read: bool = True, write: bool = False) -> int:
+        """The address of the host side, brought up to date for `read`; `write` makes it the newer one."""
+        return self._access(lib.ifs_memory_host, read, write)
+
+    def device_ptr(self, *, read: bool = True, write: bool = False) -> int:
+        """The address of the device side, likewise.
+
+        Raises:
+            DeviceUnavailableError: there is no device half: a memory for the host, a CPU-only build, no GPU.
+        """
+        return self._access(lib.ifs_memory_device, read, write)
+
+    def _access(self, side: Any, read: bool, write: bool) -> int:
+        place = out("void *")
+        check(side(self._open, (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0), place))
+        return address(place[0])
+
+    @property
+    def nbytes(self) -> int:
+        return int(lib.ifs_memory_nbytes(self._open))
+
+    @property
+    def head(self) -> Head:
+        return Head(lib.ifs_memory_head(self._open))
+
+    @property
+    def host_capacity(self) -> int:
+        """Bytes of the host block; 0 before the first access."""
+        return int(lib.ifs_memory_host_capacity(self._open))
+
+    @property
+    def device_capacity(self) -> int:
+        """Bytes of the device block; 0 before the first access."""
+        return int(lib.ifs_memory_device_capacity(self._open))
+
+    def __repr__(self) -> str:
+        return "<MixMemory closed>" if self._c is None else f"<MixMemory {self.nbytes} bytes, {self.head.name}>"
+
+
+class _HostView:
+    """What a NumPy view of a tensor keeps alive: the block that it looks at, and who lent it."""
+
+    __slots__ = ("__array_interface__", "_block", "_lender")
+
+    def __init__(self, tensor: Tensor, at: int, writable: bool) -> None:
+        place = out("ifs_block *")
+        check(lib.ifs_memory_hold(lib.ifs_tensor_memory(tensor._c), lib.IFS_SIDE_HOST, place))
+        self._block = ffi.gc(place[0], lib.ifs_block_release)
+        self._lender = tensor._lender
+        self.__array_interface__ = {
+            "data": (at, not writable),
+            "shape": tensor.shape,
+            "typestr": tensor.dtype.str,
+            "version": 3,
+        }
+
+
+class Tensor(_Handle):
+    """A dense C-order array whose bytes live on the host, on a device, or on both.
+
+    Args:
+        shape: its dimensions; `()` is a scalar, and a dimension may be 0.
+        dtype: any of float16/32/64, int8/16/32/64, uint8/16/32/64, bool.
+        device: `"cpu"`, or `"cuda:0"` and so on.
+
+    Nothing is allocated before the first access. One thread uses a tensor at a time; views of it (`tensor[2:4]`) may be
+    used by other threads.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], dtype: npt.DTypeLike = "float32", device: str | Device | None = None
+    ) -> None:
+        self._c = None
+        place = out("ifs_tensor *")
+        dims = _dims(shape)
+        check(lib.ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, place))
+        self._adopt(place[0])
+
+    def _adopt(self, handle: Any, lender: object = None) -> Tensor:
+        """Makes this tensor the owner of a native one, in place of what it had."""
+        self.close()
+        self._own(handle, lib.ifs_tensor_destroy)
+        self._lender = lender
+        self._place = out("void *")
+        self._views: list[tuple[int, npt.NDArray[Any]] | None] = [None, None]
+        self._dtype = _DTYPES[lib.ifs_tensor_dtype(handle)]
+        self._generation = getattr(self, "_generation", -1)
+        self._reshaped()
+        return self
+
+    def _reshaped(self) -> None:
+        self._shape: tuple[int, ...] = tuple(lib.ifs_tensor_dims(self._c)[0 : lib.ifs_tensor_ndim(self._c)])
+        self._generation += 1  # who bound this tensor looks here whether it must bind anew
+
+    # ---- making one ----
+
+    @classmethod
+    def _of(cls, handle: Any, lender: object = None) -> Tensor:
+        tensor = cls.__new__(cls)
+        tensor._c = None
+        return tensor._adopt(handle, lender)
+
+    @classmethod
+    def wrap(cls, array: npt.ArrayLike, device: str | Device | None = None) -> Tensor:
+        """Borrows a NumPy array, without a copy: both see the same bytes, and the tensor keeps the array alive.
+
+        A read-only array gives a tensor that refuses to be written. Anything but a C-contiguous array is an error.
+        """
+        array = np.asanyarray(array)
+        if not array.flags.c_contiguous:
+            raise ShapeError(
+                f"an array with strides {array.strides} cannot be wrapped; pass np.ascontiguousarray(array)"
+            )
+        code = dtype_code(array.dtype)
+        at, read_only = array.__array_interface__["data"]
+        ordinal = Device.parse(device).ordinal
+        handle = cls._borrowed(at, array.shape, code, ordinal, read_only=read_only, on_device=False)
+        return cls._of(handle, array)
+
+    @classmethod
+    def _borrowed(
+        cls, at: int, shape: Sequence[int], code: int, ordinal: int, *, read_only: bool, on_device: bool
+    ) -> Any:
+        """A native tensor over memory that somebody else keeps alive."""
+        memory, place, dims = out("ifs_memory *"), out("ifs_tensor *"), _dims(shape)
+        nbytes = math.prod(dims) * lib.ifs_dtype_size(code)
+        wrap = lib.ifs_memory_wrap_device if on_device else lib.ifs_memory_wrap_host
+        check(wrap(ffi.cast("void *", at), nbytes, ordinal, read_only, memory))
+        try:
+            check(lib.ifs_tensor_on(memory[0], 0, code, len(dims), dims, place))
+        finally:
+            lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
+        return place[0]
+
+    def _borrow(self, at: int, shape: Sequence[int], code: int, ordinal: int, *, lender: object) -> None:
+        """Looks from now on at memory that `lender` keeps alive: on device `ordinal`, or on the host if that is -1."""
+        handle = self._borrowed(at, shape, code, ordinal, read_only=False, on_device=ordinal >= 0)
+        self._adopt(handle, lender)
+
+    @classmethod
+    def from_dlpack(cls, source: Any) -> Tensor:
+        """Borrows whatever speaks DLPack and lies on the host (torch, NumPy, JAX, ...), without a copy."""
+        return cls.wrap(np.from_dlpack(source))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str | Device | None = None) -> Tensor:
+        """Reads a tensor file (the layout stands in `infersdk.h`).
+
+        Raises:
+            TensorFileError: no such file, or it is truncated, oversized, overflowing, or no tensor file at all.
+        """
+        place = out("ifs_tensor *")
+        try:
+            check(lib.ifs_tensor_load(os.fsencode(path), Device.parse(device).ordinal, place))
+        except OutputError as error:  # the core has one code for input and output
+            raise TensorFileError(str(error)) from None
+        return cls._of(place[0])
+
+    @classmethod
+    def from_bytes(cls, data: bytes, device: str | Device | None = None) -> Tensor:
+        """The same from the content of a tensor file."""
+        place = out("ifs_tensor *")
+        check(lib.ifs_tensor_parse(ffi.from_buffer(data), len(data), Device.parse(device).ordinal, place))
+        return cls._of(place[0])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a tensor file, replacing `path` in one step.
+
+        Raises:
+            OutputError: it cannot be written; what was at `path` is untouched.
+        """
+        check(lib.ifs_tensor_save(self._open, os.fsencode(Path(path))))
+
+    # ---- what it is ----
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(lib.ifs_tensor_count(self._open))
+
+    @property
+    def nbytes(self) -> int:
+        return int(lib.ifs_tensor_nbytes(self._open))
+
+    @property
+    def device(self) -> Device:
+        """The device of its other side; `cpu` if it lives on the host alone."""
+        ordinal = lib.ifs_tensor_device(self._open)
+        return Device("cuda", ordinal) if ordinal >= 0 else Device("cpu")
+
+    @property
+    def head(self) -> Head:
+        """Which side is newer."""
+        return Head(lib.ifs_tensor_head(self._open))
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("a scalar tensor has no length")
+        return self._shape[0]
+
+    def __repr__(self) -> str:
+        if self._c is None:
+            return "<Tensor closed>"
+        return f"<Tensor {self._shape} {self._dtype} on {self.device}, {self.head.name}>"
+
+    # ---- access ----
+
+    def host_ptr(self, *, read: bool = True, write: bool = False) -> int:
+        """The address of the first element on the host, brought up to date for `read`.
+
+        `write` makes the host the newer side; `write` without `read` promises to overwrite all, and copies nothing.
+        """
+        access = (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
+        check(lib.ifs_tensor_host(self._open, access, self._place))
+        return address(self._place[0])
+
+    @property
+    def device_ptr(self) -> int:
+        """The address of the first element on the device, brought up to date, for reading.
+
+        Raises:
+            DeviceUnavailableError: it has no device half.
+        """
+        return self.device_address()
+
+    def device_address(self, *, read: bool = True, write: bool = False) -> int:
+        """The device's `host_ptr`."""
+        access = (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
+        check(lib.ifs_tensor_device_ptr(self._open, access, self._place))
+        return address(self._place[0])
+
+    def numpy(self, *, writable: bool = False) -> npt.NDArray[Any]:
+        """A view of the host side, without a copy; `writable=True` makes the host the newer side.
+
+        The view stays valid when the tensor is closed or grows out of its memory (it then shows the old content).
+        """
+        at = self.host_ptr(write=writable)
+        cached = self._views[writable]
+        if cached is None or cached[0] != at or cached[1].shape != self._shape:
+            cached = self._views[writable] = (at, np.asarray(_HostView(self, at, writable)))
+        return cached[1][...]
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        if dtype is not None and np.dtype(dtype) != self._dtype:
+            if copy is False:
+                raise ValueError(f"a copy is needed to go from {self._dtype} to {np.dtype(dtype)}")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """A DLPack capsule of the host side, writable, so the host becomes the newer one."""
+        return self.numpy(writable=True).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU
+
+    # ---- shape and content ----
+
+    def resize(self, shape: Sequence[int]) -> Tensor:
+        """Gives it a new shape. What fits the capacity keeps address and content; returns the tensor itself.
+
+        Raises:
+            ShapeError: a view or a borrowed tensor would outgrow its memory.
+        """
+        shape = tuple(shape)
+        if shape != self._shape:
+            dims = _dims(shape)
+            check(lib.ifs_tensor_resize(self._open, len(dims), dims))
+            self._reshaped()
+        return self
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """A view of some rows of the first axis: `batch[2:4]`. It shares the memory."""
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise InputError(f"a tensor is sliced along its first axis, tensor[2:4]; for {rows!r} use tensor.numpy()")
+        start, stop, _ = rows.indices(len(self))
+        place = out("ifs_tensor *")
+        check(lib.ifs_tensor_slice(self._open, start, max(start, stop), place))
+        return Tensor._of(place[0], self._lender)
+
+    def offset(self, *index: int) -> int:
+        """The element number of an index, missing last indices being 0: `t.offset(2)` is where the third row starts."""
+        place = out("int64_t")
+        check(lib.ifs_tensor_offset(self._open, len(index), list(index), place))
+        return int(place[0])
+
+    def copy_from(self, source: Tensor | npt.ArrayLike) -> Tensor:
+        """Overwrites all elements with those of `source` (as many), converting the type; returns the tensor itself.
+
+        Integers saturate, floating point is truncated towards zero, NaN becomes 0.
+        """
+        if not isinstance(source, Tensor):
+            source = Tensor.wrap(np.ascontiguousarray(source))
+        check(lib.ifs_tensor_copy(self._open, source._open))
+        return self
+
+    def astype(self, dtype: npt.DTypeLike) -> Tensor:
+        """A new tensor of another element type on the same device, converted as `copy_from` does."""
+        return Tensor(self._shape, dtype, self.device).copy_from(self)
+
+    def copy(self) -> Tensor:
+        """A new tensor with the same content."""
+        return self.astype(self._dtype)
+
+
+def _dims(shape: Sequence[int]) -> list[int]:
+    """The dimensions as plain ints that fit the core's int64."""
+    try:
+        dims = [int(d) for d in shape]
+    except TypeError:
+        raise ShapeError(f"a shape is a sequence of whole numbers, not {shape!r}") from None
+    if any(not -(2**63) <= d < 2**63 for d in dims):
+        raise ShapeError(f"the size of shape {tuple(dims)} overflows")
+    return dims
+
+
+class MemoryStats(dict[str, int]):
+    """Bytes that the native core holds: host, pinned (page-locked) and device, now and at their peak."""
+
+
+def memory_stats() -> MemoryStats:
+    """What all tensors of the process hold now (`*_bytes`) and held at most (`*_peak`), and how many memories live."""
+    stats = out("ifs_memory_stats")
+    lib.ifs_get_memory_stats(stats)
+    return MemoryStats((name, int(getattr(stats, name))) for name, _ in ffi.typeof("ifs_memory_stats").fields)

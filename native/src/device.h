@@ -1,0 +1,33 @@
+/*
+ * device.h - the few things that the host code asks of a device.
+ *
+ * cuda/device.cu answers them through the CUDA runtime; device_none.c says IFS_ERR_NO_DEVICE in a CPU-only build.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef IFS_DEVICE_H
+#define IFS_DEVICE_H
+
+#include "internal.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whether `device` is a device of this machine; the message says how many there are, or why there is none. */
+ifs_status ifs__device_check(int32_t device);
+
+ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out);
+void ifs__device_free(int32_t device, void *block);
+
+/* Page-locked host memory, so that copies to and from `device` run at the full speed of the bus. */
+ifs_status ifs__pinned_alloc(int32_t device, size_t nbytes, void **out);
+void ifs__pinned_free(int32_t device, void *block);
+
+ifs_status ifs__copy_to_device(int32_t device, void *dst, const void *src, size_t nbytes);
+ifs_status ifs__copy_to_host(int32_t device, void *dst, const void *src, size_t nbytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

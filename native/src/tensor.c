@@ -1,0 +1,208 @@
+/* tensor.c - a shape and an element type over a memory. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ifs_tensor {
+    ifs_memory *memory; /* one reference */
+    size_t offset;      /* bytes from the start of the memory */
+    size_t limit;       /* a view: bytes it may grow to; an owner: SIZE_MAX */
+    size_t count, nbytes;
+    int32_t dtype, ndim;
+    int64_t dims[IFS_MAX_NDIM];
+};
+
+static bool is_view(const ifs_tensor *tensor) { return tensor->limit != SIZE_MAX; }
+
+const char *ifs__shape_text(char *buffer, size_t size, int32_t ndim, const int64_t *dims) {
+    size_t used = (size_t)snprintf(buffer, size, "(");
+    for (int32_t i = 0; i < ndim && used < size; i++)
+        used += (size_t)snprintf(buffer + used, size - used, i ? ", %lld" : "%lld", (long long)dims[i]);
+    if (used < size)
+        snprintf(buffer + used, size - used, ")");
+    return buffer;
+}
+
+ifs_status ifs__shape_nbytes(int32_t dtype, int32_t ndim, const int64_t *dims, size_t *count, size_t *nbytes) {
+    if (!ifs_dtype_size(dtype))
+        return ifs__fail(IFS_ERR_DTYPE, "element type %d is none; there are 0 to %d", (int)dtype, IFS_NUM_DTYPES - 1);
+    if (ndim < 0 || ndim > IFS_MAX_NDIM)
+        return ifs__fail(IFS_ERR_SHAPE, "a tensor has 0 to %d dimensions, not %d", IFS_MAX_NDIM, (int)ndim);
+    if (ndim && !dims)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d dimensions, but dims is NULL", (int)ndim);
+    /* Sizes are checked as if no dimension were 0, so that (0, 2^62) does not slip through and grow later. */
+    size_t total = 1, bytes = 0;
+    bool empty = false, overflow = false;
+    for (int32_t i = 0; i < ndim; i++) {
+        if (dims[i] < 0)
+            return ifs__fail(IFS_ERR_SHAPE, "dimension %d is %lld; a dimension cannot be negative", (int)i,
+                             (long long)dims[i]);
+        empty |= dims[i] == 0;
+        overflow |= ifs__mul_overflows(total, dims[i] ? (size_t)dims[i] : 1, &total);
+    }
+    overflow = overflow || ifs__mul_overflows(total, ifs_dtype_size(dtype), &bytes) || bytes > INT64_MAX;
+    if (overflow) {
+        char shape[256];
+        return ifs__fail(IFS_ERR_SHAPE, "the size of shape %s overflows",
+                         ifs__shape_text(shape, sizeof shape, ndim, dims));
+    }
+    *count = empty ? 0 : total;
+    *nbytes = empty ? 0 : bytes;
+    return IFS_OK;
+}
+
+static ifs_status tensor_new(ifs_memory *memory, size_t offset, size_t limit, int32_t dtype, int32_t ndim,
+                             const int64_t *dims, size_t count, size_t nbytes, ifs_tensor **out) {
+    ifs_tensor *tensor = malloc(sizeof *tensor);
+    if (!tensor)
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *tensor);
+    *tensor = (ifs_tensor){.memory = memory,
+                           .offset = offset,
+                           .limit = limit,
+                           .count = count,
+                           .nbytes = nbytes,
+                           .dtype = dtype,
+                           .ndim = ndim};
+    if (ndim)
+        memcpy(tensor->dims, dims, (size_t)ndim * sizeof *dims);
+    *out = tensor;
+    return IFS_OK;
+}
+
+ifs_status ifs_tensor_create(int32_t dtype, int32_t ndim, const int64_t *dims, int32_t device, ifs_tensor **out) {
+    size_t count, nbytes;
+    IFS__TRY(ifs__shape_nbytes(dtype, ndim, dims, &count, &nbytes));
+    ifs_memory *memory = NULL;
+    IFS__TRY(ifs_memory_create(device, &memory));
+    ifs_status status = ifs_memory_resize(memory, nbytes);
+    if (status == IFS_OK)
+        status = tensor_new(memory, 0, SIZE_MAX, dtype, ndim, dims, count, nbytes, out);
+    if (status != IFS_OK)
+        ifs_memory_destroy(memory);
+    return status;
+}
+
+ifs_status ifs_tensor_on(ifs_memory *memory, size_t offset, int32_t dtype, int32_t ndim, const int64_t *dims,
+                         ifs_tensor **out) {
+    size_t count, nbytes;
+    IFS__TRY(ifs__shape_nbytes(dtype, ndim, dims, &count, &nbytes));
+    if (offset % ifs_dtype_size(dtype))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "offset %zu is not a multiple of the %zu bytes of a %s", offset,
+                         ifs_dtype_size(dtype), ifs_dtype_name(dtype));
+    size_t room = ifs_memory_nbytes(memory);
+    if (offset > room || nbytes > room - offset)
+        return ifs__fail(IFS_ERR_TOO_SMALL, "%zu bytes from byte %zu on do not fit the memory's %zu", nbytes, offset,
+                         room);
+    ifs__memory_retain(memory);
+    ifs_status status = tensor_new(memory, offset, room - offset, dtype, ndim, dims, count, nbytes, out);
+    if (status != IFS_OK)
+        ifs_memory_destroy(memory);
+    return status;
+}
+
+ifs_status ifs_tensor_slice(const ifs_tensor *tensor, int64_t start, int64_t stop, ifs_tensor **out) {
+    if (tensor->ndim == 0)
+        return ifs__fail(IFS_ERR_SHAPE, "a scalar has no axis to slice");
+    if (start < 0 || stop < start || stop > tensor->dims[0])
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "slice [%lld, %lld) does not lie within the first axis of %lld",
+                         (long long)start, (long long)stop, (long long)tensor->dims[0]);
+    int64_t dims[IFS_MAX_NDIM];
+    memcpy(dims, tensor->dims, sizeof dims);
+    dims[0] = stop - start;
+    size_t row = tensor->dims[0] ? tensor->nbytes / (size_t)tensor->dims[0] : 0;
+    ifs_memory *memory = ifs__memory_retain(tensor->memory);
+    size_t nbytes = row * (size_t)dims[0];
+    ifs_status status = tensor_new(memory, tensor->offset + row * (size_t)start, nbytes, tensor->dtype, tensor->ndim,
+                                   dims, row ? nbytes / ifs_dtype_size(tensor->dtype) : 0, nbytes, out);
+    if (status != IFS_OK)
+        ifs_memory_destroy(memory);
+    return status;
+}
+
+void ifs_tensor_destroy(ifs_tensor *tensor) {
+    if (!tensor)
+        return;
+    ifs_memory_destroy(tensor->memory);
+    free(tensor);
+}
+
+ifs_status ifs_tensor_resize(ifs_tensor *tensor, int32_t ndim, const int64_t *dims) {
+    size_t count, nbytes;
+    IFS__TRY(ifs__shape_nbytes(tensor->dtype, ndim, dims, &count, &nbytes));
+    if (!is_view(tensor))
+        IFS__TRY(ifs_memory_resize(tensor->memory, nbytes));
+    else if (nbytes > tensor->limit)
+        return ifs__fail(IFS_ERR_TOO_SMALL, "a view of %zu bytes cannot grow to %zu; resize the tensor it was made of",
+                         tensor->limit, nbytes);
+    tensor->count = count;
+    tensor->nbytes = nbytes;
+    tensor->ndim = ndim;
+    if (ndim)
+        memcpy(tensor->dims, dims, (size_t)ndim * sizeof *dims);
+    return IFS_OK;
+}
+
+int32_t ifs_tensor_dtype(const ifs_tensor *tensor) { return tensor->dtype; }
+int32_t ifs_tensor_ndim(const ifs_tensor *tensor) { return tensor->ndim; }
+const int64_t *ifs_tensor_dims(const ifs_tensor *tensor) { return tensor->dims; }
+size_t ifs_tensor_count(const ifs_tensor *tensor) { return tensor->count; }
+size_t ifs_tensor_nbytes(const ifs_tensor *tensor) { return tensor->nbytes; }
+int32_t ifs_tensor_head(const ifs_tensor *tensor) { return ifs_memory_head(tensor->memory); }
+int32_t ifs_tensor_device(const ifs_tensor *tensor) { return ifs_memory_device_id(tensor->memory); }
+ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor) { return tensor->memory; }
+
+typedef ifs_status (*side_access)(ifs_memory *, int32_t, void **);
+
+static ifs_status tensor_access(ifs_tensor *tensor, int32_t access, side_access side, void **out) {
+    size_t whole = ifs_memory_nbytes(tensor->memory);
+    if (tensor->offset > whole || tensor->nbytes > whole - tensor->offset)
+        return ifs__fail(
+            IFS_ERR_TOO_SMALL,
+            "this view needs bytes %zu to %zu, but the tensor it was made of has shrunk to %zu; slice it again",
+            tensor->offset, tensor->offset + tensor->nbytes, whole);
+    if (access == IFS_WRITE && tensor->nbytes != whole)
+        access = IFS_READ_WRITE; /* the rest of the memory must stay true */
+    void *base = NULL;
+    IFS__TRY(side(tensor->memory, access, &base));
+    *out = (char *)base + tensor->offset;
+    return IFS_OK;
+}
+
+ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out) {
+    return tensor_access(tensor, access, ifs_memory_host, out);
+}
+
+ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out) {
+    return tensor_access(tensor, access, ifs_memory_device, out);
+}
+
+ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out) {
+    if (n < 0 || n > tensor->ndim)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d indices for a tensor of %d dimensions", (int)n,
+                         (int)tensor->ndim);
+    int64_t offset = 0;
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        int64_t at = i < n ? index[i] : 0;
+        if (i < n && (at < 0 || at >= tensor->dims[i]))
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "index %lld is out of range for dimension %d of %lld",
+                             (long long)at, (int)i, (long long)tensor->dims[i]);
+        offset = offset * tensor->dims[i] + at;
+    }
+    *out = offset;
+    return IFS_OK;
+}
+
+ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
+    if (dst->count != src->count) {
+        char a[256], b[256];
+        return ifs__fail(IFS_ERR_SHAPE, "cannot copy %s (%zu elements) into %s (%zu elements)",
+                         ifs__shape_text(a, sizeof a, src->ndim, src->dims), src->count,
+                         ifs__shape_text(b, sizeof b, dst->ndim, dst->dims), dst->count);
+    }
+    void *from = NULL, *to = NULL;
+    IFS__TRY(ifs_tensor_host(src, IFS_READ, &from));
+    IFS__TRY(ifs_tensor_host(dst, IFS_WRITE, &to));
+    return ifs_convert(from, src->dtype, to, dst->dtype, src->count);
+}

@@ -259,7 +259,8 @@ ifs_status ifs_tensor_parse(const void *data, size_t nbytes, int32_t device, ifs
 /* ---- 6. Pictures ---------------------------------------------------------------------------------------------- */
 
 /* How the bytes of a pixel are ordered. NV12 is a plane of Y and one of interleaved U, V at half the size (BT.601,
- * limited range, as OpenCV converts it); its width and height are even. */
+ * limited range, as OpenCV converts it to BGR); its width and height are even. It is treated as the BGR picture that it
+ * stands for: gray out of it is gray out of that, not the Y plane. */
 #define IFS_PIXEL_BGR 0
 #define IFS_PIXEL_RGB 1
 #define IFS_PIXEL_BGRA 2
@@ -272,7 +273,7 @@ typedef struct ifs_image {
     const uint8_t *uv;     /* NV12: the first pair of the UV plane; NULL otherwise */
     int64_t stride;        /* bytes from a row to the next; at least a row */
     int64_t uv_stride;     /* NV12: the same for the UV plane */
-    int32_t width, height; /* pixels, at least 1 */
+    int32_t width, height; /* pixels, 1 to 2^20 */
     int32_t format;        /* IFS_PIXEL_... */
 } ifs_image;
 
@@ -280,7 +281,12 @@ typedef struct ifs_image {
  * Where the pixels go. RESIZE: the picture is resized to resized_width x resized_height exactly as OpenCV's
  * INTER_LINEAR does for uint8, and laid on the canvas with its corner at (offset_x, offset_y); what falls outside is
  * cropped, what stays uncovered is filled. So letterbox, stretch, and resize with a crop are one operation. WARP: each
- * canvas pixel is sampled bilinearly at its centre carried through `to_source`; a tap outside the picture is the fill.
+ * canvas pixel is sampled bilinearly at its centre carried through `to_source`; each of the four taps that lies outside
+ * the picture is the fill. All in integers (preprocess.h states them), so that every implementation gives the same
+ * bytes.
+ *
+ * The functions below fill `to_source` for either kind; a RESIZE reads only the sizes and the offset. Every side is 1
+ * to 2^20 pixels, ERR_INVALID_ARGUMENT otherwise.
  */
 #define IFS_GEOMETRY_RESIZE 0
 #define IFS_GEOMETRY_WARP 1
@@ -314,11 +320,13 @@ ifs_status ifs_geometry_resize(int32_t source_width, int32_t source_height, int3
                                ifs_geometry *out);
 
 /* The shorter side to `resize` (the longer one rounded down, as torchvision does), then the centre canvas_width x
- * canvas_height of it (corner at round((size - crop) / 2), ties to even, as torchvision does). */
+ * canvas_height of it (corner at round((size - crop) / 2), ties to even, as torchvision does). A side that is shorter
+ * than the crop is padded, the odd pixel after it. */
 ifs_status ifs_geometry_resize_crop(int32_t source_width, int32_t source_height, int32_t resize, int32_t canvas_width,
                                     int32_t canvas_height, ifs_geometry *out);
 
-/* Any affine map, canvas to source, in edge coordinates. ERR_INVALID_ARGUMENT unless finite and invertible. */
+/* Any affine map, canvas to source, in edge coordinates. ERR_INVALID_ARGUMENT unless finite and invertible, and unless
+ * the canvas's corners stay within 2^29 pixels of the source's. */
 ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
                                const double to_source[6], ifs_geometry *out);
 
@@ -332,7 +340,8 @@ ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int3
 #define IFS_LAYOUT_HWC 1
 
 /* What the network wants: y = x * scale + bias, rounded to float32 after each of the two operations, then to the dtype
- * (UINT8: rounded to nearest even and saturated). */
+ * (UINT8: rounded to nearest even and saturated). Colours are converted first, as OpenCV's cvtColor does, then resized.
+ * Scale and bias are finite (ERR_INVALID_ARGUMENT). */
 typedef struct ifs_pixel_transform {
     int32_t order; /* IFS_ORDER_...: the channels of the output */
     int32_t layout; /* IFS_LAYOUT_... */
@@ -345,8 +354,10 @@ typedef struct ifs_pixel_transform {
 /* Bytes that ifs_preprocess writes. 0 if the arguments are not valid. */
 size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_transform *transform);
 
-/* One picture into `dst`, which may be a slice of a batch; `nbytes` is what may be written there (ERR_TOO_SMALL).
- * The geometry's source size must be the picture's (ERR_SHAPE). One pass, one thread, no state kept. */
+/* One picture into `dst`, which may be a slice of a batch, aligned to an element; `nbytes` is what may be written there
+ * (ERR_TOO_SMALL). The geometry's source size must be the picture's (ERR_SHAPE). One pass, one thread, no state kept:
+ * scratch memory of some tens of kilobytes is taken and given back (ERR_OUT_OF_MEMORY), and a converted picture for a
+ * WARP out of NV12, or out of colour to gray. */
 ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, const ifs_pixel_transform *transform,
                           void *dst, size_t nbytes);
 

@@ -249,6 +249,35 @@ ifs_status ifs_memory_device(ifs_memory *memory, int32_t access, void **out) {
     return locked_access(memory, IFS_SIDE_DEVICE, access, out);
 }
 
+static ifs_status access_range(ifs_memory *memory, int32_t side, int32_t access, size_t offset, size_t nbytes,
+                               void **out, ifs_block **hold) {
+    if (offset > memory->nbytes || nbytes > memory->nbytes - offset)
+        return ifs__fail(
+            IFS_ERR_TOO_SMALL,
+            "this view needs bytes %zu to %zu, but the tensor it was made of has shrunk to %zu; slice it again", offset,
+            offset + nbytes, memory->nbytes);
+    if (access == IFS_WRITE && nbytes != memory->nbytes)
+        access = IFS_READ_WRITE; /* the rest of the memory must stay true */
+    void *base = NULL;
+    IFS__TRY(access_side(memory, side, access, &base));
+    if (hold) {
+        *hold = side == IFS_SIDE_HOST ? memory->host : memory->dev;
+        atomic_fetch_add(&(*hold)->references, 1);
+    }
+    *out = (char *)base + offset;
+    return IFS_OK;
+}
+
+ifs_status ifs__memory_access(ifs_memory *memory, int32_t side, int32_t access, size_t offset, size_t nbytes,
+                              void **out, ifs_block **hold) {
+    if (side != IFS_SIDE_HOST && side != IFS_SIDE_DEVICE)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "side %d is neither IFS_SIDE_HOST nor IFS_SIDE_DEVICE", (int)side);
+    pthread_mutex_lock(&memory->lock);
+    ifs_status status = access_range(memory, side, access, offset, nbytes, out, hold);
+    pthread_mutex_unlock(&memory->lock);
+    return status;
+}
+
 ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {
     if (side != IFS_SIDE_HOST && side != IFS_SIDE_DEVICE)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "side %d is neither IFS_SIDE_HOST nor IFS_SIDE_DEVICE", (int)side);
@@ -264,8 +293,24 @@ ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {
     return IFS_OK;
 }
 
-int32_t ifs_memory_head(const ifs_memory *memory) { return memory->head; }
+/* ---- what it is now: under the lock too, for a view in another thread may be moving the head ---- */
+
+typedef struct state {
+    int32_t head;
+    size_t nbytes, host_capacity, device_capacity;
+} state;
+
+static state state_of(const ifs_memory *constant) {
+    ifs_memory *memory = (ifs_memory *)constant; /* the lock alone is written */
+    pthread_mutex_lock(&memory->lock);
+    state now = {memory->head, memory->nbytes, memory->host ? memory->host->capacity : 0,
+                 memory->dev ? memory->dev->capacity : 0};
+    pthread_mutex_unlock(&memory->lock);
+    return now;
+}
+
+int32_t ifs_memory_head(const ifs_memory *memory) { return state_of(memory).head; }
 int32_t ifs_memory_device_id(const ifs_memory *memory) { return memory->device; }
-size_t ifs_memory_nbytes(const ifs_memory *memory) { return memory->nbytes; }
-size_t ifs_memory_host_capacity(const ifs_memory *memory) { return memory->host ? memory->host->capacity : 0; }
-size_t ifs_memory_device_capacity(const ifs_memory *memory) { return memory->dev ? memory->dev->capacity : 0; }
+size_t ifs_memory_nbytes(const ifs_memory *memory) { return state_of(memory).nbytes; }
+size_t ifs_memory_host_capacity(const ifs_memory *memory) { return state_of(memory).host_capacity; }
+size_t ifs_memory_device_capacity(const ifs_memory *memory) { return state_of(memory).device_capacity; }

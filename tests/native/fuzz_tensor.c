@@ -90,13 +90,16 @@ static size_t mutate(uint8_t *file, size_t size, size_t room) {
                 put(file + 4 + 4 * below((uint32_t)(size - 8) / 4 < 6 ? (uint32_t)(size - 8) / 4 : 6),
                     interesting[below(sizeof interesting / sizeof *interesting)]);
             break;
-        case 5: { /* sizes whose product wraps around 32 or 64 bits to that of the data */
-            uint32_t ndims = 2 + below(6);
-            if (size < 12 + 4 * ndims)
-                break;
+        case 5: { /* many dimensions, and sizes whose product wraps around 32 or 64 bits to that of the data */
+            uint32_t ndims = 2 + below(below(4) ? 6 : 20), small = below(2);
+            size_t header = 12 + 4 * (size_t)ndims;
+            if (size < header || small) {
+                memset(file + size, 0, size < header ? header - size : 0);
+                size = header;
+            }
             put(file + 4, ndims);
             for (uint32_t i = 0; i < ndims; i++)
-                put(file + 12 + 4 * i, below(4) ? 1u << (8 + below(23)) : below(3));
+                put(file + 12 + 4 * i, small ? below(2) : below(4) ? 1u << (8 + below(23)) : below(3));
             break;
         }
         default: /* noise */

@@ -230,6 +230,10 @@ ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor); /* borrowed */
 ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out);
 ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out);
 
+/* The same on `side`, with a hold on its block, in one step: what to hand out where another thread may resize the tensor
+ * that a view was made of. */
+ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **block);
+
 /* The element number of index[0..n), the missing last indices being 0. ERR_INVALID_ARGUMENT names what is out of range.
  */
 ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out);

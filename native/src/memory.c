@@ -339,15 +339,18 @@ static ifs_status access_device(ifs_memory *memory, int32_t access, ifs_stream *
     return IFS_OK;
 }
 
-static ifs_status locked_access(ifs_memory *memory, int32_t side, int32_t access, ifs_stream *stream, void **out) {
+static ifs_status access_side(ifs_memory *memory, int32_t side, int32_t access, ifs_stream *stream, void **out) {
     if (access < IFS_READ || access > IFS_READ_WRITE)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "access %d is none of IFS_READ, IFS_WRITE, IFS_READ_WRITE",
                          (int)access);
     if (memory->read_only && access & IFS_WRITE)
         return ifs__fail(IFS_ERR_READ_ONLY, "this memory was lent read-only; copy it to write");
+    return side == IFS_SIDE_HOST ? access_host(memory, access, out) : access_device(memory, access, stream, out);
+}
+
+static ifs_status locked_access(ifs_memory *memory, int32_t side, int32_t access, ifs_stream *stream, void **out) {
     pthread_mutex_lock(&memory->lock);
-    ifs_status status =
-        side == IFS_SIDE_HOST ? access_host(memory, access, out) : access_device(memory, access, stream, out);
+    ifs_status status = access_side(memory, side, access, stream, out);
     pthread_mutex_unlock(&memory->lock);
     return status;
 }
@@ -378,12 +381,44 @@ ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
     return status;
 }
 
-ifs_status ifs__memory_lend(ifs_memory *memory, void *native, void **out) {
-    if (memory->read_only)
-        return ifs__fail(IFS_ERR_READ_ONLY, "this memory was lent read-only; copy it to hand it on");
+static ifs_status check_range(const ifs_memory *memory, size_t offset, size_t nbytes) {
+    if (offset <= memory->nbytes && nbytes <= memory->nbytes - offset)
+        return IFS_OK;
+    return ifs__fail(
+        IFS_ERR_TOO_SMALL,
+        "this view needs bytes %zu to %zu, but the tensor it was made of has shrunk to %zu; slice it again", offset,
+        offset + nbytes, memory->nbytes);
+}
+
+static ifs_status access_range(ifs_memory *memory, int32_t side, int32_t access, size_t offset, size_t nbytes,
+                               ifs_stream *stream, void **out, ifs_block **hold) {
+    IFS__TRY(check_range(memory, offset, nbytes));
+    if (access == IFS_WRITE && nbytes != memory->nbytes)
+        access = IFS_READ_WRITE; /* the rest of the memory must stay true */
+    void *base = NULL;
+    IFS__TRY(access_side(memory, side, access, stream, &base));
+    if (hold) {
+        *hold = side == IFS_SIDE_HOST ? memory->host : memory->dev;
+        atomic_fetch_add(&(*hold)->references, 1);
+    }
+    *out = (char *)base + offset;
+    return IFS_OK;
+}
+
+ifs_status ifs__memory_access(ifs_memory *memory, int32_t side, int32_t access, size_t offset, size_t nbytes,
+                              ifs_stream *stream, void **out, ifs_block **hold) {
+    if (side != IFS_SIDE_HOST && side != IFS_SIDE_DEVICE)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "side %d is neither IFS_SIDE_HOST nor IFS_SIDE_DEVICE", (int)side);
+    pthread_mutex_lock(&memory->lock);
+    ifs_status status = access_range(memory, side, access, offset, nbytes, stream, out, hold);
+    pthread_mutex_unlock(&memory->lock);
+    return status;
+}
+
+ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, void *native, void **out) {
     pthread_mutex_lock(&memory->lock);
     ifs_stream *theirs = NULL;
-    ifs_status status = access_device(memory, IFS_READ_WRITE, memory->user, out);
+    ifs_status status = access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, memory->user, out, NULL);
     if (status == IFS_OK && memory->user && ifs_stream_native(memory->user) != native) {
         status = ifs_stream_wrap(memory->device, native, &theirs);
         if (status == IFS_OK)
@@ -411,8 +446,24 @@ ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {
     return IFS_OK;
 }
 
-int32_t ifs_memory_head(const ifs_memory *memory) { return memory->head; }
+/* ---- what it is now: under the lock too, for a view in another thread may be moving the head ---- */
+
+typedef struct state {
+    int32_t head;
+    size_t nbytes, host_capacity, device_capacity;
+} state;
+
+static state state_of(const ifs_memory *constant) {
+    ifs_memory *memory = (ifs_memory *)constant; /* the lock alone is written */
+    pthread_mutex_lock(&memory->lock);
+    state now = {memory->head, memory->nbytes, memory->host ? memory->host->capacity : 0,
+                 memory->dev ? memory->dev->capacity : 0};
+    pthread_mutex_unlock(&memory->lock);
+    return now;
+}
+
+int32_t ifs_memory_head(const ifs_memory *memory) { return state_of(memory).head; }
 int32_t ifs_memory_device_id(const ifs_memory *memory) { return memory->device; }
-size_t ifs_memory_nbytes(const ifs_memory *memory) { return memory->nbytes; }
-size_t ifs_memory_host_capacity(const ifs_memory *memory) { return memory->host ? memory->host->capacity : 0; }
-size_t ifs_memory_device_capacity(const ifs_memory *memory) { return memory->dev ? memory->dev->capacity : 0; }
+size_t ifs_memory_nbytes(const ifs_memory *memory) { return state_of(memory).nbytes; }
+size_t ifs_memory_host_capacity(const ifs_memory *memory) { return state_of(memory).host_capacity; }
+size_t ifs_memory_device_capacity(const ifs_memory *memory) { return state_of(memory).device_capacity; }

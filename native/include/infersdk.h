@@ -306,6 +306,11 @@ ifs_status ifs_geometry_letterbox_warp(int32_t source_width, int32_t source_heig
 ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                 int32_t canvas_height, ifs_geometry *out);
 
+/* Any size at any place: what the others of this kind are made of. YOLOX, say, lays floor(w r) x floor(h r) at (0, 0). */
+ifs_status ifs_geometry_resize(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
+                               int32_t resized_width, int32_t resized_height, int32_t offset_x, int32_t offset_y,
+                               ifs_geometry *out);
+
 /* The shorter side to `resize` (the longer one rounded down, as torchvision does), then the centre canvas_width x
  * canvas_height of it (corner at round((size - crop) / 2), ties to even, as torchvision does). */
 ifs_status ifs_geometry_resize_crop(int32_t source_width, int32_t source_height, int32_t resize, int32_t canvas_width,

@@ -54,7 +54,8 @@ class InferBackendRep(BackendRep):  # type: ignore[misc]  # onnx is looked at wi
         taken = {spec.name for spec in self.infer.input_specs}
         given = zip(self.input_names, inputs, strict=True)
         outputs = self.infer({name: array for name, array in given if name in taken})
-        return namedtupledict("Outputs", list(outputs))(*outputs.values())
+        named: tuple[npt.NDArray[Any], ...] = namedtupledict("Outputs", list(outputs))(*outputs.values())
+        return named
 
 
 class InferBackend(Backend):  # type: ignore[misc]

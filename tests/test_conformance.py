@@ -30,15 +30,14 @@ from onnx.backend.base import Backend, BackendRep  # noqa: E402
 from onnx.backend.test import BackendTest  # noqa: E402
 
 from infersdk.onnx_backend import backend_for  # noqa: E402
+from infersdk.tensor import _CODES  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-NUMBERS = {
-    getattr(onnx.TensorProto, name)
-    for name in "FLOAT FLOAT16 DOUBLE BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
-}
+#: The element types that tensors hold, as ONNX numbers them.
+NUMBERS = {onnx.helper.np_dtype_to_tensor_dtype(dtype) for dtype in _CODES}
 #: How many parts the cases are dealt into: parts run side by side under xdist.
 PARTS = {"onnxruntime": 1, "openvino": 4}
 

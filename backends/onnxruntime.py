@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -26,7 +26,9 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..infer import BackendInfo, Infer, TensorSpec
-from ..tensor import Tensor, dtype_code
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -117,7 +119,7 @@ class OnnxRuntimeInfer(Infer):
     def _provider(self) -> str:
         provider = _PROVIDERS.get(self._device.kind, "")
         available = ort.get_available_providers()
-        if provider in available:
+        if provider in available and (self._device.kind != "cpu" or self._device.index == 0):
             return provider
         there = [name for name, p in _PROVIDERS.items() if p in available]
         hint = '; for a GPU: pip install "infersdk[gpu]"' if self._device.kind == "cuda" else ""
@@ -156,7 +158,8 @@ class OnnxRuntimeInfer(Infer):
         for name, tensor in self._inputs.items():
             self._binding.bind_input(name, *where, tensor.dtype, tensor.shape, self._address(tensor, write=False))
         self._written: list[Tensor] = []
-        for name, shape in self._known_output_shapes().items():
+        for name, known in self._known_output_shapes().items():
+            shape = self._outputs[name].shape if name in self._lent and known is None else known
             if shape is None or name in self._loose:
                 self._loose.add(name)
                 self._binding.bind_output(name, *where)
@@ -193,17 +196,14 @@ class OnnxRuntimeInfer(Infer):
         if self._data_dependent:
             return False
         self._data_dependent = True
-        self._loose = {spec.name for spec in self.output_specs}
-        return True
+        self._loose = {spec.name for spec in self.output_specs} - self._lent
+        return bool(self._loose)
 
     def _adopt_outputs(self) -> None:
         """Lets the tensors of loose outputs look at what the runtime has allocated for them."""
         for spec, value in zip(self.output_specs, self._binding.get_outputs(), strict=True):
             if spec.name in self._loose:
-                code = dtype_code(spec.dtype)
-                self._outputs[spec.name]._borrow(
-                    value.data_ptr(), tuple(value.shape()), code, self._device.ordinal, lender=value
-                )
+                self._adopt(spec.name, value.data_ptr(), tuple(value.shape()), lender=value)
         # The session writes the next results to the same place unless it is told to allocate anew.
         self._fresh = self._data_dependent
         for name in self._loose:

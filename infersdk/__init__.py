@@ -19,7 +19,8 @@ from ._lib import lib, text
 from .device import Device
 from .errors import InferSDKError
 from .infer import Infer, TensorSpec
-from .registry import backends, load
+from .registry import backends as list_backends
+from .registry import load
 from .tensor import Head, MixMemory, Tensor, memory_stats
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ __all__ = [
     "Tensor",
     "TensorSpec",
     "__version__",
-    "backends",
     "errors",
+    "list_backends",
     "load",
     "memory_stats",
     "models",

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from .device import Device
-from .errors import ClosedError, DTypeError, InputNameError, ModelFormatError, ModelNotFoundError, ShapeError
-from .tensor import Tensor
+from .errors import (
+    ClosedError,
+    DTypeError,
+    InputError,
+    InputNameError,
+    ModelFormatError,
+    ModelNotFoundError,
+    ShapeError,
+)
+from .tensor import Tensor, dtype_code
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,17 +50,17 @@ class TensorSpec:
     def is_dynamic(self) -> bool:
         return not all(isinstance(d, int) for d in self.shape)
 
-    def check(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> None:
-        """Raises ShapeError or DTypeError unless an array of that shape and type can be this input."""
+    def check(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None, side: str = "input") -> None:
+        """Raises ShapeError or DTypeError unless an array of that shape and type can be this input (or output)."""
         if dtype is not None and dtype != self.dtype:
             raise DTypeError(
-                f"input {self.name!r} takes {self.dtype}, not {dtype}; convert it with .astype({str(self.dtype)!r})"
+                f"{side} {self.name!r} takes {self.dtype}, not {dtype}; convert it with .astype({str(self.dtype)!r})"
             )
         fits = len(shape) == len(self.shape) and all(
             want == got or not isinstance(want, int) for want, got in zip(self.shape, shape, strict=True)
         )
         if not fits:
-            raise ShapeError(f"input {self.name!r} takes shape {self.text}, not {tuple(shape)}")
+            raise ShapeError(f"{side} {self.name!r} takes shape {self.text}, not {tuple(shape)}")
 
     @property
     def text(self) -> str:
@@ -116,7 +124,7 @@ class Infer(ABC):
         self._closed = True  # until all is there
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[str, Tensor] = {}
-        self._bound: list[int] | None = None  # the generations of the input tensors when they were bound
+        self._bound: list[int] | None = None  # the generations of the tensors when they were bound
         self.model = model_file(model)
         self._device = device or Device.parse(None)
         self._requested_precision = precision
@@ -178,15 +186,23 @@ class Infer(ABC):
     def bind(self, name: str, tensor: Tensor) -> None:
         """Makes `tensor` the input or output `name` in place of the model's own, without a copy.
 
+        It stays the caller's: `close()` leaves it alone.
+
         Raises:
-            InputNameError, ShapeError, DTypeError: it does not fit.
+            InputNameError, ShapeError, DTypeError, InputError: it does not fit, or is no Tensor.
         """
         self._check_open()
-        for specs, tensors in ((self.input_specs, self._inputs), (self.output_specs, self._outputs)):
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"a {type(tensor).__name__} cannot be bound to {name!r}; wrap it: Tensor.wrap(array)")
+        for side, specs, tensors in (
+            ("input", self.input_specs, self._inputs),
+            ("output", self.output_specs, self._outputs),
+        ):
             for spec in specs:
                 if spec.name == name:
-                    spec.check(tensor.shape, tensor.dtype)
+                    spec.check(tensor.shape, tensor.dtype, side)
                     tensors[name] = tensor
+                    self._lent.add(name)
                     self._bound = None
                     return
         raise InputNameError(f"no input or output {name!r}; there are {[*self._inputs, *self._outputs]}")
@@ -200,7 +216,7 @@ class Infer(ABC):
         """
         if self._closed:
             self._check_open()
-        if self._bound != [tensor._generation for tensor in self._inputs.values()]:
+        if self._bound != self._generations():
             self._rebind()
         self._run()
         return self._outputs_view
@@ -239,8 +255,9 @@ class Infer(ABC):
             return
         self._closed = True
         self._release()
-        for tensor in (*self._inputs.values(), *self._outputs.values()):
-            tensor.close()
+        for name, tensor in (*self._inputs.items(), *self._outputs.items()):
+            if name not in self._lent:
+                tensor.close()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -262,6 +279,7 @@ class Infer(ABC):
     def _create_tensors(self) -> None:
         """One tensor for each input and output; a batch of `max_batch` will find its room reserved."""
         self._bound = None
+        self._lent: set[str] = set()  # names whose tensors are the user's own
         self._inputs = {spec.name: self._new_tensor(spec) for spec in self.input_specs}
         self._outputs = {spec.name: self._new_tensor(spec) for spec in self.output_specs}
         self._inputs_view = MappingProxyType(self._inputs)
@@ -288,7 +306,17 @@ class Infer(ABC):
                     f"split it, or load the model with max_batch={shape[0]}"
                 )
         self._bind()
-        self._bound = [tensor._generation for tensor in self._inputs.values()]
+        self._bound = self._generations()
+
+    def _generations(self) -> list[int]:
+        """These change with the shapes and addresses of the tensors: of outputs too, which a user may have resized."""
+        return [tensor._generation for tensors in (self._inputs, self._outputs) for tensor in tensors.values()]
+
+    def _adopt(self, name: str, at: int, shape: tuple[int, ...], *, lender: object) -> None:
+        """An output that the runtime allocated: its tensor looks at that, which `lender` keeps alive."""
+        tensor = self._outputs[name]
+        tensor._borrow(at, shape, dtype_code(tensor.dtype), self._device.ordinal, lender=lender)
+        self._bound = self._generations()
 
     def _named(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Mapping[str, npt.ArrayLike]:
         names = [spec.name for spec in self.input_specs]

@@ -14,4 +14,4 @@ CLASSIFIER = _HERE / "digits_classifier.onnx"
 #: What the classifier's wrapper has to be told.
 CLASSIFIER_SETTINGS: dict[str, Any] = {"preset": "unit", "resize": 32}
 #: A picture that neither model has seen.
-PICTURE = _HERE / "demo.png"
+PICTURE = _HERE / "demo.jpg"

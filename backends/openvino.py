@@ -1,0 +1,514 @@
+"""OpenVINO: Intel processors, GPUs and NPUs; it reads ONNX, and OpenVINO's own IR (an .xml with its .bin).
+
+The tensors of the Infer are given to the infer request where they lie, so nothing is copied on the way in or out. An
+output whose shape follows from the inputs' is written into its tensor; one whose shape depends on the data is allocated
+by the runtime, and its tensor looks at that.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections import Counter
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import openvino as ov
+from openvino.frontend import FrontEndManager
+
+from ..device import Device
+from ..errors import (
+    ConfigError,
+    DeviceUnavailableError,
+    InferenceError,
+    ModelFormatError,
+    PrecisionUnavailableError,
+    UnsupportedModelError,
+)
+from ..infer import BackendInfo, Infer, TensorSpec
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+#: OpenVINO's name of an element type by ours, for what NumPy can hold.
+_DTYPES = {
+    "f32": "float32", "f16": "float16", "f64": "float64", "boolean": "bool",
+    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+}  # fmt: skip
+_HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+#: What a runtime model calls the arithmetic of a node; plugins differ in case and in style.
+_PRECISIONS = {
+    "f32": "fp32", "fp32": "fp32", "f16": "fp16", "fp16": "fp16", "bf16": "bf16", "f64": "fp32", "fp64": "fp32",
+    "i8": "int8", "u8": "int8", "int8": "int8", "uint8": "int8",
+}  # fmt: skip
+#: The layers where the arithmetic is; they tell the precision of a model.
+_HEAVY = ("convolution", "deconvolution", "fullyconnected", "matmul", "gemm", "fully_connected", "lstm", "gru", "rnn")
+#: The layers that only move data about.
+_MOVES = ("input", "output", "const", "reorder", "convert", "reshape", "result", "parameter", "constant", "convertlike")
+_KINDS = ("cpu", "gpu", "npu", "auto")
+#: Properties that have a place of their own in `load()`.
+_OWN = {
+    "INFERENCE_PRECISION_HINT": "precision=",
+    "PERFORMANCE_HINT": "performance_hint=",
+    "NUM_STREAMS": "streams=",
+    "INFERENCE_NUM_THREADS": "threads=",
+    "CACHE_DIR": "cache_dir=",
+}
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `load(..., backend="openvino", **options)` takes.
+
+    Attributes:
+        performance_hint: one request as fast as can be, or many side by side (for clones in parallel threads);
+            `cumulative_throughput` spreads them over all devices that `device="auto"` finds.
+        streams: requests that run side by side; 0 leaves it to the hint (one for `latency`).
+        threads: processor threads over all streams; 0 is the runtime's choice, about one a core.
+        cache_dir: a folder for compiled models, made if it is not there; a model is then compiled once for each
+            device, set of options and OpenVINO version. None compiles at each load and writes nothing.
+        config: further properties of the device's plugin, as they are.
+    """
+
+    performance_hint: Literal["latency", "throughput", "cumulative_throughput"] = "latency"
+    streams: Count = 0
+    threads: Count = 0
+    cache_dir: str | None = None
+    config: dict[str, str | int | float | bool] = {}
+
+
+class _Place:
+    """The host side of a tensor, which is only going to be read; NumPy may think that it can be written.
+
+    OpenVINO wants it so, of inputs too, while the user may have bound an array that is read-only.
+    """
+
+    __slots__ = ("__array_interface__", "_view")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._view = tensor.numpy()  # keeps the memory alive
+        interface = self._view.__array_interface__
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+
+
+class OpenVinoInfer(Infer):
+    """A model on OpenVINO. Clones are infer requests of one compiled model."""
+
+    backend = "openvino"
+    Options = Options
+
+    @classmethod
+    def probe(cls) -> BackendInfo:
+        return BackendInfo(ov.get_version().split("-")[0], (*_devices(), "auto"))
+
+    # ---- loading ----
+
+    def _load(self) -> None:
+        target = self._target()
+        properties = self._properties(target)
+        model = self._read()
+        self.input_specs, self._ties_in = self._describe_inputs(model)
+        self.output_specs, self._ties = self._describe_outputs(model)
+        self.metadata = MappingProxyType(_metadata(model))
+        written = _written_precision(model)
+        wanted = self._requested_precision
+        # Left alone, plugins compute in less than the model was written in: bfloat16 on processors with AMX, float16
+        # on GPUs. So the hint is always given. It leaves the quantised layers of an int8 model as they are.
+        properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(wanted or written, "f32")
+        self._compiled = self._compile(model, target, properties)
+        self._check_device(target)
+        self._precision = _executed_precision(self._compiled)
+        self._check_precision(wanted, written)
+        self._request = self._compiled.create_infer_request()
+        self._loose: set[str] = set()  # outputs whose shape turned out to depend on the data
+
+    def _target(self) -> str:
+        """OpenVINO's name of the device that was asked for."""
+        kind, index = self._device.kind, self._device.index
+        there = _devices()
+        if kind == "auto" and index == 0:
+            return "AUTO"
+        if kind in _KINDS and str(Device(kind, index)) in there:
+            return kind.upper() if kind == "cpu" else f"{kind.upper()}.{index}"
+        hint = ""
+        if kind == "cuda":
+            hint = "; for an NVIDIA GPU take backend='tensorrt' or 'onnxruntime'"
+        elif kind in ("gpu", "npu"):
+            hint = f"; if the machine has one, its {kind.upper()} driver is missing"
+        raise DeviceUnavailableError(
+            f"device {self._device_name()!r}: OpenVINO {ov.get_version().split('-')[0]} finds here "
+            f"{', '.join(there)} (and auto, which picks one){hint}"
+        )
+
+    def _device_name(self) -> str:
+        return str(self._device)
+
+    def _properties(self, target: str) -> dict[str, Any]:
+        options = self.options
+        for key in options.config:
+            if key in _OWN:
+                raise ConfigError(f"options of backend 'openvino': config sets {key}; say it by {_OWN[key]} instead")
+        known = _known_properties(target)
+        for key in options.config:
+            if key not in known:
+                close = difflib.get_close_matches(key.upper(), known, 1)
+                ask = f"; did you mean {close[0]!r}?" if close else f"; it knows {', '.join(sorted(known))}"
+                raise ConfigError(f"options of backend 'openvino': {target} has no property {key!r} to set{ask}")
+        properties: dict[str, Any] = {"PERFORMANCE_HINT": options.performance_hint.upper()}
+        if options.streams:
+            properties["NUM_STREAMS"] = options.streams
+        if options.threads:
+            properties["INFERENCE_NUM_THREADS"] = options.threads
+        if options.cache_dir:
+            folder = Path(options.cache_dir)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(
+                    f"options of backend 'openvino': cannot make cache_dir {str(folder)!r}: {error.strerror}; "
+                    "name a folder that can be written, or leave it out"
+                ) from None
+            properties["CACHE_DIR"] = str(folder)
+        if target == "AUTO":
+            # Else it would start on the processor, move elsewhere later, and move back on trouble, all unseen.
+            properties |= {"ENABLE_STARTUP_FALLBACK": False, "ENABLE_RUNTIME_FALLBACK": False}
+        return properties | options.config
+
+    def _read(self) -> Any:
+        # Asked one by one: `Core.read_model` would try every format it knows, and some readers print their complaints.
+        if not any(reader.supported(str(self.model)) for reader in _readers()):
+            raise ModelFormatError(
+                f"{str(self.model)!r} is neither an ONNX model nor an OpenVINO IR (.xml with its .bin), or is corrupt; "
+                "was the download cut off?"
+            )
+        try:
+            model = _core().read_model(str(self.model))
+        except RuntimeError as error:
+            text = _text(error)
+            if "OpConversionFailure" in text:
+                raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {text}") from None
+            hint = ""
+            if "weights" in text and self.model.suffix == ".xml":
+                hint = f"; its weights belong beside it, in {self.model.with_suffix('.bin').name!r}"
+            raise ModelFormatError(f"{str(self.model)!r} is not a valid model: {text}{hint}") from None
+        if not model.outputs:
+            raise ModelFormatError(f"{str(self.model)!r} is not a valid model: it has no outputs")
+        return model
+
+    def _compile(self, model: Any, target: str, properties: dict[str, Any]) -> Any:
+        try:
+            return _core().compile_model(model, target, properties)
+        except RuntimeError as error:
+            given = self.options.config
+            if given and _compiles(model, target, properties, without=given):
+                raise ConfigError(
+                    f"options of backend 'openvino': {target} does not take config {given}: {_text(error)}"
+                ) from None
+            raise UnsupportedModelError(
+                f"OpenVINO cannot compile {str(self.model)!r} for {target}: {_text(error)}"
+            ) from None
+
+    def _check_device(self, target: str) -> None:
+        taken = _execution_devices(self._compiled)
+        if target != "AUTO" and taken != [self._device_name()]:
+            raise DeviceUnavailableError(
+                f"device {self._device_name()!r}: OpenVINO took {', '.join(taken) or 'none'} in its place; "
+                "check the driver, or load with the device that is there"
+            )
+
+    def _check_precision(self, wanted: str | None, written: str) -> None:
+        runs = self._precision
+        if wanted is None:
+            if (runs in ("fp16", "bf16") and runs != written) or (runs == "int8" != written):
+                raise PrecisionUnavailableError(
+                    f"{self.model.name} is written in {written}, and {self.device} computes it in {runs}; "
+                    f"if that will do, ask for it: precision={runs!r}"
+                )
+        elif runs != wanted:
+            hint = f"leave precision out, or ask for {runs!r}"
+            if wanted == "int8":
+                hint = "quantise the model first (NNCF, or ONNX Runtime's QDQ), or leave precision out"
+            raise PrecisionUnavailableError(
+                f"precision {wanted!r}: {self.model.name} would run in {runs} on {self.device}, which offers "
+                f"{', '.join(_capabilities(self._compiled))}; {hint}"
+            )
+
+    # ---- what the model says of itself ----
+
+    def _describe_inputs(self, model: Any) -> tuple[tuple[TensorSpec, ...], list[tuple[Any, str, int]]]:
+        """The specs, and a symbol for each free dimension. OpenVINO carries those through the graph to the outputs."""
+        symbols: list[tuple[Any, str, int]] = []
+        for port, node in zip(model.inputs, model.get_parameters(), strict=True):
+            shape = node.get_partial_shape()
+            if shape.rank.is_dynamic:
+                continue
+            dims = list(shape)
+            for axis, dim in enumerate(dims):
+                if dim.is_dynamic:
+                    dim.set_symbol(ov.Symbol())
+                    symbols.append((dim.get_symbol(), _name(port), axis))
+            node.set_partial_shape(ov.PartialShape(dims))
+        specs = tuple(self._spec(port, "input") for port in model.inputs)
+        model.validate_nodes_and_infer_types()
+        return specs, symbols
+
+    def _describe_outputs(self, model: Any) -> tuple[tuple[TensorSpec, ...], dict[str, Any]]:
+        """The specs, and for each output what its dimensions are: a size, or (input, axis), or None if unknown."""
+        specs = tuple(self._spec(port, "output") for port in model.outputs)
+        ties = {
+            spec.name: tuple(
+                dim.get_length()
+                if dim.is_static
+                else next(((name, axis) for symbol, name, axis in self._ties_in if symbol == dim.get_symbol()), None)
+                for dim in port.partial_shape
+            )
+            for spec, port in zip(specs, model.outputs, strict=True)
+        }
+        return specs, ties
+
+    def _spec(self, port: Any, side: str) -> TensorSpec:
+        name, kind = _name(port), port.element_type.get_type_name()
+        if kind not in _DTYPES:
+            raise UnsupportedModelError(
+                f"{side} {name!r} of {self.model.name} has elements of type {kind}; tensors hold {', '.join(_DTYPES)}"
+            )
+        if port.partial_shape.rank.is_dynamic:
+            raise UnsupportedModelError(
+                f"{side} {name!r} of {self.model.name} does not say how many dimensions it has; "
+                "export the model with a rank for it"
+            )
+        # OpenVINO forgets the names that free dimensions have in an ONNX file.
+        shape = tuple(dim.get_length() if dim.is_static else None for dim in port.partial_shape)
+        return TensorSpec(name, np.dtype(_DTYPES[kind]), shape)
+
+    def _known_output_shapes(self) -> dict[str, tuple[int, ...] | None]:
+        shapes: dict[str, tuple[int, ...] | None] = {}
+        for name, ties in self._ties.items():
+            dims = [self._inputs[d[0]].shape[d[1]] if isinstance(d, tuple) else d for d in ties]
+            shapes[name] = None if None in dims else tuple(dims)
+        return shapes
+
+    # ---- running ----
+
+    def _bind(self) -> None:
+        self._unproven: list[tuple[Any, tuple[int, ...]]] = []
+        self._given: dict[str, Any] = {}  # the runtime's side of the outputs that it allocates
+        for index, tensor in enumerate(self._inputs.values()):
+            self._request.set_input_tensor(index, ov.Tensor(np.asarray(_Place(tensor)), shared_memory=True))
+        written = []
+        for index, (name, shape) in enumerate(self._known_output_shapes().items()):
+            spec = self.output_specs[index]
+            if shape is None or name in self._loose:
+                self._loose.add(name)
+                empty = [d if isinstance(d, int) else 0 for d in spec.shape]
+                self._given[name] = ov.Tensor(spec.dtype, empty)
+                self._request.set_output_tensor(index, self._given[name])
+            else:
+                tensor = self._outputs[name].resize(shape)
+                place = ov.Tensor(tensor.numpy(writable=True), shared_memory=True)
+                self._request.set_output_tensor(index, place)
+                written.append(tensor)
+                if spec.is_dynamic:
+                    self._unproven.append((place, shape))
+        self._written = tuple(written)
+        self._read_from = tuple(self._inputs.values())
+
+    def _run(self) -> None:
+        for tensor in self._read_from:
+            tensor.host_ptr()
+        for tensor in self._written:
+            tensor.host_ptr(read=False, write=True)
+        try:
+            self._request.infer(share_outputs=True)
+        except RuntimeError as error:
+            if "set new shape" not in str(error) or not self._loosen():
+                raise InferenceError(f"OpenVINO failed to run {self.model.name}: {_text(error)}") from None
+            return self._again()
+        if self._unproven:
+            # The first run after binding: are the outputs of the shape that the graph promised?
+            if any(tuple(place.shape) != shape for place, shape in self._unproven) and self._loosen():
+                return self._again()
+            self._unproven = []
+        if self._loose:
+            self._adopt_outputs()
+        return None
+
+    def _again(self) -> None:
+        self._bind()
+        self._run()
+
+    def _loosen(self) -> bool:
+        """The shapes worked out for the outputs were wrong: from now on the runtime allocates all that can vary."""
+        before = len(self._loose)
+        self._loose |= {spec.name for spec in self.output_specs if spec.is_dynamic}
+        return len(self._loose) > before
+
+    def _adopt_outputs(self) -> None:
+        for name, given in self._given.items():
+            array = given.data
+            self._adopt(name, array.__array_interface__["data"][0], array.shape, lender=array)
+
+    # ---- the rest ----
+
+    @property
+    def device(self) -> str:
+        """Where it runs; with `device="auto"`, the devices that were picked."""
+        if self._device.kind == "auto" and (compiled := getattr(self, "_compiled", None)):
+            return ",".join(_execution_devices(compiled))
+        return self._device_name()
+
+    @property
+    def precision(self) -> str:
+        return self._precision
+
+    def _share(self, source: OpenVinoInfer) -> None:
+        self._request = self._compiled.create_infer_request()
+        self._loose = set(source._loose)
+
+    def _release(self) -> None:
+        self._unproven, self._given = [], {}
+        del self._request, self._compiled
+
+
+# ---- OpenVINO as a whole ----
+
+
+@functools.cache
+def _core() -> Any:
+    """One for the process: it holds the plugins, and is free for all threads."""
+    return ov.Core()
+
+
+@functools.cache
+def _readers() -> tuple[Any, ...]:
+    manager = FrontEndManager()
+    return tuple(manager.load_by_framework(name) for name in ("onnx", "ir"))
+
+
+def _devices() -> list[str]:
+    """The devices that are there, by our names: `cpu`, `gpu`, `gpu:1`, `npu`."""
+    return [_our_name(name) for name in _core().available_devices]
+
+
+def _our_name(device: str) -> str:
+    kind, _, index = device.partition(".")
+    return str(Device(kind.lower(), int(index) if index.isdecimal() else 0))
+
+
+def _execution_devices(compiled: Any) -> list[str]:
+    # AUTO puts a device in parentheses while it is not the final one.
+    return [_our_name(name.strip("()")) for name in compiled.get_property("EXECUTION_DEVICES")]
+
+
+def _known_properties(target: str) -> set[str]:
+    targets = [target] if target != "AUTO" else [target, *_core().available_devices]
+    known = {
+        str(key)
+        for one in targets
+        for key, access in _core().get_property(one, "SUPPORTED_PROPERTIES").items()
+        if access != "RO"
+    }
+    return known - _OWN.keys()
+
+
+def _capabilities(compiled: Any) -> list[str]:
+    """The arithmetic of the devices that a model was compiled for, in our words."""
+    found = []
+    for device in compiled.get_property("EXECUTION_DEVICES"):
+        for name in _core().get_property(device.strip("()"), "OPTIMIZATION_CAPABILITIES"):
+            ours = _PRECISIONS.get(name.lower())
+            if ours and ours not in found:
+                found.append(ours)
+    return found
+
+
+def _compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:
+    try:
+        _core().compile_model(model, target, {k: v for k, v in properties.items() if k not in without})
+    except RuntimeError:
+        return False
+    return True
+
+
+# ---- models ----
+
+
+def _name(port: Any) -> str:
+    """An input's or output's name; a model without tensor names has those of its nodes."""
+    names = port.get_names()
+    own = port.get_node().get_friendly_name().partition("/sink_port_")[0]
+    return own if own in names or not names else min(names)
+
+
+def _metadata(model: Any) -> dict[str, str]:
+    """What the file says of itself: an ONNX file's metadata, and what the makers of an IR wrote into its `rt_info`.
+
+    Nested keys are joined by a slash, but for `framework` and `model_info`, where the makers of models put theirs.
+    """
+    found: dict[str, str] = {}
+
+    def collect(value: Any, key: str) -> None:
+        value = getattr(value, "value", value)
+        if hasattr(value, "items"):
+            for name, inner in value.items():
+                collect(inner, name if key in ("", "framework", "model_info") else f"{key}/{name}")
+        elif key and not key.startswith("__"):
+            found[key] = str(value)
+
+    collect(dict(model.get_rt_info().items()), "")
+    return found
+
+
+def _written_precision(model: Any) -> str:
+    """The arithmetic that a model asks for. Weights that are stored in less and widened before use do not count."""
+    elements: Counter[str] = Counter()
+    for node in model.get_ops():
+        kind = node.get_type_name()
+        if kind == "FakeQuantize":
+            return "int8"
+        if kind not in ("Constant", "Convert", "Parameter", "Result"):
+            names = {output.get_element_type().get_type_name() for output in node.outputs()}
+            elements.update(_PRECISIONS[name] for name in names if name in ("f32", "f16", "bf16", "f64"))
+    return elements.most_common(1)[0][0] if elements else "fp32"
+
+
+def _executed_precision(compiled: Any) -> str:
+    """The arithmetic that really runs, read back from the layers of the compiled model."""
+    try:
+        layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    except RuntimeError:  # a plugin that does not tell
+        hint = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        return _PRECISIONS.get(hint, "fp32")
+    heavy: Counter[str] = Counter()
+    light: Counter[str] = Counter()
+    for layer in layers:
+        kind = _text_of(layer, "layerType")
+        # The kernel's name ends in what it computes in (`brgconv_avx512_amx_bf16`). The layer's own precision comes
+        # second: it is that of the weights where they are stored in less than they are used in.
+        kernel = _text_of(layer, "primitiveType").rpartition("_")[2]
+        runs = _PRECISIONS.get(kernel) or _PRECISIONS.get(_text_of(layer, "runtimePrecision"))
+        if runs is None or kind in _MOVES:
+            continue
+        if kind.startswith(_HEAVY):
+            heavy[runs] += 1
+        elif runs != "int8":  # data in bytes, as from a picture, is not a quantised model
+            light[runs] += 1
+    if heavy["int8"]:
+        return "int8"
+    return next((counter.most_common(1)[0][0] for counter in (heavy, light) if counter), "fp32")
+
+
+def _text_of(layer: Any, key: str) -> str:
+    return str(layer[key].value).lower() if key in layer else ""
+
+
+def _text(error: Exception) -> str:
+    """The runtime's message in one line, without the places of its source that it came through."""
+    text = " ".join(str(error).split())
+    return re.sub(r"Exception from \S+:\d+: |Check '[^']*' failed at \S+:\d+: ", "", text).strip() or text

@@ -2,6 +2,7 @@
  */
 #include "common.cuh"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,25 +19,29 @@ ifs_status ifs__cuda_failed(cudaError_t error, int device, const char *what) {
 
 /* ---- devices ---- */
 
-ifs_status ifs_device_count(int32_t *out) {
+/* How many there are; `name` is what was asked for, for the message. */
+static ifs_status count_devices(const char *name, int32_t *out) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess) {
         cudaGetLastError();
         return ifs__fail(IFS_ERR_NO_DEVICE,
-                         "no CUDA device: %s; install or update the NVIDIA driver, or use device=\"cpu\"",
+                         "no device %s: %s; install or update the NVIDIA driver, or use device=\"cpu\"", name,
                          cudaGetErrorString(error));
     }
     *out = count;
     return IFS_OK;
 }
 
+ifs_status ifs_device_count(int32_t *out) { return count_devices("cuda", out); }
+
 ifs_status ifs__device_check(int32_t device) {
     int32_t count = 0;
-    IFS__TRY(ifs_device_count(&count));
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", (int)device);
+    IFS__TRY(count_devices(name, &count));
     if (device < 0 || device >= count)
-        return ifs__fail(IFS_ERR_NO_DEVICE, "no device cuda:%d: this machine has %d, numbered from 0", (int)device,
-                         (int)count);
+        return ifs__fail(IFS_ERR_NO_DEVICE, "no device %s: this machine has %d, numbered from 0", name, (int)count);
     return IFS_OK;
 }
 

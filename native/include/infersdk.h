@@ -419,15 +419,18 @@ void ifs_detector_destroy(ifs_detector *detector);
  * One picture's output to its boxes, best first; equal scores in the order of anchor, then class. `out` holds
  * max_detections; `count` are valid. Greedy NMS, exact: float32, a box is suppressed by a kept one when
  * inter > iou_threshold * (area_a + area_b - inter), evaluated as written, without fused operations.
- * A candidate whose score or box is not finite is not one. `geometry` says how the picture came to the network.
+ * A candidate whose score or (decoded) box is not finite is not one; the best class of an anchor is the lowest among
+ * equal ones, and is sought among finite scores. A box of zero or negative size overlaps nothing: it neither suppresses
+ * nor is suppressed, and comes out with its edges in order. `geometry` says how the picture came to the network (YOLOX
+ * takes the size of its grids from the canvas: ERR_SHAPE if they have not num_anchors cells). `stats` may be NULL.
  */
 ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const ifs_geometry *geometry,
                             ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
 
 /*
  * NMS alone, over `n` boxes (x1, y1, x2, y2 each). `class_ids` may be NULL (one class). Writes the indices of the kept
- * ones, best first, equal scores by index, and their number; `keep` holds n. Boxes or scores that are not finite:
- * ERR_INVALID_ARGUMENT.
+ * ones, best first, equal scores by index, and their number; `keep` holds n. Scores may be negative; a box of zero or
+ * negative size is kept. Boxes or scores that are not finite: ERR_INVALID_ARGUMENT.
  */
 ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, float iou_threshold,
                    int64_t *keep, int64_t *count);
@@ -435,7 +438,8 @@ ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class
 /* ---- 9. Classification ---------------------------------------------------------------------------------------- */
 
 /* The `k` best of `n` scores (FLOAT32 or FLOAT16), best first, equal ones by index; with `softmax` over all n, computed
- * as exp(x - max) / sum. NaN is ERR_INVALID_ARGUMENT. */
+ * as exp(x - max) / sum in float32, the same bits on every machine. ERR_INVALID_ARGUMENT: NaN; a k not within 1 to n;
+ * with `softmax`, a largest score that is infinite. */
 ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int32_t softmax, int32_t *class_ids,
                     float *out_scores);
 

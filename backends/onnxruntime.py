@@ -115,7 +115,7 @@ class OnnxRuntimeInfer(Infer):
         self._binding = self._session.io_binding()
 
     def _provider(self) -> str:
-        provider = _PROVIDERS.get(self._device.kind)
+        provider = _PROVIDERS.get(self._device.kind, "")
         available = ort.get_available_providers()
         if provider in available and (self._device.kind != "cpu" or self._device.index == 0):
             return provider

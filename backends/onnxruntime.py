@@ -1,9 +1,9 @@
 """ONNX Runtime: the processor, or an NVIDIA GPU through its CUDA provider.
 
 The tensors of the Infer are bound to the session where they lie (I/O binding), so nothing is copied on the way in or
-out. An output whose shape follows from the inputs' by the names of their dimensions is written into its tensor. Any other
-is allocated by the runtime in the first run, its tensor looks at that, and later runs write there again; where the shape
-turns out to depend on the data, each run allocates anew.
+out. An output whose shape follows from the inputs' by the names of their dimensions is written into its tensor. Any
+other is allocated by the runtime in the first run, its tensor looks at that, and later runs write there again; where
+the shape turns out to depend on the data, each run allocates anew.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import dlpack
 from ._lib import address, check, ffi, lib, out
 from .device import Device
 from .errors import ClosedError, DTypeError, InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Buffer
 
-__all__ = ["Head", "MemoryStats", "MixMemory", "Tensor", "memory_stats"]
+    from .stream import Stream
+
+__all__ = ["Head", "MemoryStats", "MixMemory", "Tensor", "memory_stats", "pinned_empty"]
 
 _CODES: dict[np.dtype[Any], int] = {
     np.dtype(name): getattr(lib, f"IFS_{name.upper()}")
@@ -230,7 +233,10 @@ class Tensor(_Handle):
         """Borrows a NumPy array, without a copy: both see the same bytes, and the tensor keeps the array alive.
 
         A read-only array gives a tensor that refuses to be written. Anything but a C-contiguous array is an error.
+        What has a `__cuda_array_interface__` (CuPy, numba, PyCUDA, torch) is borrowed where it lies, on the device.
         """
+        if (interface := getattr(array, "__cuda_array_interface__", None)) is not None:
+            return cls._wrap_cuda(interface, array)
         array = np.asanyarray(array)
         if not array.flags.c_contiguous:
             raise ShapeError(
@@ -259,6 +265,21 @@ class Tensor(_Handle):
             lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
         return place[0]
 
+    @classmethod
+    def _wrap_cuda(cls, interface: dict[str, Any], lender: object) -> Tensor:
+        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+        at, read_only = interface["data"]
+        strides, dense = interface.get("strides"), dtype.itemsize
+        for size, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+            if size != 1 and stride != dense:
+                raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
+            dense *= size
+        ordinal = _ordinal_of(at)
+        if (stream := interface.get("stream")) is not None:
+            _wait_for(stream, ordinal)
+        handle = cls._borrowed(at, shape, dtype_code(dtype), ordinal, read_only=read_only, on_device=True)
+        return cls._of(handle, lender)
+
     def _borrow(self, at: int, shape: Sequence[int], code: int, ordinal: int, *, lender: object) -> None:
         """Looks from now on at memory that `lender` keeps alive: on device `ordinal`, or on the host if that is -1."""
         handle = self._borrowed(at, shape, code, ordinal, read_only=False, on_device=ordinal >= 0)
@@ -266,13 +287,24 @@ class Tensor(_Handle):
         self._epoch[0] += 1
 
     @classmethod
-    def from_dlpack(cls, source: Any) -> Tensor:
-        """Borrows whatever speaks DLPack and lies on the host (torch, NumPy, JAX, ...), without a copy."""
+    def from_dlpack(cls, source: Any, *, stream: Stream | None = None) -> Tensor:
+        """Borrows whatever speaks DLPack (torch, CuPy, NumPy, ...), on the host or on a CUDA device, without a copy.
+
+        For a device the producer's work is waited for: by `stream`, or without one by the host.
+        """
         try:
-            array = np.from_dlpack(source)
+            kind, ordinal = source.__dlpack_device__()
+            if kind != dlpack.CUDA:
+                return cls.wrap(np.from_dlpack(source))
+            theirs = dlpack.Borrowed(source.__dlpack__(stream=stream.handle if stream is not None else 1))
         except (AttributeError, BufferError, RuntimeError, TypeError) as error:
             raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
-        return cls.wrap(array)
+        if stream is None:
+            _wait_for(1, ordinal)
+        tensor = cls.__new__(cls)
+        tensor._c = None
+        tensor._borrow(theirs.address, theirs.shape, dtype_code(theirs.dtype), ordinal, lender=theirs)
+        return tensor
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | Device | None = None) -> Tensor:
@@ -371,11 +403,33 @@ class Tensor(_Handle):
         """
         return self.device_address()
 
-    def device_address(self, *, read: bool = True, write: bool = False) -> int:
-        """The device's `host_ptr`."""
+    def device_address(self, *, read: bool = True, write: bool = False, stream: Stream | None = None) -> int:
+        """The device's `host_ptr`.
+
+        With a `stream`, a copy that is due is queued there and not waited for, and so is work of other streams on this
+        tensor; what the caller queues there next sees the tensor as it should be. Without, all is done on return, and
+        the caller has to finish its own work on the tensor before it is used elsewhere.
+        """
         access = (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
-        check(lib.ifs_tensor_device_ptr(self._open, access, self._place))
+        queue = ffi.NULL if stream is None else stream._open
+        check(lib.ifs_tensor_device_on(self._open, access, queue, self._place))
         return address(self._place[0])
+
+    def fetch(self, stream: Stream) -> None:
+        """Queues the copy to the host on `stream`, if the device is newer; a later access on the host waits for it."""
+        check(lib.ifs_memory_fetch(lib.ifs_tensor_memory(self._open), stream._open))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The device side for CuPy, numba, PyCUDA and others (version 3); it becomes the newer side.
+
+        Raises:
+            AttributeError: it lives on the host alone.
+        """
+        if self._c is None or lib.ifs_tensor_device(self._c) < 0:
+            raise AttributeError("__cuda_array_interface__: this tensor lives on the host alone")
+        at = self.device_address(write=True)  # all is done on return: no stream for the consumer to wait for
+        return {"shape": self._shape, "typestr": self._dtype.str, "data": (at, False), "version": 3, "strides": None}
 
     def numpy(self, *, writable: bool = False) -> npt.NDArray[Any]:
         """A view of the host side, without a copy; `writable=True` makes the host the newer side.
@@ -397,19 +451,36 @@ class Tensor(_Handle):
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule of the host side, which becomes the newer one: who takes it may write.
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        """A DLPack capsule: of the device side where there is one, else of the host side. That becomes the newer side.
 
-        What was lent read-only goes out read-only, or not at all to who does not know of that (BufferError).
+        `stream` is the consumer's CUDA stream as the standard has it (1 and None: the legacy default stream, 2: the
+        per-thread one, -1: do not wait); it waits for what is queued for the tensor, the host does not. What was lent
+        read-only goes out read-only, or not at all to who does not know of that (BufferError).
         """
+        if self.__dlpack_device__()[0] == dlpack.CPU:
+            try:
+                array = self.numpy(writable=True)
+            except ReadOnlyError:
+                array = self.numpy()
+            return array.__dlpack__(stream=stream, **options)
         try:
-            array = self.numpy(writable=True)
-        except ReadOnlyError:
-            array = self.numpy()
-        return array.__dlpack__(**options)
+            if stream == -1:
+                at = self.device_address(write=True)
+            else:
+                theirs = ffi.cast("void *", 1 if stream is None else stream)
+                check(lib.ifs_tensor_lend(self._open, theirs, self._place))
+                at = address(self._place[0])
+        except ReadOnlyError as error:
+            raise BufferError(str(error)) from None
+        block = out("ifs_block *")
+        check(lib.ifs_memory_hold(lib.ifs_tensor_memory(self._open), lib.IFS_SIDE_DEVICE, block))
+        holder = (ffi.gc(block[0], lib.ifs_block_release), self._lender)
+        return dlpack.lend(at, self.shape, self.dtype, self.__dlpack_device__(), holder)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU
+        ordinal = int(lib.ifs_tensor_device(self._open))
+        return (dlpack.CUDA, ordinal) if ordinal >= 0 else (dlpack.CPU, 0)
 
     # ---- shape and content ----
 
@@ -489,6 +560,38 @@ def _file_name(path: str | os.PathLike[str]) -> bytes:
     if b"\0" in name:
         raise OutputError(f"{os.fspath(path)!r}: a null character cannot be part of a file's name")
     return name
+
+
+def _wait_for(stream: int, ordinal: int) -> None:
+    """Waits on the host for somebody else's stream."""
+    place = out("ifs_stream *")
+    check(lib.ifs_stream_wrap(ordinal, ffi.cast("void *", stream), place))
+    try:
+        check(lib.ifs_stream_synchronize(place[0]))
+    finally:
+        lib.ifs_stream_destroy(place[0])
+
+
+def _ordinal_of(at: int) -> int:
+    """The device that an address lies on."""
+    place = out("int32_t")
+    check(lib.ifs_pointer_device(ffi.cast("void *", at), place))
+    if place[0] < 0:
+        raise InputError(f"{at:#x} is not an address on a CUDA device")
+    return int(place[0])
+
+
+def pinned_empty(
+    shape: Sequence[int], dtype: npt.DTypeLike = "uint8", device: str | Device = "cuda:0"
+) -> npt.NDArray[Any]:
+    """An uninitialised NumPy array in page-locked memory, from which copies to `device` run at the speed of the bus.
+
+    The memory is given back when the last view of it goes.
+
+    Raises:
+        DeviceUnavailableError: there is no such device.
+    """
+    return Tensor(shape, dtype, device).numpy(writable=True)
 
 
 def _dims(shape: Sequence[int]) -> list[int]:

@@ -1,6 +1,8 @@
 /* tensor.c - a shape and an element type over a memory. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor.h"
 
+#include "device.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,7 +158,7 @@ int32_t ifs_tensor_device(const ifs_tensor *tensor) { return ifs_memory_device_i
 ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor) { return tensor->memory; }
 
 static ifs_status tensor_access(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **hold) {
-    return ifs__memory_access(tensor->memory, side, access, tensor->offset, tensor->nbytes, out, hold);
+    return ifs__memory_access(tensor->memory, side, access, tensor->offset, tensor->nbytes, NULL, out, hold);
 }
 
 ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out) {
@@ -165,6 +167,15 @@ ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out) {
 
 ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out) {
     return tensor_access(tensor, IFS_SIDE_DEVICE, access, out, NULL);
+}
+
+ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out) {
+    return ifs__memory_access(tensor->memory, IFS_SIDE_DEVICE, access, tensor->offset, tensor->nbytes, stream, out,
+                              NULL);
+}
+
+ifs_status ifs_tensor_lend(ifs_tensor *tensor, void *native, void **out) {
+    return ifs__memory_lend(tensor->memory, tensor->offset, tensor->nbytes, native, out);
 }
 
 ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **block) {
@@ -197,10 +208,16 @@ ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
     /* Held, so that neither goes while it is copied: another thread may resize what a view was made of. */
     void *from = NULL, *to = NULL;
     ifs_block *source = NULL, *target = NULL;
-    ifs_status status = tensor_access(src, IFS_SIDE_HOST, IFS_READ, &from, &source);
+    int32_t src_device = ifs_tensor_device(src), dst_device = ifs_tensor_device(dst);
+    bool on_device =
+        src_device >= 0 && dst_device >= 0 && src->dtype == dst->dtype && ifs_tensor_head(src) & IFS_HEAD_DEVICE;
+    int32_t side = on_device ? IFS_SIDE_DEVICE : IFS_SIDE_HOST;
+    ifs_status status = tensor_access(src, side, IFS_READ, &from, &source);
     if (status == IFS_OK)
-        status = tensor_access(dst, IFS_SIDE_HOST, IFS_WRITE, &to, &target);
-    if (status == IFS_OK)
+        status = tensor_access(dst, side, IFS_WRITE, &to, &target);
+    if (status == IFS_OK && on_device)
+        status = ifs__copy_between(dst_device, to, src_device, from, src->nbytes);
+    else if (status == IFS_OK)
         status = ifs_convert(from, src->dtype, to, dst->dtype, src->count);
     ifs_block_release(source);
     ifs_block_release(target);

@@ -198,30 +198,35 @@ class Tensor(_Handle):
         check(lib.ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, place))
         self._adopt(place[0])
 
-    def _adopt(self, handle: Any, lender: object = None) -> Tensor:
+    def _adopt(self, handle: Any, lender: object = None, epoch: list[int] | None = None) -> Tensor:
         """Makes this tensor the owner of a native one, in place of what it had."""
         self.close()
+        if epoch is not None or not hasattr(self, "_epoch"):
+            self._epoch = epoch or [0]  # counts the resizes of all that share a memory
         self._own(handle, lib.ifs_tensor_destroy)
         self._lender = lender
         self._place = out("void *")
         self._views: list[tuple[int, npt.NDArray[Any]] | None]  # one that is read-only, one that is writable
         self._dtype = _DTYPES[lib.ifs_tensor_dtype(handle)]
-        self._generation = getattr(self, "_generation", -1)
         self._reshaped()
         return self
 
     def _reshaped(self) -> None:
         self._views = [None, None]  # they would keep a block that the tensor has grown out of
         self._shape: tuple[int, ...] = tuple(lib.ifs_tensor_dims(self._c)[0 : lib.ifs_tensor_ndim(self._c)])
-        self._generation += 1  # who bound this tensor looks here whether it must bind anew
+
+    @property
+    def _generation(self) -> int:
+        """Who has bound this tensor looks here whether to bind it anew: its owner's growth moves a view too."""
+        return self._epoch[0]
 
     # ---- making one ----
 
     @classmethod
-    def _of(cls, handle: Any, lender: object = None) -> Tensor:
+    def _of(cls, handle: Any, lender: object = None, epoch: list[int] | None = None) -> Tensor:
         tensor = cls.__new__(cls)
         tensor._c = None
-        return tensor._adopt(handle, lender)
+        return tensor._adopt(handle, lender, epoch)
 
     @classmethod
     def wrap(cls, array: npt.ArrayLike, device: str | Device | None = None) -> Tensor:
@@ -279,6 +284,7 @@ class Tensor(_Handle):
         """Looks from now on at memory that `lender` keeps alive: on device `ordinal`, or on the host if that is -1."""
         handle = self._borrowed(at, shape, code, ordinal, read_only=False, on_device=ordinal >= 0)
         self._adopt(handle, lender)
+        self._epoch[0] += 1
 
     @classmethod
     def from_dlpack(cls, source: Any, *, stream: Stream | None = None) -> Tensor:
@@ -488,6 +494,7 @@ class Tensor(_Handle):
         if tuple(dims) != self.shape:
             check(lib.ifs_tensor_resize(self._open, len(dims), dims))
             self._reshaped()
+            self._epoch[0] += 1
         return self
 
     def __getitem__(self, rows: slice) -> Tensor:
@@ -499,7 +506,7 @@ class Tensor(_Handle):
         start, stop, _ = rows.indices(self._shape[0])
         place = out("ifs_tensor *")
         check(lib.ifs_tensor_slice(self._open, start, max(start, stop), place))
-        return Tensor._of(place[0], self._lender)
+        return Tensor._of(place[0], self._lender, self._epoch)
 
     def offset(self, *index: int) -> int:
         """The element number of an index, missing last indices being 0: `t.offset(2)` is where the third row starts."""

@@ -72,6 +72,15 @@ ifs_status ifs_pointer_device(const void *address, int32_t *out) {
     return IFS_OK;
 }
 
+bool ifs__is_locked(const void *address) {
+    cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    return attributes.type == cudaMemoryTypeHost;
+}
+
 /* ---- memory ---- */
 
 ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out) {

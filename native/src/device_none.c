@@ -44,6 +44,8 @@ NONE(ifs_event_synchronize, ifs_event *event)
 NONE(ifs_event_query, ifs_event *event, int32_t *done)
 NONE(ifs_event_elapsed, ifs_event *start, ifs_event *stop, float *milliseconds)
 
+bool ifs__is_locked(const void *address) { return false; }
+
 /* Nothing of these can exist here, so there is nothing to free or to ask. */
 void ifs__device_free(int32_t device, void *block) {}
 void ifs__pinned_free(int32_t device, void *block) {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import operator
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,7 +54,16 @@ def backends() -> list[str]:
 
 def install_hint(name: str) -> str:
     """The command that installs what a backend needs."""
-    return _registered()[name].hint
+    return _known(name).hint
+
+
+def _known(name: str) -> _Backend:
+    known = _registered()
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(str(name), known, 1)
+    ask = f" Did you mean {close[0]!r}?" if close else ""
+    raise BackendNotFoundError(f"no backend {name!r}; there are {', '.join(sorted(known))}.{ask}")
 
 
 def backend_class(name: str) -> type[Infer]:
@@ -63,15 +73,10 @@ def backend_class(name: str) -> type[Infer]:
         BackendNotFoundError: no such name.
         BackendUnavailableError: its package is missing, or fails to import.
     """
-    known = _registered()
-    if name not in known:
-        close = difflib.get_close_matches(str(name), known, 1)
-        ask = f" Did you mean {close[0]!r}?" if close else ""
-        raise BackendNotFoundError(f"no backend {name!r}; there are {', '.join(sorted(known))}.{ask}")
-    target, hint = known[name]
+    target, hint = _known(name)
     module, _, attribute = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = operator.attrgetter(attribute)(importlib.import_module(module))
     except ModuleNotFoundError as error:
         raise BackendUnavailableError(f"backend {name!r} needs {error.name}, which is not installed: {hint}") from error
     except Exception as error:  # whatever a vendor's package does on import

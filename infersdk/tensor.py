@@ -197,13 +197,21 @@ class Tensor(_Handle):
         self._place = out("void *")
         self._views: list[tuple[int, npt.NDArray[Any]] | None] = [None, None]
         self._dtype = _DTYPES[lib.ifs_tensor_dtype(handle)]
-        self._generation = getattr(self, "_generation", -1)
+        self._changes = getattr(self, "_changes", None) or [0]
         self._reshaped()
         return self
 
     def _reshaped(self) -> None:
         self._shape: tuple[int, ...] = tuple(lib.ifs_tensor_dims(self._c)[0 : lib.ifs_tensor_ndim(self._c)])
-        self._generation += 1  # who bound this tensor looks here whether it must bind anew
+        self._changes[0] += 1
+
+    @property
+    def _generation(self) -> int:
+        """Another number after each change of shape or address: who bound this tensor looks whether to bind anew.
+
+        A view has it in common with the tensor that it was made of, which may move the memory of both.
+        """
+        return self._changes[0]
 
     # ---- making one ----
 
@@ -402,7 +410,9 @@ class Tensor(_Handle):
         start, stop, _ = rows.indices(len(self))
         place = out("ifs_tensor *")
         check(lib.ifs_tensor_slice(self._open, start, max(start, stop), place))
-        return Tensor._of(place[0], self._lender)
+        view = Tensor._of(place[0], self._lender)
+        view._changes = self._changes
+        return view
 
     def offset(self, *index: int) -> int:
         """The element number of an index, missing last indices being 0: `t.offset(2)` is where the third row starts."""

@@ -370,6 +370,14 @@ class InferContract:
             net.bind("x", pool[start : start + 2])
             self.close_to(net.forward()["y"].numpy(), reference("net", x=x[start : start + 2])["y"])
 
+    def test_rows_of_a_tensor_that_moves(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+        x = self.pictures(1)
+        pool = Tensor(x.shape)
+        net.bind("x", pool[:1])
+        net.forward()
+        pool.resize((500, *x.shape[1:])).numpy(writable=True)[:1] = x
+        self.close_to(net.forward()["y"].numpy(), reference("net", x=x)["y"])
+
     def test_an_output_tensor_that_was_resized_is_put_right(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         x = self.pictures(1)
         want = reference("net", x=x)["y"]

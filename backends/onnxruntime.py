@@ -1,8 +1,9 @@
 """ONNX Runtime: the processor, or an NVIDIA GPU through its CUDA provider.
 
 The tensors of the Infer are bound to the session where they lie (I/O binding), so nothing is copied on the way in or
-out. An output whose shape follows from the inputs' is written into its tensor; one whose shape depends on the data is
-allocated by the runtime, and its tensor looks at that.
+out. An output whose shape follows from the inputs' by the names of their dimensions is written into its tensor. Any
+other is allocated by the runtime in the first run, its tensor looks at that, and later runs write there again; where
+the shape turns out to depend on the data, each run allocates anew.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class OnnxRuntimeInfer(Infer):
         except ort_errors.InvalidGraph as error:
             raise ModelFormatError(f"the graph of {str(self.model)!r} is not valid: {_text(error)}") from None
         except Exception as error:  # the runtime has no root of its own exceptions
+            if re.search("No graph was found|Invalid model", str(error)):  # and no kinds of their own for these
+                raise ModelFormatError(f"{str(self.model)!r} is not a valid ONNX model: {_text(error)}") from None
             raise UnsupportedModelError(f"ONNX Runtime cannot load {str(self.model)!r}: {_text(error)}") from None
         # The runtime falls back to the processor with a warning at most: look at what it really took.
         taken = self._session.get_providers()
@@ -105,7 +108,8 @@ class OnnxRuntimeInfer(Infer):
         self.input_specs = tuple(self._spec(node, "input") for node in self._session.get_inputs())
         self.output_specs = tuple(self._spec(node, "output") for node in self._session.get_outputs())
         self.metadata = MappingProxyType(dict(self._session.get_modelmeta().custom_metadata_map))
-        self._loose: set[str] = set()  # outputs whose shape turned out to depend on the data
+        self._loose: set[str] = set()  # outputs that the runtime allocates
+        self._data_dependent = False  # whether it has to do so in each run
         wanted = self._requested_precision
         if wanted is not None and wanted != self.precision:
             raise PrecisionUnavailableError(
@@ -152,11 +156,12 @@ class OnnxRuntimeInfer(Infer):
     def _bind(self) -> None:
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
-        where = (self._device.kind, self._device.index if self._device.kind == "cuda" else 0)
+        where = self._where = (self._device.kind, self._device.index if self._device.kind == "cuda" else 0)
         for name, tensor in self._inputs.items():
             self._binding.bind_input(name, *where, tensor.dtype, tensor.shape, self._address(tensor, write=False))
         self._written: list[Tensor] = []
-        for name, shape in self._known_output_shapes().items():
+        for name, known in self._known_output_shapes().items():
+            shape = self._outputs[name].shape if name in self._lent and known is None else known
             if shape is None or name in self._loose:
                 self._loose.add(name)
                 self._binding.bind_output(name, *where)
@@ -165,6 +170,7 @@ class OnnxRuntimeInfer(Infer):
                 self._binding.bind_output(name, *where, tensor.dtype, shape, self._address(tensor, write=True))
                 self._written.append(tensor)
         self._read = tuple(self._inputs.values())
+        self._fresh = bool(self._loose)  # the next run allocates
 
     def _address(self, tensor: Tensor, *, write: bool) -> int:
         """Where the runtime reads or writes; moves the head."""
@@ -184,23 +190,29 @@ class OnnxRuntimeInfer(Infer):
                 self._run()
                 return
             raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {_text(error)}") from None
-        if self._loose:
+        if self._fresh:
             self._adopt_outputs()
 
     def _loosen(self) -> bool:
-        """The model's own names of its dimensions were wrong: from now on the runtime allocates all outputs."""
-        before = len(self._loose)
-        self._loose = {spec.name for spec in self.output_specs}
-        return len(self._loose) > before
+        """An output's shape was not what its names or the last run let expect: the runtime allocates it each time."""
+        if self._data_dependent:
+            return False
+        self._data_dependent = True
+        self._loose = {spec.name for spec in self.output_specs} - self._lent
+        return bool(self._loose)
 
     def _adopt_outputs(self) -> None:
-        where = (self._device.kind, self._device.index if self._device.kind == "cuda" else 0)
+        """Lets the tensors of loose outputs look at what the runtime has allocated for them."""
         for spec, value in zip(self.output_specs, self._binding.get_outputs(), strict=True):
-            if spec.name not in self._loose:
-                continue
-            self._adopt(spec.name, value.data_ptr(), tuple(value.shape()), lender=value)
-            # Bound anew: the runtime would take the last run's value for a buffer of fixed shape.
-            self._binding.bind_output(spec.name, *where)
+            if spec.name in self._loose:
+                self._adopt(spec.name, value.data_ptr(), tuple(value.shape()), lender=value)
+        # The session writes the next results to the same place unless it is told to allocate anew.
+        self._fresh = self._data_dependent
+        for name in self._loose:
+            if self._fresh:
+                self._binding.bind_output(name, *self._where)
+            else:
+                self._written.append(self._outputs[name])
 
     # ---- the rest ----
 
@@ -222,5 +234,8 @@ class OnnxRuntimeInfer(Infer):
 
 
 def _text(error: Exception) -> str:
-    """The runtime's message in one line, without its code."""
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", " ".join(str(error).split()))
+    """The runtime's message in one line, without its code, the file's name, and the place in its own sources."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"^Load model from .*? failed: ?", "", text)
+    return re.sub(r"/\S+\.(?:cc|h):\d+ [^()]*\([^()]*\)(?: const)? ", "", text)

@@ -97,7 +97,7 @@ def load(
 
     Args:
         path: the model file; which kinds is the backend's matter (ONNX is read by all).
-        backend: a name out of `infersdk.backends()`.
+        backend: a name out of `infersdk.list_backends()`.
         device: `"cpu"`, `"cuda:0"`, or what else the backend knows; None is the backend's natural one.
         precision: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; None takes the model as it was written.
         max_batch: the largest batch that will be run; memory for it is set aside now.

@@ -169,7 +169,7 @@ class InferContract:
         assert net.device
         assert net.precision in PRECISIONS
         assert net.model.name in repr(net)
-        assert self.backend in infersdk.backends()
+        assert self.backend in infersdk.list_backends()
 
     def test_probe_names_version_and_devices(self, net: Infer) -> None:
         info = type(net).probe()

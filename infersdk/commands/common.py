@@ -1,0 +1,101 @@
+"""What several subcommands share: the arguments that choose a backend, tables, JSON, and saving pictures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, OutputError
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from rich.console import Console
+
+    from ..models import Timings
+
+__all__ = ["add_backend_arguments", "add_json_argument", "backend_arguments", "console", "print_json", "save_picture"]
+
+
+def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
+    """--backend, --device, --precision, --max-batch, --option."""
+    group = parser.add_argument_group("backend")
+    group.add_argument("--backend", default="onnxruntime", help="what runs the model (default: %(default)s)")
+    group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
+    group.add_argument("--precision", help="fp32, fp16, bf16 or int8 (default: as the model was written)")
+    group.add_argument("--max-batch", type=int, metavar="N", help="pictures that go through together at most")
+    group.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one of the backend's own options; repeatable",
+    )
+
+
+def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_backend_arguments` took, as keyword arguments of `load()` and the wrappers."""
+    options: dict[str, Any] = {}
+    for entry in arguments.option:
+        key, sign, value = entry.partition("=")
+        if not sign or not key.isidentifier():
+            raise ConfigError(f"--option {entry!r} is not of the form KEY=VALUE, threads=2 say")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return {
+        "backend": arguments.backend,
+        "device": arguments.device,
+        "precision": arguments.precision,
+        "max_batch": arguments.max_batch,
+        **options,
+    }
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for machines instead of tables")
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout."""
+    json.dump(data, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console; progress goes to stderr, so that stdout stays clean for results."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def stages(timings: Timings) -> dict[str, float]:
+    """Milliseconds by stage."""
+    names = ("read", "preprocess", "infer", "postprocess", "total")
+    return {name: round(getattr(timings, name) * 1e3, 3) for name in names}
+
+
+def stage_line(timings: Timings) -> str:
+    return ", ".join(f"{name} {value:.2f} ms" for name, value in stages(timings).items())
+
+
+def save_picture(image: Image.Image, path: str | os.PathLike[str]) -> Path:
+    """Writes a picture in the format of its suffix; nothing half-written is left behind.
+
+    Raises:
+        OutputError: it cannot be written there.
+    """
+    target = Path(path)
+    sibling = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        image.save(sibling)
+        sibling.replace(target)
+    except (OSError, ValueError) as error:
+        sibling.unlink(missing_ok=True)
+        raise OutputError(f"cannot write the picture {str(target)!r}: {error}") from None
+    return target

@@ -1,0 +1,85 @@
+"""`infersdk demo`: the main job on a fresh machine, with no other file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .common import (
+    add_backend_arguments,
+    add_json_argument,
+    backend_arguments,
+    console,
+    print_json,
+    save_picture,
+    stage_line,
+    stages,
+)
+from .detect import print_detections
+
+
+def register(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "demo",
+        help="detect in a packaged picture, and draw the result",
+        description="Finds the handwritten digits of a packaged picture, reads each crop a second time with a "
+        "classifier, prints both with the time of each stage, and writes the annotated picture.",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("infersdk-demo.png"),
+        help="the annotated picture (default: %(default)s)",
+    )
+    add_backend_arguments(parser)
+    add_json_argument(parser)
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ..data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, PICTURE
+    from ..models import Classifier, YOLOv5
+    from ..pictures import read_picture
+
+    chosen = backend_arguments(arguments)
+    picture = read_picture(PICTURE)
+    with YOLOv5(DETECTOR, **chosen) as detector:
+        detector(picture)  # the first run warms up
+        found = detector(PICTURE)
+        timings = detector.timings
+        place = f"{detector.infer.backend} on {detector.infer.device}, {detector.infer.precision}"
+    save_picture(found.draw(picture), arguments.output)
+    crops = [_crop(picture.pixels, box.xyxy) for box in found]
+    with Classifier(CLASSIFIER, channel_order="rgb", top_k=1, **CLASSIFIER_SETTINGS, **chosen) as classifier:
+        read_again = [best[0] for best in classifier(crops)] if crops else []
+    if arguments.json:
+        print_json(
+            {
+                "picture": str(PICTURE),
+                "output": str(arguments.output),
+                "backend": chosen["backend"],
+                "detections": [
+                    box.as_dict() | {"classifier": best.as_dict()} for box, best in zip(found, read_again, strict=True)
+                ],
+                "milliseconds": stages(timings),
+            }
+        )
+        return 0
+    print_detections(found, f"{len(found)} digits found by {place}")
+    agree = sum(box.label == best.label for box, best in zip(found, read_again, strict=True))
+    out = console()
+    out.print(f"the classifier reads {agree} of {len(found)} crops alike")
+    out.print(f"[dim]{stage_line(timings)}[/dim]")
+    out.print(f"annotated picture: {arguments.output}")
+    return 0
+
+
+def _crop(pixels: np.ndarray[Any, Any], xyxy: tuple[float, float, float, float]) -> np.ndarray[Any, Any]:
+    """The box's part of the picture, at least a pixel."""
+    height, width = pixels.shape[:2]
+    left, top = min(int(xyxy[0]), width - 1), min(int(xyxy[1]), height - 1)
+    return pixels[top : max(int(np.ceil(xyxy[3])), top + 1), left : max(int(np.ceil(xyxy[2])), left + 1)]

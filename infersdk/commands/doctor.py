@@ -1,0 +1,77 @@
+"""`infersdk doctor`: what works on this machine, and what would make the rest work."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from typing import Any
+
+from .. import __version__
+from .._lib import lib, text
+from ..errors import BackendError, DeviceUnavailableError
+from ..registry import backend_class, backends, install_hint
+from ..tensor import Tensor
+from .common import add_json_argument, console, print_json
+
+
+def register(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "doctor",
+        help="which backends work here, and how to get the others",
+        description="Tells for each backend whether it works here: version and devices, or why not and what to do.",
+    )
+    parser.add_argument("--backend", help="look at this one alone; the exit code is 3 if it does not work")
+    add_json_argument(parser)
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    names = [arguments.backend] if arguments.backend else backends()
+    found = {name: examine(name) for name in names}
+    core = examine_core()
+    if arguments.json:
+        print_json({"infersdk": __version__, "python": platform.python_version(), "core": core, "backends": found})
+    else:
+        _print(core, found)
+    return 3 if arguments.backend and not found[arguments.backend]["works"] else 0
+
+
+def examine_core() -> dict[str, Any]:
+    """The native core: its SIMD variant, and whether its CUDA half is built and finds a GPU."""
+    core: dict[str, Any] = {"simd": text(lib.ifs_simd_name(lib.ifs_simd())), "cuda": bool(lib.ifs_has_cuda())}
+    try:
+        with Tensor((1,), device="cuda:0") as tensor:
+            tensor.device_ptr  # noqa: B018
+        core["gpu"] = True
+    except DeviceUnavailableError as error:
+        core["gpu"], core["why"] = False, str(error)
+    return core
+
+
+def examine(name: str) -> dict[str, Any]:
+    """Version and devices of a backend, or why it does not work and the command that installs what it needs."""
+    try:
+        info = backend_class(name).probe()
+    except BackendError as error:
+        return {"works": False, "why": str(error), "install": install_hint(name) if name in backends() else None}
+    except Exception as error:  # a vendor's runtime may fail in any way
+        return {"works": False, "why": f"{type(error).__name__}: {error}", "install": install_hint(name)}
+    return {"works": True, "version": info.version, "devices": list(info.devices)}
+
+
+def _print(core: dict[str, Any], found: dict[str, dict[str, Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = console()
+    cuda = "with its CUDA half" if core["cuda"] else "CPU-only (built without nvcc)"
+    out.print(f"infersdk {__version__}, Python {platform.python_version()}, native core {cuda}, SIMD {core['simd']}")
+    out.print("GPU: ready" if core["gpu"] else f"GPU: {escape(core['why'])}")
+    table = Table("backend", "works", "version", "devices, or what to do")
+    for name, state in found.items():
+        if state["works"]:
+            devices = ", ".join(state["devices"]) or "no device found"
+            table.add_row(name, "[green]yes[/green]", state["version"], devices)
+        else:
+            table.add_row(name, "[red]no[/red]", "", escape(state["why"]))
+    out.print(table)

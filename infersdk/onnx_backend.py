@@ -1,0 +1,141 @@
+"""An Infer backend as ONNX's own test suite wants to see it: `onnx.backend.base.Backend`.
+
+The ONNX project ships its operator tests as a suite that any implementation of its `Backend` interface can run
+through (https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html)::
+
+    from onnx.backend.test import BackendTest
+    from infersdk.onnx_backend import backend_for
+
+    globals().update(BackendTest(backend_for("onnxruntime"), __name__).test_cases)   # for pytest or unittest to find
+
+Each model goes the way a user's goes: into a file, through `infersdk.load()`, and through `infer(...)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend, BackendRep, namedtupledict
+
+from .device import Device
+from .errors import DeviceUnavailableError
+from .registry import backend_class, load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from .infer import Infer
+
+__all__ = ["InferBackend", "InferBackendRep", "backend_for"]
+
+
+class InferBackendRep(BackendRep):  # type: ignore[misc]  # onnx is looked at without its types
+    """A model that is ready to run: an `Infer`, called with inputs by their position.
+
+    Attributes:
+        infer: the model.
+        input_names: the inputs of the ONNX graph, in its order. A runtime may have folded some of them away (an input
+            that only lends its type, say); what is given for those is not handed on.
+    """
+
+    def __init__(self, infer: Infer, input_names: Sequence[str]) -> None:
+        self.infer = infer
+        self.input_names = tuple(input_names)
+
+    def run(self, inputs: Sequence[npt.ArrayLike], **_: Any) -> tuple[npt.NDArray[Any], ...]:
+        """Takes one array for each input of the graph; returns the outputs in order, also by name (a named tuple)."""
+        taken = {spec.name for spec in self.infer.input_specs}
+        given = zip(self.input_names, inputs, strict=True)
+        outputs = self.infer({name: array for name, array in given if name in taken})
+        named: tuple[npt.NDArray[Any], ...] = namedtupledict("Outputs", list(outputs))(*outputs.values())
+        return named
+
+
+class InferBackend(Backend):  # type: ignore[misc]
+    """`backend_for()` makes the subclass for one backend; the interface is of class methods throughout."""
+
+    #: The name that `infersdk.load()` knows it by.
+    name: ClassVar[str]
+    #: What is handed to `infersdk.load()` beside the model and the device.
+    options: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> InferBackendRep:
+        """Loads the model. Errors are those of `infersdk.load()`."""
+        with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
+            file = Path(folder, "model.onnx")
+            file.write_bytes(model.SerializeToString())
+            infer = load(file, cls.name, device=_device(device), **cls.options)
+        weights = {tensor.name for tensor in model.graph.initializer}
+        return InferBackendRep(infer, [value.name for value in model.graph.input if value.name not in weights])
+
+    @classmethod
+    def run_model(
+        cls, model: onnx.ModelProto, inputs: Sequence[npt.ArrayLike], device: str = "CPU", **kwargs: Any
+    ) -> tuple[npt.NDArray[Any], ...]:
+        """Loads, runs once, and closes."""
+        rep = cls.prepare(model, device, **kwargs)
+        with rep.infer:
+            return rep.run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Sequence[npt.ArrayLike],
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[npt.DTypeLike, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[npt.NDArray[Any], ...]:
+        """Runs one node as a model of its own, in the newest version of the operators that this onnx knows."""
+        del outputs_info  # follows from the node and its inputs
+        helper = onnx.helper
+        arrays = [np.asarray(array) for array in inputs]
+        given = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in zip((name for name in node.input if name), arrays, strict=True)
+        ]
+        results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = helper.make_graph([node], node.op_type, given, results)
+        model = onnx.shape_inference.infer_shapes(helper.make_model(graph), strict_mode=True)
+        return cls.run_model(model, arrays, device, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """`"CPU"`, `"CUDA"` or `"CUDA:1"`: whether the runtime, as it is installed, has a device of that kind."""
+        try:
+            kind = _device(device).kind
+        except DeviceUnavailableError:
+            return False
+        return kind in _device_kinds(cls.name)
+
+
+def backend_for(name: str, **options: Any) -> type[InferBackend]:
+    """The ONNX backend over an infersdk backend, built in or registered.
+
+    Args:
+        name: what `infersdk.load(backend=...)` takes.
+        options: handed to `load()` as they are.
+
+    Raises:
+        BackendNotFoundError, BackendUnavailableError: there is none of that name, or it does not import.
+    """
+    backend_class(name)
+    title = "".join(part.capitalize() for part in name.split("_"))
+    return type(f"{title}Backend", (InferBackend,), {"name": name, "options": options})
+
+
+@functools.cache  # the suite asks once a case
+def _device_kinds(name: str) -> frozenset[str]:
+    return frozenset(Device.parse(device).kind for device in backend_class(name).probe().devices)
+
+
+def _device(name: str) -> Device:
+    return Device.parse(name.lower())

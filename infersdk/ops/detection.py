@@ -1,0 +1,245 @@
+"""From a detection network's output to boxes: decoding, exact greedy NMS, and the way back to the picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._lib import check, ffi, lib
+from ..errors import ClosedError, DTypeError, InputError, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Protocol
+
+    import numpy.typing as npt
+
+    class HasGeometry(Protocol):
+        """What a picture went through on its way to the network; `infersdk.ops.Geometry` is one."""
+
+        _c: Any
+        """The `ifs_geometry *`."""
+
+
+__all__ = ["DETECTION", "DetectStats", "Detector", "nms"]
+
+DETECTION = np.dtype([("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4")])
+"""One detection: edges in pixels of the picture, score, class. The layout of `ifs_detection`."""
+
+if DETECTION.itemsize != ffi.sizeof("ifs_detection"):  # pragma: no cover
+    raise ImportError(f"DETECTION has {DETECTION.itemsize} bytes, ifs_detection {ffi.sizeof('ifs_detection')}")
+
+_HEADS = {"yolov5": lib.IFS_HEAD_YOLOV5, "yolov8": lib.IFS_HEAD_YOLOV8, "yolox": lib.IFS_HEAD_YOLOX}
+_DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
+
+
+class DetectStats(NamedTuple):
+    """What became of the candidates of one picture; nothing is lost in silence."""
+
+    candidates: int
+    """Above the confidence threshold."""
+    dropped_candidates: int
+    """Of those, left out by `max_candidates`."""
+    kept: int
+    """That NMS kept."""
+    dropped_detections: int
+    """Of those, left out by `max_det`."""
+
+
+class Detector:
+    """Decodes one picture's output of a head, runs NMS, and maps the boxes back to the picture.
+
+    Args:
+        head: How the output is laid out. "yolov5": `[num_anchors, 5 + num_classes]` of cx, cy, w, h, objectness and
+            classes, the score being objectness * class. "yolov8" (YOLO11 too): `[4 + num_classes, num_anchors]`.
+            "yolox": as "yolov5", with boxes that are still offsets to the cells of the grids of `strides`.
+        num_classes: Classes of the head.
+        num_anchors: Boxes that the head gives; 25200 for YOLOv5 at 640 x 640.
+        conf: Objectness and score must be above it.
+        iou: A box is suppressed by a better one when their intersection over union is above it.
+        max_det: At most so many boxes come out.
+        max_candidates: The best so many go into NMS; 0 for all.
+        multi_label: A box for each class above `conf`, instead of one for the best class.
+        class_agnostic: Boxes of different classes suppress one another too.
+        strides: "yolox" only, in the order of its grids: (8, 16, 32).
+        dtype: Of the output, "float32" or "float16".
+
+    Raises:
+        InputError: A parameter is out of its range; the message names it.
+
+    One thread at a time. `close()` frees the native memory, `with` does so at its end.
+    """
+
+    def __init__(
+        self,
+        head: str = "yolov5",
+        num_classes: int = 80,
+        num_anchors: int = 25200,
+        *,
+        conf: float = 0.25,
+        iou: float = 0.45,
+        max_det: int = 300,
+        max_candidates: int = 30000,
+        multi_label: bool = False,
+        class_agnostic: bool = False,
+        strides: Sequence[int] = (),
+        dtype: str = "float32",
+    ) -> None:
+        self._c: Any = None
+        if head not in _HEADS:
+            raise InputError(f"head is {head!r}; there are {', '.join(_HEADS)}")
+        if dtype not in _DTYPES:
+            raise DTypeError(f"dtype is {dtype!r}; a head's output is float32 or float16")
+        if len(strides) > lib.IFS_MAX_STRIDES:
+            raise InputError(f"strides has {len(strides)} numbers; at most {lib.IFS_MAX_STRIDES} are possible")
+        params = ffi.new("ifs_detect_params *")
+        params.head = _HEADS[head]
+        params.dtype = _DTYPES[dtype]
+        _set_int32(params, "num_classes", num_classes)
+        _set_int32(params, "num_anchors", num_anchors)
+        params.multi_label = bool(multi_label)
+        params.class_agnostic = bool(class_agnostic)
+        _set_int32(params, "max_candidates", max_candidates)
+        _set_int32(params, "max_detections", max_det)
+        params.conf_threshold = conf
+        params.iou_threshold = iou
+        params.num_strides = len(strides)
+        for i, stride in enumerate(strides):
+            params.strides[i] = stride
+        handle = ffi.new("ifs_detector **")
+        check(lib.ifs_detector_create(params, handle))
+        self._c = ffi.gc(handle[0], lib.ifs_detector_destroy)
+
+        self._dtype = np.dtype(dtype)
+        self._shape = (4 + num_classes, num_anchors) if head == "yolov8" else (num_anchors, 5 + num_classes)
+        most = num_anchors * num_classes if multi_label else num_anchors
+        self._out = np.zeros(min(max_det, most), DETECTION)  # no more can come out
+        self._out_c = ffi.from_buffer("ifs_detection[]", self._out, require_writable=True)
+        self._count = ffi.new("int32_t *")
+        self._stats = ffi.new("ifs_detect_stats *")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the output of one picture."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type of the output."""
+        return self._dtype
+
+    def __call__(
+        self, output: npt.NDArray[Any] | int, geometry: HasGeometry
+    ) -> tuple[npt.NDArray[np.void], DetectStats]:
+        """The boxes in one picture's output, best first.
+
+        Args:
+            output: An array of `shape` (or `(1, *shape)`) and `dtype`, in C order; or the address of its first element.
+            geometry: How the picture came to the network.
+
+        Returns:
+            A fresh array of `DETECTION` in pixels of the picture, clipped to it, and what became of the candidates.
+
+        Raises:
+            ClosedError, ShapeError, DTypeError, InputError.
+        """
+        handle = self._c
+        if handle is None:
+            raise ClosedError("the detector was closed; make a new one")
+        if isinstance(output, np.ndarray):
+            if output.dtype != self._dtype:
+                raise DTypeError(f"the output is {output.dtype}, the detector was made for {self._dtype}")
+            if output.shape not in (self._shape, (1, *self._shape)):
+                raise ShapeError(f"the output has shape {output.shape}, the detector was made for {self._shape}")
+            if not output.flags.c_contiguous:
+                raise InputError("the output is not in C order; pass np.ascontiguousarray(output)")
+            first = ffi.from_buffer(output)
+        else:
+            first = ffi.cast("void *", output)
+        count, stats = self._count, self._stats
+        status = lib.ifs_detector_run(handle, first, geometry._c, self._out_c, count, stats)
+        if status:
+            check(status)
+        return self._out[: count[0]].copy(), DetectStats(
+            stats.candidates, stats.dropped_candidates, stats.kept, stats.dropped_detections
+        )
+
+    def close(self) -> None:
+        """Frees the native memory. More than once is fine."""
+        handle, self._c = self._c, None
+        if handle is not None:
+            ffi.release(handle)
+
+    def __enter__(self) -> Detector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _set_int32(params: Any, name: str, value: int) -> None:
+    try:
+        setattr(params, name, value)
+    except OverflowError:
+        raise InputError(f"{name} is {value}; it must fit 32 bits") from None
+
+
+def nms(
+    boxes: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    class_ids: npt.ArrayLike | None = None,
+    *,
+    iou: float = 0.45,
+    max_det: int | None = None,
+) -> npt.NDArray[np.int64]:
+    """Exact greedy NMS: the indices of the boxes that stay, best first, equal scores by index.
+
+    Args:
+        boxes: `[n, 4]` of x1, y1, x2, y2; used as float32. A box of no area stays, and suppresses none.
+        scores: `[n]`; used as float32.
+        class_ids: `[n]` integers; only boxes of one class suppress one another. None: all are of one.
+        iou: A box goes when its intersection over union with a better one that stays is above it, evaluated in float32
+            as `inter > iou * (area_a + area_b - inter)`.
+        max_det: At most so many indices; None for all.
+
+    Raises:
+        ShapeError: The numbers of boxes, scores and classes differ.
+        DTypeError: `class_ids` are not integers that fit 32 bits.
+        InputError: A box or score is not finite, or `iou` not within 0 to 1.
+    """
+    boxes = np.ascontiguousarray(boxes, np.float32)
+    scores = np.ascontiguousarray(scores, np.float32)
+    n = len(scores) if scores.ndim == 1 else -1
+    if boxes.shape != (n, 4) and not (n == 0 and boxes.size == 0):
+        raise ShapeError(f"boxes have shape {boxes.shape} and scores {scores.shape}; they must be (n, 4) and (n,)")
+    classes: Any = ffi.NULL
+    if class_ids is not None:
+        ids = np.asarray(class_ids)
+        if ids.shape != (n,):
+            raise ShapeError(f"class_ids have shape {ids.shape}, but there are {n} boxes")
+        if ids.dtype != np.int32:
+            if n and (ids.dtype.kind not in "iu" or ids.max() > 2**31 - 1 or ids.min() < -(2**31)):
+                raise DTypeError(f"class_ids are {ids.dtype}; they must be integers that fit 32 bits")
+            ids = ids.astype(np.int32)
+        classes = ffi.from_buffer("int32_t[]", np.ascontiguousarray(ids))
+    if max_det is not None and max_det < 0:
+        raise InputError(f"max_det is {max_det}; it must be 0 or more, or None for all")
+    keep = np.empty(n, np.int64)
+    count = ffi.new("int64_t *")
+    check(
+        lib.ifs_nms(
+            ffi.from_buffer("float[]", boxes),
+            ffi.from_buffer("float[]", scores),
+            classes,
+            n,
+            iou,
+            ffi.from_buffer("int64_t[]", keep, require_writable=True),
+            count,
+        )
+    )
+    kept = count[0] if max_det is None else min(count[0], max_det)
+    return keep[:kept].copy()

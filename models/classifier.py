@@ -1,0 +1,158 @@
+"""Image classifiers: pictures in, the best classes out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from ..errors import ConfigError
+from ..ops import Geometry, PixelTransform, topk
+from .results import Classifications
+from .vision import VisionModel, square
+
+if TYPE_CHECKING:
+    from ..infer import Infer
+
+__all__ = ["PRESETS", "Classifier"]
+
+#: How the common families of ImageNet models want their pixels: y = (x * scale - mean) / std.
+PRESETS: dict[str, dict[str, Any]] = {
+    # torchvision, timm's default, most of the ONNX model zoo
+    "imagenet": {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "input_order": "rgb"},
+    # Caffe: SqueezeNet, the first GoogLeNet and VGG, MobileNet of the Caffe zoo
+    "caffe": {"scale": 1.0, "mean": (104.0, 117.0, 123.0), "std": (1.0, 1.0, 1.0), "input_order": "bgr"},
+    # TensorFlow's Inception and MobileNet: -1 to 1
+    "inception": {"scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "input_order": "rgb"},
+    # 0 to 1, such as Ultralytics' classifiers
+    "unit": {"scale": 1 / 255, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0), "input_order": "rgb"},
+}
+
+Triple = tuple[float, float, float]
+
+
+class ClassifierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the classifier's constructor takes; see there."""
+
+    preset: Literal["imagenet", "caffe", "inception", "unit"] = "imagenet"
+    resize: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    crop: int | tuple[int, int] | None = None
+    mean: Triple | None = None
+    std: Triple | None = None
+    scale: float | None = None
+    input_order: Literal["rgb", "bgr"] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=1)] = 5
+    softmax: bool | None = None
+
+
+class Classifier(VisionModel[Classifications]):
+    """A classifier: pictures in, `Classifications` out. The shorter side is resized, the centre cropped.
+
+    Args:
+        path: the model file, or an `Infer` that is loaded already.
+        backend, device, precision, max_batch, options: as `infersdk.load()` takes them.
+        names: class names, as a list or the path of a text file; None takes them from the model's metadata.
+        channel_order: of NumPy arrays given, `"bgr"` (OpenCV's), `"rgb"` or `"nv12"`.
+        preset: `"imagenet"`, `"caffe"`, `"inception"` or `"unit"`: the defaults of what follows (`PRESETS`).
+        resize: the shorter side is brought to this; None is 256 for a crop of 224, and in proportion for others.
+        crop: the network's input, a number or (width, height), for models that leave it open (224 then).
+        mean, std, scale: y = (x * scale - mean) / std, a number a channel in the order of the network's input.
+        input_order: the channels that the network wants, `"rgb"` or `"bgr"`.
+        top_k: how many classes a picture; fewer if the model has fewer.
+        softmax: whether scores become probabilities by softmax; None does so unless they are probabilities already
+            (none negative, the sum within 0.001 of 1).
+
+    Raises:
+        ConfigError, BackendError, ModelError: see `infersdk.errors`.
+    """
+
+    Settings = ClassifierSettings
+    fallback_size = 224
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Infer,
+        backend: str = "onnxruntime",
+        *,
+        device: str | None = None,
+        precision: str | None = None,
+        max_batch: int | None = None,
+        names: Sequence[str] | str | os.PathLike[str] | None = None,
+        channel_order: str = "bgr",
+        preset: str = "imagenet",
+        resize: int | None = None,
+        crop: int | tuple[int, int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        scale: float | None = None,
+        input_order: str | None = None,
+        top_k: int = 5,
+        softmax: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            path,
+            backend,
+            device=device,
+            precision=precision,
+            max_batch=max_batch,
+            names=names,
+            channel_order=channel_order,
+            settings={
+                "preset": preset,
+                "resize": resize,
+                "crop": crop,
+                "mean": mean,
+                "std": std,
+                "scale": scale,
+                "input_order": input_order,
+                "top_k": top_k,
+                "softmax": softmax,
+            },
+            options=options,
+        )
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        shorter = min(self.input_size)
+        self.resize = self.settings.resize or round(shorter * 256 / 224)
+        if self.resize < shorter:
+            raise ConfigError(f"resize={self.resize} is less than the crop of {self.input_size}; it must cover it")
+        self._output = self.infer.output_specs[0].name
+
+    def _asked_size(self) -> tuple[int, int] | None:
+        return square(self.settings.crop, "crop")
+
+    def _pixel_transform(self, dtype: str) -> PixelTransform:
+        settings, preset = self.settings, PRESETS[self.settings.preset]
+        scale = float(settings.scale if settings.scale is not None else preset["scale"])
+        mean, std = settings.mean or preset["mean"], settings.std or preset["std"]
+        order = settings.input_order or preset["input_order"]
+        if dtype == "uint8":  # the network normalises by itself
+            return PixelTransform(order=order, layout=self._layout, dtype=dtype, fill=0, scale=1.0)
+        if not scale > 0:
+            raise ConfigError(f"scale={scale} must be above 0")
+        return PixelTransform.normalize(mean, std, max_value=1 / scale, order=order, layout=self._layout, dtype=dtype)
+
+    def _make_geometry(self, size: tuple[int, int]) -> Geometry:
+        return Geometry.resize_crop(size, self.resize, self.input_size)
+
+    def _results(self, geometries: Sequence[Geometry]) -> list[Classifications]:
+        scores = self.infer.outputs[self._output].numpy()
+        scores = scores.reshape(scores.shape[0], -1)[: len(geometries)]  # (N, classes, 1, 1) is common
+        if scores.dtype not in (np.float32, np.float16):
+            raise self._unsupported(f"its output {self._output!r} is {scores.dtype}, not float32 or float16")
+        softmax = self.settings.softmax
+        results = []
+        for row in scores:
+            turn = softmax if softmax is not None else not _are_probabilities(row)
+            class_ids, best = topk(row, min(self.settings.top_k, row.size), softmax=turn)
+            results.append(Classifications(class_ids, best, self.names))
+        return results
+
+
+def _are_probabilities(row: np.ndarray[tuple[int], np.dtype[np.floating]]) -> bool:
+    return bool(row.min() >= 0 and abs(float(row.sum(dtype=np.float64)) - 1) < 1e-3)

@@ -1,0 +1,277 @@
+"""What all wrappers share: a model on a backend, pictures going in, and how long each stage took."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
+
+import numpy as np
+
+from ..config import convert
+from ..errors import ConfigError, InputError, UnsupportedModelError
+from ..infer import Infer
+from ..ops import Geometry, PixelTransform, as_image, preprocess_into
+from ..pictures import Picture, PictureSource, read_picture
+from ..registry import load
+from .names import class_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ..infer import TensorSpec
+    from ..tensor import Tensor
+
+__all__ = ["Timings", "VisionModel"]
+
+Result = TypeVar("Result")
+
+#: Pictures that go through together when nothing else limits the batch.
+DEFAULT_BATCH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds that the last call spent in each stage, over all its pictures."""
+
+    read: float
+    preprocess: float
+    infer: float
+    postprocess: float
+
+    @property
+    def total(self) -> float:
+        return self.read + self.preprocess + self.infer + self.postprocess
+
+
+class VisionModel(ABC, Generic[Result]):
+    """A model that takes pictures. A call takes one and gives one result, or a list and gives a list.
+
+    Attributes:
+        infer: the `Infer` underneath.
+        names: the class names by class_id.
+        input_size: (width, height) of the network's input.
+        timings: how long the stages of the last call took; zeros before the first.
+    """
+
+    #: A msgspec.Struct of the wrapper's own settings; a subclass sets it.
+    Settings: ClassVar[type[Any]]
+    #: The input size where the model leaves it open and nothing is said.
+    fallback_size: ClassVar[int] = 640
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Infer,
+        backend: str = "onnxruntime",
+        *,
+        device: str | None = None,
+        precision: str | None = None,
+        max_batch: int | None = None,
+        names: Sequence[str] | str | os.PathLike[str] | None = None,
+        channel_order: str = "bgr",
+        settings: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self.settings = convert(settings, self.Settings, f"{type(self).__name__} settings")
+        if channel_order not in ("bgr", "rgb", "nv12"):
+            raise ConfigError(f"channel_order {channel_order!r} is none of 'bgr', 'rgb', 'nv12'")
+        self.channel_order = channel_order
+        self._given_names = names
+        if isinstance(path, Infer):
+            if options:
+                raise ConfigError(f"options {sorted(options)} belong to load(); this Infer is loaded already")
+            self.infer = path
+        else:
+            self.infer = load(path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options))
+        try:
+            self._prepare()
+        except BaseException:
+            self.infer.close()
+            raise
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The wrapper that a table of a configuration describes; `options` are the backend's own."""
+        fields = dict(config)
+        options = fields.pop("options", {})
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"options is a table of the backend's own settings, not {options!r}")
+        path = fields.pop("path", None)
+        if not isinstance(path, str):
+            raise ConfigError(f"{cls.__name__}: path names the model file, and is {path!r}")
+        known = {
+            "backend",
+            "device",
+            "precision",
+            "max_batch",
+            "names",
+            "channel_order",
+            *cls.Settings.__struct_fields__,
+        }
+        if unknown := sorted(set(fields) - known):
+            raise ConfigError(
+                f"{cls.__name__}: no setting {unknown[0]!r}; there are {', '.join(sorted(known))}; "
+                "what belongs to the backend goes under options"
+            )
+        return cls(path, **fields, **options)
+
+    # ---- what a wrapper fills in ----
+
+    def _prepare(self) -> None:
+        """Checks that the model is one for this wrapper, and makes what its calls reuse."""
+        inputs = self.infer.input_specs
+        if len(inputs) != 1:
+            raise self._unsupported(f"it has {len(inputs)} inputs, not one for pictures")
+        self._spec = inputs[0]
+        self.input_size = self._input_size(self._spec)
+        self.names = class_names(self._given_names, self.infer.metadata)
+        self._batched = not isinstance(self._spec.shape[0], int)
+        self._limit = (self.infer.max_batch or DEFAULT_BATCH) if self._batched else int(self._spec.shape[0] or 1)
+        self._transform = self._pixel_transform(np.dtype(self._spec.dtype).name)
+        # One geometry for a size: video frames and cameras repeat it.
+        self._geometry = lru_cache(maxsize=64)(self._make_geometry)
+        self.timings = Timings(0.0, 0.0, 0.0, 0.0)
+
+    @abstractmethod
+    def _pixel_transform(self, dtype: str) -> PixelTransform:
+        """What the network wants of each pixel."""
+
+    @abstractmethod
+    def _make_geometry(self, size: tuple[int, int]) -> Geometry:
+        """How a picture of (width, height) comes onto the network's canvas."""
+
+    @abstractmethod
+    def _results(self, geometries: Sequence[Geometry]) -> list[Result]:
+        """The results of the batch that has just run, one a geometry."""
+
+    # ---- calls ----
+
+    @overload
+    def __call__(self, pictures: list[Any] | tuple[PictureSource | Picture, ...]) -> list[Result]: ...
+    @overload
+    def __call__(self, pictures: PictureSource | Picture) -> Result: ...
+    def __call__(self, pictures: PictureSource | Picture | Sequence[PictureSource | Picture]) -> Result | list[Result]:
+        """Takes a picture (path, bytes, PIL image or uint8 array) or a list of them.
+
+        Raises:
+            ImageError: a picture cannot be read; nothing was run for any of its batch.
+            InferenceError: the runtime failed.
+        """
+        if isinstance(pictures, (list, tuple)) and not isinstance(pictures, Picture):
+            return self._many(pictures)
+        return self._many([pictures])[0]  # type: ignore[list-item]
+
+    def stream(self, pictures: Iterable[PictureSource | Picture]) -> Iterator[Result]:
+        """The results of any number of pictures, in order, a batch at a time; reads no further than it must."""
+        batch: list[PictureSource | Picture] = []
+        for picture in pictures:
+            batch.append(picture)
+            if len(batch) == self._limit:
+                yield from self._many(batch)
+                batch = []
+        if batch:
+            yield from self._many(batch)
+
+    def _many(self, sources: Sequence[PictureSource | Picture]) -> list[Result]:
+        results: list[Result] = []
+        spent = [0.0, 0.0, 0.0, 0.0]
+        for first in range(0, len(sources), self._limit):
+            marks = [perf_counter()]
+            pictures = [read_picture(s, channel_order=self.channel_order) for s in sources[first : first + self._limit]]
+            marks.append(perf_counter())
+            geometries = self._fill(pictures)
+            marks.append(perf_counter())
+            self.infer.forward()
+            marks.append(perf_counter())
+            results += self._results(geometries)
+            marks.append(perf_counter())
+            spent = [s + after - before for s, before, after in zip(spent, marks, marks[1:], strict=False)]
+        self.timings = Timings(*spent)
+        return results
+
+    def _fill(self, pictures: Sequence[Picture]) -> list[Geometry]:
+        """Preprocesses straight into the rows of the bound input."""
+        width, height = self.input_size
+        tensor: Tensor = self.infer.inputs[self._spec.name]
+        rows = len(pictures) if self._batched else self._limit
+        tensor.resize((rows, *self._canvas_shape(width, height)))
+        at = tensor.host_ptr(read=False, write=True)
+        row = tensor.nbytes // rows
+        geometries = []
+        for i, picture in enumerate(pictures):
+            geometry = self._geometry(picture.size)
+            preprocess_into(as_image(picture.pixels, picture.format), geometry, self._transform, at + i * row, row)  # type: ignore[arg-type]
+            geometries.append(geometry)
+        return geometries
+
+    # ---- shared machinery ----
+
+    def _input_size(self, spec: TensorSpec) -> tuple[int, int]:
+        """(width, height) out of an input of NCHW or NHWC with three channels."""
+        if len(spec.shape) != 4:
+            raise self._unsupported(f"its input {spec} has not the four dimensions of a batch of pictures")
+        if spec.dtype not in (np.float32, np.float16, np.uint8):
+            raise self._unsupported(f"its input {spec} takes neither float32, float16 nor uint8")
+        _, channels, height, width = spec.shape
+        self._layout: Literal["chw", "hwc"] = "chw"
+        if channels != 3 and spec.shape[3] == 3:
+            _, height, width, channels = spec.shape
+            self._layout = "hwc"
+        if isinstance(channels, int) and channels != 3:
+            raise self._unsupported(f"its input {spec} has {channels} channels, not 3")
+        asked = self._asked_size()
+        sides = []
+        for side, wanted in zip((width, height), asked or (None, None), strict=True):
+            if isinstance(side, int) and wanted not in (None, side):
+                raise ConfigError(
+                    f"the input of {self.infer.model.name} is {width} x {height}; it cannot be set to {asked}"
+                )
+            sides.append(side if isinstance(side, int) else wanted or self.fallback_size)
+        return sides[0], sides[1]
+
+    def _asked_size(self) -> tuple[int, int] | None:
+        """The input size that was asked for, for models that leave it open."""
+        return None
+
+    def _canvas_shape(self, width: int, height: int) -> tuple[int, int, int]:
+        return (3, height, width) if self._layout == "chw" else (height, width, 3)
+
+    def _unsupported(self, why: str) -> UnsupportedModelError:
+        return UnsupportedModelError(f"{self.infer.model.name} is no model for {type(self).__name__}: {why}")
+
+    def clone(self) -> Self:
+        """A second wrapper for another thread, over the same weights or engine."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin.infer = self.infer.clone()
+        twin._prepare()
+        return twin
+
+    def close(self) -> None:
+        """Frees the model."""
+        self.infer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        width, height = self.input_size
+        place = f"{self.infer.backend} on {self.infer.device}"
+        return f"<{type(self).__name__} {self.infer.model.name}, {width} x {height}, {place}>"
+
+
+def square(size: int | Sequence[int] | None, what: str) -> tuple[int, int] | None:
+    """`640` or `(640, 384)` as (width, height)."""
+    if size is None:
+        return None
+    width, height = (size, size) if isinstance(size, int) else size
+    if width < 1 or height < 1:
+        raise InputError(f"{what} is a number of pixels or (width, height), not {size!r}")
+    return width, height

@@ -1,0 +1,263 @@
+"""The YOLO family: YOLOv5, YOLOv8 (and YOLO11), YOLOX. They differ in their heads and framing, and in nothing else."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+
+from ..errors import ConfigError, UnsupportedModelError
+from ..infer import Infer
+from ..ops import Detector, Geometry, PixelTransform
+from ..registry import load
+from .results import Detections
+from .vision import VisionModel, square
+
+if TYPE_CHECKING:
+    from ..infer import TensorSpec
+
+__all__ = ["YOLOX", "YOLOv5", "YOLOv8", "detector"]
+
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class DetectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a detector's constructor takes; see there."""
+
+    conf: Fraction = 0.25
+    iou: Fraction = 0.45
+    max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
+    max_candidates: Annotated[int, msgspec.Meta(ge=0)] = 30_000
+    multi_label: bool = False
+    class_agnostic: bool = False
+    size: int | tuple[int, int] | None = None
+
+
+class YOLO(VisionModel[Detections]):
+    """A detector: pictures in, `Detections` out.
+
+    Args:
+        path: the model file, or an `Infer` that is loaded already.
+        backend, device, precision, max_batch, options: as `infersdk.load()` takes them.
+        names: class names, as a list or the path of a text file; None takes them from the model's metadata.
+        channel_order: of NumPy arrays, `"bgr"` (OpenCV's), `"rgb"` or `"nv12"`.
+        conf: the score (and objectness) a box must exceed, 0 to 1.
+        iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
+        max_det: at most so many boxes a picture; what is left out is counted in `Detections.stats`.
+        max_candidates: at most so many, the best, go into NMS; 0 is all.
+        multi_label: a box may count for several classes.
+        class_agnostic: boxes of different classes suppress one another.
+        size: the input size, a number or (width, height), for models that leave it open.
+
+    Raises:
+        ConfigError, BackendError, ModelError: see `infersdk.errors`.
+    """
+
+    Settings = DetectorSettings
+    head: ClassVar[str]
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Infer,
+        backend: str = "onnxruntime",
+        *,
+        device: str | None = None,
+        precision: str | None = None,
+        max_batch: int | None = None,
+        names: Sequence[str] | str | os.PathLike[str] | None = None,
+        channel_order: str = "bgr",
+        conf: float = 0.25,
+        iou: float = 0.45,
+        max_det: int = 300,
+        max_candidates: int = 30_000,
+        multi_label: bool = False,
+        class_agnostic: bool = False,
+        size: int | tuple[int, int] | None = None,
+        **options: Any,
+    ) -> None:
+        # A subclass may have settings of its own beyond those named here.
+        own = {key: options.pop(key) for key in self.Settings.__struct_fields__ if key in options}
+        super().__init__(
+            path,
+            backend,
+            device=device,
+            precision=precision,
+            max_batch=max_batch,
+            names=names,
+            channel_order=channel_order,
+            settings={
+                **own,
+                "conf": conf,
+                "iou": iou,
+                "max_det": max_det,
+                "max_candidates": max_candidates,
+                "multi_label": multi_label,
+                "class_agnostic": class_agnostic,
+                "size": size,
+            },
+            options=options,
+        )
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._output = self._find_output()
+        self._decoder: Detector | None = None
+
+    def _asked_size(self) -> tuple[int, int] | None:
+        return square(self.settings.size, "size")
+
+    def _pixel_transform(self, dtype: str) -> PixelTransform:
+        scale = 1.0 if dtype == "uint8" else 1 / 255
+        return PixelTransform(order="rgb", layout=self._layout, dtype=dtype, fill=114, scale=scale)
+
+    def _make_geometry(self, size: tuple[int, int]) -> Geometry:
+        return Geometry.letterbox(size, self.input_size)
+
+    def _find_output(self) -> str:
+        """The output that holds all boxes: the first of three dimensions. Exporters may add raw feature maps to it."""
+        for spec in self.infer.output_specs:
+            if len(spec.shape) == 3:
+                self._check_head(spec)
+                return spec.name
+        found = "; ".join(map(str, self.infer.output_specs))
+        raise self._unsupported(f"no output has the three dimensions (batch, boxes, values): {found}")
+
+    def _check_head(self, spec: TensorSpec) -> None:
+        """Raises UnsupportedModelError when the output can be seen to be another head's."""
+        _, rows, columns = spec.shape
+        if columns == 6 and isinstance(rows, int):
+            raise self._unsupported(f"its output {spec} has NMS built in; export it without")
+        if isinstance(rows, int) and isinstance(columns, int) and columns > rows:
+            raise self._unsupported(f"its output {spec} is channel-first, as YOLOv8 writes it; use models.YOLOv8")
+
+    def _dimensions(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """(anchors, classes) of an output."""
+        return shape[1], shape[2] - 5
+
+    def _strides(self, anchors: int) -> tuple[int, ...]:
+        """The strides of the grids, where the head is raw."""
+        return ()
+
+    def _make_decoder(self, shape: tuple[int, ...], dtype: str) -> Detector:
+        anchors, classes = self._dimensions(shape)
+        if anchors < 1 or classes < 1:
+            raise self._unsupported(f"its output has shape {shape}, which leaves {classes} classes")
+        settings = self.settings
+        return Detector(
+            self.head,
+            classes,
+            anchors,
+            conf=settings.conf,
+            iou=settings.iou,
+            max_det=settings.max_det,
+            max_candidates=settings.max_candidates,
+            multi_label=settings.multi_label,
+            class_agnostic=settings.class_agnostic,
+            strides=self._strides(anchors),
+            dtype=dtype,
+        )
+
+    def _results(self, geometries: Sequence[Geometry]) -> list[Detections]:
+        tensor = self.infer.outputs[self._output]
+        if self._decoder is None:
+            if tensor.dtype.name not in ("float32", "float16"):
+                raise self._unsupported(f"its output {self._output!r} is {tensor.dtype}, not float32 or float16")
+            self._decoder = self._make_decoder(tensor.shape, tensor.dtype.name)
+        at = tensor.host_ptr()
+        row = tensor.nbytes // tensor.shape[0]
+        results = []
+        for i, geometry in enumerate(geometries):
+            boxes, stats = self._decoder(at + i * row, geometry)
+            results.append(Detections(boxes, self.names, geometry.source, stats))
+        return results
+
+
+class YOLOv5(YOLO):
+    __doc__ = f"""YOLOv5 (also v6.x, v7 exports of the same layout): output [batch, anchors, 5 + classes].
+    {YOLO.__doc__}"""
+    head = "yolov5"
+
+
+class YOLOv8(YOLO):
+    __doc__ = f"""YOLOv8 and YOLO11: output [batch, 4 + classes, anchors], without objectness.
+    {YOLO.__doc__}"""
+    head = "yolov8"
+
+    def _check_head(self, spec: TensorSpec) -> None:
+        _, rows, columns = spec.shape
+        if columns == 6 and isinstance(rows, int):
+            raise self._unsupported(f"its output {spec} has NMS built in; export it without")
+        if isinstance(rows, int) and isinstance(columns, int) and rows > columns:
+            raise self._unsupported(f"its output {spec} is anchor-first, as YOLOv5 writes it; use models.YOLOv5")
+
+    def _dimensions(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        return shape[2], shape[1] - 4
+
+
+class YOLOXSettings(DetectorSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What YOLOX takes beyond the others."""
+
+    legacy: bool = False
+
+
+class YOLOX(YOLO):
+    __doc__ = f"""YOLOX: output [batch, anchors, 5 + classes] with a raw box; pictures in BGR, 0 to 255, top left.
+
+    `legacy=True` is for weights of the project's first release (0.1.0), which want RGB with ImageNet's mean and
+    standard deviation instead; YOLOX's own tools call it so too.
+    {YOLO.__doc__}"""
+    Settings = YOLOXSettings
+    head = "yolox"
+    fallback_size = 416
+
+    def _pixel_transform(self, dtype: str) -> PixelTransform:
+        if self.settings.legacy:
+            mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+            return PixelTransform.normalize(mean, std, order="rgb", layout=self._layout, dtype=dtype, fill=114)
+        return PixelTransform(order="bgr", layout=self._layout, dtype=dtype, fill=114, scale=1.0)
+
+    def _make_geometry(self, size: tuple[int, int]) -> Geometry:
+        # YOLOX's own preprocessing: one scale for both sides, rounded down, no centring.
+        ratio = min(self.input_size[0] / size[0], self.input_size[1] / size[1])
+        resized = max(int(size[0] * ratio), 1), max(int(size[1] * ratio), 1)
+        return Geometry.resize(size, self.input_size, resized)
+
+    def _strides(self, anchors: int) -> tuple[int, ...]:
+        width, height = self.input_size
+        for strides in ((8, 16, 32), (8, 16, 32, 64)):
+            if sum((width // s) * (height // s) for s in strides) == anchors:
+                return strides
+        raise UnsupportedModelError(
+            f"{self.infer.model.name} gives {anchors} boxes, but a YOLOX of {width} x {height} has one in each cell of "
+            "its grids of stride 8, 16 and 32"
+        )
+
+
+def detector(path: str | os.PathLike[str], type: str = "auto", **arguments: Any) -> YOLO:
+    """The wrapper of the YOLO family that fits a model.
+
+    Args:
+        path: the model file.
+        type: `"yolov5"`, `"yolov8"` or `"yolox"`; `"auto"` tells YOLOv5 from YOLOv8 by the output's layout. A YOLOX
+            looks like a YOLOv5 from outside, so it has to be named.
+        arguments: what the wrapper's constructor takes.
+    """
+    kinds: dict[str, builtins.type[YOLO]] = {kind.head: kind for kind in (YOLOv5, YOLOv8, YOLOX)}
+    if type != "auto" and type not in kinds:
+        raise ConfigError(f"type {type!r} is none of auto, {', '.join(kinds)}")
+    settings = (*YOLOXSettings.__struct_fields__, "names", "channel_order")
+    own = {key: arguments.pop(key) for key in settings if key in arguments}
+    infer = path if isinstance(path, Infer) else load(path, **arguments)
+    return (kinds[type] if type != "auto" else _kind_of(infer))(infer, **own)
+
+
+def _kind_of(infer: Infer) -> type[YOLO]:
+    """YOLOv8 has fewer values than boxes along its second axis, YOLOv5 the other way round."""
+    for spec in infer.output_specs:
+        if len(spec.shape) == 3:
+            _, rows, columns = spec.shape
+            return YOLOv8 if isinstance(rows, int) and isinstance(columns, int) and rows < columns else YOLOv5
+    return YOLOv5  # whose check says what is wrong

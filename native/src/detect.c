@@ -1,0 +1,320 @@
+/*
+ * detect.c - from a network's output to the boxes of a picture.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Three steps: the scan finds the candidates (a key each: score, then anchor * num_classes + class), the sort puts the
+ * best first and cuts them to max_candidates, NMS chooses among them. Boxes are decoded twice, once to see that they
+ * are finite and once, in order, for NMS: that is cheaper than to carry them through the sort.
+ *
+ * An anchor whose best class ties takes the lowest one. With a single label, scores that are not finite do not take
+ * part in the choice. A box of zero or negative size is a candidate: it overlaps nothing, and so neither suppresses nor
+ * is suppressed; it comes out with its edges in order.
+ */
+#include "detect_scan.h"
+#include "nms.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ifs_detector {
+    ifs_detect_params params;
+    float *row;         /* [5 + classes] an anchor's numbers as float32, where they do not lie so in the output */
+    uint16_t *halves;   /* [classes] */
+    int32_t *class_ids; /* [classes + slack] what products_above found */
+    float *scores;      /* [classes + slack] */
+    uint64_t *keys;     /* [keys_size] candidates */
+    size_t keys_size, num_keys;
+    uint64_t *scratch; /* [scratch_size] for their sort */
+    size_t scratch_size;
+    ifs__nms nms;
+};
+
+/* ---- parameters ---- */
+
+static ifs_status check_range(const char *name, int64_t value, int64_t low, int64_t high) {
+    if (value >= low && value <= high)
+        return IFS_OK;
+    return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s is %lld; it is a number from %lld to %lld", name, (long long)value,
+                     (long long)low, (long long)high);
+}
+
+static ifs_status check_threshold(const char *name, float value) {
+    if (value >= 0 && value <= 1)
+        return IFS_OK;
+    return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s is %g; it is a number from 0 to 1", name, (double)value);
+}
+
+static ifs_status check_params(const ifs_detect_params *p) {
+    IFS__TRY(check_range("head", p->head, IFS_HEAD_YOLOV5, IFS_HEAD_YOLOX));
+    if (p->dtype != IFS_FLOAT32 && p->dtype != IFS_FLOAT16)
+        return ifs__fail(IFS_ERR_DTYPE, "dtype is %d; a head's output is IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)",
+                         (int)p->dtype, IFS_FLOAT32, IFS_FLOAT16);
+    IFS__TRY(check_range("num_classes", p->num_classes, 1, INT32_MAX));
+    IFS__TRY(check_range("num_anchors", p->num_anchors, 1, INT32_MAX));
+    if ((int64_t)p->num_anchors * ((int64_t)p->num_classes + 5) > INT32_MAX)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "an output of %d anchors and %d classes has more than %d elements",
+                         (int)p->num_anchors, (int)p->num_classes, INT32_MAX);
+    IFS__TRY(check_range("multi_label", p->multi_label, 0, 1));
+    IFS__TRY(check_range("class_agnostic", p->class_agnostic, 0, 1));
+    IFS__TRY(check_range("max_candidates", p->max_candidates, 0, INT32_MAX));
+    IFS__TRY(check_range("max_detections", p->max_detections, 1, INT32_MAX));
+    IFS__TRY(check_threshold("conf_threshold", p->conf_threshold));
+    IFS__TRY(check_threshold("iou_threshold", p->iou_threshold));
+    bool grids = p->head == IFS_HEAD_YOLOX;
+    if (grids ? p->num_strides < 1 || p->num_strides > IFS_MAX_STRIDES : p->num_strides != 0)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "num_strides is %d; it is 1 to %d for YOLOX and 0 for other heads",
+                         (int)p->num_strides, IFS_MAX_STRIDES);
+    for (int i = 0; i < p->num_strides; i++)
+        IFS__TRY(check_range("a stride", p->strides[i], 1, 1 << 16));
+    return IFS_OK;
+}
+
+ifs_status ifs_detector_create(const ifs_detect_params *params, ifs_detector **out) {
+    if (!params || !out)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a detector needs parameters and a place for its handle");
+    IFS__TRY(check_params(params));
+    ifs_detector *d = calloc(1, sizeof *d);
+    if (d) {
+        size_t classes = (size_t)params->num_classes;
+        d->params = *params;
+        d->row = malloc((classes + 5) * sizeof *d->row);
+        d->halves = malloc(classes * sizeof *d->halves);
+        d->class_ids = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->class_ids);
+        d->scores = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->scores);
+    }
+    if (!d || !d->row || !d->halves || !d->class_ids || !d->scores) {
+        ifs_detector_destroy(d);
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for a detector of %d classes", (int)params->num_classes);
+    }
+    *out = d;
+    return IFS_OK;
+}
+
+void ifs_detector_destroy(ifs_detector *detector) {
+    if (!detector)
+        return;
+    free(detector->row);
+    free(detector->halves);
+    free(detector->class_ids);
+    free(detector->scores);
+    free(detector->keys);
+    free(detector->scratch);
+    ifs__nms_release(&detector->nms);
+    free(detector);
+}
+
+/* ---- one output, and where an anchor's numbers lie in it ---- */
+
+typedef struct view {
+    const ifs_detect_params *params;
+    const void *output;
+    size_t row_length;                    /* elements from a row to the next */
+    int32_t first_cell[IFS_MAX_STRIDES];  /* YOLOX: the anchor that a grid begins with */
+    int32_t grid_width[IFS_MAX_STRIDES];
+} view;
+
+static inline float element(const view *v, size_t i) {
+    return v->params->dtype == IFS_FLOAT16 ? ifs__half_to_float(((const uint16_t *)v->output)[i])
+                                           : ((const float *)v->output)[i];
+}
+
+static ifs_status view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry, view *out) {
+    *out =
+        (view){p, output, p->head == IFS_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes, {0}, {0}};
+    if (p->num_strides && (geometry->canvas_width < 1 || geometry->canvas_height < 1))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "the geometry's canvas is %d x %d pixels; make it by ifs_geometry_...",
+                         (int)geometry->canvas_width, (int)geometry->canvas_height);
+    int64_t cells = 0;
+    for (int i = 0; i < p->num_strides; i++) {
+        out->first_cell[i] = (int32_t)(cells < p->num_anchors ? cells : p->num_anchors);
+        out->grid_width[i] = geometry->canvas_width / p->strides[i];
+        cells += (int64_t)out->grid_width[i] * (geometry->canvas_height / p->strides[i]);
+    }
+    if (p->num_strides && cells != p->num_anchors)
+        return ifs__fail(IFS_ERR_SHAPE, "the grids of a %d x %d canvas have %lld cells, but the head has %d anchors",
+                         (int)geometry->canvas_width, (int)geometry->canvas_height, (long long)cells,
+                         (int)p->num_anchors);
+    return IFS_OK;
+}
+
+static ifs__box decode(const view *v, int32_t anchor) {
+    size_t first = (size_t)anchor, step = v->row_length;
+    if (v->params->head != IFS_HEAD_YOLOV8) {
+        first *= v->row_length;
+        step = 1;
+    }
+    float x = element(v, first), y = element(v, first + step);
+    float w = element(v, first + 2 * step), h = element(v, first + 3 * step);
+    if (v->params->head != IFS_HEAD_YOLOX)
+        return ifs__box_of_center(x, y, w, h);
+    int level = v->params->num_strides - 1;
+    while (anchor < v->first_cell[level])
+        level--;
+    int32_t cell = anchor - v->first_cell[level], width = v->grid_width[level];
+    return ifs__box_of_cell(x, y, w, h, cell % width, cell / width, v->params->strides[level]);
+}
+
+/* ---- the scan ---- */
+
+static inline void add_candidate(ifs_detector *d, float score, int32_t anchor, int32_t class_id) {
+    uint32_t payload = (uint32_t)anchor * (uint32_t)d->params.num_classes + (uint32_t)class_id;
+    d->keys[d->num_keys++] = (uint64_t)ifs__key_of_score(score) << 32 | payload;
+}
+
+/* The candidates of one anchor, whose objectness (1 where the head has none) is above the threshold. */
+static ifs_status scan_anchor(ifs_detector *d, const view *v, const ifs__scan *scan, int32_t anchor,
+                              const float *classes, float objectness) {
+    size_t num_classes = (size_t)d->params.num_classes;
+    float threshold = d->params.conf_threshold;
+    if (d->params.multi_label) {
+        size_t n = scan->products_above(classes, num_classes, objectness, threshold, d->class_ids, d->scores);
+        if (n == 0 || !ifs__box_finite(decode(v, anchor)))
+            return IFS_OK;
+        IFS__TRY(ifs__grow((void **)&d->keys, &d->keys_size, d->num_keys + n, d->num_keys, sizeof *d->keys));
+        for (size_t i = 0; i < n; i++)
+            add_candidate(d, d->scores[i], anchor, d->class_ids[i]);
+        return IFS_OK;
+    }
+    float best = scan->best_product(classes, num_classes, objectness);
+    if (!(best > threshold))
+        return IFS_OK;
+    if (!ifs__finite(best)) {
+        best = -INFINITY;
+        for (size_t i = 0; i < num_classes; i++)
+            if (ifs__finite(classes[i] * objectness))
+                best = ifs__max(classes[i] * objectness, best);
+        if (!(best > threshold))
+            return IFS_OK;
+    }
+    if (!ifs__box_finite(decode(v, anchor)))
+        return IFS_OK;
+    IFS__TRY(ifs__grow((void **)&d->keys, &d->keys_size, d->num_keys + 1, d->num_keys, sizeof *d->keys));
+    add_candidate(d, best, anchor, (int32_t)scan->find_product(classes, num_classes, objectness, best));
+    return IFS_OK;
+}
+
+#define ROWS 1024 /* scanned for objectness before their classes are looked at, so that both find them in the cache */
+
+static ifs_status scan_rows(ifs_detector *d, const view *v, const ifs__scan *scan) {
+    size_t num_anchors = (size_t)d->params.num_anchors, length = v->row_length;
+    float threshold = d->params.conf_threshold;
+    int32_t hits[ROWS + IFS__SCAN_SLACK];
+    for (size_t start = 0; start < num_anchors; start += ROWS) {
+        size_t rows = num_anchors - start < ROWS ? num_anchors - start : ROWS;
+        if (d->params.dtype == IFS_FLOAT32) {
+            const float *first = (const float *)v->output + start * length;
+            size_t n = scan->objectness(first + 4, length, rows, threshold, hits);
+            for (size_t i = 0; i < n; i++) {
+                const float *row = first + (size_t)hits[i] * length;
+                IFS__TRY(scan_anchor(d, v, scan, (int32_t)start + hits[i], row + 5, row[4]));
+            }
+        } else {
+            const uint16_t *first = (const uint16_t *)v->output + start * length;
+            size_t n = scan->objectness_half(first + 4, length, rows, threshold, hits);
+            for (size_t i = 0; i < n; i++) {
+                ifs__halves_to_floats(first + (size_t)hits[i] * length + 4, d->row, length - 4);
+                IFS__TRY(scan_anchor(d, v, scan, (int32_t)start + hits[i], d->row + 1, d->row[0]));
+            }
+        }
+    }
+    return IFS_OK;
+}
+
+/* The scores of one anchor of YOLOv8, a row apart in the output, into d->row. */
+static void take_column(ifs_detector *d, const view *v, size_t first) {
+    size_t num_classes = (size_t)d->params.num_classes;
+    if (d->params.dtype == IFS_FLOAT32) {
+        const float *from = (const float *)v->output + first;
+        for (size_t c = 0; c < num_classes; c++)
+            d->row[c] = from[c * v->row_length];
+        return;
+    }
+    const uint16_t *from = (const uint16_t *)v->output + first;
+    for (size_t c = 0; c < num_classes; c++)
+        d->halves[c] = from[c * v->row_length];
+    ifs__halves_to_floats(d->halves, d->row, num_classes);
+}
+
+static ifs_status scan_columns(ifs_detector *d, const view *v, const ifs__scan *scan) {
+    size_t num_anchors = (size_t)d->params.num_anchors, num_classes = (size_t)d->params.num_classes;
+    float threshold = d->params.conf_threshold;
+    for (size_t start = 0; start < num_anchors; start += IFS__COLUMNS) {
+        size_t width = num_anchors - start < IFS__COLUMNS ? num_anchors - start : IFS__COLUMNS;
+        size_t first = 4 * num_anchors + start;
+        uint64_t mask =
+            d->params.dtype == IFS_FLOAT32
+                ? scan->columns((const float *)v->output + first, num_anchors, num_classes, width, threshold)
+                : scan->columns_half((const uint16_t *)v->output + first, num_anchors, num_classes, width, threshold);
+        for (size_t i = 0; i < width; i++) {
+            if (!(mask >> i & 1))
+                continue;
+            take_column(d, v, first + i);
+            IFS__TRY(scan_anchor(d, v, scan, (int32_t)(start + i), d->row, 1.0f));
+        }
+    }
+    return IFS_OK;
+}
+
+/* ---- a run ---- */
+
+static ifs_status check_run(const ifs_detector *d, const void *output, const ifs_geometry *geometry,
+                            const ifs_detection *out, const int32_t *count) {
+    if (!d || !output || !geometry || !out || !count)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "a run needs a detector, an output, a geometry, and places for boxes and their count");
+    if (geometry->source_width < 1 || geometry->source_height < 1)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "the geometry's source is %d x %d pixels; make it by ifs_geometry_...",
+                         (int)geometry->source_width, (int)geometry->source_height);
+    for (int i = 0; i < 6; i++)
+        if (!isfinite(geometry->to_source[i]))
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the geometry's to_source[%d] is %g; it is finite", i,
+                             geometry->to_source[i]);
+    return IFS_OK;
+}
+
+ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const ifs_geometry *geometry,
+                            ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
+    IFS__TRY(check_run(detector, output, geometry, out, count));
+    ifs_detector *d = detector;
+    const ifs_detect_params *p = &d->params;
+    view v;
+    IFS__TRY(view_of(p, output, geometry, &v));
+
+    d->num_keys = 0;
+    IFS__TRY((p->head == IFS_HEAD_YOLOV8 ? scan_columns : scan_rows)(d, &v, ifs__scan_best()));
+
+    size_t n = d->num_keys;
+    IFS__TRY(ifs__grow((void **)&d->scratch, &d->scratch_size, n, 0, sizeof *d->scratch));
+    ifs__sort_keys(d->keys, d->scratch, n);
+    ifs_detect_stats found = {(int64_t)n, 0, 0, 0};
+    if (p->max_candidates && n > (size_t)p->max_candidates) {
+        n = (size_t)p->max_candidates;
+        found.dropped_candidates = found.candidates - p->max_candidates;
+    }
+
+    IFS__TRY(ifs__nms_reserve(&d->nms, n));
+    for (size_t rank = 0; rank < n; rank++) {
+        uint32_t payload = (uint32_t)d->keys[rank];
+        d->nms.boxes[rank] = decode(&v, (int32_t)(payload / (uint32_t)p->num_classes));
+        d->nms.class_ids[rank] = (int32_t)(payload % (uint32_t)p->num_classes);
+    }
+    IFS__TRY(ifs__nms_run(&d->nms, n, !p->class_agnostic && p->num_classes > 1, p->iou_threshold));
+
+    for (size_t rank = 0; rank < n; rank++) {
+        if (!d->nms.kept[rank] || found.kept++ >= p->max_detections)
+            continue;
+        ifs__box box = ifs__box_to_source(d->nms.boxes[rank], geometry->to_source, geometry->source_width,
+                                          geometry->source_height);
+        *out++ = (ifs_detection){
+            box.x1, box.y1, box.x2, box.y2, ifs__score_of_key((uint32_t)(d->keys[rank] >> 32)), d->nms.class_ids[rank]};
+    }
+    found.dropped_detections = found.kept > p->max_detections ? found.kept - p->max_detections : 0;
+    *count = (int32_t)(found.kept - found.dropped_detections);
+    if (stats)
+        *stats = found;
+    return IFS_OK;
+}

@@ -1,0 +1,83 @@
+/*
+ * detect_scan.c - the scans that look for candidates: the plain C reference and the choice of the variant.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "detect_scan.h"
+
+#include <math.h>
+
+static size_t objectness_none(const float *first, size_t row_length, size_t n, float threshold, int32_t *hits) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        if (first[i * row_length] > threshold)
+            hits[count++] = (int32_t)i;
+    return count;
+}
+
+static size_t objectness_half_none(const uint16_t *first, size_t row_length, size_t n, float threshold, int32_t *hits) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        if (ifs__half_to_float(first[i * row_length]) > threshold)
+            hits[count++] = (int32_t)i;
+    return count;
+}
+
+static float best_product_none(const float *classes, size_t n, float objectness) {
+    float best = -INFINITY;
+    for (size_t i = 0; i < n; i++)
+        best = ifs__max(classes[i] * objectness, best);
+    return best;
+}
+
+static size_t find_product_none(const float *classes, size_t n, float objectness, float product) {
+    size_t i = 0;
+    while (i + 1 < n && classes[i] * objectness != product)
+        i++;
+    return i;
+}
+
+static size_t products_above_none(const float *classes, size_t n, float objectness, float threshold, int32_t *class_ids,
+                                  float *products) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        float product = classes[i] * objectness;
+        if (product > threshold && ifs__finite(product)) {
+            class_ids[count] = (int32_t)i;
+            products[count++] = product;
+        }
+    }
+    return count;
+}
+
+static uint64_t columns_none(const float *first, size_t row_length, size_t num_rows, size_t width, float threshold) {
+    uint64_t mask = 0;
+    for (size_t row = 0; row < num_rows; row++)
+        for (size_t i = 0; i < width; i++)
+            mask |= (uint64_t)(first[row * row_length + i] > threshold) << i;
+    return mask;
+}
+
+static uint64_t columns_half_none(const uint16_t *first, size_t row_length, size_t num_rows, size_t width,
+                                  float threshold) {
+    uint64_t mask = 0;
+    for (size_t row = 0; row < num_rows; row++)
+        for (size_t i = 0; i < width; i++)
+            mask |= (uint64_t)(ifs__half_to_float(first[row * row_length + i]) > threshold) << i;
+    return mask;
+}
+
+static const ifs__scan scan_none = {
+    objectness_none,     objectness_half_none, best_product_none, find_product_none,
+    products_above_none, columns_none,         columns_half_none,
+};
+
+const ifs__scan *ifs__scan_best(void) {
+#if IFS__X86
+    if (ifs_simd() == IFS_SIMD_AVX512)
+        return &ifs__scan_avx512;
+    if (ifs_simd() == IFS_SIMD_AVX2)
+        return &ifs__scan_avx2;
+#endif
+    return &scan_none;
+}

@@ -1,0 +1,49 @@
+/*
+ * detect_scan.h - the scans that look for candidates, one set of functions a SIMD variant.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef IFS_DETECT_SCAN_H
+#define IFS_DETECT_SCAN_H
+
+#include "fmath.h"
+#include "internal.h"
+
+#define IFS__COLUMNS 64 /* anchors that `columns` looks at in one call */
+
+/*
+ * All thresholds are strict. NaN is above nothing; an infinity is above, and the caller leaves it out.
+ */
+typedef struct ifs__scan {
+    /* The indices i of `n` rows, `row_length` elements each, whose first element is above the threshold; their number.
+     */
+    size_t (*objectness)(const float *first, size_t row_length, size_t n, float threshold, int32_t *hits);
+    size_t (*objectness_half)(const uint16_t *first, size_t row_length, size_t n, float threshold, int32_t *hits);
+
+    /* The largest of classes[i] * objectness; -inf if all are NaN. */
+    float (*best_product)(const float *classes, size_t n, float objectness);
+
+    /* The first i with classes[i] * objectness == product, which there must be. */
+    size_t (*find_product)(const float *classes, size_t n, float objectness, float product);
+
+    /* All i with classes[i] * objectness above the threshold and finite, with their products; their number. */
+    size_t (*products_above)(const float *classes, size_t n, float objectness, float threshold, int32_t *class_ids,
+                             float *products);
+
+    /* Which of `width` <= 64 columns have an element above the threshold in `num_rows` rows, a bit a column. */
+    uint64_t (*columns)(const float *first, size_t row_length, size_t num_rows, size_t width, float threshold);
+    uint64_t (*columns_half)(const uint16_t *first, size_t row_length, size_t num_rows, size_t width, float threshold);
+} ifs__scan;
+
+#define IFS__SCAN_SLACK                                                                                                \
+    16 /* elements that `hits`, `class_ids` and `products` have beyond n: stores of whole vectors                      \
+        */
+
+#if IFS__X86
+extern const ifs__scan ifs__scan_avx2, ifs__scan_avx512;
+#endif
+
+/* The set of the variant in use. */
+const ifs__scan *ifs__scan_best(void);
+
+#endif

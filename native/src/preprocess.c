@@ -1,0 +1,472 @@
+/*
+ * preprocess.c - one pass from a picture to a network's input: checks, the plan of a call, and its loop over rows.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A call keeps its tables and rows in one block of scratch memory, about 20 bytes for each column of the canvas and 4
+ * for each of the source; it is freed before the call returns. A WARP of NV12, or of colour to gray, converts the rows
+ * that it reads first, into a block of that size.
+ */
+#include "preprocess.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- checks ---- */
+
+/* Bytes of a pixel as the picture holds it (of the Y plane), 0 for a number that is no format. */
+static int32_t pixel_size(int32_t format) {
+    switch (format) {
+    case IFS_PIXEL_BGR:
+    case IFS_PIXEL_RGB:
+        return 3;
+    case IFS_PIXEL_BGRA:
+    case IFS_PIXEL_RGBA:
+        return 4;
+    case IFS_PIXEL_GRAY:
+    case IFS_PIXEL_NV12:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static ifs_status check_plane(const char *name, const uint8_t *data, int64_t stride, int64_t row, int32_t rows) {
+    if (!data)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the picture's %s is NULL; it points to the first pixel", name);
+    if (stride < row)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "the stride of the picture's %s is %lld bytes, but a row has %lld; copy pictures that are "
+                         "mirrored or overlap themselves",
+                         name, (long long)stride, (long long)row);
+    if (stride > PTRDIFF_MAX / rows)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the picture's %s has %d rows of %lld bytes, more than memory holds",
+                         name, (int)rows, (long long)stride);
+    return IFS_OK;
+}
+
+ifs_status ifs__check_image(const ifs_image *image) {
+    if (!image)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "image is NULL");
+    const int32_t width = image->width, height = image->height, pixel = pixel_size(image->format);
+    if (!pixel)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "pixel format %d is none; there are IFS_PIXEL_BGR (%d) to IFS_PIXEL_NV12 (%d)",
+                         (int)image->format, IFS_PIXEL_BGR, IFS_PIXEL_NV12);
+    if (width < 1 || height < 1 || width > IFS__MAX_SIDE || height > IFS__MAX_SIDE)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the picture is %d x %d; each side must be 1 to %d pixels",
+                         (int)width, (int)height, IFS__MAX_SIDE);
+    IFS__TRY(check_plane("data", image->data, image->stride, (int64_t)width * pixel, height));
+    if (image->format == IFS_PIXEL_NV12) {
+        if (width % 2 || height % 2)
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "an NV12 picture of %d x %d; both sides must be even",
+                             (int)width, (int)height);
+        return check_plane("uv", image->uv, image->uv_stride, width, height / 2);
+    }
+    return IFS_OK;
+}
+
+static size_t element_size(int32_t dtype) {
+    return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : dtype == IFS_UINT8 ? 1 : 0;
+}
+
+ifs_status ifs__check_transform(const ifs_pixel_transform *t) {
+    if (!t)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "transform is NULL");
+    if (t->order < IFS_ORDER_RGB || t->order > IFS_ORDER_GRAY)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "channel order %d is none; there are RGB (0), BGR (1) and GRAY (2)",
+                         (int)t->order);
+    if (t->layout != IFS_LAYOUT_CHW && t->layout != IFS_LAYOUT_HWC)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "layout %d is none; there are CHW (0) and HWC (1)", (int)t->layout);
+    if (!element_size(t->dtype))
+        return ifs__fail(IFS_ERR_DTYPE,
+                         "a network's input can be FLOAT32 (%d), FLOAT16 (%d) or UINT8 (%d), not type %d", IFS_FLOAT32,
+                         IFS_FLOAT16, IFS_UINT8, (int)t->dtype);
+    const int channels = t->order == IFS_ORDER_GRAY ? 1 : 3;
+    for (int c = 0; c < channels; c++)
+        if (!isfinite(t->scale[c]) || !isfinite(t->bias[c]))
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "channel %d has scale %g and bias %g; both must be finite", c,
+                             (double)t->scale[c], (double)t->bias[c]);
+    return IFS_OK;
+}
+
+/* The bytes of a checked output. */
+static bool output_size(const ifs_geometry *g, const ifs_pixel_transform *t, size_t *out) {
+    const size_t channels = t->order == IFS_ORDER_GRAY ? 1 : 3;
+    size_t size = (size_t)g->canvas_width;
+    return !ifs__mul_overflows(size, (size_t)g->canvas_height, &size) &&
+           !ifs__mul_overflows(size, channels * element_size(t->dtype), out);
+}
+
+size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_transform *transform) {
+    size_t nbytes = 0;
+    if (ifs__check_geometry(geometry) != IFS_OK || ifs__check_transform(transform) != IFS_OK)
+        return 0;
+    return output_size(geometry, transform, &nbytes) ? nbytes : 0;
+}
+
+/* ---- arithmetic that is done once a call ---- */
+
+/* rintf of 0 to 2^22, inline: adding 1.5 2^23 leaves no bits behind the point. */
+static int16_t round_weight(float weight) { return (int16_t)((weight + 12582912.0F) - 12582912.0F); }
+
+ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge) {
+    float f = (float)((d + 0.5) * scale - 0.5);
+    int32_t index = (int32_t)f;
+    index -= (float)index > f; /* floor */
+    f -= (float)index;
+    if (edge && index < 0) {
+        index = 0;
+        f = 0;
+    } else if (edge && index >= source - 1) {
+        index = source - 1;
+        f = 0;
+    }
+    return (ifs__tap){index, {round_weight((1.0F - f) * 2048), round_weight(f * 2048)}};
+}
+
+static int64_t fixed32(double value) { return (int64_t)rint(value * 4294967296.0); }
+
+ifs__warp ifs__warp_of(const double m[6]) {
+    return (ifs__warp){
+        .origin = {fixed32(m[2] + 0.5 * m[0] + 0.5 * m[1] - 0.5), fixed32(m[5] + 0.5 * m[3] + 0.5 * m[4] - 0.5)},
+        .step_x = {fixed32(m[0]), fixed32(m[3])},
+        .step_y = {fixed32(m[1]), fixed32(m[4])},
+    };
+}
+
+/* What each of 256 values becomes, for each channel, in the output's type. */
+static void fill_table(const ifs_pixel_transform *t, int32_t channels, void *table) {
+    for (int32_t c = 0; c < channels; c++)
+        for (int32_t v = 0; v < 256; v++) {
+            const float scaled = (float)v * t->scale[c], value = scaled + t->bias[c];
+            const int32_t at = 256 * c + v;
+            if (t->dtype == IFS_FLOAT32)
+                ((float *)table)[at] = value;
+            else if (t->dtype == IFS_FLOAT16)
+                ((uint16_t *)table)[at] = ifs__float_to_half(value);
+            else
+                ((uint8_t *)table)[at] = (uint8_t)rintf(value < 0 ? 0 : value > 255 ? 255 : value);
+        }
+}
+
+/* ---- the plan of a call ---- */
+
+typedef struct plan {
+    const ifs__kernels *kernels;
+    const ifs_image *image;
+    const ifs_geometry *geometry;
+    ifs__store store;
+    int32_t channels;     /* of the output */
+    int32_t channel[3];   /* which byte of a pixel each of them is, once a row is converted */
+    int32_t pixel;        /* bytes of a pixel, once a row is converted: 1, 3 or 4 */
+    int32_t planes;       /* that are resized: 1 or 3 */
+    bool to_gray;
+    int32_t weight[3];    /* of gray, in the order of the pixel's bytes */
+    /* scratch */
+    uint8_t *bgr, *row;   /* a source row converted from NV12; one converted to gray, or copied */
+    uint8_t *canvas;      /* a canvas row, in planes */
+    size_t canvas_pitch;
+    int16_t *resized[2];  /* rows after the horizontal pass, in planes */
+    size_t resized_pitch;
+    int32_t resized_y[2]; /* which source rows those are; -1: none */
+    ifs__columns columns;
+} plan;
+
+static const ifs__kernels *kernels_in_use(void) {
+    switch (ifs_simd()) {
+#if IFS__X86
+    case IFS_SIMD_AVX512:
+        return &ifs__kernels_avx512;
+    case IFS_SIMD_AVX2:
+        return &ifs__kernels_avx2;
+#endif
+    default:
+        return &ifs__kernels_plain;
+    }
+}
+
+static plan plan_of(const ifs_image *image, const ifs_geometry *g, const ifs_pixel_transform *t, void *dst) {
+    plan p = {.kernels = kernels_in_use(), .image = image, .geometry = g, .resized_y = {-1, -1}};
+    const bool rgb = image->format == IFS_PIXEL_RGB || image->format == IFS_PIXEL_RGBA;
+    p.channels = t->order == IFS_ORDER_GRAY ? 1 : 3;
+    p.to_gray = t->order == IFS_ORDER_GRAY && image->format != IFS_PIXEL_GRAY;
+    p.pixel = p.to_gray || image->format == IFS_PIXEL_GRAY ? 1
+              : image->format == IFS_PIXEL_NV12            ? 3
+                                                           : pixel_size(image->format);
+    p.planes = p.pixel == 1 ? 1 : 3;
+    for (int32_t c = 0; c < 3; c++)
+        p.channel[c] = p.planes == 1 ? 0 : (t->order == IFS_ORDER_RGB) == rgb ? c : 2 - c;
+    p.weight[rgb ? 2 : 0] = IFS__GRAY_B;
+    p.weight[1] = IFS__GRAY_G;
+    p.weight[rgb ? 0 : 2] = IFS__GRAY_R;
+
+    const size_t element = element_size(t->dtype);
+    p.store = (ifs__store){
+        .channels = p.channels, .layout = t->layout, .dtype = t->dtype, .width = g->canvas_width, .dst = dst};
+    p.store.row = (size_t)g->canvas_width * element * (t->layout == IFS_LAYOUT_HWC ? (size_t)p.channels : 1);
+    p.store.plane = t->layout == IFS_LAYOUT_HWC ? 0 : p.store.row * (size_t)g->canvas_height;
+    memcpy(p.store.scale, t->scale, sizeof t->scale);
+    memcpy(p.store.bias, t->bias, sizeof t->bias);
+    return p;
+}
+
+/* Lays out scratch memory: called once with block NULL to learn the size, then with the block. */
+static size_t lay_out(plan *p, char *block) {
+    size_t used = 0;
+#define TAKE(member, nbytes)                                                                                           \
+    do {                                                                                                               \
+        (member) = block ? (void *)(block + used) : NULL;                                                              \
+        used += ((size_t)(nbytes) + IFS__ROW_SLACK + 63) & ~(size_t)63;                                                \
+    } while (0)
+    const size_t width = (size_t)p->image->width;
+    p->canvas_pitch = ((size_t)p->geometry->canvas_width + 63 + IFS__ROW_SLACK) & ~(size_t)63;
+    TAKE(p->canvas, (size_t)p->channels * p->canvas_pitch);
+    TAKE(p->bgr, p->image->format == IFS_PIXEL_NV12 ? 3 * width : 0);
+    TAKE(p->row, width * (size_t)p->pixel);
+    if (p->kernels == &ifs__kernels_plain)
+        TAKE(p->store.table, (size_t)p->channels * 256 * sizeof(float));
+    if (p->geometry->kind == IFS_GEOMETRY_RESIZE) {
+        const size_t columns = (size_t)p->columns.padded;
+        p->resized_pitch = (columns + 31) & ~(size_t)31;
+        TAKE(p->resized[0], (size_t)p->planes * p->resized_pitch * sizeof(int16_t));
+        TAKE(p->resized[1], (size_t)p->planes * p->resized_pitch * sizeof(int16_t));
+        TAKE(p->columns.offset, columns * sizeof(int32_t));
+        TAKE(p->columns.weight, columns * 2 * sizeof(int16_t));
+        TAKE(p->columns.high, columns * 2);
+        TAKE(p->columns.low, columns * 2);
+        TAKE(p->columns.index, columns * 2);
+    }
+#undef TAKE
+    return used;
+}
+
+/* ---- rows ---- */
+
+/* A row of the source as `pixel` bytes a pixel, of which 8 bytes more than the row may be read. */
+static const uint8_t *source_row(plan *p, int32_t y) {
+    const ifs_image *image = p->image;
+    const int32_t width = image->width;
+    const uint8_t *row = image->data + y * image->stride;
+    if (image->format == IFS_PIXEL_NV12) {
+        p->kernels->nv12(row, image->uv + y / 2 * image->uv_stride, p->bgr, width);
+        row = p->bgr;
+    }
+    if (p->to_gray) {
+        p->kernels->gray(row, image->format == IFS_PIXEL_NV12 ? 3 : pixel_size(image->format), p->weight, p->row,
+                         width);
+        return p->row;
+    }
+    if (row == p->bgr || (image->height - 1 - y) * image->stride >= 8)
+        return row;
+    memcpy(p->row, row, (size_t)width * (size_t)p->pixel); /* the last row: nothing of the picture lies behind it */
+    return p->row;
+}
+
+/* Source row y after the horizontal pass. The two slots hold neighbours, so the slot to give up is the other one. */
+static const int16_t *resized_row(plan *p, int32_t y, int32_t keep) {
+    for (int slot = 0; slot < 2; slot++)
+        if (p->resized_y[slot] == y)
+            return p->resized[slot];
+    const int slot = p->resized_y[0] == keep;
+    p->kernels->columns(source_row(p, y), &p->columns, p->planes, p->resized[slot], p->resized_pitch);
+    p->resized_y[slot] = y;
+    return p->resized[slot];
+}
+
+static int32_t clamp(int32_t value, int32_t last) { return value < 0 ? 0 : value > last ? last : value; }
+
+/* The two source rows (of which the second is the first where it has no weight) that make row d of the resized picture.
+ */
+typedef struct row_pair {
+    int32_t y[2];
+    int16_t weight[2];
+} row_pair;
+
+static row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
+    const int32_t last = p->image->height - 1;
+    const ifs__tap tap = halves ? (ifs__tap){2 * d, {1, 1}} : ifs__resize_tap(d, scale, p->image->height, false);
+    const int32_t y0 = clamp(tap.index, last), y1 = tap.weight[1] ? clamp(tap.index + 1, last) : y0;
+    return (row_pair){{y0, y1}, {tap.weight[0], tap.weight[1]}};
+}
+
+/* Row d of the resized picture into the canvas row, from column x on. */
+static void resize_row(plan *p, int32_t d, double scale, bool halves, int32_t x) {
+    const int32_t n = p->columns.count;
+    const row_pair pair = rows_of(p, d, scale, halves), next = rows_of(p, d + 1, scale, halves);
+    const bool in_place = !p->to_gray && p->image->format != IFS_PIXEL_NV12;
+    p->columns.ahead = in_place ? (next.y[0] - pair.y[0]) * p->image->stride : 0;
+    const int16_t *row0 = resized_row(p, pair.y[0], pair.y[1]), *row1 = resized_row(p, pair.y[1], pair.y[0]);
+    for (int32_t c = 0; c < p->channels; c++) {
+        uint8_t *dst = p->canvas + c * p->canvas_pitch + x;
+        const size_t plane = (size_t)p->channel[c] * p->resized_pitch;
+        if (c && p->planes == 1)
+            memcpy(dst, p->canvas + x, (size_t)n);
+        else if (halves)
+            p->kernels->rows_area(row0 + plane, row1 + plane, dst, n);
+        else
+            p->kernels->rows(row0 + plane, row1 + plane, pair.weight, dst, n);
+    }
+}
+
+static void fill_canvas(plan *p, const uint8_t *fill) {
+    for (int32_t c = 0; c < p->channels; c++)
+        memset(p->canvas + c * p->canvas_pitch, fill[c], p->canvas_pitch);
+}
+
+static void store_rows(const plan *p, int32_t from, int32_t to) {
+    for (int32_t y = from; y < to; y++)
+        p->kernels->store(&p->store, p->canvas, p->canvas_pitch, y);
+}
+
+/* ---- RESIZE ---- */
+
+/* The part of a canvas side that the resized picture covers: [from, from + count), which starts at its pixel `first`.
+ */
+typedef struct cover {
+    int32_t from, count, first;
+} cover;
+
+static cover cover_of(int32_t canvas, int32_t resized, int32_t offset) {
+    const int64_t from = offset > 0 ? offset : 0, end = (int64_t)offset + resized;
+    const int64_t count = (end < canvas ? end : canvas) - from;
+    if (count <= 0)
+        return (cover){0, 0, 0};
+    return (cover){(int32_t)from, (int32_t)count, (int32_t)(from - offset)};
+}
+
+static void fill_columns(plan *p, int32_t first, bool halves) {
+    ifs__columns *t = &p->columns;
+    const int32_t source = p->geometry->source_width;
+    const double scale = ifs__resize_scale(source, p->geometry->resized_width);
+    for (int32_t x = 0; x < t->count; x++) {
+        const int32_t d = first + x;
+        const ifs__tap tap = halves ? (ifs__tap){2 * d, {16, 16}} : ifs__resize_tap(d, scale, source, true);
+        t->offset[x] = tap.index * t->pixel;
+        memcpy(t->weight + 2 * x, tap.weight, sizeof tap.weight);
+    }
+    for (int32_t x = t->count; x < t->padded; x++)
+        t->offset[x] = t->offset[t->count - 1];
+    memset(t->weight + 2 * t->count, 0, (size_t)(t->padded - t->count) * 2 * sizeof *t->weight);
+    for (int32_t i = 0; i < 2 * t->padded; i++) {
+        t->high[i] = (int8_t)(t->weight[i] < 2048 ? t->weight[i] >> 4 : 127);
+        t->low[i] = (int8_t)(t->weight[i] - 16 * t->high[i]);
+    }
+    if (p->kernels->prepare)
+        p->kernels->prepare(t);
+}
+
+static ifs_status run_resize(plan *p, cover across, cover down, const uint8_t *fill) {
+    const ifs_geometry *g = p->geometry;
+    const bool halves = ifs__resize_halves(g);
+    const double scale = ifs__resize_scale(g->source_height, g->resized_height);
+    if (across.count)
+        fill_columns(p, across.first, halves);
+    fill_canvas(p, fill);
+    store_rows(p, 0, down.from);
+    for (int32_t y = 0; y < down.count; y++) {
+        resize_row(p, down.first + y, scale, halves, across.from);
+        store_rows(p, down.from + y, down.from + y + 1);
+    }
+    fill_canvas(p, fill);
+    store_rows(p, down.from + down.count, g->canvas_height);
+    return IFS_OK;
+}
+
+/* ---- WARP ---- */
+
+/* The source rows that the canvas can read: [first, last]. */
+static void rows_read(const ifs_geometry *g, int32_t *first, int32_t *last) {
+    const double *m = g->to_source;
+    double low = INFINITY, high = -INFINITY;
+    for (int corner = 0; corner < 4; corner++) {
+        const double y = m[3] * (corner & 1 ? g->canvas_width : 0) + m[4] * (corner & 2 ? g->canvas_height : 0) + m[5];
+        low = fmin(low, y);
+        high = fmax(high, y);
+    }
+    *first = (int32_t)fmax(floor(low) - 2, 0);
+    *last = (int32_t)fmin(ceil(high) + 2, g->source_height - 1);
+}
+
+static ifs_status run_warp(plan *p, const uint8_t *fill) {
+    const ifs_geometry *g = p->geometry;
+    const ifs_image *image = p->image;
+    ifs__warp_source source = {image->data, image->stride, image->width, image->height, p->pixel, p->channels};
+    memcpy(source.channel, p->channel, sizeof source.channel);
+    memcpy(source.fill, fill, sizeof source.fill);
+    uint8_t *converted = NULL;
+    if (p->to_gray || image->format == IFS_PIXEL_NV12) {
+        const size_t row = (size_t)image->width * (size_t)p->pixel;
+        size_t nbytes = 0;
+        converted = ifs__mul_overflows(row, (size_t)image->height, &nbytes) ? NULL : malloc(nbytes);
+        if (!converted)
+            return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no %zu bytes for a converted picture of %d x %d", nbytes,
+                             (int)image->width, (int)image->height);
+        int32_t first, last;
+        rows_read(g, &first, &last);
+        for (int32_t y = first; y <= last; y++)
+            memcpy(converted + (size_t)y * row, source_row(p, y), row);
+        source.data = converted;
+        source.stride = (int64_t)row;
+    }
+    const ifs__warp warp = ifs__warp_of(g->to_source);
+    for (int32_t y = 0; y < g->canvas_height; y++) {
+        p->kernels->warp(&source, ifs__warp_at(&warp, 0, 0, y), ifs__warp_at(&warp, 1, 0, y), warp.step_x[0],
+                         warp.step_x[1], g->canvas_width, p->canvas, p->canvas_pitch);
+        store_rows(p, y, y + 1);
+    }
+    free(converted);
+    return IFS_OK;
+}
+
+/* ---- the call ---- */
+
+ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, const ifs_pixel_transform *transform,
+                          void *dst, size_t nbytes) {
+    IFS__TRY(ifs__check_image(image));
+    IFS__TRY(ifs__check_geometry(geometry));
+    IFS__TRY(ifs__check_transform(transform));
+    if (image->width != geometry->source_width || image->height != geometry->source_height)
+        return ifs__fail(
+            IFS_ERR_SHAPE, "the picture is %d x %d, but the geometry was made for %d x %d; make one for it",
+            (int)image->width, (int)image->height, (int)geometry->source_width, (int)geometry->source_height);
+    size_t needed = 0;
+    if (!output_size(geometry, transform, &needed) || needed > nbytes)
+        return ifs__fail(IFS_ERR_TOO_SMALL, "a canvas of %d x %d needs %zu bytes, and the destination has %zu",
+                         (int)geometry->canvas_width, (int)geometry->canvas_height, needed, nbytes);
+    if (!dst || (uintptr_t)dst % element_size(transform->dtype))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the destination %p is %s", dst,
+                         dst ? "not aligned to an element of its type" : "NULL");
+
+    plan p = plan_of(image, geometry, transform, dst);
+    cover across = {0, 0, 0}, down = {0, 0, 0};
+    if (geometry->kind == IFS_GEOMETRY_RESIZE) {
+        across = cover_of(geometry->canvas_width, geometry->resized_width, geometry->offset_x);
+        down = cover_of(geometry->canvas_height, geometry->resized_height, geometry->offset_y);
+        if (!across.count || !down.count)
+            across.count = down.count = 0;
+        const int32_t lanes = p.kernels->lanes;
+        p.columns = (ifs__columns){
+            .count = across.count,
+            .padded = (across.count + lanes - 1) / lanes * lanes,
+            .pixel = p.pixel,
+            .readable = image->width * p.pixel + 8,
+        };
+    }
+    const size_t size = lay_out(&p, NULL);
+    char *block = aligned_alloc(64, size);
+    if (!block)
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no %zu bytes of scratch memory for a canvas of %d x %d", size,
+                         (int)geometry->canvas_width, (int)geometry->canvas_height);
+    lay_out(&p, block);
+    memset(p.row + (size_t)image->width * (size_t)p.pixel, 0, 8);
+    if (image->format == IFS_PIXEL_NV12)
+        memset(p.bgr + (size_t)image->width * 3, 0, 8);
+    if (p.kernels == &ifs__kernels_plain)
+        fill_table(transform, p.channels, (void *)p.store.table);
+    const ifs_status status = geometry->kind == IFS_GEOMETRY_RESIZE ? run_resize(&p, across, down, transform->fill)
+                                                                    : run_warp(&p, transform->fill);
+    free(block);
+    return status;
+}

@@ -1,0 +1,136 @@
+"""The command line, as a person and as a script use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from infersdk.cli import main
+
+pytest.importorskip("onnxruntime")
+
+
+def run(*arguments: str | Path) -> int:
+    try:
+        return main([str(a) for a in arguments])
+    except SystemExit as stop:  # argparse
+        return int(stop.code or 0)
+
+
+def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "out" / "demo.png"
+    assert run("demo", "--json", "-o", target) == 0
+    report = json.loads(capsys.readouterr().out)
+    truth = json.loads((Path(report["picture"]).parent / "demo.json").read_text())
+    assert sorted(d["label"] for d in report["detections"]) == sorted(str(box["label"]) for box in truth["objects"])
+    assert set(report["milliseconds"]) == {"read", "preprocess", "infer", "postprocess", "total"}
+    assert Image.open(target).size == Image.open(report["picture"]).size
+    assert run("demo", "-o", target) == 0
+    shown = capsys.readouterr().out
+    assert "annotated picture" in shown
+    assert "infer" in shown
+
+
+def test_demo_on_an_unwritable_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert run("demo", "-o", tmp_path / "file" / "demo.png") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "demo.png" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["demo", "--backend", "nonesuch"], 3, "nonesuch"),
+        (["demo", "--device", "cuda:99"], 3, "cuda:99"),
+        (["demo", "--precision", "fp16"], 3, "fp16"),
+        (["demo", "--option", "threads"], 2, "KEY=VALUE"),
+        (["demo", "--option", "treads=2"], 2, "treads"),
+        (["detect", "nowhere.jpg"], 2, "nowhere.jpg"),
+        (["detect", "x.jpg", "--model", "nowhere.onnx"], 2, "nowhere.onnx"),
+        (["detect", "x.jpg", "--conf", "nan"], 2, "conf"),
+        (["detect", "a.jpg", "b.jpg", "-o", "one.jpg"], 2, "folder"),
+        (["info", "nowhere.onnx"], 2, "nowhere.onnx"),
+        (["doctor", "--backend", "nonesuch"], 3, None),
+        (["frobnicate"], 2, "frobnicate"),
+        ([], 2, "COMMAND"),
+    ],
+)
+def test_errors_are_one_line_and_a_code(
+    arguments: list[str],
+    code: int,
+    words: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == code
+    captured = capsys.readouterr()
+    if words is not None:
+        assert words in captured.err
+        assert "Traceback" not in captured.err
+        assert captured.err.strip().splitlines()[-1].startswith("infersdk: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_detect_writes_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from infersdk.data import PICTURE
+
+    assert run("detect", PICTURE, PICTURE, "-o", tmp_path / "drawn", "--json", "--option", "threads=1") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["output"] for row in rows] == [str(tmp_path / "drawn" / PICTURE.name)] * 2
+    assert rows[0]["detections"] == rows[1]["detections"]
+    assert run("detect", PICTURE, "-o", tmp_path / "one.jpg", "--max-det", "1") == 0
+    assert "left out" in capsys.readouterr().out
+    assert Image.open(tmp_path / "one.jpg").format == "JPEG"
+
+
+def test_classify(capsys: pytest.CaptureFixture[str]) -> None:
+    from infersdk.data import PICTURE
+
+    assert run("classify", PICTURE, "--json", "--top-k", "3") == 0
+    assert len(json.loads(capsys.readouterr().out)[0]["classes"]) == 3
+    assert run("classify", PICTURE) == 0
+    assert "score" in capsys.readouterr().out
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnx")
+    from infersdk.data import DETECTOR
+
+    assert run("info", DETECTOR, "--json") == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["inputs"][0]["name"] == "images"
+    assert info["precision"] == "fp32"
+    assert run("info", DETECTOR) == 0
+    assert "images" in capsys.readouterr().out
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["backends"]["onnxruntime"]["works"]
+    assert "cpu" in found["backends"]["onnxruntime"]["devices"]
+    assert isinstance(found["core"]["cuda"], bool)
+    assert run("doctor", "--backend", "onnxruntime") == 0
+    assert "native core" in capsys.readouterr().out
+
+
+def test_as_a_module_and_into_a_closed_pipe() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "infersdk", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("infersdk ")
+    from infersdk.data import DETECTOR
+
+    command = f"{sys.executable} -P -m infersdk info {DETECTOR} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0"
+    assert "Traceback" not in done.stderr

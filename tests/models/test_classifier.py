@@ -1,0 +1,109 @@
+"""The classifier wrapper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import errors
+from infersdk.models import Classifier
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+def mean_model(path: Path, size: int | str = 8, dtype: int = 1, softmax: bool = False) -> Path:
+    """A classifier of three classes whose logits are ten times the means of the three input channels."""
+    from onnx import helper, numpy_helper
+
+    nodes = [
+        helper.make_node("ReduceMean", ["data"], ["mean"], axes=[2, 3], keepdims=0),
+        helper.make_node("Mul", ["mean", "ten"], ["scaled" if softmax else "logits"]),
+    ]
+    if softmax:
+        nodes.append(helper.make_node("Softmax", ["scaled"], ["logits"], axis=1))
+    weights = [numpy_helper.from_array(np.array(10, np.float16 if dtype == 10 else np.float32), "ten")]
+    data = helper.make_tensor_value_info("data", dtype, ["n", 3, size, size])
+    logits = helper.make_tensor_value_info("logits", dtype, ["n", 3])
+    graph = helper.make_graph(nodes, "mean", [data], [logits], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    helper.set_model_props(model, {"names": '["red", "green", "blue"]'})
+    onnx.save(model, path)
+    return path
+
+
+def red(height: int = 20, width: int = 30) -> np.ndarray[Any, Any]:
+    """An all red picture, in OpenCV's BGR."""
+    picture = np.zeros((height, width, 3), np.uint8)
+    picture[..., 2] = 255
+    return picture
+
+
+def softmax(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+def test_channels_normalisation_and_softmax(tmp_path: Path) -> None:
+    path = mean_model(tmp_path / "m.onnx")
+    with Classifier(path, preset="unit", resize=8) as model:
+        found = model(red())
+    assert found.labels == ["red", "green", "blue"]
+    np.testing.assert_allclose(found.scores, softmax(np.array([10.0, 0, 0])), rtol=1e-5)
+    with Classifier(path, preset="caffe", resize=8, softmax=False) as model:
+        raw = model(red())
+    # BGR minus (104, 117, 123): blue is -104, green -117, red 132
+    assert raw.class_ids.tolist() == [2, 0, 1]
+    np.testing.assert_allclose(raw.scores, [1320, -1040, -1170], rtol=1e-5)
+    with Classifier(
+        path, resize=8, mean=[0.5, 0, 0], std=[0.5, 1, 1], scale=1 / 255, input_order="rgb", softmax=False
+    ) as model:
+        np.testing.assert_allclose(model(red())[0].score, 10, rtol=1e-5)
+    with Classifier(path, preset="unit", resize=8, channel_order="rgb") as model:
+        assert model(red())[0].label == "blue"
+
+
+def test_probabilities_are_left_alone(tmp_path: Path) -> None:
+    with Classifier(mean_model(tmp_path / "s.onnx", softmax=True), preset="unit", resize=8, top_k=2) as model:
+        found = model(red())
+    assert len(found) == 2
+    np.testing.assert_allclose(found.scores[0], softmax(np.array([10.0, 0, 0]))[0], rtol=1e-5)
+
+
+def test_open_size_float16_and_lists(tmp_path: Path) -> None:
+    path = mean_model(tmp_path / "o.onnx", size="side", dtype=10)
+    with Classifier(path, preset="unit", crop=12, max_batch=2) as model:
+        assert model.input_size == (12, 12)
+        assert model.resize == 14
+        assert [r[0].label for r in model([red(), red(40, 13), red(12, 12)])] == ["red"] * 3
+
+
+def test_bad_settings(tmp_path: Path) -> None:
+    path = mean_model(tmp_path / "m.onnx")
+    for settings, words in [
+        ({"preset": "imagnet"}, "imagnet"),
+        ({"resize": 4}, "resize=4"),
+        ({"top_k": 0}, "top_k"),
+        ({"mean": [1, 2]}, "mean"),
+        ({"scale": 0.0}, "scale"),
+        ({"crop": 9}, "9"),
+    ]:
+        with pytest.raises(errors.ConfigError, match=words):
+            Classifier(path, **settings)
+    with pytest.raises(errors.InputError, match="std"):
+        Classifier(path, std=[0, 1, 1])
+
+
+@pytest.mark.assets
+def test_top1_of_squeezenet(assets: Path) -> None:
+    from accuracy import imagenet_top
+
+    names = assets / "models" / "imagenet1000.txt"
+    with Classifier(assets / "models" / "squeezenet1.1.onnx", preset="caffe", resize=256, names=names) as model:
+        assert model.input_size == (227, 227)
+        first, five = imagenet_top(model, assets / "imagenet")
+    assert first == 64
+    assert five >= 86

@@ -1,0 +1,270 @@
+"""The YOLO wrappers, on real models and pictures where the test data is there, and on small made-up graphs."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import infersdk
+from infersdk import errors
+from infersdk.models import YOLOX, Detections, YOLOv5, YOLOv8, create, detector
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+def constant_model(path: Path, output: np.ndarray[Any, Any], size: int = 64, batch: int | str = "batch") -> Path:
+    """A network that gives `output` for each picture, whatever it shows."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1, 2, 3], keepdims=1),
+        helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
+        helper.make_node("Reshape", ["nothing", "shape"], ["flat"]),
+        helper.make_node("Add", ["flat", "boxes"], ["output0"]),
+    ]
+    weights = [
+        numpy_helper.from_array(np.float32(0), "zero"),
+        numpy_helper.from_array(np.array([-1, 1, 1], np.int64), "shape"),
+        numpy_helper.from_array(output.astype(np.float32)[None], "boxes"),
+    ]
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, size, size])
+    output0 = helper.make_tensor_value_info("output0", TensorProto.FLOAT, [batch, *output.shape])
+    graph = helper.make_graph(nodes, "constant", [images], [output0], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    helper.set_model_props(model, {"names": "{0: 'cat', 1: 'dog'}"})
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture
+def two_boxes(tmp_path: Path) -> Path:
+    """A YOLOv5 head of 64 x 64 that always sees a dog at (16..48, 24..40) and a weak cat."""
+    output = np.zeros((12, 7), np.float32)
+    output[3] = [32, 32, 32, 16, 0.9, 0.1, 0.8]
+    output[7] = [8, 32, 8, 8, 0.5, 0.6, 0.0]
+    return constant_model(tmp_path / "two.onnx", output)
+
+
+def test_boxes_come_back_to_the_picture(two_boxes: Path) -> None:
+    with YOLOv5(two_boxes) as model:
+        found = model(np.zeros((100, 200, 3), np.uint8))  # scale 0.32: 200 x 100 -> 64 x 32, 16 rows of padding above
+    assert [box.label for box in found] == ["dog", "cat"]
+    assert found[0].xyxy == pytest.approx((50, 25, 150, 75), abs=1e-4)
+    assert found[0].score == pytest.approx(0.72)
+    assert found.size == (200, 100)
+    assert found.xyxy.shape == (2, 4)
+    assert found.class_ids.tolist() == [1, 0]
+
+
+def test_list_gives_list_and_mixed_sources_agree(two_boxes: Path, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (60, 90, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "p.png")
+    encoded = (tmp_path / "p.png").read_bytes()
+    with YOLOv5(two_boxes, max_batch=2) as model:
+        single = model(tmp_path / "p.png")
+        many = model([tmp_path / "p.png", encoded, Image.fromarray(pixels), pixels[..., ::-1], str(tmp_path / "p.png")])
+        assert model([]) == []
+        assert [len(r) for r in model.stream(iter([pixels] * 5))] == [2] * 5
+    assert isinstance(single, Detections)
+    assert isinstance(many, list)
+    for other in many:
+        np.testing.assert_array_equal(other.data, single.data)
+
+
+def test_fixed_batch_model(tmp_path: Path) -> None:
+    output = np.zeros((12, 7), np.float32)
+    output[3] = [32, 32, 32, 16, 0.9, 0.1, 0.8]
+    with YOLOv5(constant_model(tmp_path / "b1.onnx", output, batch=1)) as model:
+        assert [len(r) for r in model([np.zeros((64, 64, 3), np.uint8)] * 3)] == [1, 1, 1]
+
+
+def test_limits_are_reported(two_boxes: Path) -> None:
+    with YOLOv5(two_boxes, max_det=1) as model:
+        found = model(np.zeros((64, 64, 3), np.uint8))
+    assert len(found) == 1
+    assert found.stats.kept == 2
+    assert found.stats.dropped_detections == 1
+
+
+def test_results_are_small_sequences(two_boxes: Path) -> None:
+    with YOLOv5(two_boxes, names=["a"]) as model:
+        found = model(np.zeros((64, 64, 3), np.uint8))
+    assert found.labels == ["1", "a"]  # a class without a name is called by its number
+    assert len(found[:1]) == 1
+    assert found[-1].label == "a"
+    assert found[0].as_dict()["class_id"] == 1
+    supervision = pytest.importorskip("supervision")
+    other = found.to_supervision()
+    assert isinstance(other, supervision.Detections)
+    np.testing.assert_array_equal(other.xyxy, found.xyxy)
+    assert other.data["class_name"].tolist() == ["1", "a"]
+
+
+def test_drawing_marks_the_box(two_boxes: Path) -> None:
+    picture = np.zeros((128, 128, 3), np.uint8)
+    with YOLOv5(two_boxes, conf=0.6) as model:
+        image = model(picture).draw(picture)
+    drawn = np.asarray(image)
+    assert image.size == (128, 128)
+    assert drawn[64, 32].any()  # the left edge of the box
+    assert not drawn[64, 64].any()  # its inside stays
+    assert not picture.any()
+
+
+def test_clone_serves_another_thread(two_boxes: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    pictures = [np.zeros((50 + 3 * i, 80 + i, 3), np.uint8) for i in range(40)]
+    with YOLOv5(two_boxes) as model, model.clone() as twin, ThreadPoolExecutor(2) as pool:
+        expected = [model(picture).xyxy for picture in pictures]
+        jobs = [pool.submit(lambda m: [m(picture).xyxy for picture in pictures], m) for m in (model, twin)]
+        for job in jobs:
+            for found, box in zip(job.result(), expected, strict=True):
+                np.testing.assert_array_equal(found, box)
+
+
+@pytest.mark.parametrize(
+    ("setting", "error"),
+    [
+        ({"conf": math.nan}, errors.InferSDKError),
+        ({"conf": 1.5}, errors.ConfigError),
+        ({"iou": -0.1}, errors.ConfigError),
+        ({"conf": "high"}, errors.ConfigError),
+        ({"max_det": 0}, errors.ConfigError),
+        ({"threds": 2}, errors.ConfigError),
+        ({"names": "/no/such/file.txt"}, errors.ConfigError),
+        ({"names": 5}, errors.ConfigError),
+        ({"channel_order": "gbr"}, errors.ConfigError),
+        ({"size": 320}, errors.ConfigError),
+        ({"backend": "none"}, errors.BackendNotFoundError),
+    ],
+)
+def test_bad_settings_name_value(two_boxes: Path, setting: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error) as caught, YOLOv5(two_boxes, **setting) as model:
+        model(np.zeros((64, 64, 3), np.uint8))
+    value = next(iter(setting.values()))
+    assert str(value) in str(caught.value) or next(iter(setting)) in str(caught.value)
+
+
+def test_wrong_head_is_refused(tmp_path: Path, two_boxes: Path) -> None:
+    channel_first = constant_model(tmp_path / "v8.onnx", np.zeros((6, 12)))
+    with pytest.raises(errors.UnsupportedModelError, match="models.YOLOv8"):
+        YOLOv5(channel_first)
+    with pytest.raises(errors.UnsupportedModelError, match="models.YOLOv5"):
+        YOLOv8(two_boxes)
+    with pytest.raises(errors.UnsupportedModelError, match="grids"):
+        YOLOX(two_boxes)(np.zeros((64, 64, 3), np.uint8))
+    assert isinstance(detector(channel_first), YOLOv8)
+    assert isinstance(detector(two_boxes), YOLOv5)
+    with pytest.raises(errors.ConfigError, match="auto"):
+        detector(two_boxes, type="yolov99")
+
+
+def test_bad_pictures_are_typed_and_leave_the_model_usable(two_boxes: Path, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)).save(buffer, "JPEG")
+    truncated = buffer.getvalue()[:-300]
+    (tmp_path / "text.jpg").write_text("no picture")
+    with YOLOv5(two_boxes) as model:
+        for bad, words in [
+            (tmp_path / "missing.jpg", "missing.jpg"),
+            (tmp_path / "text.jpg", "text.jpg"),
+            (truncated, "truncated"),
+            (b"", "0 bytes"),
+            (np.zeros((4, 4, 3), np.float32), "float32"),
+            (np.zeros((4, 4, 2), np.uint8), r"\(4, 4, 2\)"),
+            (np.zeros((0, 4, 3), np.uint8), r"\(0, 4, 3\)"),
+            (5, "int"),
+        ]:
+            with pytest.raises(errors.ImageError, match=words):
+                model(bad)  # type: ignore[call-overload]
+        assert len(model(np.zeros((64, 64, 3), np.uint8))) == 2
+    with pytest.raises(errors.ClosedError):
+        model(np.zeros((64, 64, 3), np.uint8))
+
+
+@pytest.mark.parametrize("suffix", [".toml", ".yaml", ".json"])
+def test_configuration_of_an_application(two_boxes: Path, tmp_path: Path, suffix: str) -> None:
+    text = {
+        ".toml": '[models.seer]\ntype = "yolov5"\npath = "two.onnx"\nbackend = "onnxruntime"\nconf = 0.6\n'
+        "[models.seer.options]\nthreads = 1\n",
+        ".yaml": "models:\n  seer:\n    {type: yolov5, path: two.onnx, backend: onnxruntime, conf: 0.6, options: {threads: 1}}\n",
+        ".json": '{"models": {"seer": {"type": "yolov5", "path": "two.onnx", "backend": "onnxruntime", "conf": 0.6,'
+        ' "options": {"threads": 1}}}}',
+    }[suffix]
+    file = tmp_path / f"app{suffix}"
+    file.write_text(text)
+    models = create(file)
+    with models["seer"] as model:
+        assert model.settings.conf == 0.6
+        assert model.infer.options.threads == 1
+        assert len(model(np.zeros((64, 64, 3), np.uint8))) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "models"),
+        ({"models": {"a": {"type": "yolo"}}}, "models.a.*'yolo'"),
+        ({"models": {"a": {"type": "yolov5"}}}, "models.a.*path"),
+        ({"models": {"a": 3}}, "models.a"),
+        ({"models": {"a": {"type": "yolov5", "path": "x", "confidence": 1}}}, "confidence"),
+        ({"models": {"a": {"type": "yolov5", "path": "x", "options": 1}}}, "options"),
+    ],
+)
+def test_bad_configuration_names_the_table(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(errors.ConfigError, match=words):
+        create(table)
+
+
+# ---- real models ----
+
+
+@pytest.mark.assets
+def test_bus(assets: Path) -> None:
+    names = assets / "models" / "coco80.txt"
+    with YOLOv5(assets / "models" / "yolov5n.onnx", names=names) as model:
+        found = model(assets / "images" / "bus.jpg")
+        assert sorted(found.labels) == ["bus", *["person"] * 4]
+        alone = [model(p) for p in sorted((assets / "coco" / "val").glob("*.jpg"))[:3]]
+        together = model(sorted((assets / "coco" / "val").glob("*.jpg"))[:3])
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(a.class_ids, b.class_ids)
+        np.testing.assert_allclose(a.xyxy, b.xyxy, atol=0.05)
+
+
+@pytest.mark.assets
+def test_yolov8_and_yolox(assets: Path) -> None:
+    with detector(assets / "models" / "yolov8n.onnx") as model:
+        assert isinstance(model, YOLOv8)
+        assert model.names[:2] == ("person", "bicycle")  # out of the model's own metadata
+        assert sorted(model(assets / "images" / "bus.jpg").labels).count("person") == 4
+    with YOLOX(assets / "models" / "yolox_nano.onnx", names=assets / "models" / "coco80.txt", legacy=True) as model:
+        labels = model(assets / "images" / "bus.jpg").labels
+        assert labels[0] == "bus"
+        assert labels.count("person") == 3
+
+
+@pytest.mark.assets
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "file", "iou", "reference"), [(YOLOv5, "yolov5n", 0.6, 0.307), (YOLOv8, "yolov8n", 0.7, 0.377)]
+)
+def test_map_on_coco(assets: Path, kind: type[YOLOv5], file: str, iou: float, reference: float) -> None:
+    """The reference figures stand in the README of the test data; they were measured with the original code."""
+    pytest.importorskip("pycocotools")
+    from accuracy import coco_map
+
+    with kind(assets / "models" / f"{file}.onnx", conf=0.001, iou=iou, multi_label=True, max_det=300) as model:
+        assert coco_map(model, assets / "coco")[0] == pytest.approx(reference, abs=0.002)
+
+
+def test_root_exports() -> None:
+    assert infersdk.models.YOLOv5 is YOLOv5

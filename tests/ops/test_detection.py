@@ -1,0 +1,631 @@
+"""Detection: against a slow and obvious reference in NumPy, on random and on real outputs, for every SIMD variant."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infersdk import errors
+from infersdk._lib import check, ffi, lib
+from infersdk.ops.detection import DETECTION, Detector, DetectStats, nms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+F = np.float32
+IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+
+
+def variants() -> list[int]:
+    there = []
+    current = lib.ifs_simd()
+    for simd in range(4):
+        if lib.ifs_set_simd(simd) == 0:
+            there.append(simd)
+    check(lib.ifs_set_simd(current))
+    return there
+
+
+@contextmanager
+def variant(simd: int) -> Iterator[None]:
+    """Runs what it encloses with one variant."""
+    current = lib.ifs_simd()
+    check(lib.ifs_set_simd(simd))
+    try:
+        yield
+    finally:
+        check(lib.ifs_set_simd(current))
+
+
+VARIANTS = variants()
+
+
+class Geometry:
+    """The least that a detector needs of a geometry."""
+
+    def __init__(
+        self,
+        width: int = 640,
+        height: int = 640,
+        to_source: tuple[float, ...] = IDENTITY,
+        canvas: tuple[int, int] = (640, 640),
+    ) -> None:
+        self._c = ffi.new("ifs_geometry *")
+        self._c.source_width, self._c.source_height = width, height
+        self._c.canvas_width, self._c.canvas_height = canvas
+        self._c.to_source = to_source
+
+
+# ---- the reference ----
+
+
+class Params(NamedTuple):
+    head: str = "yolov5"
+    num_classes: int = 3
+    num_anchors: int = 50
+    conf: float = 0.25
+    iou: float = 0.45
+    max_det: int = 300
+    max_candidates: int = 30000
+    multi_label: bool = False
+    class_agnostic: bool = False
+    strides: tuple[int, ...] = ()
+    dtype: str = "float32"
+
+    def detector(self) -> Detector:
+        return Detector(
+            self.head,
+            self.num_classes,
+            self.num_anchors,
+            **{k: v for k, v in self._asdict().items() if k not in ("head", "num_classes", "num_anchors")},
+        )
+
+
+def reference_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray | None, iou: float) -> list[int]:
+    """Greedy NMS, a row of the matrix of overlaps at a time."""
+    with np.errstate(all="ignore"):
+        order = np.lexsort((np.arange(len(scores)), -scores))
+        b = boxes[order]
+        classes = np.zeros(len(b)) if class_ids is None else np.asarray(class_ids)[order]
+        areas = np.maximum(F(0), b[:, 2] - b[:, 0]) * np.maximum(F(0), b[:, 3] - b[:, 1])
+        alive = np.ones(len(b), bool)
+        keep = []
+        for i in range(len(b)):
+            if not alive[i]:
+                continue
+            keep.append(int(order[i]))
+            w = np.maximum(F(0), np.minimum(b[i, 2], b[:, 2]) - np.maximum(b[i, 0], b[:, 0]))
+            h = np.maximum(F(0), np.minimum(b[i, 3], b[:, 3]) - np.maximum(b[i, 1], b[:, 1]))
+            inter = w * h
+            alive &= ~((inter > F(iou) * ((areas[i] + areas) - inter)) & (classes == classes[i]))
+        return keep
+
+
+def reference_exp(x: np.ndarray) -> np.ndarray:
+    """The very steps of native/src/fmath.h."""
+    q4, q3, q2, q1, q0 = map(F, (1.381314475e-03, 8.369419202e-03, 4.166845680e-02, 1.666651479e-01, 4.999999305e-01))
+    x = np.clip(x, F(-104), F(89))  # NaN stays
+    n = (x * F(1.44269504) + F(12582912)) - F(12582912)
+    r = (x - n * F(0.693359375)) - n * F(-2.12194440e-4)
+    q = (((q4 * r + q3) * r + q2) * r + q1) * r + q0
+    p = F(1) + (r + (r * r) * q)
+    n = np.nan_to_num(n).astype(np.int32)
+    half = n >> 1
+    return np.asarray(np.ldexp(np.ldexp(p, half), n - half))
+
+
+def reference_boxes(p: Params, rows: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
+    x, y, w, h = (rows[:, i].copy() for i in range(4))
+    if p.head == "yolox":
+        cells = [(cx, cy, s) for s in p.strides for cy in range(canvas[1] // s) for cx in range(canvas[0] // s)]
+        column, row, stride = np.array(cells, F).T
+        x, y = (x + column) * stride, (y + row) * stride
+        w, h = reference_exp(w) * stride, reference_exp(h) * stride
+    half = F(0.5)
+    return np.stack([x - w * half, y - h * half, x + w * half, y + h * half], axis=1)
+
+
+def reference(p: Params, output: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, DetectStats]:
+    with np.errstate(all="ignore"):
+        rows = (output.T if p.head == "yolov8" else output).astype(F)
+        boxes = reference_boxes(p, rows, (geometry._c.canvas_width, geometry._c.canvas_height))
+        objectness, classes = (F(1), rows[:, 4:]) if p.head == "yolov8" else (rows[:, 4:5], rows[:, 5:])
+        scores = classes * objectness
+        good = (scores > F(p.conf)) & np.isfinite(scores)
+        good &= (p.head == "yolov8") | (objectness > F(p.conf))
+        good &= np.isfinite(boxes).all(axis=1, keepdims=True)
+        if not p.multi_label:
+            best = np.where(good, scores, F(-1)).argmax(axis=1)
+            good &= np.arange(p.num_classes) == best[:, None]
+        candidates = sorted((-float(scores[a, c]), int(a), int(c)) for a, c in np.argwhere(good))
+        total = len(candidates)
+        if p.max_candidates:
+            candidates = candidates[: p.max_candidates]
+        b = np.array([boxes[a] for _, a, _ in candidates], F).reshape(-1, 4)
+        s = np.array([-s for s, _, _ in candidates], F)
+        c = np.array([c for _, _, c in candidates], np.int32)
+        keep = reference_nms(b, s, None if p.class_agnostic else c, p.iou)
+        m = list(geometry._c.to_source)
+        size = [geometry._c.source_width, geometry._c.source_height]
+        kept = len(keep)
+        result = np.zeros(min(kept, p.max_det), DETECTION)
+        keep = keep[: p.max_det]
+        corners = b[keep][:, [0, 1, 2, 1, 0, 3, 2, 3]].reshape(-1, 4, 2).astype(np.float64)
+        x = ((m[0] * corners[..., 0] + m[1] * corners[..., 1]) + m[2]).astype(F)
+        y = ((m[3] * corners[..., 0] + m[4] * corners[..., 1]) + m[5]).astype(F)
+        edges = np.stack([x.min(1), y.min(1), x.max(1), y.max(1)], axis=1) if keep else np.zeros((0, 4), F)
+        result["xyxy"] = edges.clip(0, [*size, *size])
+        result["score"], result["class_id"] = s[keep], c[keep]
+        return result, DetectStats(total, total - len(candidates), kept, max(0, kept - p.max_det))
+
+
+def assert_same(p: Params, output: np.ndarray, geometry: Geometry) -> DetectStats:
+    expected, stats = reference(p, output, geometry)
+    with p.detector() as detector:  # one for all, so that scratch memory was used before
+        for simd in VARIANTS:
+            with variant(simd):
+                got, got_stats = detector(output, geometry)
+            assert got_stats == stats
+            assert got.dtype == DETECTION
+            assert got.tobytes() == expected.tobytes()
+    return stats
+
+
+def random_output(rng: np.random.Generator, p: Params, kind: str) -> np.ndarray:
+    """An output that is crowded, so that boxes overlap; `kind` says what is odd about it."""
+    n, c = p.num_anchors, p.num_classes
+    rows = rng.random((n, 5 + c)).astype(F)
+    if p.head == "yolox":
+        rows[:, :4] = rng.normal(0, 1.5, (n, 4))
+    else:
+        rows[:, :4] = rows[:, :4] * [200, 150, 90, 120] + [40, 30, 5, 5]
+    if kind == "ties":
+        rows = np.round(rows * 4) / 4
+    if kind == "degenerate" and p.head != "yolox":
+        rows[:, 2:4] *= rng.integers(-1, 2, (n, 2))
+    if kind == "odd":
+        odd = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42, -0.0], F)
+        where = rng.random(rows.shape) < 0.03
+        rows[where] = rng.choice(odd, int(where.sum()))
+    if kind == "none":
+        rows[:, 4:] *= 0.2
+    if kind == "low":
+        rows[:, 4:] **= 6
+    if p.head == "yolov8":
+        rows = np.ascontiguousarray(np.delete(rows, 4, axis=1).T)
+    with np.errstate(over="ignore"):
+        return rows.astype(p.dtype)
+
+
+YOLOX = {"strides": (8, 16, 32), "num_anchors": 84}  # a canvas of 64 x 64
+HEADS: list[dict[str, Any]] = [{"head": "yolov5"}, {"head": "yolov8"}, {"head": "yolox", **YOLOX}]
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda h: h["head"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
+@pytest.mark.parametrize("kind", ["plain", "ties", "degenerate", "odd", "none", "low"])
+def test_equals_the_reference(
+    rng: np.random.Generator, head: dict[str, Any], dtype: str, multi_label: bool, kind: str
+) -> None:
+    for num_classes in (1, 3, 17, 80):
+        p = Params(
+            num_classes=num_classes,
+            multi_label=multi_label,
+            dtype=dtype,
+            **{"num_anchors": int(rng.integers(1, 150)), **head},
+        )
+        p = p._replace(class_agnostic=bool(rng.integers(2)), conf=float(rng.choice([0, 0.25, 0.6])))
+        p = p._replace(max_det=int(rng.choice([1, 7, 300])), max_candidates=int(rng.choice([0, 1, 20, 30000])))
+        canvas = (64, 64) if p.head == "yolox" else (640, 640)
+        geometry = Geometry(250, 180, (1.3, 0, -7.25, 0, 1.3, 4.5), canvas)
+        assert_same(p, random_output(rng, p, kind), geometry)
+
+
+@pytest.mark.parametrize("head", ["yolov5", "yolov8"])
+@pytest.mark.parametrize("num_anchors", [1, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 1025])
+def test_any_number_of_anchors(rng: np.random.Generator, head: str, num_anchors: int) -> None:
+    p = Params(head, int(rng.integers(1, 40)), num_anchors, conf=0.8)
+    assert_same(p, random_output(rng, p, "plain"), Geometry())
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_output(data: st.DataObject) -> None:
+    head = data.draw(st.sampled_from(["yolov5", "yolov8"]))
+    p = Params(
+        head,
+        num_classes=data.draw(st.integers(1, 5)),
+        num_anchors=data.draw(st.integers(1, 12)),
+        conf=data.draw(st.sampled_from([0.0, 0.25, 0.5, 1.0])),
+        iou=data.draw(st.sampled_from([0.0, 0.3, 0.45, 0.5, 1.0])),
+        max_det=data.draw(st.integers(1, 6)),
+        max_candidates=data.draw(st.integers(0, 8)),
+        multi_label=data.draw(st.booleans()),
+        class_agnostic=data.draw(st.booleans()),
+    )
+    numbers = st.one_of(
+        st.sampled_from(
+            [0.0, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 8.0, -1.0, float("nan"), float("inf"), -float("inf"), 3e38]
+        ),
+        st.floats(width=32),
+        st.floats(0, 1, width=32),
+    )
+    count = p.num_anchors * (p.num_classes + (5 if head == "yolov5" else 4))
+    values = np.array(data.draw(st.lists(numbers, min_size=count, max_size=count)), F)
+    shape = (-1, 5 + p.num_classes) if head == "yolov5" else (-1, p.num_anchors)
+    assert_same(p, values.reshape(shape), Geometry(12, 9))
+
+
+def test_counts_what_is_lost() -> None:
+    p = Params(num_classes=1, num_anchors=40, max_det=3, max_candidates=25)
+    output = np.zeros((40, 6), F)
+    output[:, 0] = np.arange(40) * 10 + 5  # side by side
+    output[:, 1:4] = 5, 10, 10
+    output[:, 4] = 1
+    output[:, 5] = np.linspace(0.3, 0.9, 40)
+    assert assert_same(p, output, Geometry()) == DetectStats(40, 15, 25, 22)
+
+
+def test_nothing_found() -> None:
+    with Detector("yolov8", 4, 10) as detector:
+        boxes, stats = detector(np.zeros((8, 10), F), Geometry())
+    assert boxes.shape == (0,)
+    assert stats == DetectStats(0, 0, 0, 0)
+
+
+def test_thresholds_are_strict() -> None:
+    output = np.array([[50, 50, 10, 10, 0.5, 2.0], [80, 50, 10, 10, 0.75, 0.75], [20, 20, 9, 9, 2.0, 0.25]], F)
+    for conf, scores in ((0.4999, [1.0, 0.5625, 0.5]), (0.5, [0.5625]), (0.5625, [])):
+        with Detector(num_classes=1, num_anchors=3, conf=conf) as detector:
+            boxes, _ = detector(output, Geometry())
+            assert boxes["score"].tolist() == scores
+
+
+def test_an_affine_map_gives_the_rectangle_around_the_corners() -> None:
+    p = Params(num_anchors=30, conf=0.3)
+    output = random_output(np.random.default_rng(3), p, "plain")
+    assert_same(p, output, Geometry(400, 300, (0.9, -0.4, 60.0, 0.4, 0.9, -20.0)))
+    assert_same(p, output, Geometry(400, 300, (-1.0, 0.0, 400.0, 0.0, 1.0, 0.0)))  # mirrored
+
+
+def test_a_batch_dimension_of_one_and_an_address_are_fine() -> None:
+    p = Params()
+    output = random_output(np.random.default_rng(1), p, "plain")
+    with p.detector() as detector:
+        plain = detector(output, Geometry())[0]
+        assert detector(output[None], Geometry())[0].tobytes() == plain.tobytes()
+        assert detector(output.ctypes.data, Geometry())[0].tobytes() == plain.tobytes()
+        assert len(plain)
+
+
+def test_results_are_the_callers() -> None:
+    p = Params()
+    output = random_output(np.random.default_rng(1), p, "plain")
+    with p.detector() as detector:
+        first, _ = detector(output, Geometry())
+        kept = first.copy()
+        detector(output[::-1].copy(), Geometry())
+    assert first.tobytes() == kept.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"conf": float("nan")}, "conf_threshold is nan"),
+        ({"conf": -0.1}, "conf_threshold is -0.1"),
+        ({"iou": 1.5}, "iou_threshold is 1.5"),
+        ({"num_classes": 0}, "num_classes is 0"),
+        ({"num_anchors": -3}, "num_anchors is -3"),
+        ({"num_anchors": 2**31}, "num_anchors is 2147483648"),
+        ({"num_anchors": 2**30}, "more than 2147483647"),
+        ({"max_det": 0}, "max_detections is 0"),
+        ({"max_candidates": -1}, "max_candidates is -1"),
+        ({"strides": (8,)}, "num_strides is 1"),
+        ({"head": "yolox"}, "num_strides is 0"),
+        ({"head": "yolox", "strides": (8, 0)}, "stride is 0"),
+        ({"head": "yolox", "strides": range(1, 10)}, "strides has 9"),
+        ({"head": "yolov9000"}, "yolov9000"),
+        ({"dtype": "int8"}, "int8"),
+    ],
+)
+def test_parameters_are_checked(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(errors.InputError, match=words):
+        Detector(**{"num_classes": 3, "num_anchors": 50, **change})
+
+
+def test_the_output_is_checked() -> None:
+    detector = Detector(num_classes=3, num_anchors=50)
+    with pytest.raises(errors.ShapeError, match=r"\(50, 9\).*\(50, 8\)"):
+        detector(np.zeros((50, 9), F), Geometry())
+    with pytest.raises(errors.DTypeError, match=r"float64.*float32"):
+        detector(np.zeros((50, 8)), Geometry())
+    with pytest.raises(errors.InputError, match="C order"):
+        detector(np.zeros((8, 50), F).T, Geometry())
+    with pytest.raises(errors.InputError, match="0 x 640"):
+        detector(np.zeros((50, 8), F), Geometry(width=0))
+    with pytest.raises(errors.InputError, match=r"to_source\[2\] is nan"):
+        detector(np.zeros((50, 8), F), Geometry(to_source=(1, 0, float("nan"), 0, 1, 0)))
+    with pytest.raises(errors.InputError):
+        detector(0, Geometry())
+    detector.close()
+    detector.close()
+    with pytest.raises(errors.ClosedError):
+        detector(np.zeros((50, 8), F), Geometry())
+
+
+def test_the_grids_must_fit_the_canvas() -> None:
+    with Detector("yolox", 3, 84, strides=(8, 16, 32)) as detector:
+        with pytest.raises(errors.ShapeError, match=r"640 x 640 canvas have 8400 cells.*84"):
+            detector(np.zeros((84, 8), F), Geometry())
+        with pytest.raises(errors.InputError, match="-64 x -64"):
+            detector(np.zeros((84, 8), F), Geometry(canvas=(-64, -64)))
+
+
+# ---- NMS alone ----
+
+
+def crowd(rng: np.random.Generator, n: int, size: float, spread: float = 640) -> np.ndarray:
+    center = rng.random((n, 2)) * spread
+    half = rng.random((n, 2)) * size / 2 + size / 50
+    return np.concatenate([center - half, center + half], axis=1).astype(F)
+
+
+@pytest.mark.parametrize("iou", [0.0, 0.1, 0.2, 0.26, 0.3, 0.45, 0.5, 0.6, 0.9, 1.0])
+def test_nms_equals_the_reference(rng: np.random.Generator, iou: float) -> None:
+    for n, size in [(0, 1), (1, 10), (15, 300), (33, 300), (100, 200), (300, 120)]:
+        boxes, scores = crowd(rng, n, size), np.round(rng.random(n), 2).astype(F)
+        class_ids = rng.integers(-2, 2, n)
+        assert_same_nms(boxes, scores, None, iou)
+        assert_same_nms(boxes, scores, class_ids, iou)
+
+
+def assert_same_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray | None, iou: float) -> None:
+    expected = reference_nms(boxes, scores, class_ids, iou)
+    for simd in VARIANTS:
+        with variant(simd):
+            assert nms(boxes, scores, class_ids, iou=iou).tolist() == expected
+
+
+@pytest.mark.parametrize("iou", [0.0, 0.15, 0.25, 0.3, 1 / 3, 0.45, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("size", [3, 40, 400])
+def test_nms_of_many_boxes_of_a_class(rng: np.random.Generator, iou: float, size: float) -> None:
+    """So many that the grid is laid."""
+    boxes, scores = crowd(rng, 3000, size), rng.random(3000).astype(F)
+    boxes[:300] = boxes[300:600] + rng.normal(0, size / 20, (300, 4))  # near doubles
+    assert_same_nms(boxes, scores, None, iou)
+
+
+def strips(
+    rng: np.random.Generator, n: int, iou: float, spread: float, slack: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """`n` boxes, and strips along one of their sides that cover iou * (1 + slack) of them, with better scores."""
+    corner, size = rng.random((n, 2)) * spread, rng.random((n, 2)) * 60 + 25
+    boxes = np.concatenate([corner, corner + size], axis=1).astype(F)
+    cut = boxes.astype(np.float64)
+    side, axis = rng.integers(2, size=n), rng.integers(2, size=n)
+    covered = iou * (1 + slack) * (cut[range(n), axis + 2] - cut[range(n), axis])
+    cut[range(n), axis + 2 * side] = cut[range(n), axis + 2 * (1 - side)] + np.where(side == 0, -1, 1) * covered
+    scores = rng.random(n) / 2
+    return np.concatenate([boxes, cut.astype(F)]), np.concatenate([scores, scores + 0.5]).astype(F)
+
+
+@pytest.mark.parametrize("iou", [0.21, 0.25, 0.3, 1 / 3, 0.45, 0.5, 0.7])
+def test_nms_finds_what_covers_a_side(rng: np.random.Generator, iou: float) -> None:
+    """A suppressor that covers as little of the box as one can, in a grid whose cells are smaller than the boxes."""
+    boxes, scores = strips(rng, 1000, iou, 600, rng.random(1000) * 0.1)
+    specks = crowd(rng, 4000, 1)
+    assert_same_nms(np.concatenate([boxes, specks]), np.concatenate([scores, rng.random(4000).astype(F)]), None, iou)
+
+
+@pytest.mark.parametrize("iou", [0.25, 0.3, 0.45, 0.5, 0.6, 0.7])
+@pytest.mark.parametrize("n", [7, 100, 2500])
+def test_nms_rounds_as_it_is_written(rng: np.random.Generator, iou: float, n: int) -> None:
+    """Overlaps within a few units of the last place of the threshold: each rounding counts."""
+    for _ in range(2000 // n + 1):
+        boxes, scores = strips(rng, n, iou, 3000 if n > 1000 else 600, rng.normal(0, 1e-7, n))
+        assert_same_nms(boxes, scores, np.tile(np.arange(n), 2) if n < 1000 else None, iou)
+
+
+@pytest.mark.parametrize("case", ["lattice", "far", "tiny", "huge", "flat", "one point", "one large"])
+def test_nms_of_many_awkward_boxes(rng: np.random.Generator, case: str) -> None:
+    boxes, scores = crowd(rng, 2000, 30), np.round(rng.random(2000), 2).astype(F)
+    if case == "lattice":  # overlaps that are exactly the threshold
+        corner = rng.integers(0, 60, (2000, 2)) * 4
+        boxes = np.concatenate([corner, corner + rng.choice([4, 8, 16], (2000, 2))], axis=1).astype(F)
+    elif case == "far":  # coordinates with few bits left for the size
+        boxes += F(2**22)
+    elif case == "tiny":
+        boxes *= F(1e-18)
+    elif case == "huge":
+        boxes *= F(1e35)
+    elif case == "flat":
+        boxes[::3, 2] = boxes[::3, 0]
+        boxes[1::3, 3] = boxes[1::3, 1] - 2
+    elif case == "one point":
+        boxes[:] = 5
+    elif case == "one large":
+        boxes[7] = -1e6, -1e6, 1e6, 1e6
+    for iou in (0.25, 0.5, 0.6):
+        assert_same_nms(boxes, scores, None, iou)
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 8)] * 4, st.integers(0, 3), st.integers(0, 1)), max_size=40),
+    st.sampled_from([0.0, 0.2, 0.25, 1 / 3, 0.5, 1.0]),
+)
+@settings(max_examples=150, deadline=None)
+def test_nms_of_any_boxes(rows: list[tuple[int, ...]], iou: float) -> None:
+    table = np.array(rows, F).reshape(-1, 6)
+    boxes, scores, class_ids = table[:, :4].copy(), table[:, 4].copy(), table[:, 5].astype(np.int64)
+    assert_same_nms(boxes, scores, class_ids, iou)
+
+
+def test_nms_takes_what_numpy_takes() -> None:
+    boxes = [[0, 0, 10, 10], [1, 1, 11, 11], [50, 50, 60, 60]]
+    assert nms(boxes, [0.5, 0.9, 0.7]).tolist() == [1, 2]
+    assert nms(boxes, [0.5, 0.9, 0.7], [0, 1, 0]).tolist() == [1, 2, 0]
+    assert nms(boxes, [0.5, 0.9, 0.7], [0, 1, 0], max_det=2).tolist() == [1, 2]
+    assert nms([], []).tolist() == []
+    assert nms(np.zeros((0, 4)), np.zeros(0), []).dtype == np.int64
+    assert nms(boxes, [-1, -0.0, 0.0]).tolist() == [1, 2]  # negative scores too; 0 and -0 are equal
+
+
+def test_nms_checks_its_arguments() -> None:
+    boxes, scores = np.zeros((3, 4)), np.ones(3)
+    with pytest.raises(errors.ShapeError, match=r"\(3, 4\).*\(2,\)"):
+        nms(boxes, scores[:2])
+    with pytest.raises(errors.ShapeError, match=r"\(3, 5\)"):
+        nms(np.zeros((3, 5)), scores)
+    with pytest.raises(errors.ShapeError, match=r"\(2,\).*3 boxes"):
+        nms(boxes, scores, [1, 2])
+    with pytest.raises(errors.DTypeError, match="float64"):
+        nms(boxes, scores, [0.5, 1, 2])
+    with pytest.raises(errors.DTypeError, match="32 bits"):
+        nms(boxes, scores, [2**40, 1, 2])
+    with pytest.raises(errors.InputError, match=r"box 1 .*nan"):
+        nms(boxes, [1, np.nan, 1])
+    with pytest.raises(errors.InputError, match=r"box 2 .*inf"):
+        nms([[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, np.inf]], scores)
+    for iou in (float("nan"), -0.1, 1.1):
+        with pytest.raises(errors.InputError, match="iou_threshold"):
+            nms(boxes, scores, iou=iou)
+    with pytest.raises(errors.InputError, match="max_det is -1"):
+        nms(boxes, scores, max_det=-1)
+
+
+# ---- exp, which the sizes of YOLOX (and softmax) stand on ----
+
+
+def exps(x: np.ndarray, stride: int, unit: float) -> np.ndarray:
+    """exp(x) * stride * unit as the detector computes it: the widths of boxes that are flat, so that all stay."""
+    output = np.zeros((len(x), 6), F)
+    output[:, 0] = -np.arange(len(x))  # back to the left edge, where half of the box is outside
+    output[:, 2], output[:, 3], output[:, 4], output[:, 5] = x, -200, 1, np.linspace(1, 0.5, len(x))
+    geometry = Geometry(2**31 - 1, 1, (2 * unit, 0, 0, 0, 1, 0), (stride * len(x), stride))
+    with Detector("yolox", 1, len(x), strides=(stride,), max_det=len(x)) as detector:
+        boxes, _ = detector(output, geometry)
+    return boxes["xyxy"][:, 2].astype(np.float64)
+
+
+def test_exp_is_within_two_units_of_the_last_place(rng: np.random.Generator) -> None:
+    x = np.sort(np.concatenate([rng.uniform(-0.1, 88.7, 20000), [0, 88.72283, 1e-30]])).astype(F)
+    got, exact = exps(x, 1, 2.0**-100) * 2.0**100, np.exp(x.astype(np.float64))
+    assert len(got) == len(exact)
+    assert (np.abs(got - exact) < 2 * np.spacing(exact.astype(F))).all()
+    x = np.sort(np.concatenate([rng.uniform(-104.5, 0, 20000), [-103.9, -103.97, -104, -3e38, -np.inf]])).astype(F)
+    got, exact = exps(x, 2**16, 2.0**8) * 2.0**-24, np.exp(x.astype(np.float64))
+    assert len(got) == len(exact)
+    assert (np.abs(got - exact) < 2 * np.spacing(exact.astype(F))).all()
+    assert got[x < -104].tolist() == [0] * int((x < -104).sum())
+
+
+def test_exp_overflows_to_infinity_and_nan_stays() -> None:
+    assert exps(np.array([88.7229, 89, 1e30, np.inf, np.nan], F), 1, 1).tolist() == []  # no finite box, no candidate
+
+
+# ---- real outputs ----
+
+
+@pytest.fixture(scope="module", name="bus")
+def _bus(assets: Any) -> tuple[np.ndarray, Geometry]:
+    """YOLOv5n's output for bus.jpg, and how the picture came there."""
+    return real_output(assets, "yolov5n.onnx")
+
+
+def real_output(assets: Any, model: str) -> tuple[np.ndarray, Geometry]:
+    cv2 = pytest.importorskip("cv2")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    image = cv2.imread(str(assets / "images" / "bus.jpg"))
+    height, width = image.shape[:2]
+    r = min(640 / width, 640 / height)
+    w, h = round(width * r), round(height * r)
+    left, top = (640 - w) // 2, (640 - h) // 2
+    canvas = np.full((640, 640, 3), 114, np.uint8)
+    canvas[top : top + h, left : left + w] = cv2.resize(image, (w, h))
+    blob = np.ascontiguousarray(canvas[None, :, :, ::-1].transpose(0, 3, 1, 2).astype(F) / F(255))
+    session = onnxruntime.InferenceSession(str(assets / "models" / model), providers=["CPUExecutionProvider"])
+    output = session.run(None, {session.get_inputs()[0].name: blob})[0][0]
+    to_source = (width / w, 0, -left * width / w, 0, height / h, -top * height / h)
+    return output, Geometry(width, height, to_source)
+
+
+@pytest.mark.assets
+def test_the_bus(bus: tuple[np.ndarray, Geometry]) -> None:
+    output, geometry = bus
+    with Detector() as detector:
+        boxes, stats = detector(output, geometry)
+    assert sorted(boxes["class_id"]) == [0, 0, 0, 0, 5]
+    assert stats.kept == 5
+    assert_same(Params(num_classes=80, num_anchors=25200, conf=0.25), output, geometry)
+
+
+def torch_yolov5(output: np.ndarray, conf: float, iou: float, max_det: int, multi_label: bool) -> np.ndarray:
+    """What YOLOv5's non_max_suppression does, written out: rows of x1, y1, x2, y2, score, class on the canvas.
+
+    But for one thing: classes are compared, where YOLOv5 moves each class 7680 pixels on. That costs coordinates near
+    600000 all bits below 1/16 pixel, and changes what is suppressed.
+    """
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(output)
+    x = x[x[:, 4] > conf]
+    scores = x[:, 5:] * x[:, 4:5]
+    center, half = x[:, :2], x[:, 2:4] / 2
+    boxes = torch.cat((center - half, center + half), 1)
+    if multi_label:
+        i, j = (scores > conf).nonzero(as_tuple=False).T
+        x = torch.cat((boxes[i], scores[i, j, None], j[:, None].float()), 1)
+    else:
+        best, j = scores.max(1, keepdim=True)
+        x = torch.cat((boxes, best, j.float()), 1)[best.view(-1) > conf]
+    x = x[x[:, 4].argsort(descending=True, stable=True)[:30000]]
+    x1, y1, x2, y2, _, classes = x.T
+    areas = (x2 - x1) * (y2 - y1)
+    alive, keep = torch.ones(len(x), dtype=torch.bool), []
+    for i in range(len(x)):
+        if not alive[i]:
+            continue
+        keep.append(i)
+        w = (torch.minimum(x2, x2[i]) - torch.maximum(x1, x1[i])).clamp(min=0)
+        h = (torch.minimum(y2, y2[i]) - torch.maximum(y1, y1[i])).clamp(min=0)
+        inter = w * h
+        alive &= (inter / (areas + areas[i] - inter) <= iou) | (classes != classes[i])
+    return np.asarray(x[keep[:max_det]].numpy())
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize(("conf", "iou", "multi_label"), [(0.25, 0.45, False), (0.001, 0.6, True)])
+def test_equals_yolov5_in_torch(bus: tuple[np.ndarray, Geometry], conf: float, iou: float, multi_label: bool) -> None:
+    output, _ = bus
+    expected = torch_yolov5(output, conf, iou, 300, multi_label)
+    with Detector(conf=conf, iou=iou, multi_label=multi_label) as detector:
+        boxes, _ = detector(output, Geometry())
+    assert_same(
+        Params(num_classes=80, num_anchors=25200, conf=conf, iou=iou, multi_label=multi_label), output, Geometry()
+    )
+    assert len(boxes) == len(expected)
+    assert boxes["class_id"].tolist() == expected[:, 5].astype(int).tolist()
+    np.testing.assert_array_equal(boxes["score"], expected[:, 4])
+    np.testing.assert_allclose(boxes["xyxy"], expected[:, :4].clip(0, 640), atol=1e-3, rtol=0)
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_yolov8_of_the_bus(assets: Any, multi_label: bool, dtype: str) -> None:
+    output, geometry = real_output(assets, "yolov8n.onnx")
+    p = Params("yolov8", 80, 8400, conf=0.001, iou=0.7, multi_label=multi_label, dtype=dtype)
+    assert assert_same(p, output.astype(dtype), geometry).kept > 100
+
+
+def test_the_layout_of_a_detection() -> None:
+    assert sys.byteorder == "little"
+    assert DETECTION.itemsize == ffi.sizeof("ifs_detection") == 24
+    for name in ("score", "class_id"):
+        assert DETECTION.fields[name][1] == ffi.offsetof("ifs_detection", name)

@@ -1,0 +1,253 @@
+"""ONNX's own backend tests, through `infersdk.load()` and through the bare runtimes, side by side.
+
+Both run in one process on the same cases, and the two lists of what passes are compared: an Infer neither loses nor
+gains a case. Two kinds of case are told apart by the types of the model's inputs and outputs alone:
+
+- tensors of numbers and bools, which an Infer holds: both must pass, or both must fail;
+- anything else (strings, sequences, optionals, bfloat16, float8, 4 and 2 bits): an Infer must refuse to load the model,
+  by `UnsupportedModelError`. What the bare runtime passes of these is counted as a difference, by reason.
+
+`python -P tests/test_conformance.py` prints the table of docs/conformance.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import unittest
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="the conformance suite is onnx's own")
+ml_dtypes = pytest.importorskip("ml_dtypes", reason="a dependency of onnx")
+
+from onnx.backend.base import Backend, BackendRep  # noqa: E402
+from onnx.backend.test import BackendTest  # noqa: E402
+
+from infersdk.onnx_backend import backend_for  # noqa: E402
+from infersdk.tensor import _CODES  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: The element types that tensors hold, as ONNX numbers them.
+NUMBERS = {onnx.helper.np_dtype_to_tensor_dtype(dtype) for dtype in _CODES}
+#: How many parts the cases are dealt into: parts run side by side under xdist.
+PARTS = {"onnxruntime": 1, "openvino": 4}
+
+
+# ---- the bare runtimes, each the way its own manual calls it ----
+
+
+class BareOnnxRuntime(BackendRep):
+    """`onnxruntime.InferenceSession`; types that NumPy has not go in as OrtValues."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self.make_value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type
+
+    def run(self, inputs: Any, **_: Any) -> list[Any]:
+        names = [node.name for node in self.session.get_inputs()]
+        feeds = {name: self._feed(value) for name, value in zip(names, inputs, strict=True)}
+        return self.session.run(None, feeds)
+
+    def _feed(self, value: Any) -> Any:
+        if isinstance(value, np.generic):  # the suite gives scalars, the runtime takes arrays
+            value = np.asarray(value)
+        if isinstance(value, np.ndarray) and value.dtype.type.__module__ == "ml_dtypes":
+            return self.make_value(value, onnx.helper.np_dtype_to_tensor_dtype(value.dtype))
+        return value
+
+
+class BareOpenVino(BackendRep):
+    """`openvino.Core().compile_model()`, in the arithmetic that the model is written in."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        import openvino
+
+        core = openvino.Core()
+        self.model = core.compile_model(
+            core.read_model(model.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        )
+        weights = {tensor.name for tensor in model.graph.initializer}
+        self.names = [value.name for value in model.graph.input if value.name not in weights]
+        self.taken = {name for port in self.model.inputs for name in port.names}  # the others were folded away
+
+    def run(self, inputs: Any, **_: Any) -> list[Any]:
+        given = zip(self.names, inputs, strict=True)
+        results = self.model({name: value for name, value in given if name in self.taken})
+        return [results[port] for port in self.model.outputs]
+
+
+def bare_backend(rep: type[BackendRep]) -> type[Backend]:
+    class Bare(Backend):
+        @classmethod
+        def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> BackendRep:
+            return rep(model)
+
+        @classmethod
+        def supports_device(cls, device: str) -> bool:
+            return device == "CPU"
+
+    return Bare
+
+
+BARE = {"onnxruntime": BareOnnxRuntime, "openvino": BareOpenVino}
+
+
+# ---- running the suite ----
+
+
+class Case(NamedTuple):
+    category: str
+    name: str
+
+
+class Outcome(unittest.TestResult):
+    """What came of one case: `error` is None for a pass. A skip, which nothing here asks for, is no pass."""
+
+    error: BaseException | None = None
+
+    def addError(self, test: Any, error: Any) -> None:  # noqa: N802 - unittest's name
+        self.error = error[1]
+
+    def addFailure(self, test: Any, error: Any) -> None:  # noqa: N802
+        self.error = error[1]
+
+    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
+        self.error = unittest.SkipTest(reason)
+
+
+class Suite:
+    """ONNX's cases over one backend, for the processor."""
+
+    def __init__(self, backend: type[Backend]) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the suite computes overflows and divisions by zero on purpose
+            self.classes = BackendTest(backend).test_cases
+
+    def cases(self) -> list[Case]:
+        return [
+            Case(category, name)
+            for category, kind in sorted(self.classes.items())
+            for name in sorted(vars(kind))
+            if name.startswith("test_") and name.endswith("_cpu")
+        ]
+
+    def run(self, case: Case) -> BaseException | None:
+        outcome = Outcome()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.classes[case.category](case.name).run(outcome)
+        return outcome.error
+
+
+def odd_types(model: onnx.ModelProto) -> list[str]:
+    """What there is among the inputs and outputs besides tensors of numbers and bools."""
+    odd = set()
+    for value in (*model.graph.input, *model.graph.output):
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            odd.add(kind.removesuffix("_type"))
+        elif value.type.tensor_type.elem_type not in NUMBERS:
+            odd.add(onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower())
+    return sorted(odd)
+
+
+@functools.cache
+def odd_cases() -> dict[str, list[str]]:
+    """The cases whose models are not tensors of numbers alone, with what they are."""
+    from onnx.backend.test.loader import load_model_tests
+
+    odd = {}
+    for kind in ("node", "simple", "pytorch-converted", "pytorch-operator"):  # the real ones are pictures all
+        for case in load_model_tests(kind=kind):
+            odd[f"{case.name}_cpu"] = odd_types(case.model or onnx.load(f"{case.model_dir}/model.onnx"))
+    return {name: types for name, types in odd.items() if types}
+
+
+class Comparison(NamedTuple):
+    """Two lists of what passes, and each case in which they differ, with the reason."""
+
+    cases: int
+    bare: set[Case]
+    infer: set[Case]
+    refused: dict[Case, str]  # the bare runtime passes; the Infer says that it cannot hold such values
+    differences: dict[Case, str]  # all others: there must be none
+
+
+def compare_lists(runtime: str, part: int = 0, parts: int = 1) -> Comparison:
+    bare, infer = Suite(bare_backend(BARE[runtime])), Suite(backend_for(runtime))
+    cases = bare.cases()[part::parts]
+    comparison = Comparison(len(cases), set(), set(), {}, {})
+    for case in cases:
+        odd = odd_cases().get(case.name)
+        bare_error, error = bare.run(case), infer.run(case)
+        if bare_error is None:
+            comparison.bare.add(case)
+        if error is None:
+            comparison.infer.add(case)
+        if odd and type(error).__name__ != "UnsupportedModelError" and bare_error is None:
+            comparison.differences[case] = f"holds {', '.join(odd)}, and was not refused: {error!r}"
+        elif odd and bare_error is None:
+            comparison.refused[case] = ", ".join(odd)
+        elif (error is None) != (bare_error is None):
+            comparison.differences[case] = f"{runtime} alone: {bare_error or 'passes'}; infersdk: {error or 'passes'}"
+    return comparison
+
+
+@pytest.fixture(scope="module", autouse=True)
+def onnx_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The "real" cases write their data into a folder of the user's; here into one that goes away."""
+    folder = tmp_path_factory.mktemp("onnx_models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONNX_MODELS", str(folder))
+        yield folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runtime", "part"), [(runtime, part) for runtime, parts in PARTS.items() for part in range(parts)]
+)
+def test_passes_what_the_bare_runtime_passes(runtime: str, part: int, record_property: Any) -> None:
+    pytest.importorskip(runtime)
+    comparison = compare_lists(runtime, part, PARTS[runtime])
+    for name in ("cases", "bare", "infer", "refused"):
+        value = getattr(comparison, name)
+        record_property(name, value if isinstance(value, int) else len(value))
+    assert comparison.cases > 400
+    assert len(comparison.bare) > comparison.cases / 2, "the bare runtime fails most cases: the adapter is at fault"
+    assert not comparison.differences, "\n".join(f"{case.name}: {why}" for case, why in comparison.differences.items())
+    assert comparison.bare - comparison.infer == set(comparison.refused)
+    assert comparison.infer <= comparison.bare
+
+
+def main() -> None:
+    """Prints the counts and the refused cases of each runtime."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["ONNX_MODELS"] = folder
+        for runtime in sys.argv[1:] or BARE:
+            result = compare_lists(runtime)
+            reasons = Counter(result.refused.values())
+            print(
+                f"{runtime}: {result.cases} cases; the runtime alone passes {len(result.bare)}, "
+                f"infersdk {len(result.infer)}; refused {dict(reasons)}; other differences {len(result.differences)}"
+            )
+            for case, why in {**result.refused, **result.differences}.items():
+                print(f"  {case.name}: {why}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """Infer on OpenVINO side by side with OpenVINO itself: what the one interface costs.
 
-    pytest benchmarks/bench_infer_openvino.py --benchmark-group-by=group
+    pytest benchmarks/bench_infer_openvino.py --benchmark-columns=min,median,rounds
 
 The tiny network is all overhead; the real one shows what is left of it beside real work. Baselines are the calls that a
 user would write: an infer request over arrays bound once, the quickest there is; and calling the compiled model, which
@@ -10,7 +10,6 @@ is what the tutorials show.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from infersdk.testing import contract_model
 ov = pytest.importorskip("openvino")
 pytest.importorskip("onnx")
 
-ASSETS = Path(os.environ.get("INFERSDK_ASSETS", Path(__file__).resolve().parents[2] / "shared" / "assets"))
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
@@ -61,7 +59,7 @@ WAYS = [bound_request, infer_forward, compiled_call, infer_call]
 
 @pytest.mark.benchmark(group="tiny network: overhead")
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def bench_tiny(benchmark: Any, way: Callable[..., Any], tmp_path: Path) -> None:
+def test_tiny(benchmark: Any, way: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(contract_model("net"))
     benchmark(way(path, np.zeros((1, 3, 12, 10), np.float32)))
@@ -69,8 +67,7 @@ def bench_tiny(benchmark: Any, way: Callable[..., Any], tmp_path: Path) -> None:
 
 @pytest.mark.benchmark(group="YOLOv5n, one picture")
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def bench_yolov5n(benchmark: Any, way: Callable[..., Any]) -> None:
-    path = ASSETS / "models" / "yolov5n.onnx"
-    if not path.is_file():
-        pytest.skip("no test data: set INFERSDK_ASSETS to its folder")
-    benchmark.pedantic(way(path, np.zeros((1, 3, 640, 640), np.float32)), rounds=30, warmup_rounds=3)
+def test_yolov5n(benchmark: Any, way: Callable[..., Any], assets: Path) -> None:
+    benchmark.pedantic(
+        way(assets / "models" / "yolov5n.onnx", np.zeros((1, 3, 640, 640), np.float32)), rounds=30, warmup_rounds=3
+    )

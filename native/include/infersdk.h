@@ -15,6 +15,7 @@
  *   8. Detection              from a network's output to boxes: decode, NMS, back to the picture
  *   9. Classification         softmax and top-k
  *  10. Devices                what there is, streams, events, and memory that is used on them
+ *  11. Batches                many pictures on many threads, and on their way to a device
  *
  * Rules that hold everywhere
  *
@@ -230,8 +231,8 @@ ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor); /* borrowed */
 ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out);
 ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out);
 
-/* The same on `side`, with a hold on its block, in one step: what to hand out where another thread may resize the tensor
- * that a view was made of. */
+/* The same on `side`, with a hold on its block, in one step: what to hand out where another thread may resize the
+ * tensor that a view was made of. */
 ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **block);
 
 /* The element number of index[0..n), the missing last indices being 0. ERR_INVALID_ARGUMENT names what is out of range.
@@ -485,6 +486,16 @@ ifs_status ifs_event_elapsed(ifs_event *start, ifs_event *stop, float *milliseco
 /* What is queued on `stream` from now on waits for `event`. */
 ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event);
 
+/* A graph: what was queued on a stream between begin and end, to be launched again in one go. Between them nothing may
+ * be done that waits for the device. It holds the addresses it was captured with: when one of them changes, capture
+ * anew. After a failure between begin and end, end still has to be called; it gives no graph then. */
+typedef struct ifs_graph ifs_graph;
+
+ifs_status ifs_graph_begin(ifs_stream *stream);
+ifs_status ifs_graph_end(ifs_stream *stream, ifs_graph **out);
+ifs_status ifs_graph_launch(ifs_graph *graph, ifs_stream *stream);
+void ifs_graph_destroy(ifs_graph *graph);
+
 /*
  * The device side for work on `stream`. A copy that is due is queued there, not waited for; work that was queued for
  * this memory on another stream is waited for by `stream`, not by the caller. From here on the memory belongs to
@@ -507,6 +518,34 @@ ifs_status ifs_tensor_lend(ifs_tensor *tensor, void *native, void **out);
 
 /* The device that an address lies on, or IFS_NO_DEVICE for memory of the host. */
 ifs_status ifs_pointer_device(const void *address, int32_t *out);
+
+/* ---- 11. Batches ---------------------------------------------------------------------------------------------- */
+
+/* Threads that share a batch out; the caller is one of them, so a pool of 1 starts none. Several threads may use one
+ * pool, in turn. Where NULL is taken for a pool, the caller works alone. */
+typedef struct ifs_workers ifs_workers;
+
+ifs_status ifs_workers_create(int32_t threads, ifs_workers **out);
+void ifs_workers_destroy(ifs_workers *workers);
+int32_t ifs_workers_threads(const ifs_workers *workers);
+
+/* `n` pictures, preprocessed side by side into `host` (`nbytes`: what may be written). With `dev`, each is queued for
+ * its copy there on `stream` as soon as it is done; `host` is page-locked then, and not touched until the copies are.
+ */
+ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries,
+                                int32_t n, const ifs_pixel_transform *transform, void *host, size_t nbytes, void *dev,
+                                ifs_stream *stream);
+
+/* Bytes that `n` pictures take on a device: dense, each plane aligned to 256. */
+ifs_status ifs_upload_nbytes(const ifs_image *images, int32_t n, size_t *out);
+
+/*
+ * `n` pictures as they are, from the host to `dev`, queued on `stream`. Dense pictures in page-locked memory are copied
+ * from where they lie, one copy each, and must stay there until that is done; all others go through `staging`,
+ * page-locked and as large as `dev`, piece by piece. `out` gets the pictures as they will lie on the device.
+ */
+ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, int32_t n, void *staging, void *dev, size_t nbytes,
+                      ifs_stream *stream, ifs_image *out);
 
 /* [/cdef] */
 

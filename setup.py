@@ -62,15 +62,14 @@ class BuildNative(build_ext):
         if nvcc := find_nvcc():
             ext.define_macros += [("IFS_CUDA", "1")]
             ext.extra_objects += self.compile_cuda(nvcc, native)
-            root = Path(os.path.realpath(nvcc)).parent.parent
-            if not (root / "include").is_dir():  # a wrapper script: ask it where it lives
-                root = self.cuda_root(nvcc)
+            root = self.cuda_root(nvcc)
             ext.library_dirs += [str(p) for n in ("lib64", "lib") if (p := root / n).is_dir()]
-            ext.libraries += ["cudart_static", "dl", "rt", "stdc++"]
+            ext.libraries += ["cudart_static", "dl", "rt"]
         super().build_extension(ext)
 
     @staticmethod
     def cuda_root(nvcc: str) -> Path:
+        """Where the toolkit lies; nvcc itself may be a wrapper that stands elsewhere."""
         dry = subprocess.run([nvcc, "--dryrun", "-c", "x.cu"], check=False, capture_output=True, text=True).stderr
         return Path(re.search(r"^#\$ TOP=(.+)$", dry, re.MULTILINE)[1].strip())
 
@@ -87,7 +86,11 @@ class BuildNative(build_ext):
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             command = [nvcc, "-c", str(source), "-o", str(target), "-O3", "-std=c++17", "--fmad=false", "--threads=0"]
-            command += ["-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off", "-Inative/include", "-Inative/src"]
+            command += [
+                "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-fno-exceptions,-fno-rtti",
+                "-Inative/include",
+                "-Inative/src",
+            ]
             self.spawn([*command, "-DIFS_CUDA=1", *targets])
         return objects
 

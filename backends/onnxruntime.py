@@ -1,9 +1,9 @@
 """ONNX Runtime: the processor, or an NVIDIA GPU through its CUDA provider.
 
 The tensors of the Infer are bound to the session where they lie (I/O binding), so nothing is copied on the way in or
-out. An output whose shape follows from the inputs' by the names of their dimensions is written into its tensor. Any other
-is allocated by the runtime in the first run, its tensor looks at that, and later runs write there again; where the shape
-turns out to depend on the data, each run allocates anew.
+out. An output whose shape follows from the inputs' by the names of their dimensions is written into its tensor. Any
+other is allocated by the runtime in the first run, its tensor looks at that, and later runs write there again; where
+the shape turns out to depend on the data, each run allocates anew.
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ class OnnxRuntimeInfer(Infer):
         except ort_errors.InvalidGraph as error:
             raise ModelFormatError(f"the graph of {str(self.model)!r} is not valid: {_text(error)}") from None
         except Exception as error:  # the runtime has no root of its own exceptions
+            if re.search("No graph was found|Invalid model", str(error)):  # and no kinds of their own for these
+                raise ModelFormatError(f"{str(self.model)!r} is not a valid ONNX model: {_text(error)}") from None
             raise UnsupportedModelError(f"ONNX Runtime cannot load {str(self.model)!r}: {_text(error)}") from None
         # The runtime falls back to the processor with a warning at most: look at what it really took.
         taken = self._session.get_providers()
@@ -232,5 +234,8 @@ class OnnxRuntimeInfer(Infer):
 
 
 def _text(error: Exception) -> str:
-    """The runtime's message in one line, without its code."""
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", " ".join(str(error).split()))
+    """The runtime's message in one line, without its code, the file's name, and the place in its own sources."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"^Load model from .*? failed: ?", "", text)
+    return re.sub(r"/\S+\.(?:cc|h):\d+ [^()]*\([^()]*\)(?: const)? ", "", text)

@@ -71,8 +71,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             `cumulative_throughput` spreads them over all devices that `device="auto"` finds.
         streams: requests that run side by side; 0 leaves it to the hint (one for `latency`).
         threads: processor threads over all streams; 0 is the runtime's choice, about one a core.
-        cache_dir: a folder for compiled models, made if it is not there; a model is then compiled once for each
-            device, set of options and OpenVINO version. None compiles at each load and writes nothing.
+        cache_dir: a folder for compiled models, made if it is not there: a model loads quicker the second time. It
+            keeps one for each model, device and OpenVINO version. None compiles at each load and writes nothing.
         config: further properties of the device's plugin, as they are.
     """
 
@@ -154,9 +154,7 @@ class OpenVinoInfer(Infer):
         for key in options.config:
             if key in _OWN:
                 raise ConfigError(f"options of backend 'openvino': config sets {key}; say it by {_OWN[key]} instead")
-        known = _known_properties(target)
-        for key in options.config:
-            if key not in known:
+            if key not in (known := _known_properties(target)):
                 close = difflib.get_close_matches(key.upper(), known, 1)
                 ask = f"; did you mean {close[0]!r}?" if close else f"; it knows {', '.join(sorted(known))}"
                 raise ConfigError(f"options of backend 'openvino': {target} has no property {key!r} to set{ask}")
@@ -178,7 +176,8 @@ class OpenVinoInfer(Infer):
         if target == "AUTO":
             # Else it would start on the processor, move elsewhere later, and move back on trouble, all unseen.
             properties |= {"ENABLE_STARTUP_FALLBACK": False, "ENABLE_RUNTIME_FALLBACK": False}
-        return properties | options.config
+        properties.update(options.config)
+        return properties
 
     def _read(self) -> Any:
         # Asked one by one: `Core.read_model` would try every format it knows, and some readers print their complaints.
@@ -406,6 +405,7 @@ def _execution_devices(compiled: Any) -> list[str]:
     return [_our_name(name.strip("()")) for name in compiled.get_property("EXECUTION_DEVICES")]
 
 
+@functools.cache  # OpenVINO loses some memory each time that it is asked
 def _known_properties(target: str) -> set[str]:
     targets = [target] if target != "AUTO" else [target, *_core().available_devices]
     known = {
@@ -442,8 +442,8 @@ def _compiles(model: Any, target: str, properties: dict[str, Any], *, without: d
 def _name(port: Any) -> str:
     """An input's or output's name; a model without tensor names has those of its nodes."""
     names = port.get_names()
-    own = port.get_node().get_friendly_name().partition("/sink_port_")[0]
-    return own if own in names or not names else min(names)
+    own = str(port.get_node().get_friendly_name()).partition("/sink_port_")[0]
+    return own if own in names or not names else str(min(names))
 
 
 def _metadata(model: Any) -> dict[str, str]:
@@ -511,4 +511,4 @@ def _text_of(layer: Any, key: str) -> str:
 def _text(error: Exception) -> str:
     """The runtime's message in one line, without the places of its source that it came through."""
     text = " ".join(str(error).split())
-    return re.sub(r"Exception from \S+:\d+: |Check '[^']*' failed at \S+:\d+: ", "", text).strip() or text
+    return str(re.sub(r"Exception from \S+:\d+: |Check '[^']*' failed at \S+:\d+: ", "", text).strip() or text)

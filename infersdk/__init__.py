@@ -21,26 +21,32 @@ from .errors import InferSDKError
 from .infer import Infer, TensorSpec
 from .registry import backends as list_backends
 from .registry import load
-from .tensor import Head, MixMemory, Tensor, memory_stats
+from .stream import Event, Stream, device_count, device_info
+from .tensor import Head, MixMemory, Tensor, memory_stats, pinned_empty
 
 if TYPE_CHECKING:
     from . import errors, models, ops
 
 __all__ = [
     "Device",
+    "Event",
     "Head",
     "Infer",
     "InferSDKError",
     "MixMemory",
+    "Stream",
     "Tensor",
     "TensorSpec",
     "__version__",
+    "device_count",
+    "device_info",
     "errors",
     "list_backends",
     "load",
     "memory_stats",
     "models",
     "ops",
+    "pinned_empty",
 ]
 
 __version__: str = text(lib.ifs_version())

@@ -266,6 +266,11 @@ class Infer(ABC):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:  # else copy.copy() would give two that close one session
+        raise TypeError(
+            f"a {type(self).__name__} can be neither copied nor pickled: clone() it, or load the model again"
+        )
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.precision} on {self.device}"
         return f"<{type(self).__name__} {self.model.name}, {state}>"
@@ -354,9 +359,9 @@ def model_file(path: str | os.PathLike[str]) -> Path:
     file = Path(path)
     try:
         size = file.stat().st_size
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a null character
         raise ModelNotFoundError(
-            f"no model at {str(file)!r} ({error.strerror}); the path is relative to {os.getcwd()}"
+            f"no model at {str(file)!r} ({getattr(error, 'strerror', error)}); the path is relative to {os.getcwd()}"
         ) from None
     if file.is_dir():
         raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")

@@ -13,22 +13,26 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import dlpack
 from ._lib import address, check, ffi, lib, out
 from .device import Device
-from .errors import ClosedError, DTypeError, InputError, OutputError, ShapeError, TensorFileError
+from .errors import ClosedError, DTypeError, InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+    from typing_extensions import Buffer
 
-__all__ = ["Head", "MemoryStats", "MixMemory", "Tensor", "memory_stats"]
+    from .stream import Stream
+
+__all__ = ["Head", "MemoryStats", "MixMemory", "Tensor", "memory_stats", "pinned_empty"]
 
 _CODES: dict[np.dtype[Any], int] = {
     np.dtype(name): getattr(lib, f"IFS_{name.upper()}")
@@ -89,6 +93,9 @@ class _Handle:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:  # else copy.copy() would make two owners of one handle
+        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled; create a new one")
+
 
 class MixMemory(_Handle):
     """A host block and a device block that stand for the same `nbytes` bytes, both allocated when first asked for.
@@ -107,7 +114,7 @@ class MixMemory(_Handle):
 
     def resize(self, nbytes: int) -> None:
         """Sets the size. Content stays when it fits the capacity, and is undefined otherwise."""
-        if nbytes < 0:
+        if not 0 <= nbytes < 2**64:
             raise InputError(f"a memory cannot have {nbytes} bytes")
         check(lib.ifs_memory_resize(self._open, nbytes))
 
@@ -153,15 +160,17 @@ class MixMemory(_Handle):
 class _HostView:
     """What a NumPy view of a tensor keeps alive: the block that it looks at, and who lent it."""
 
-    __slots__ = ("__array_interface__", "_block", "_lender")
+    __slots__ = ("__array_interface__", "_block", "_lender", "at")
 
-    def __init__(self, tensor: Tensor, at: int, writable: bool) -> None:
-        place = out("ifs_block *")
-        check(lib.ifs_memory_hold(lib.ifs_tensor_memory(tensor._c), lib.IFS_SIDE_HOST, place))
-        self._block = ffi.gc(place[0], lib.ifs_block_release)
+    def __init__(self, tensor: Tensor, writable: bool) -> None:
+        place, block = out("void *"), out("ifs_block *")
+        access = lib.IFS_READ_WRITE if writable else lib.IFS_READ
+        check(lib.ifs_tensor_hold(tensor._open, lib.IFS_SIDE_HOST, access, place, block))
+        self.at = address(place[0])
+        self._block = ffi.gc(block[0], lib.ifs_block_release)
         self._lender = tensor._lender
         self.__array_interface__ = {
-            "data": (at, not writable),
+            "data": (self.at, not writable),
             "shape": tensor.shape,
             "typestr": tensor.dtype.str,
             "version": 3,
@@ -189,41 +198,52 @@ class Tensor(_Handle):
         check(lib.ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, place))
         self._adopt(place[0])
 
-    def _adopt(self, handle: Any, lender: object = None) -> Tensor:
+    def _adopt(self, handle: Any, lender: object = None, epoch: list[int] | None = None) -> Tensor:
         """Makes this tensor the owner of a native one, in place of what it had."""
         self.close()
+        if epoch is not None or not hasattr(self, "_epoch"):
+            self._epoch = epoch or [0]  # counts the resizes of all that share a memory
         self._own(handle, lib.ifs_tensor_destroy)
         self._lender = lender
         self._place = out("void *")
-        self._views: list[tuple[int, npt.NDArray[Any]] | None] = [None, None]
+        self._views: list[tuple[int, npt.NDArray[Any]] | None]  # one that is read-only, one that is writable
         self._dtype = _DTYPES[lib.ifs_tensor_dtype(handle)]
-        self._generation = getattr(self, "_generation", -1)
         self._reshaped()
         return self
 
     def _reshaped(self) -> None:
+        self._views = [None, None]  # they would keep a block that the tensor has grown out of
         self._shape: tuple[int, ...] = tuple(lib.ifs_tensor_dims(self._c)[0 : lib.ifs_tensor_ndim(self._c)])
-        self._generation += 1  # who bound this tensor looks here whether it must bind anew
+
+    @property
+    def _generation(self) -> int:
+        """Who has bound this tensor looks here whether to bind it anew: its owner's growth moves a view too."""
+        return self._epoch[0]
 
     # ---- making one ----
 
     @classmethod
-    def _of(cls, handle: Any, lender: object = None) -> Tensor:
+    def _of(cls, handle: Any, lender: object = None, epoch: list[int] | None = None) -> Tensor:
         tensor = cls.__new__(cls)
         tensor._c = None
-        return tensor._adopt(handle, lender)
+        return tensor._adopt(handle, lender, epoch)
 
     @classmethod
     def wrap(cls, array: npt.ArrayLike, device: str | Device | None = None) -> Tensor:
         """Borrows a NumPy array, without a copy: both see the same bytes, and the tensor keeps the array alive.
 
         A read-only array gives a tensor that refuses to be written. Anything but a C-contiguous array is an error.
+        What has a `__cuda_array_interface__` (CuPy, numba, PyCUDA, torch) is borrowed where it lies, on the device.
         """
+        if (interface := getattr(array, "__cuda_array_interface__", None)) is not None:
+            return cls._wrap_cuda(interface, array)
         array = np.asanyarray(array)
         if not array.flags.c_contiguous:
             raise ShapeError(
                 f"an array with strides {array.strides} cannot be wrapped; pass np.ascontiguousarray(array)"
             )
+        if not array.flags.aligned:
+            raise InputError(f"an array of {array.dtype} that is not aligned cannot be wrapped; pass np.array(array)")
         code = dtype_code(array.dtype)
         at, read_only = array.__array_interface__["data"]
         ordinal = Device.parse(device).ordinal
@@ -245,15 +265,46 @@ class Tensor(_Handle):
             lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
         return place[0]
 
+    @classmethod
+    def _wrap_cuda(cls, interface: dict[str, Any], lender: object) -> Tensor:
+        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+        at, read_only = interface["data"]
+        strides, dense = interface.get("strides"), dtype.itemsize
+        for size, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+            if size != 1 and stride != dense:
+                raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
+            dense *= size
+        ordinal = _ordinal_of(at)
+        if (stream := interface.get("stream")) is not None:
+            _wait_for(stream, ordinal)
+        handle = cls._borrowed(at, shape, dtype_code(dtype), ordinal, read_only=read_only, on_device=True)
+        return cls._of(handle, lender)
+
     def _borrow(self, at: int, shape: Sequence[int], code: int, ordinal: int, *, lender: object) -> None:
         """Looks from now on at memory that `lender` keeps alive: on device `ordinal`, or on the host if that is -1."""
         handle = self._borrowed(at, shape, code, ordinal, read_only=False, on_device=ordinal >= 0)
         self._adopt(handle, lender)
+        self._epoch[0] += 1
 
     @classmethod
-    def from_dlpack(cls, source: Any) -> Tensor:
-        """Borrows whatever speaks DLPack and lies on the host (torch, NumPy, JAX, ...), without a copy."""
-        return cls.wrap(np.from_dlpack(source))
+    def from_dlpack(cls, source: Any, *, stream: Stream | None = None) -> Tensor:
+        """Borrows whatever speaks DLPack (torch, CuPy, NumPy, ...), on the host or on a CUDA device, without a copy.
+
+        For a device the producer's work is waited for: by `stream`, or without one by the host.
+        """
+        try:
+            kind, ordinal = source.__dlpack_device__()
+            if kind != dlpack.CUDA:
+                return cls.wrap(np.from_dlpack(source))
+            theirs = dlpack.Borrowed(source.__dlpack__(stream=stream.handle if stream is not None else 1))
+        except (AttributeError, BufferError, RuntimeError, TypeError) as error:
+            raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
+        if stream is None:
+            _wait_for(1, ordinal)
+        tensor = cls.__new__(cls)
+        tensor._c = None
+        tensor._borrow(theirs.address, theirs.shape, dtype_code(theirs.dtype), ordinal, lender=theirs)
+        return tensor
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | Device | None = None) -> Tensor:
@@ -264,16 +315,16 @@ class Tensor(_Handle):
         """
         place = out("ifs_tensor *")
         try:
-            check(lib.ifs_tensor_load(os.fsencode(path), Device.parse(device).ordinal, place))
+            check(lib.ifs_tensor_load(_file_name(path), Device.parse(device).ordinal, place))
         except OutputError as error:  # the core has one code for input and output
             raise TensorFileError(str(error)) from None
         return cls._of(place[0])
 
     @classmethod
-    def from_bytes(cls, data: bytes, device: str | Device | None = None) -> Tensor:
+    def from_bytes(cls, data: Buffer, device: str | Device | None = None) -> Tensor:
         """The same from the content of a tensor file."""
-        place = out("ifs_tensor *")
-        check(lib.ifs_tensor_parse(ffi.from_buffer(data), len(data), Device.parse(device).ordinal, place))
+        place, chars = out("ifs_tensor *"), ffi.from_buffer(data)
+        check(lib.ifs_tensor_parse(chars, len(chars), Device.parse(device).ordinal, place))
         return cls._of(place[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -282,21 +333,25 @@ class Tensor(_Handle):
         Raises:
             OutputError: it cannot be written; what was at `path` is untouched.
         """
-        check(lib.ifs_tensor_save(self._open, os.fsencode(Path(path))))
+        check(lib.ifs_tensor_save(self._open, _file_name(path)))
 
     # ---- what it is ----
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if self._c is None:
+            self._open  # noqa: B018 - it raises
         return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        if self._c is None:
+            self._open  # noqa: B018 - it raises
         return self._dtype
 
     @property
     def ndim(self) -> int:
-        return len(self._shape)
+        return len(self.shape)
 
     @property
     def size(self) -> int:
@@ -319,7 +374,7 @@ class Tensor(_Handle):
         return Head(lib.ifs_tensor_head(self._open))
 
     def __len__(self) -> int:
-        if not self._shape:
+        if not self.shape:
             raise TypeError("a scalar tensor has no length")
         return self._shape[0]
 
@@ -348,11 +403,33 @@ class Tensor(_Handle):
         """
         return self.device_address()
 
-    def device_address(self, *, read: bool = True, write: bool = False) -> int:
-        """The device's `host_ptr`."""
+    def device_address(self, *, read: bool = True, write: bool = False, stream: Stream | None = None) -> int:
+        """The device's `host_ptr`.
+
+        With a `stream`, a copy that is due is queued there and not waited for, and so is work of other streams on this
+        tensor; what the caller queues there next sees the tensor as it should be. Without, all is done on return, and
+        the caller has to finish its own work on the tensor before it is used elsewhere.
+        """
         access = (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
-        check(lib.ifs_tensor_device_ptr(self._open, access, self._place))
+        queue = ffi.NULL if stream is None else stream._open
+        check(lib.ifs_tensor_device_on(self._open, access, queue, self._place))
         return address(self._place[0])
+
+    def fetch(self, stream: Stream) -> None:
+        """Queues the copy to the host on `stream`, if the device is newer; a later access on the host waits for it."""
+        check(lib.ifs_memory_fetch(lib.ifs_tensor_memory(self._open), stream._open))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The device side for CuPy, numba, PyCUDA and others (version 3); it becomes the newer side.
+
+        Raises:
+            AttributeError: it lives on the host alone.
+        """
+        if self._c is None or lib.ifs_tensor_device(self._c) < 0:
+            raise AttributeError("__cuda_array_interface__: this tensor lives on the host alone")
+        at = self.device_address(write=True)  # all is done on return: no stream for the consumer to wait for
+        return {"shape": self._shape, "typestr": self._dtype.str, "data": (at, False), "version": 3, "strides": None}
 
     def numpy(self, *, writable: bool = False) -> npt.NDArray[Any]:
         """A view of the host side, without a copy; `writable=True` makes the host the newer side.
@@ -361,8 +438,9 @@ class Tensor(_Handle):
         """
         at = self.host_ptr(write=writable)
         cached = self._views[writable]
-        if cached is None or cached[0] != at or cached[1].shape != self._shape:
-            cached = self._views[writable] = (at, np.asarray(_HostView(self, at, writable)))
+        if cached is None or cached[0] != at:
+            view = _HostView(self, writable)
+            cached = self._views[writable] = (view.at, np.asarray(view))
         return cached[1][...]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -373,12 +451,36 @@ class Tensor(_Handle):
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule of the host side, writable, so the host becomes the newer one."""
-        return self.numpy(writable=True).__dlpack__(**options)
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        """A DLPack capsule: of the device side where there is one, else of the host side. That becomes the newer side.
+
+        `stream` is the consumer's CUDA stream as the standard has it (1 and None: the legacy default stream, 2: the
+        per-thread one, -1: do not wait); it waits for what is queued for the tensor, the host does not. What was lent
+        read-only goes out read-only, or not at all to who does not know of that (BufferError).
+        """
+        if self.__dlpack_device__()[0] == dlpack.CPU:
+            try:
+                array = self.numpy(writable=True)
+            except ReadOnlyError:
+                array = self.numpy()
+            return array.__dlpack__(stream=stream, **options)
+        try:
+            if stream == -1:
+                at = self.device_address(write=True)
+            else:
+                theirs = ffi.cast("void *", 1 if stream is None else stream)
+                check(lib.ifs_tensor_lend(self._open, theirs, self._place))
+                at = address(self._place[0])
+        except ReadOnlyError as error:
+            raise BufferError(str(error)) from None
+        block = out("ifs_block *")
+        check(lib.ifs_memory_hold(lib.ifs_tensor_memory(self._open), lib.IFS_SIDE_DEVICE, block))
+        holder = (ffi.gc(block[0], lib.ifs_block_release), self._lender)
+        return dlpack.lend(at, self.shape, self.dtype, self.__dlpack_device__(), holder)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU
+        ordinal = int(lib.ifs_tensor_device(self._open))
+        return (dlpack.CUDA, ordinal) if ordinal >= 0 else (dlpack.CPU, 0)
 
     # ---- shape and content ----
 
@@ -388,26 +490,32 @@ class Tensor(_Handle):
         Raises:
             ShapeError: a view or a borrowed tensor would outgrow its memory.
         """
-        shape = tuple(shape)
-        if shape != self._shape:
-            dims = _dims(shape)
+        dims = _dims(shape)
+        if tuple(dims) != self.shape:
             check(lib.ifs_tensor_resize(self._open, len(dims), dims))
             self._reshaped()
+            self._epoch[0] += 1
         return self
 
     def __getitem__(self, rows: slice) -> Tensor:
         """A view of some rows of the first axis: `batch[2:4]`. It shares the memory."""
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             raise InputError(f"a tensor is sliced along its first axis, tensor[2:4]; for {rows!r} use tensor.numpy()")
-        start, stop, _ = rows.indices(len(self))
+        if not self.shape:
+            raise ShapeError("a scalar has no axis to slice")
+        start, stop, _ = rows.indices(self._shape[0])
         place = out("ifs_tensor *")
         check(lib.ifs_tensor_slice(self._open, start, max(start, stop), place))
-        return Tensor._of(place[0], self._lender)
+        return Tensor._of(place[0], self._lender, self._epoch)
 
     def offset(self, *index: int) -> int:
         """The element number of an index, missing last indices being 0: `t.offset(2)` is where the third row starts."""
         place = out("int64_t")
-        check(lib.ifs_tensor_offset(self._open, len(index), list(index), place))
+        try:
+            indices = ffi.new("int64_t[]", index)
+        except OverflowError:
+            raise InputError(f"index {index} is out of range for shape {self.shape}") from None
+        check(lib.ifs_tensor_offset(self._open, len(index), indices, place))
         return int(place[0])
 
     def copy_from(self, source: Tensor | npt.ArrayLike) -> Tensor:
@@ -416,23 +524,80 @@ class Tensor(_Handle):
         Integers saturate, floating point is truncated towards zero, NaN becomes 0.
         """
         if not isinstance(source, Tensor):
-            source = Tensor.wrap(np.ascontiguousarray(source))
+            source = Tensor.wrap(np.require(source, requirements=["C", "A"]))
         check(lib.ifs_tensor_copy(self._open, source._open))
         return self
 
     def astype(self, dtype: npt.DTypeLike) -> Tensor:
         """A new tensor of another element type on the same device, converted as `copy_from` does."""
-        return Tensor(self._shape, dtype, self.device).copy_from(self)
+        return Tensor(self.shape, dtype, self.device).copy_from(self)
 
     def copy(self) -> Tensor:
         """A new tensor with the same content."""
-        return self.astype(self._dtype)
+        return self.astype(self.dtype)
+
+    def __copy__(self) -> Tensor:
+        return self.copy()
+
+    def __deepcopy__(self, memo: object) -> Tensor:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (self.numpy(), str(self.device))
+
+    def close(self) -> None:
+        super().close()
+        self._views, self._lender = [None, None], None
+
+
+def _unpickled(array: npt.NDArray[Any], device: str) -> Tensor:
+    return Tensor(array.shape, array.dtype, device).copy_from(array)
+
+
+def _file_name(path: str | os.PathLike[str]) -> bytes:
+    """The name as the core takes it: a C string, which a null character would cut short."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise OutputError(f"{os.fspath(path)!r}: a null character cannot be part of a file's name")
+    return name
+
+
+def _wait_for(stream: int, ordinal: int) -> None:
+    """Waits on the host for somebody else's stream."""
+    place = out("ifs_stream *")
+    check(lib.ifs_stream_wrap(ordinal, ffi.cast("void *", stream), place))
+    try:
+        check(lib.ifs_stream_synchronize(place[0]))
+    finally:
+        lib.ifs_stream_destroy(place[0])
+
+
+def _ordinal_of(at: int) -> int:
+    """The device that an address lies on."""
+    place = out("int32_t")
+    check(lib.ifs_pointer_device(ffi.cast("void *", at), place))
+    if place[0] < 0:
+        raise InputError(f"{at:#x} is not an address on a CUDA device")
+    return int(place[0])
+
+
+def pinned_empty(
+    shape: Sequence[int], dtype: npt.DTypeLike = "uint8", device: str | Device = "cuda:0"
+) -> npt.NDArray[Any]:
+    """An uninitialised NumPy array in page-locked memory, from which copies to `device` run at the speed of the bus.
+
+    The memory is given back when the last view of it goes.
+
+    Raises:
+        DeviceUnavailableError: there is no such device.
+    """
+    return Tensor(shape, dtype, device).numpy(writable=True)
 
 
 def _dims(shape: Sequence[int]) -> list[int]:
     """The dimensions as plain ints that fit the core's int64."""
     try:
-        dims = [int(d) for d in shape]
+        dims = [operator.index(d) for d in shape]
     except TypeError:
         raise ShapeError(f"a shape is a sequence of whole numbers, not {shape!r}") from None
     if any(not -(2**63) <= d < 2**63 for d in dims):

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["topk"]
 
-_DTYPES = {np.dtype(np.float32): lib.IFS_FLOAT32, np.dtype(np.float16): lib.IFS_FLOAT16}
+_DTYPES = {np.dtype(np.float32).str: lib.IFS_FLOAT32, np.dtype(np.float16).str: lib.IFS_FLOAT16}  # native byte order
+_INT32S, _FLOATS = ffi.typeof("int32_t[]"), ffi.typeof("float[]")
 
 
 def topk(
@@ -36,7 +37,7 @@ def topk(
         InputError: `k` is out of range, a score is NaN, or, for softmax, the largest of a row is infinite.
     """
     scores = np.asarray(scores)
-    dtype = _DTYPES.get(scores.dtype)
+    dtype = _DTYPES.get(scores.dtype.str)
     if dtype is None:
         raise DTypeError(f"scores are {scores.dtype}; topk takes float32 and float16")
     if scores.ndim not in (1, 2):
@@ -45,13 +46,15 @@ def topk(
     if not 1 <= k <= n:
         raise InputError(f"k is {k}; with {n} classes it is a number from 1 to {n}")
     scores = np.ascontiguousarray(scores)
-    rows = 1 if scores.ndim == 1 else len(scores)
-    class_ids = np.empty((*scores.shape[:-1], k), np.int32)
-    best = np.empty((*scores.shape[:-1], k), np.float32)
-    source = ffi.from_buffer("char[]", scores)
-    ids_c = ffi.from_buffer("int32_t[]", class_ids, require_writable=True)
-    best_c = ffi.from_buffer("float[]", best, require_writable=True)
+    shape = k if scores.ndim == 1 else (len(scores), k)
+    class_ids = np.empty(shape, np.int32)
+    best = np.empty(shape, np.float32)
+    source = ffi.from_buffer(scores)
+    ids_c, best_c = ffi.from_buffer(_INT32S, class_ids), ffi.from_buffer(_FLOATS, best)
+    if scores.ndim == 1:
+        check(lib.ifs_topk(source, dtype, n, k, softmax, ids_c, best_c))
+        return class_ids, best
     step = n * scores.itemsize
-    for row in range(rows):
+    for row in range(len(scores)):
         check(lib.ifs_topk(source + row * step, dtype, n, k, softmax, ids_c + row * k, best_c + row * k))
     return class_ids, best

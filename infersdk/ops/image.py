@@ -108,7 +108,7 @@ class Geometry:
 
     @classmethod
     def letterbox_warp(cls, source: Sequence[int], canvas: Sequence[int], *, scale_up: bool = True) -> Geometry:
-        """The letterbox without rounding to whole pixels: one scale for both axes, sampled bilinearly at pixel centres."""
+        """The letterbox without rounding to whole pixels: one scale for both axes, sampled bilinearly."""
         args = (*_size("source", source), *_size("canvas", canvas), int(scale_up))
         return cls._make(lib.ifs_geometry_letterbox_warp, *args)
 
@@ -181,7 +181,7 @@ class Geometry:
         if xy.ndim != 2 or xy.shape[1] != 2:
             raise ShapeError(f"points have shape {xy.shape}; give (N, 2), a row of x and y for each")
         matrix = self.matrix
-        return cast("NDArray[np.float64]", xy @ matrix[:, :2].T + matrix[:, 2])
+        return xy @ matrix[:, :2].T + matrix[:, 2]
 
     def _key(self) -> tuple[Any, ...]:
         return self._c.kind, self.source, self.canvas, self.resized, self.offset, tuple(self._c.to_source)
@@ -202,7 +202,7 @@ class Geometry:
 
 
 class PixelTransform:
-    """What the network wants of each pixel: y = x * scale + bias in float32, the channels' order, layout and type. Immutable.
+    """What the network wants: y = x * scale + bias in float32, and the channels' order, layout and type. Immutable.
 
     order   "rgb", "bgr" or "gray": the channels of the output, whatever the picture's own format.
     layout  "chw" or "hwc".
@@ -323,7 +323,9 @@ def _per_channel(what: str, value: float | Sequence[float], channels: int) -> li
     """One finite float for each channel."""
     try:
         numbers = (
-            [float(value)] * channels if np.ndim(value) == 0 else [float(v) for v in cast("Sequence[float]", value)]
+            [float(cast("float", value))] * channels
+            if np.ndim(value) == 0
+            else [float(v) for v in cast("Sequence[float]", value)]
         )
     except (TypeError, ValueError):
         raise InputError(f"{what} is {value!r}; give a number, or {channels}") from None

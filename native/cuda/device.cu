@@ -1,64 +1,90 @@
-/* device.cu - the device half of the core, through the CUDA runtime. SPDX-License-Identifier: Apache-2.0 */
-#include "../src/device.h"
+/* device.cu - devices, their memory, streams and events, through the CUDA runtime. SPDX-License-Identifier: Apache-2.0
+ */
+#include "common.cuh"
 
-#include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-namespace {
-
-/* Makes `device` current for a scope, and the caller's again behind it: a library must not change what it found. */
-class DeviceGuard {
-  public:
-    explicit DeviceGuard(int device) {
-        if (cudaGetDevice(&previous_) != cudaSuccess)
-            previous_ = -1;
-        status_ = cudaSetDevice(device);
+ifs_status ifs__cuda_failed(cudaError_t error, int device, const char *what) {
+    cudaGetLastError(); /* an error left behind must not surface in somebody else's next check */
+    if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || error == cudaErrorInvalidDevice) {
+        ifs_status status = ifs__device_check(device);
+        if (status != IFS_OK)
+            return status;
     }
-    ~DeviceGuard() {
-        if (previous_ >= 0)
-            cudaSetDevice(previous_);
-    }
-    DeviceGuard(const DeviceGuard &) = delete;
-    DeviceGuard &operator=(const DeviceGuard &) = delete;
-    cudaError_t status() const { return status_; }
-
-  private:
-    int previous_ = -1;
-    cudaError_t status_;
-};
-
-/* The status of a CUDA error, with what was being done in the message. */
-ifs_status failed(cudaError_t error, int device, const char *what) {
-    cudaGetLastError(); /* a sticky error must not surface in somebody else's next check */
-    if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || error == cudaErrorInvalidDevice)
-        return ifs__device_check(device);
     return ifs__fail(IFS_ERR_DEVICE, "%s on cuda:%d failed: %s (%s)", what, device, cudaGetErrorString(error),
                      cudaGetErrorName(error));
 }
 
-} // namespace
+/* ---- devices ---- */
 
-#define GUARD(device, what)                                                                                            \
-    DeviceGuard guard(device);                                                                                         \
-    if (guard.status() != cudaSuccess)                                                                                 \
-        return failed(guard.status(), device, what);
-
-ifs_status ifs__device_check(int32_t device) {
+/* How many there are; `name` is what was asked for, for the message. */
+static ifs_status count_devices(const char *name, int32_t *out) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess) {
         cudaGetLastError();
         return ifs__fail(IFS_ERR_NO_DEVICE,
-                         "no device cuda:%d: %s; install or update the NVIDIA driver, or use device=\"cpu\"",
-                         (int)device, cudaGetErrorString(error));
+                         "no device %s: %s; install or update the NVIDIA driver, or use device=\"cpu\"", name,
+                         cudaGetErrorString(error));
     }
-    if (device < 0 || device >= count)
-        return ifs__fail(IFS_ERR_NO_DEVICE, "no device cuda:%d: this machine has %d, numbered from 0", (int)device,
-                         count);
+    *out = count;
     return IFS_OK;
 }
 
+ifs_status ifs_device_count(int32_t *out) { return count_devices("cuda", out); }
+
+ifs_status ifs__device_check(int32_t device) {
+    int32_t count = 0;
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", (int)device);
+    IFS__TRY(count_devices(name, &count));
+    if (device < 0 || device >= count)
+        return ifs__fail(IFS_ERR_NO_DEVICE, "no device %s: this machine has %d, numbered from 0", name, (int)count);
+    return IFS_OK;
+}
+
+ifs_status ifs_get_device_info(int32_t device, ifs_device_info *out) {
+    IFS__TRY(ifs__device_check(device));
+    IFS__GUARD(device, "asking for its properties");
+    cudaDeviceProp properties;
+    IFS__CUDA(cudaGetDeviceProperties(&properties, device), device, "asking for its properties");
+    size_t free_bytes = 0, total_bytes = 0;
+    IFS__CUDA(cudaMemGetInfo(&free_bytes, &total_bytes), device, "asking for its memory");
+    memset(out, 0, sizeof *out);
+    strncpy(out->name, properties.name, sizeof out->name - 1);
+    out->major = properties.major;
+    out->minor = properties.minor;
+    out->multiprocessors = properties.multiProcessorCount;
+    out->total_bytes = total_bytes;
+    out->free_bytes = free_bytes;
+    return IFS_OK;
+}
+
+ifs_status ifs_pointer_device(const void *address, int32_t *out) {
+    int32_t count = 0;
+    IFS__TRY(ifs_device_count(&count));
+    cudaPointerAttributes attributes;
+    IFS__CUDA(cudaPointerGetAttributes(&attributes, address), 0, "asking for the device of an address");
+    bool on_device = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+    *out = on_device ? attributes.device : IFS_NO_DEVICE;
+    return IFS_OK;
+}
+
+bool ifs__is_locked(const void *address) {
+    cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    return attributes.type == cudaMemoryTypeHost;
+}
+
+/* ---- memory ---- */
+
 ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out) {
-    GUARD(device, "allocating device memory");
+    IFS__GUARD(device, "allocating device memory");
     cudaError_t error = cudaMalloc(out, nbytes);
     if (error == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
@@ -70,37 +96,175 @@ ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out) {
             "not needed",
             (int)device, nbytes, free_bytes, total);
     }
-    return error == cudaSuccess ? IFS_OK : failed(error, device, "allocating device memory");
+    return error == cudaSuccess ? IFS_OK : ifs__cuda_failed(error, device, "allocating device memory");
 }
 
 void ifs__device_free(int32_t device, void *block) {
-    DeviceGuard guard(device);
+    ifs__device_guard guard(device);
     cudaFree(block);
 }
 
 ifs_status ifs__pinned_alloc(int32_t device, size_t nbytes, void **out) {
-    GUARD(device, "allocating page-locked memory");
+    IFS__GUARD(device, "allocating page-locked memory");
     cudaError_t error = cudaHostAlloc(out, nbytes, cudaHostAllocPortable);
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot page-lock %zu bytes of host memory", nbytes);
     }
-    return error == cudaSuccess ? IFS_OK : failed(error, device, "allocating page-locked memory");
+    return error == cudaSuccess ? IFS_OK : ifs__cuda_failed(error, device, "allocating page-locked memory");
 }
 
 void ifs__pinned_free(int32_t device, void *block) {
-    DeviceGuard guard(device);
+    ifs__device_guard guard(device);
     cudaFreeHost(block);
 }
 
-ifs_status ifs__copy_to_device(int32_t device, void *dst, const void *src, size_t nbytes) {
-    GUARD(device, "copying to the device");
-    cudaError_t error = cudaMemcpy(dst, src, nbytes, cudaMemcpyHostToDevice);
-    return error == cudaSuccess ? IFS_OK : failed(error, device, "copying to the device");
+/* ---- streams ---- */
+
+struct ifs_stream {
+    int32_t references; /* the creator's, and one for each memory that was last used on it */
+    int32_t device;
+    bool owned;
+    cudaStream_t native;
+};
+
+static ifs_status stream_new(int32_t device, bool owned, cudaStream_t native, ifs_stream **out) {
+    ifs_stream *stream = (ifs_stream *)calloc(1, sizeof *stream);
+    if (!stream)
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *stream);
+    stream->references = 1;
+    stream->device = device;
+    stream->owned = owned;
+    stream->native = native;
+    *out = stream;
+    return IFS_OK;
 }
 
-ifs_status ifs__copy_to_host(int32_t device, void *dst, const void *src, size_t nbytes) {
-    GUARD(device, "copying to the host");
-    cudaError_t error = cudaMemcpy(dst, src, nbytes, cudaMemcpyDeviceToHost);
-    return error == cudaSuccess ? IFS_OK : failed(error, device, "copying to the host");
+ifs_status ifs_stream_create(int32_t device, ifs_stream **out) {
+    IFS__TRY(ifs__device_check(device));
+    IFS__GUARD(device, "creating a stream");
+    cudaStream_t native;
+    IFS__CUDA(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking), device, "creating a stream");
+    ifs_status status = stream_new(device, true, native, out);
+    if (status != IFS_OK)
+        cudaStreamDestroy(native);
+    return status;
+}
+
+ifs_status ifs_stream_wrap(int32_t device, void *native, ifs_stream **out) {
+    IFS__TRY(ifs__device_check(device));
+    return stream_new(device, false, (cudaStream_t)native, out);
+}
+
+ifs_stream *ifs__stream_retain(ifs_stream *stream) {
+    if (stream)
+        __atomic_fetch_add(&stream->references, 1, __ATOMIC_ACQ_REL);
+    return stream;
+}
+
+void ifs_stream_destroy(ifs_stream *stream) {
+    if (!stream || __atomic_fetch_sub(&stream->references, 1, __ATOMIC_ACQ_REL) != 1)
+        return;
+    if (stream->owned) {
+        ifs__device_guard guard(stream->device);
+        cudaStreamDestroy(stream->native);
+    }
+    free(stream);
+}
+
+int32_t ifs_stream_device(const ifs_stream *stream) { return stream->device; }
+void *ifs_stream_native(const ifs_stream *stream) { return (void *)stream->native; }
+
+ifs_status ifs_stream_synchronize(ifs_stream *stream) {
+    IFS__GUARD(stream->device, "waiting for a stream");
+    IFS__CUDA(cudaStreamSynchronize(stream->native), stream->device, "waiting for a stream");
+    return IFS_OK;
+}
+
+/* ---- events ---- */
+
+struct ifs_event {
+    int32_t device;
+    cudaEvent_t native;
+};
+
+ifs_status ifs_event_create(int32_t device, int32_t timing, ifs_event **out) {
+    IFS__TRY(ifs__device_check(device));
+    IFS__GUARD(device, "creating an event");
+    ifs_event *event = (ifs_event *)calloc(1, sizeof *event);
+    if (!event)
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *event);
+    event->device = device;
+    cudaError_t error = cudaEventCreateWithFlags(&event->native, timing ? cudaEventDefault : cudaEventDisableTiming);
+    if (error != cudaSuccess) {
+        free(event);
+        return ifs__cuda_failed(error, device, "creating an event");
+    }
+    *out = event;
+    return IFS_OK;
+}
+
+void ifs_event_destroy(ifs_event *event) {
+    if (!event)
+        return;
+    ifs__device_guard guard(event->device);
+    cudaEventDestroy(event->native);
+    free(event);
+}
+
+ifs_status ifs_event_record(ifs_event *event, ifs_stream *stream) {
+    IFS__GUARD(stream->device, "recording an event");
+    IFS__CUDA(cudaEventRecord(event->native, stream->native), stream->device, "recording an event");
+    return IFS_OK;
+}
+
+ifs_status ifs_event_synchronize(ifs_event *event) {
+    IFS__GUARD(event->device, "waiting for an event");
+    IFS__CUDA(cudaEventSynchronize(event->native), event->device, "waiting for an event");
+    return IFS_OK;
+}
+
+ifs_status ifs_event_query(ifs_event *event, int32_t *done) {
+    IFS__GUARD(event->device, "asking for an event");
+    cudaError_t error = cudaEventQuery(event->native);
+    if (error != cudaSuccess && error != cudaErrorNotReady)
+        return ifs__cuda_failed(error, event->device, "asking for an event");
+    *done = error == cudaSuccess;
+    return IFS_OK;
+}
+
+ifs_status ifs_event_elapsed(ifs_event *start, ifs_event *stop, float *milliseconds) {
+    IFS__GUARD(start->device, "timing between two events");
+    IFS__CUDA(cudaEventElapsedTime(milliseconds, start->native, stop->native), start->device,
+              "timing between two events");
+    return IFS_OK;
+}
+
+ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event) {
+    IFS__GUARD(stream->device, "letting a stream wait for an event");
+    IFS__CUDA(cudaStreamWaitEvent(stream->native, event->native, 0), stream->device,
+              "letting a stream wait for an event");
+    return IFS_OK;
+}
+
+/* ---- copies ---- */
+
+ifs_status ifs__copy(int32_t device, void *dst, const void *src, size_t nbytes, ifs_stream *stream) {
+    IFS__GUARD(device, "copying memory");
+    if (stream)
+        IFS__CUDA(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, stream->native), device, "copying memory");
+    else
+        IFS__CUDA(cudaMemcpy(dst, src, nbytes, cudaMemcpyDefault), device, "copying memory");
+    return IFS_OK;
+}
+
+ifs_status ifs__copy_between(int32_t dst_device, void *dst, int32_t src_device, const void *src, size_t nbytes) {
+    IFS__GUARD(dst_device, "copying between devices");
+    if (dst_device == src_device)
+        IFS__CUDA(cudaMemcpy(dst, src, nbytes, cudaMemcpyDeviceToDevice), dst_device, "copying on the device");
+    else
+        IFS__CUDA(cudaMemcpyPeer(dst, dst_device, src, src_device, nbytes), dst_device, "copying between devices");
+    /* A copy on the device may return before it is done. */
+    IFS__CUDA(cudaStreamSynchronize(cudaStreamLegacy), dst_device, "copying on the device");
+    return IFS_OK;
 }

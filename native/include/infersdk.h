@@ -14,6 +14,8 @@
  *   7. Preprocessing          one pass from a picture to a network's input
  *   8. Detection              from a network's output to boxes: decode, NMS, back to the picture
  *   9. Classification         softmax and top-k
+ *  10. Devices                what there is, streams, events, and memory that is used on them
+ *  11. Batches                many pictures on many threads, and on their way to a device
  *
  * Rules that hold everywhere
  *
@@ -229,6 +231,10 @@ ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor); /* borrowed */
 ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out);
 ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out);
 
+/* The same on `side`, with a hold on its block, in one step: what to hand out where another thread may resize the
+ * tensor that a view was made of. */
+ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **block);
+
 /* The element number of index[0..n), the missing last indices being 0. ERR_INVALID_ARGUMENT names what is out of range.
  */
 ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out);
@@ -258,7 +264,8 @@ ifs_status ifs_tensor_parse(const void *data, size_t nbytes, int32_t device, ifs
 /* ---- 6. Pictures ---------------------------------------------------------------------------------------------- */
 
 /* How the bytes of a pixel are ordered. NV12 is a plane of Y and one of interleaved U, V at half the size (BT.601,
- * limited range, as OpenCV converts it); its width and height are even. */
+ * limited range, as OpenCV converts it to BGR); its width and height are even. It is treated as the BGR picture that it
+ * stands for: gray out of it is gray out of that, not the Y plane. */
 #define IFS_PIXEL_BGR 0
 #define IFS_PIXEL_RGB 1
 #define IFS_PIXEL_BGRA 2
@@ -271,7 +278,7 @@ typedef struct ifs_image {
     const uint8_t *uv;     /* NV12: the first pair of the UV plane; NULL otherwise */
     int64_t stride;        /* bytes from a row to the next; at least a row */
     int64_t uv_stride;     /* NV12: the same for the UV plane */
-    int32_t width, height; /* pixels, at least 1 */
+    int32_t width, height; /* pixels, 1 to 2^20 */
     int32_t format;        /* IFS_PIXEL_... */
 } ifs_image;
 
@@ -279,7 +286,12 @@ typedef struct ifs_image {
  * Where the pixels go. RESIZE: the picture is resized to resized_width x resized_height exactly as OpenCV's
  * INTER_LINEAR does for uint8, and laid on the canvas with its corner at (offset_x, offset_y); what falls outside is
  * cropped, what stays uncovered is filled. So letterbox, stretch, and resize with a crop are one operation. WARP: each
- * canvas pixel is sampled bilinearly at its centre carried through `to_source`; a tap outside the picture is the fill.
+ * canvas pixel is sampled bilinearly at its centre carried through `to_source`; each of the four taps that lies outside
+ * the picture is the fill. All in integers (preprocess.h states them), so that every implementation gives the same
+ * bytes.
+ *
+ * The functions below fill `to_source` for either kind; a RESIZE reads only the sizes and the offset. Every side is 1
+ * to 2^20 pixels, ERR_INVALID_ARGUMENT otherwise.
  */
 #define IFS_GEOMETRY_RESIZE 0
 #define IFS_GEOMETRY_WARP 1
@@ -306,17 +318,20 @@ ifs_status ifs_geometry_letterbox_warp(int32_t source_width, int32_t source_heig
 ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                 int32_t canvas_height, ifs_geometry *out);
 
-/* Any size at any place: what the others of this kind are made of. YOLOX, say, lays floor(w r) x floor(h r) at (0, 0). */
+/* Any size at any place: what the others of this kind are made of. YOLOX, say, lays floor(w r) x floor(h r) at (0, 0).
+ */
 ifs_status ifs_geometry_resize(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
                                int32_t resized_width, int32_t resized_height, int32_t offset_x, int32_t offset_y,
                                ifs_geometry *out);
 
 /* The shorter side to `resize` (the longer one rounded down, as torchvision does), then the centre canvas_width x
- * canvas_height of it (corner at round((size - crop) / 2), ties to even, as torchvision does). */
+ * canvas_height of it (corner at round((size - crop) / 2), ties to even, as torchvision does). A side that is shorter
+ * than the crop is padded, the odd pixel after it. */
 ifs_status ifs_geometry_resize_crop(int32_t source_width, int32_t source_height, int32_t resize, int32_t canvas_width,
                                     int32_t canvas_height, ifs_geometry *out);
 
-/* Any affine map, canvas to source, in edge coordinates. ERR_INVALID_ARGUMENT unless finite and invertible. */
+/* Any affine map, canvas to source, in edge coordinates. ERR_INVALID_ARGUMENT unless finite and invertible, and unless
+ * the canvas's corners stay within 2^29 pixels of the source's. */
 ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
                                const double to_source[6], ifs_geometry *out);
 
@@ -330,7 +345,8 @@ ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int3
 #define IFS_LAYOUT_HWC 1
 
 /* What the network wants: y = x * scale + bias, rounded to float32 after each of the two operations, then to the dtype
- * (UINT8: rounded to nearest even and saturated). */
+ * (UINT8: rounded to nearest even and saturated). Colours are converted first, as OpenCV's cvtColor does, then resized.
+ * Scale and bias are finite (ERR_INVALID_ARGUMENT). */
 typedef struct ifs_pixel_transform {
     int32_t order; /* IFS_ORDER_...: the channels of the output */
     int32_t layout; /* IFS_LAYOUT_... */
@@ -343,8 +359,10 @@ typedef struct ifs_pixel_transform {
 /* Bytes that ifs_preprocess writes. 0 if the arguments are not valid. */
 size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_transform *transform);
 
-/* One picture into `dst`, which may be a slice of a batch; `nbytes` is what may be written there (ERR_TOO_SMALL).
- * The geometry's source size must be the picture's (ERR_SHAPE). One pass, one thread, no state kept. */
+/* One picture into `dst`, which may be a slice of a batch, aligned to an element; `nbytes` is what may be written there
+ * (ERR_TOO_SMALL). The geometry's source size must be the picture's (ERR_SHAPE). One pass, one thread, no state kept:
+ * scratch memory of some tens of kilobytes is taken and given back (ERR_OUT_OF_MEMORY), and a converted picture for a
+ * WARP out of NV12, or out of colour to gray. */
 ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, const ifs_pixel_transform *transform,
                           void *dst, size_t nbytes);
 
@@ -402,15 +420,18 @@ void ifs_detector_destroy(ifs_detector *detector);
  * One picture's output to its boxes, best first; equal scores in the order of anchor, then class. `out` holds
  * max_detections; `count` are valid. Greedy NMS, exact: float32, a box is suppressed by a kept one when
  * inter > iou_threshold * (area_a + area_b - inter), evaluated as written, without fused operations.
- * A candidate whose score or box is not finite is not one. `geometry` says how the picture came to the network.
+ * A candidate whose score or (decoded) box is not finite is not one; the best class of an anchor is the lowest among
+ * equal ones, and is sought among finite scores. A box of zero or negative size overlaps nothing: it neither suppresses
+ * nor is suppressed, and comes out with its edges in order. `geometry` says how the picture came to the network (YOLOX
+ * takes the size of its grids from the canvas: ERR_SHAPE if they have not num_anchors cells). `stats` may be NULL.
  */
 ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const ifs_geometry *geometry,
                             ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
 
 /*
  * NMS alone, over `n` boxes (x1, y1, x2, y2 each). `class_ids` may be NULL (one class). Writes the indices of the kept
- * ones, best first, equal scores by index, and their number; `keep` holds n. Boxes or scores that are not finite:
- * ERR_INVALID_ARGUMENT.
+ * ones, best first, equal scores by index, and their number; `keep` holds n. Scores may be negative; a box of zero or
+ * negative size is kept. Boxes or scores that are not finite: ERR_INVALID_ARGUMENT.
  */
 ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, float iou_threshold,
                    int64_t *keep, int64_t *count);
@@ -418,9 +439,103 @@ ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class
 /* ---- 9. Classification ---------------------------------------------------------------------------------------- */
 
 /* The `k` best of `n` scores (FLOAT32 or FLOAT16), best first, equal ones by index; with `softmax` over all n, computed
- * as exp(x - max) / sum. NaN is ERR_INVALID_ARGUMENT. */
+ * as exp(x - max) / sum in float32, the same bits on every machine. ERR_INVALID_ARGUMENT: NaN; a k not within 1 to n;
+ * with `softmax`, a largest score that is infinite. */
 ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int32_t softmax, int32_t *class_ids,
                     float *out_scores);
+
+/* ---- 10. Devices --------------------------------------------------------------------------------------------- */
+
+/* Everything here is ERR_NO_DEVICE in a CPU-only build, and on a machine without a driver or a GPU. Every call leaves
+ * the calling thread's current device as it was. */
+
+ifs_status ifs_device_count(int32_t *out);
+
+typedef struct ifs_device_info {
+    char name[256];
+    int32_t major, minor; /* the compute capability */
+    int32_t multiprocessors;
+    uint64_t total_bytes, free_bytes;
+} ifs_device_info;
+
+ifs_status ifs_get_device_info(int32_t device, ifs_device_info *out);
+
+/* A stream: what is queued on it runs in order. Ours do not wait for the legacy default stream, nor it for them. */
+typedef struct ifs_stream ifs_stream;
+
+ifs_status ifs_stream_create(int32_t device, ifs_stream **out);
+
+/* Borrows a cudaStream_t. It must outlive the work that is queued on it, and the memories that were last used there. */
+ifs_status ifs_stream_wrap(int32_t device, void *native, ifs_stream **out);
+void ifs_stream_destroy(ifs_stream *stream);
+
+int32_t ifs_stream_device(const ifs_stream *stream);
+void *ifs_stream_native(const ifs_stream *stream); /* the cudaStream_t */
+ifs_status ifs_stream_synchronize(ifs_stream *stream);
+
+/* An event: a mark in a stream. */
+typedef struct ifs_event ifs_event;
+
+ifs_status ifs_event_create(int32_t device, int32_t timing, ifs_event **out);
+void ifs_event_destroy(ifs_event *event);
+ifs_status ifs_event_record(ifs_event *event, ifs_stream *stream);
+ifs_status ifs_event_synchronize(ifs_event *event);
+ifs_status ifs_event_query(ifs_event *event, int32_t *done);
+ifs_status ifs_event_elapsed(ifs_event *start, ifs_event *stop, float *milliseconds);
+
+/* What is queued on `stream` from now on waits for `event`. */
+ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event);
+
+/*
+ * The device side for work on `stream`. A copy that is due is queued there, not waited for; work that was queued for
+ * this memory on another stream is waited for by `stream`, not by the caller. From here on the memory belongs to
+ * `stream`: the next access, on the host or for another stream, waits for what was queued on it by then.
+ *
+ * So the head stays true while copies are on their way: the host is not written while it is being copied out, and not
+ * read before the copy in has arrived. NULL waits for everything, as ifs_memory_device does.
+ */
+ifs_status ifs_memory_device_on(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out);
+ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out);
+
+/* Queues the copy to the host on `stream`, behind whatever writes the device side now. A later access on the host waits
+ * for this copy alone, not for what is queued behind it. */
+ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream);
+
+/* The device side for somebody else, up to date and from here on the newer one. `native`, their cudaStream_t, waits for
+ * what is queued for the tensor; the host does not. When their work is done, and what comes after it, is for them to
+ * order. */
+ifs_status ifs_tensor_lend(ifs_tensor *tensor, void *native, void **out);
+
+/* The device that an address lies on, or IFS_NO_DEVICE for memory of the host. */
+ifs_status ifs_pointer_device(const void *address, int32_t *out);
+
+/* ---- 11. Batches ---------------------------------------------------------------------------------------------- */
+
+/* Threads that share a batch out; the caller is one of them, so a pool of 1 starts none. Several threads may use one
+ * pool, in turn. Where NULL is taken for a pool, the caller works alone. */
+typedef struct ifs_workers ifs_workers;
+
+ifs_status ifs_workers_create(int32_t threads, ifs_workers **out);
+void ifs_workers_destroy(ifs_workers *workers);
+int32_t ifs_workers_threads(const ifs_workers *workers);
+
+/* `n` pictures, preprocessed side by side into `host` (`nbytes`: what may be written). With `dev`, each is queued for
+ * its copy there on `stream` as soon as it is done; `host` is page-locked then, and not touched until the copies are.
+ */
+ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries,
+                                int32_t n, const ifs_pixel_transform *transform, void *host, size_t nbytes, void *dev,
+                                ifs_stream *stream);
+
+/* Bytes that `n` pictures take on a device: dense, each plane aligned to 256. */
+ifs_status ifs_upload_nbytes(const ifs_image *images, int32_t n, size_t *out);
+
+/*
+ * `n` pictures as they are, from the host to `dev`, queued on `stream`. Dense pictures in page-locked memory are copied
+ * from where they lie, one copy each, and must stay there until that is done; all others go through `staging`,
+ * page-locked and as large as `dev`, piece by piece. `out` gets the pictures as they will lie on the device.
+ */
+ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, int32_t n, void *staging, void *dev, size_t nbytes,
+                      ifs_stream *stream, ifs_image *out);
 
 /* [/cdef] */
 

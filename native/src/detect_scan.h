@@ -35,8 +35,9 @@ typedef struct ifs__scan {
     uint64_t (*columns_half)(const uint16_t *first, size_t row_length, size_t num_rows, size_t width, float threshold);
 } ifs__scan;
 
-#define IFS__SCAN_SLACK 16 /* elements that `hits`, `class_ids` and `products` have beyond n: stores of whole vectors  \
-                            */
+#define IFS__SCAN_SLACK                                                                                                \
+    16 /* elements that `hits`, `class_ids` and `products` have beyond n: stores of whole vectors                      \
+        */
 
 #if IFS__X86
 extern const ifs__scan ifs__scan_avx2, ifs__scan_avx512;

@@ -2,10 +2,6 @@
  * detect_scan_x86.c - the scans that look for candidates, for AVX2 and AVX-512.
  *
  * SPDX-License-Identifier: Apache-2.0
- *
- * The objectness of the rows of YOLOv5 lies a row apart, so nearly each one is a cache line of its own: what counts is
- * to have many of them on their way at once. Software prefetch runs PREFETCH_ROWS ahead. (A prefetch of an
- * address beyond the output does nothing.)
  */
 #include "detect_scan.h"
 
@@ -13,55 +9,47 @@
 #include <immintrin.h>
 #include <math.h>
 
-#define PREFETCH_ROWS 32
+/* ---- objectness, for both ---- */
+
+/*
+ * The objectness of the rows of YOLOv5 lies a row apart, so nearly each one is a cache line of its own. Plain loads
+ * keep the most of them on their way at once: gathers and software prefetch were measured, and are slower.
+ */
+IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float first_of(const void *row, bool half) {
+    return half ? _cvtsh_ss(*(const uint16_t *)row) : *(const float *)row;
+}
+
+IFS__TARGET_AVX2 static inline __attribute__((always_inline)) size_t objectness_any_avx2(const void *first,
+                                                                                         size_t row_length, size_t n,
+                                                                                         float threshold, int32_t *hits,
+                                                                                         bool half) {
+    size_t row_size = row_length * (half ? 2 : 4), count = 0, i = 0;
+    const char *at = first;
+    for (; i + 8 <= n; i += 8, at += 8 * row_size) {
+        float x[8];
+        for (size_t row = 0; row < 8; row++)
+            x[row] = first_of(at + row * row_size, half);
+        __m256 above = _mm256_cmp_ps(_mm256_loadu_ps(x), _mm256_set1_ps(threshold), _CMP_GT_OQ);
+        for (uint32_t mask = (uint32_t)_mm256_movemask_ps(above); mask; mask &= mask - 1)
+            hits[count++] = (int32_t)i + __builtin_ctz(mask);
+    }
+    for (; i < n; i++, at += row_size)
+        if (first_of(at, half) > threshold)
+            hits[count++] = (int32_t)i;
+    return count;
+}
+
+IFS__TARGET_AVX2 static size_t objectness_avx2(const float *first, size_t row_length, size_t n, float threshold,
+                                               int32_t *hits) {
+    return objectness_any_avx2(first, row_length, n, threshold, hits, false);
+}
+
+IFS__TARGET_AVX2 static size_t objectness_half_avx2(const uint16_t *first, size_t row_length, size_t n, float threshold,
+                                                    int32_t *hits) {
+    return objectness_any_avx2(first, row_length, n, threshold, hits, true);
+}
 
 /* ---- AVX-512 ---- */
-
-IFS__TARGET_AVX512 static size_t objectness_avx512(const float *first, size_t row_length, size_t n, float threshold,
-                                                   int32_t *hits) {
-    __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    __m512i offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32((int)row_length));
-    __m512 limit = _mm512_set1_ps(threshold);
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += 16) {
-        __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-        const float *at = first + i * row_length;
-        for (size_t row = 0; row < 16; row++)
-            _mm_prefetch((const char *)(at + (row + PREFETCH_ROWS) * row_length), _MM_HINT_T0);
-        __m512 x = _mm512_mask_i32gather_ps(limit, valid, offsets, at, 4);
-        __mmask16 above = _mm512_cmp_ps_mask(x, limit, _CMP_GT_OQ);
-        if (!above)
-            continue;
-        __m512i index = _mm512_add_epi32(lanes, _mm512_set1_epi32((int)i));
-        _mm512_storeu_si512(hits + count, _mm512_maskz_compress_epi32(above, index));
-        count += (size_t)_mm_popcnt_u32(above);
-    }
-    return count;
-}
-
-IFS__TARGET_AVX512 static size_t objectness_half_avx512(const uint16_t *first, size_t row_length, size_t n,
-                                                        float threshold, int32_t *hits) {
-    __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    __m512i offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32((int)row_length));
-    __m512 limit = _mm512_set1_ps(threshold);
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += 16) {
-        __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-        const uint16_t *at = first + i * row_length;
-        for (size_t row = 0; row < 16; row++)
-            _mm_prefetch((const char *)(at + (row + PREFETCH_ROWS) * row_length), _MM_HINT_T0);
-        /* Two halves a lane, of which the lower is wanted; the upper is the first class, which each row has. */
-        __m512i pairs = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), valid, offsets, at, 2);
-        __m512 x = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs));
-        __mmask16 above = _mm512_mask_cmp_ps_mask(valid, x, limit, _CMP_GT_OQ);
-        if (!above)
-            continue;
-        __m512i index = _mm512_add_epi32(lanes, _mm512_set1_epi32((int)i));
-        _mm512_storeu_si512(hits + count, _mm512_maskz_compress_epi32(above, index));
-        count += (size_t)_mm_popcnt_u32(above);
-    }
-    return count;
-}
 
 IFS__TARGET_AVX512 static float best_product_avx512(const float *classes, size_t n, float objectness) {
     __m512 scale = _mm512_set1_ps(objectness), best = _mm512_set1_ps(-INFINITY);
@@ -152,48 +140,11 @@ IFS__TARGET_AVX512 static uint64_t columns_half_avx512(const uint16_t *first, si
 }
 
 const ifs__scan ifs__scan_avx512 = {
-    objectness_avx512,     objectness_half_avx512, best_product_avx512, find_product_avx512,
-    products_above_avx512, columns_avx512,         columns_half_avx512,
+    objectness_avx2,       objectness_half_avx2, best_product_avx512, find_product_avx512,
+    products_above_avx512, columns_avx512,       columns_half_avx512,
 };
 
 /* ---- AVX2 ---- */
-
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float first_of(const void *row, bool half) {
-    return half ? _cvtsh_ss(*(const uint16_t *)row) : *(const float *)row;
-}
-
-/* Plain loads: a gather of this generation is no faster than they are. */
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) size_t objectness_any_avx2(const void *first,
-                                                                                         size_t row_length, size_t n,
-                                                                                         float threshold, int32_t *hits,
-                                                                                         bool half) {
-    size_t row_size = row_length * (half ? 2 : 4), count = 0, i = 0;
-    const char *at = first;
-    for (; i + 8 <= n; i += 8, at += 8 * row_size) {
-        float x[8];
-        for (size_t row = 0; row < 8; row++) {
-            _mm_prefetch(at + (row + PREFETCH_ROWS) * row_size, _MM_HINT_T0);
-            x[row] = first_of(at + row * row_size, half);
-        }
-        __m256 above = _mm256_cmp_ps(_mm256_loadu_ps(x), _mm256_set1_ps(threshold), _CMP_GT_OQ);
-        for (uint32_t mask = (uint32_t)_mm256_movemask_ps(above); mask; mask &= mask - 1)
-            hits[count++] = (int32_t)i + __builtin_ctz(mask);
-    }
-    for (; i < n; i++, at += row_size)
-        if (first_of(at, half) > threshold)
-            hits[count++] = (int32_t)i;
-    return count;
-}
-
-IFS__TARGET_AVX2 static size_t objectness_avx2(const float *first, size_t row_length, size_t n, float threshold,
-                                               int32_t *hits) {
-    return objectness_any_avx2(first, row_length, n, threshold, hits, false);
-}
-
-IFS__TARGET_AVX2 static size_t objectness_half_avx2(const uint16_t *first, size_t row_length, size_t n, float threshold,
-                                                    int32_t *hits) {
-    return objectness_any_avx2(first, row_length, n, threshold, hits, true);
-}
 
 IFS__TARGET_AVX2 static float best_product_avx2(const float *classes, size_t n, float objectness) {
     __m256 scale = _mm256_set1_ps(objectness), lanes = _mm256_set1_ps(-INFINITY);

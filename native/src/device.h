@@ -24,8 +24,17 @@ void ifs__device_free(int32_t device, void *block);
 ifs_status ifs__pinned_alloc(int32_t device, size_t nbytes, void **out);
 void ifs__pinned_free(int32_t device, void *block);
 
-ifs_status ifs__copy_to_device(int32_t device, void *dst, const void *src, size_t nbytes);
-ifs_status ifs__copy_to_host(int32_t device, void *dst, const void *src, size_t nbytes);
+/* Between host and device, either way; queued on `stream`, or done on return where it is NULL. */
+ifs_status ifs__copy(int32_t device, void *dst, const void *src, size_t nbytes, ifs_stream *stream);
+
+/* From a device's memory to a device's memory; done on return. */
+ifs_status ifs__copy_between(int32_t dst_device, void *dst, int32_t src_device, const void *src, size_t nbytes);
+
+/* Whether an address of the host lies in page-locked memory that CUDA knows of. */
+bool ifs__is_locked(const void *address);
+
+/* One more reference; returns `stream`, which may be NULL. ifs_stream_destroy gives one back. */
+ifs_stream *ifs__stream_retain(ifs_stream *stream);
 
 #ifdef __cplusplus
 }

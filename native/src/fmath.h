@@ -33,17 +33,11 @@ static inline IFS__HD uint32_t ifs__bits_of_float(float value) {
     return bits;
 }
 
-static inline IFS__HD bool ifs__finite(float value) {
-    return (ifs__bits_of_float(value) & 0x7f800000u) != 0x7f800000u;
-}
+static inline IFS__HD bool ifs__finite(float value) { return (ifs__bits_of_float(value) & 0x7f800000u) != 0x7f800000u; }
 
 /* min and max as one SSE instruction does them: the second operand if either is NaN. */
-static inline IFS__HD float ifs__min(float a, float b) {
-    return a < b ? a : b;
-}
-static inline IFS__HD float ifs__max(float a, float b) {
-    return a > b ? a : b;
-}
+static inline IFS__HD float ifs__min(float a, float b) { return a < b ? a : b; }
+static inline IFS__HD float ifs__max(float a, float b) { return a > b ? a : b; }
 
 /* ---- exp ---- */
 

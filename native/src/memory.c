@@ -7,9 +7,11 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "device.h"
+#include "tensor.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define ALIGNMENT 64 /* a cache line, and the widest vector */
@@ -62,6 +64,16 @@ static ifs_status out_of_memory(size_t nbytes) {
     return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", nbytes);
 }
 
+/* Adds to the message of a failed allocation what infersdk itself holds of that kind. */
+static ifs_status tell_usage(ifs_status status, block_kind kind) {
+    if (status != IFS_ERR_OUT_OF_MEMORY && status != IFS_ERR_DEVICE_OUT_OF_MEMORY)
+        return status;
+    char before[512];
+    snprintf(before, sizeof before, "%s", ifs_last_error());
+    return ifs__fail(status, "%s (infersdk holds %llu bytes of that kind)", before,
+                     (unsigned long long)atomic_load(&gauge_of(kind)->now));
+}
+
 /* A block of at least `nbytes`; for BORROWED, `data` is the caller's. */
 static ifs_status block_new(block_kind kind, int32_t device, void *data, size_t nbytes, ifs_block **out) {
     ifs_block *block = malloc(sizeof *block);
@@ -85,7 +97,7 @@ static ifs_status block_new(block_kind kind, int32_t device, void *data, size_t 
             status = ifs__device_alloc(device, size, &block->data);
         if (status != IFS_OK) {
             free(block);
-            return status;
+            return tell_usage(status, kind);
         }
         block->capacity = size;
         gauge_add(gauge_of(kind), size);
@@ -118,6 +130,12 @@ struct ifs_memory {
     int32_t head;
     size_t nbytes;
     ifs_block *host, *dev;
+    /* What is still on its way. `user` is the stream that the device side was last used on, NULL when nothing is
+     * queued. The events are made when first needed; `coming` and `leaving` say that they were recorded and not waited
+     * for. */
+    ifs_stream *user;
+    ifs_event *arrived, *departed, *order;
+    bool coming, leaving; /* a copy to the host, from the host */
 };
 
 ifs_status ifs_memory_create(int32_t device, ifs_memory **out) {
@@ -167,9 +185,59 @@ ifs_memory *ifs__memory_retain(ifs_memory *memory) {
     return memory;
 }
 
+/* ---- what is queued ---- */
+
+static ifs_status record(ifs_memory *memory, ifs_event **event, ifs_stream *stream) {
+    if (!*event)
+        IFS__TRY(ifs_event_create(memory->device, 0, event));
+    return ifs_event_record(*event, stream);
+}
+
+static void use_on(ifs_memory *memory, ifs_stream *stream) {
+    if (memory->user == stream)
+        return;
+    ifs_stream_destroy(memory->user);
+    memory->user = ifs__stream_retain(stream);
+}
+
+static ifs_status wait_for(ifs_event *event, bool *pending) {
+    if (*pending)
+        IFS__TRY(ifs_event_synchronize(event));
+    *pending = false;
+    return IFS_OK;
+}
+
+/* Waits on the host for all that is queued for the memory. */
+static ifs_status settle(ifs_memory *memory) {
+    if (memory->user) {
+        IFS__TRY(record(memory, &memory->order, memory->user));
+        IFS__TRY(ifs_event_synchronize(memory->order));
+        use_on(memory, NULL);
+    }
+    memory->coming = memory->leaving = false; /* they were queued on streams that `user` has waited for */
+    return IFS_OK;
+}
+
+/* Lets `stream` run behind all that is queued for the memory, and be its user from now on. */
+static ifs_status hand_to(ifs_memory *memory, ifs_stream *stream) {
+    if (!stream)
+        return settle(memory);
+    if (memory->user && ifs_stream_native(memory->user) != ifs_stream_native(stream)) {
+        IFS__TRY(record(memory, &memory->order, memory->user));
+        IFS__TRY(ifs_stream_wait(stream, memory->order));
+    }
+    use_on(memory, stream);
+    return IFS_OK;
+}
+
 void ifs_memory_destroy(ifs_memory *memory) {
     if (!memory || atomic_fetch_sub(&memory->references, 1) != 1)
         return;
+    settle(memory); /* no block may go while a copy runs over it; if that fails, the device is lost anyway */
+    use_on(memory, NULL);
+    ifs_event_destroy(memory->arrived);
+    ifs_event_destroy(memory->departed);
+    ifs_event_destroy(memory->order);
     ifs_block_release(memory->host);
     ifs_block_release(memory->dev);
     pthread_mutex_destroy(&memory->lock);
@@ -193,6 +261,13 @@ ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) {
     bool keeps_host = memory->head & IFS_HEAD_HOST && !too_small(memory->host, nbytes);
     bool keeps_device = memory->head & IFS_HEAD_DEVICE && !too_small(memory->dev, nbytes);
     memory->head = (keeps_host ? IFS_HEAD_HOST : 0) | (keeps_device ? IFS_HEAD_DEVICE : 0);
+    if (too_small(memory->host, nbytes) || too_small(memory->dev, nbytes)) {
+        ifs_status status = settle(memory);
+        if (status != IFS_OK) {
+            pthread_mutex_unlock(&memory->lock);
+            return status;
+        }
+    }
     for (int i = 0; i < 2; i++)
         if (too_small(*sides[i], nbytes)) {
             ifs_block_release(*sides[i]);
@@ -203,50 +278,157 @@ ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) {
     return IFS_OK;
 }
 
-/* One side, brought up to date. The heads are bits: HOST | DEVICE == SYNCED. */
-static ifs_status access_side(ifs_memory *memory, int32_t side, int32_t access, void **out) {
+/* Makes sure that a side has a block. */
+static ifs_status ensure(ifs_memory *memory, int32_t side) {
+    ifs_block **block = side == IFS_SIDE_HOST ? &memory->host : &memory->dev;
+    if (*block)
+        return IFS_OK;
+    block_kind kind = side == IFS_SIDE_DEVICE ? DEVICE : memory->device == IFS_NO_DEVICE ? HOST : PINNED;
+    return block_new(kind, memory->device, NULL, memory->nbytes, block);
+}
+
+/* Queues the copy to the host on `stream`, which is the memory's user. */
+static ifs_status bring_home(ifs_memory *memory, ifs_stream *stream) {
+    IFS__TRY(ifs__copy(memory->device, memory->host->data, memory->dev->data, memory->nbytes, stream));
+    IFS__TRY(record(memory, &memory->arrived, stream));
+    memory->coming = true;
+    memory->head = IFS_HEAD_SYNCED;
+    return IFS_OK;
+}
+
+/* The heads are bits: HOST | DEVICE == SYNCED. */
+static bool must_copy(const ifs_memory *memory, int32_t access, int32_t my_head) {
+    return access & IFS_READ && memory->head && !(memory->head & my_head);
+}
+
+static ifs_status access_host(ifs_memory *memory, int32_t access, void **out) {
+    IFS__TRY(ensure(memory, IFS_SIDE_HOST));
+    if (must_copy(memory, access, IFS_HEAD_HOST)) {
+        if (memory->user)
+            IFS__TRY(bring_home(memory, memory->user));
+        else
+            IFS__TRY(ifs__copy(memory->device, memory->host->data, memory->dev->data, memory->nbytes, NULL));
+        memory->head = IFS_HEAD_SYNCED;
+    }
+    IFS__TRY(wait_for(memory->arrived, &memory->coming));
+    if (access & IFS_WRITE) {
+        IFS__TRY(wait_for(memory->departed, &memory->leaving));
+        memory->head = IFS_HEAD_HOST;
+    }
+    *out = memory->host->data;
+    return IFS_OK;
+}
+
+static ifs_status access_device(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out) {
+    if (memory->device == IFS_NO_DEVICE)
+        return ifs__fail(IFS_ERR_NO_DEVICE,
+                         "this memory lives on the host alone; create it for a device to use it there");
+    IFS__TRY(ensure(memory, IFS_SIDE_DEVICE));
+    IFS__TRY(hand_to(memory, stream));
+    if (must_copy(memory, access, IFS_HEAD_DEVICE)) {
+        IFS__TRY(ifs__copy(memory->device, memory->dev->data, memory->host->data, memory->nbytes, stream));
+        if (stream) {
+            IFS__TRY(record(memory, &memory->departed, stream));
+            memory->leaving = true;
+        }
+        memory->head = IFS_HEAD_SYNCED;
+    }
+    if (access & IFS_WRITE)
+        memory->head = IFS_HEAD_DEVICE;
+    *out = memory->dev->data;
+    return IFS_OK;
+}
+
+static ifs_status access_side(ifs_memory *memory, int32_t side, int32_t access, ifs_stream *stream, void **out) {
     if (access < IFS_READ || access > IFS_READ_WRITE)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "access %d is none of IFS_READ, IFS_WRITE, IFS_READ_WRITE",
                          (int)access);
     if (memory->read_only && access & IFS_WRITE)
         return ifs__fail(IFS_ERR_READ_ONLY, "this memory was lent read-only; copy it to write");
-    bool on_host = side == IFS_SIDE_HOST;
-    if (!on_host && memory->device == IFS_NO_DEVICE)
-        return ifs__fail(IFS_ERR_NO_DEVICE,
-                         "this memory lives on the host alone; create it for a device to use it there");
-    ifs_block **mine = on_host ? &memory->host : &memory->dev;
-    ifs_block *other = on_host ? memory->dev : memory->host;
-    int32_t my_head = on_host ? IFS_HEAD_HOST : IFS_HEAD_DEVICE;
-    if (!*mine) {
-        block_kind kind = !on_host ? DEVICE : memory->device == IFS_NO_DEVICE ? HOST : PINNED;
-        IFS__TRY(block_new(kind, memory->device, NULL, memory->nbytes, mine));
-    }
-    if (access & IFS_READ && memory->head && !(memory->head & my_head)) {
-        if (on_host)
-            IFS__TRY(ifs__copy_to_host(memory->device, (*mine)->data, other->data, memory->nbytes));
-        else
-            IFS__TRY(ifs__copy_to_device(memory->device, (*mine)->data, other->data, memory->nbytes));
-        memory->head = IFS_HEAD_SYNCED;
-    }
-    if (access & IFS_WRITE)
-        memory->head = my_head;
-    *out = (*mine)->data;
-    return IFS_OK;
+    return side == IFS_SIDE_HOST ? access_host(memory, access, out) : access_device(memory, access, stream, out);
 }
 
-static ifs_status locked_access(ifs_memory *memory, int32_t side, int32_t access, void **out) {
+static ifs_status locked_access(ifs_memory *memory, int32_t side, int32_t access, ifs_stream *stream, void **out) {
     pthread_mutex_lock(&memory->lock);
-    ifs_status status = access_side(memory, side, access, out);
+    ifs_status status = access_side(memory, side, access, stream, out);
     pthread_mutex_unlock(&memory->lock);
     return status;
 }
 
 ifs_status ifs_memory_host(ifs_memory *memory, int32_t access, void **out) {
-    return locked_access(memory, IFS_SIDE_HOST, access, out);
+    return locked_access(memory, IFS_SIDE_HOST, access, NULL, out);
 }
 
 ifs_status ifs_memory_device(ifs_memory *memory, int32_t access, void **out) {
-    return locked_access(memory, IFS_SIDE_DEVICE, access, out);
+    return locked_access(memory, IFS_SIDE_DEVICE, access, NULL, out);
+}
+
+ifs_status ifs_memory_device_on(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out) {
+    return locked_access(memory, IFS_SIDE_DEVICE, access, stream, out);
+}
+
+ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
+    pthread_mutex_lock(&memory->lock);
+    ifs_status status = IFS_OK;
+    if (memory->head == IFS_HEAD_DEVICE) {
+        status = ensure(memory, IFS_SIDE_HOST);
+        if (status == IFS_OK)
+            status = hand_to(memory, stream);
+        if (status == IFS_OK)
+            status = bring_home(memory, stream);
+    }
+    pthread_mutex_unlock(&memory->lock);
+    return status;
+}
+
+static ifs_status check_range(const ifs_memory *memory, size_t offset, size_t nbytes) {
+    if (offset <= memory->nbytes && nbytes <= memory->nbytes - offset)
+        return IFS_OK;
+    return ifs__fail(
+        IFS_ERR_TOO_SMALL,
+        "this view needs bytes %zu to %zu, but the tensor it was made of has shrunk to %zu; slice it again", offset,
+        offset + nbytes, memory->nbytes);
+}
+
+static ifs_status access_range(ifs_memory *memory, int32_t side, int32_t access, size_t offset, size_t nbytes,
+                               ifs_stream *stream, void **out, ifs_block **hold) {
+    IFS__TRY(check_range(memory, offset, nbytes));
+    if (access == IFS_WRITE && nbytes != memory->nbytes)
+        access = IFS_READ_WRITE; /* the rest of the memory must stay true */
+    void *base = NULL;
+    IFS__TRY(access_side(memory, side, access, stream, &base));
+    if (hold) {
+        *hold = side == IFS_SIDE_HOST ? memory->host : memory->dev;
+        atomic_fetch_add(&(*hold)->references, 1);
+    }
+    *out = (char *)base + offset;
+    return IFS_OK;
+}
+
+ifs_status ifs__memory_access(ifs_memory *memory, int32_t side, int32_t access, size_t offset, size_t nbytes,
+                              ifs_stream *stream, void **out, ifs_block **hold) {
+    if (side != IFS_SIDE_HOST && side != IFS_SIDE_DEVICE)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "side %d is neither IFS_SIDE_HOST nor IFS_SIDE_DEVICE", (int)side);
+    pthread_mutex_lock(&memory->lock);
+    ifs_status status = access_range(memory, side, access, offset, nbytes, stream, out, hold);
+    pthread_mutex_unlock(&memory->lock);
+    return status;
+}
+
+ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, void *native, void **out) {
+    pthread_mutex_lock(&memory->lock);
+    ifs_stream *theirs = NULL;
+    ifs_status status = access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, memory->user, out, NULL);
+    if (status == IFS_OK && memory->user && ifs_stream_native(memory->user) != native) {
+        status = ifs_stream_wrap(memory->device, native, &theirs);
+        if (status == IFS_OK)
+            status = record(memory, &memory->order, memory->user);
+        if (status == IFS_OK)
+            status = ifs_stream_wait(theirs, memory->order);
+        ifs_stream_destroy(theirs);
+    }
+    pthread_mutex_unlock(&memory->lock);
+    return status;
 }
 
 ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {
@@ -264,8 +446,24 @@ ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {
     return IFS_OK;
 }
 
-int32_t ifs_memory_head(const ifs_memory *memory) { return memory->head; }
+/* ---- what it is now: under the lock too, for a view in another thread may be moving the head ---- */
+
+typedef struct state {
+    int32_t head;
+    size_t nbytes, host_capacity, device_capacity;
+} state;
+
+static state state_of(const ifs_memory *constant) {
+    ifs_memory *memory = (ifs_memory *)constant; /* the lock alone is written */
+    pthread_mutex_lock(&memory->lock);
+    state now = {memory->head, memory->nbytes, memory->host ? memory->host->capacity : 0,
+                 memory->dev ? memory->dev->capacity : 0};
+    pthread_mutex_unlock(&memory->lock);
+    return now;
+}
+
+int32_t ifs_memory_head(const ifs_memory *memory) { return state_of(memory).head; }
 int32_t ifs_memory_device_id(const ifs_memory *memory) { return memory->device; }
-size_t ifs_memory_nbytes(const ifs_memory *memory) { return memory->nbytes; }
-size_t ifs_memory_host_capacity(const ifs_memory *memory) { return memory->host ? memory->host->capacity : 0; }
-size_t ifs_memory_device_capacity(const ifs_memory *memory) { return memory->dev ? memory->dev->capacity : 0; }
+size_t ifs_memory_nbytes(const ifs_memory *memory) { return state_of(memory).nbytes; }
+size_t ifs_memory_host_capacity(const ifs_memory *memory) { return state_of(memory).host_capacity; }
+size_t ifs_memory_device_capacity(const ifs_memory *memory) { return state_of(memory).device_capacity; }

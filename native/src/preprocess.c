@@ -108,9 +108,13 @@ size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_trans
 
 /* ---- arithmetic that is done once a call ---- */
 
+/* rintf of 0 to 2^22, inline: adding 1.5 2^23 leaves no bits behind the point. */
+static int16_t round_weight(float weight) { return (int16_t)((weight + 12582912.0F) - 12582912.0F); }
+
 ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge) {
     float f = (float)((d + 0.5) * scale - 0.5);
-    int32_t index = (int32_t)floorf(f);
+    int32_t index = (int32_t)f;
+    index -= (float)index > f; /* floor */
     f -= (float)index;
     if (edge && index < 0) {
         index = 0;
@@ -119,12 +123,10 @@ ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge) {
         index = source - 1;
         f = 0;
     }
-    return (ifs__tap){index, {(int16_t)rintf((1.0F - f) * 2048), (int16_t)rintf(f * 2048)}};
+    return (ifs__tap){index, {round_weight((1.0F - f) * 2048), round_weight(f * 2048)}};
 }
 
-static int64_t fixed32(double value) {
-    return (int64_t)rint(value * 4294967296.0);
-}
+static int64_t fixed32(double value) { return (int64_t)rint(value * 4294967296.0); }
 
 ifs__warp ifs__warp_of(const double m[6]) {
     return (ifs__warp){
@@ -173,7 +175,16 @@ typedef struct plan {
 } plan;
 
 static const ifs__kernels *kernels_in_use(void) {
-    return &ifs__kernels_plain;
+    switch (ifs_simd()) {
+#if IFS__X86
+    case IFS_SIMD_AVX512:
+        return &ifs__kernels_avx512;
+    case IFS_SIMD_AVX2:
+        return &ifs__kernels_avx2;
+#endif
+    default:
+        return &ifs__kernels_plain;
+    }
 }
 
 static plan plan_of(const ifs_image *image, const ifs_geometry *g, const ifs_pixel_transform *t, void *dst) {
@@ -223,6 +234,9 @@ static size_t lay_out(plan *p, char *block) {
         TAKE(p->resized[1], (size_t)p->planes * p->resized_pitch * sizeof(int16_t));
         TAKE(p->columns.offset, columns * sizeof(int32_t));
         TAKE(p->columns.weight, columns * 2 * sizeof(int16_t));
+        TAKE(p->columns.high, columns * 2);
+        TAKE(p->columns.low, columns * 2);
+        TAKE(p->columns.index, columns * 2);
     }
 #undef TAKE
     return used;
@@ -261,16 +275,29 @@ static const int16_t *resized_row(plan *p, int32_t y, int32_t keep) {
     return p->resized[slot];
 }
 
-static int32_t clamp(int32_t value, int32_t last) {
-    return value < 0 ? 0 : value > last ? last : value;
+static int32_t clamp(int32_t value, int32_t last) { return value < 0 ? 0 : value > last ? last : value; }
+
+/* The two source rows (of which the second is the first where it has no weight) that make row d of the resized picture.
+ */
+typedef struct row_pair {
+    int32_t y[2];
+    int16_t weight[2];
+} row_pair;
+
+static row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
+    const int32_t last = p->image->height - 1;
+    const ifs__tap tap = halves ? (ifs__tap){2 * d, {1, 1}} : ifs__resize_tap(d, scale, p->image->height, false);
+    const int32_t y0 = clamp(tap.index, last), y1 = tap.weight[1] ? clamp(tap.index + 1, last) : y0;
+    return (row_pair){{y0, y1}, {tap.weight[0], tap.weight[1]}};
 }
 
 /* Row d of the resized picture into the canvas row, from column x on. */
 static void resize_row(plan *p, int32_t d, double scale, bool halves, int32_t x) {
-    const int32_t last = p->image->height - 1, n = p->columns.count;
-    ifs__tap tap = halves ? (ifs__tap){2 * d, {1, 1}} : ifs__resize_tap(d, scale, p->image->height, false);
-    const int32_t y0 = clamp(tap.index, last), y1 = tap.weight[1] ? clamp(tap.index + 1, last) : y0;
-    const int16_t *row0 = resized_row(p, y0, y1), *row1 = resized_row(p, y1, y0);
+    const int32_t n = p->columns.count;
+    const row_pair pair = rows_of(p, d, scale, halves), next = rows_of(p, d + 1, scale, halves);
+    const bool in_place = !p->to_gray && p->image->format != IFS_PIXEL_NV12;
+    p->columns.ahead = in_place ? (next.y[0] - pair.y[0]) * p->image->stride : 0;
+    const int16_t *row0 = resized_row(p, pair.y[0], pair.y[1]), *row1 = resized_row(p, pair.y[1], pair.y[0]);
     for (int32_t c = 0; c < p->channels; c++) {
         uint8_t *dst = p->canvas + c * p->canvas_pitch + x;
         const size_t plane = (size_t)p->channel[c] * p->resized_pitch;
@@ -279,7 +306,7 @@ static void resize_row(plan *p, int32_t d, double scale, bool halves, int32_t x)
         else if (halves)
             p->kernels->rows_area(row0 + plane, row1 + plane, dst, n);
         else
-            p->kernels->rows(row0 + plane, row1 + plane, tap.weight, dst, n);
+            p->kernels->rows(row0 + plane, row1 + plane, pair.weight, dst, n);
     }
 }
 
@@ -311,16 +338,23 @@ static cover cover_of(int32_t canvas, int32_t resized, int32_t offset) {
 
 static void fill_columns(plan *p, int32_t first, bool halves) {
     ifs__columns *t = &p->columns;
-    const double scale = ifs__resize_scale(p->geometry->source_width, p->geometry->resized_width);
-    memset(t->offset, 0, (size_t)t->padded * sizeof *t->offset);
-    memset(t->weight, 0, (size_t)t->padded * 2 * sizeof *t->weight);
+    const int32_t source = p->geometry->source_width;
+    const double scale = ifs__resize_scale(source, p->geometry->resized_width);
     for (int32_t x = 0; x < t->count; x++) {
-        const int32_t d = first + x, at = ifs__column_at(t->lanes, x);
-        const ifs__tap tap =
-            halves ? (ifs__tap){2 * d, {16, 16}} : ifs__resize_tap(d, scale, p->geometry->source_width, true);
-        t->offset[at] = tap.index * t->pixel;
-        memcpy(t->weight + 2 * at, tap.weight, sizeof tap.weight);
+        const int32_t d = first + x;
+        const ifs__tap tap = halves ? (ifs__tap){2 * d, {16, 16}} : ifs__resize_tap(d, scale, source, true);
+        t->offset[x] = tap.index * t->pixel;
+        memcpy(t->weight + 2 * x, tap.weight, sizeof tap.weight);
     }
+    for (int32_t x = t->count; x < t->padded; x++)
+        t->offset[x] = t->offset[t->count - 1];
+    memset(t->weight + 2 * t->count, 0, (size_t)(t->padded - t->count) * 2 * sizeof *t->weight);
+    for (int32_t i = 0; i < 2 * t->padded; i++) {
+        t->high[i] = (int8_t)(t->weight[i] < 2048 ? t->weight[i] >> 4 : 127);
+        t->low[i] = (int8_t)(t->weight[i] - 16 * t->high[i]);
+    }
+    if (p->kernels->prepare)
+        p->kernels->prepare(t);
 }
 
 static ifs_status run_resize(plan *p, cover across, cover down, const uint8_t *fill) {
@@ -412,11 +446,10 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
         down = cover_of(geometry->canvas_height, geometry->resized_height, geometry->offset_y);
         if (!across.count || !down.count)
             across.count = down.count = 0;
-        const int32_t group = p.kernels->lanes == 1 ? 1 : 2 * p.kernels->lanes;
+        const int32_t lanes = p.kernels->lanes;
         p.columns = (ifs__columns){
             .count = across.count,
-            .padded = (across.count + group - 1) / group * group,
-            .lanes = p.kernels->lanes,
+            .padded = (across.count + lanes - 1) / lanes * lanes,
             .pixel = p.pixel,
             .readable = image->width * p.pixel + 8,
         };

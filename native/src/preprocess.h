@@ -51,9 +51,7 @@ static inline bool ifs__resize_halves(const ifs_geometry *g) {
 }
 
 /* 1 / (resized / source): what OpenCV computes, not the same double as source / resized. */
-static inline double ifs__resize_scale(int32_t source, int32_t resized) {
-    return 1.0 / ((double)resized / source);
-}
+static inline double ifs__resize_scale(int32_t source, int32_t resized) { return 1.0 / ((double)resized / source); }
 
 ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge);
 
@@ -92,23 +90,27 @@ static inline int64_t ifs__warp_at(const ifs__warp *w, int axis, int32_t x, int3
 #define IFS__GRAY_G 19235
 #define IFS__GRAY_R 9798
 
-/* The columns of a canvas row: for each, where its first source pixel begins, and the two weights. Column x stands at
- * ifs__column_at(lanes, x): the even columns of 2 * lanes ones before the odd ones, so that two vectors of int32 become
- * one of int16 by a shift and a blend. Padded to a whole number of 2 * lanes, with weights of 0. */
+/*
+ * The columns of a canvas row: for each, where its first source pixel begins, and the two weights. Padded to a whole
+ * number of the kernel's `lanes`; the padding repeats the last column's place with weights of 0. Arrays are aligned to
+ * 64 bytes.
+ *
+ * `high` and `low` are the weights split into signed bytes, weight = 16 high + low with low at most 16, so that bytes
+ * times bytes in 16-bit lanes are enough: (p0 a0 + p1 a1) >> 4 = p0 high0 + p1 high1 + ((p0 low0 + p1 low1) >> 4).
+ */
 typedef struct ifs__columns {
-    int32_t count;     /* columns */
-    int32_t padded;    /* with the padding */
-    int32_t lanes;     /* 1: in order */
-    int32_t pixel;     /* bytes of a source pixel: 1, 3 or 4 */
-    int32_t readable;  /* bytes of a source row that may be read */
-    int32_t span;      /* the most bytes from the first to the last one read by `lanes` columns side by side */
-    int32_t *offset;   /* [padded] bytes from the row's start */
-    int16_t *weight;   /* [padded][2] */
+    int32_t count;    /* columns */
+    int32_t padded;   /* with the padding */
+    int32_t pixel;    /* bytes of a source pixel: 1, 3 or 4 */
+    int32_t readable; /* bytes of a source row that may be read: the row and 8 more */
+    int32_t *offset;  /* [padded] bytes from the row's start; never descending */
+    int16_t *weight;  /* [padded][2] */
+    int8_t *high;     /* [padded][2] */
+    int8_t *low;      /* [padded][2] */
+    int64_t ahead;    /* bytes from the row to one that is read soon */
+    int32_t window;   /* of AVX-512: columns whose bytes lie in one register; 0: too far apart */
+    uint8_t *index;   /* [padded][2] of AVX-512: where a column's two bytes are in its window */
 } ifs__columns;
-
-static inline int32_t ifs__column_at(int32_t lanes, int32_t x) {
-    return lanes == 1 ? x : ((x & -2 * lanes) | (x & 1) * lanes | (x & (2 * lanes - 1)) >> 1);
-}
 
 /* How bytes become the network's numbers, and where they go. */
 typedef struct ifs__store {
@@ -132,11 +134,13 @@ typedef struct ifs__warp_source {
 } ifs__warp_source;
 
 typedef struct ifs__kernels {
-    int32_t lanes; /* that its `columns` wants */
+    int32_t lanes; /* columns that its `columns` takes at a time */
     /* `n` pixels of `pixel` bytes to gray, the weights in the order of the bytes. */
     void (*gray)(const uint8_t *src, int32_t pixel, const int32_t weight[3], uint8_t *dst, int32_t n);
     /* A row of Y and its row of UV to BGR; n is even. */
     void (*nv12)(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, int32_t n);
+    /* What `columns` needs that is computed once a call; may be NULL. */
+    void (*prepare)(ifs__columns *columns);
     /* The weighted sum of two pixels for each column, >> 4, in `planes` planes that lie `pitch` elements apart. */
     void (*columns)(const uint8_t *row, const ifs__columns *columns, int32_t planes, int16_t *dst, size_t pitch);
     /* The weighted sum of two such rows, and the rounded fourth of their plain sum. */

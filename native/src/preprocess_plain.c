@@ -10,9 +10,7 @@ void ifs__gray_plain(const uint8_t *src, int32_t pixel, const int32_t weight[3],
         dst[x] = (uint8_t)((src[0] * weight[0] + src[1] * weight[1] + src[2] * weight[2] + (1 << 14)) >> 15);
 }
 
-static uint8_t saturate(int32_t value) {
-    return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
-}
+static uint8_t saturate(int32_t value) { return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value); }
 
 /* BT.601, limited range, with 20 bits behind the point. */
 void ifs__nv12_plain(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, int32_t n) {

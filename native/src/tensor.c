@@ -1,6 +1,8 @@
 /* tensor.c - a shape and an element type over a memory. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor.h"
 
+#include "device.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +23,7 @@ const char *ifs__shape_text(char *buffer, size_t size, int32_t ndim, const int64
     for (int32_t i = 0; i < ndim && used < size; i++)
         used += (size_t)snprintf(buffer + used, size - used, i ? ", %lld" : "%lld", (long long)dims[i]);
     if (used < size)
-        snprintf(buffer + used, size - used, ")");
+        snprintf(buffer + used, size - used, ndim == 1 ? ",)" : ")");
     return buffer;
 }
 
@@ -134,13 +136,15 @@ ifs_status ifs_tensor_resize(ifs_tensor *tensor, int32_t ndim, const int64_t *di
     if (!is_view(tensor))
         IFS__TRY(ifs_memory_resize(tensor->memory, nbytes));
     else if (nbytes > tensor->limit)
-        return ifs__fail(IFS_ERR_TOO_SMALL, "a view of %zu bytes cannot grow to %zu; resize the tensor it was made of",
-                         tensor->limit, nbytes);
+        return ifs__fail(
+            IFS_ERR_TOO_SMALL,
+            "a view of %zu bytes cannot grow to %zu; resize the tensor it was made of, or wrap a larger array",
+            tensor->limit, nbytes);
     tensor->count = count;
     tensor->nbytes = nbytes;
     tensor->ndim = ndim;
-    if (ndim)
-        memcpy(tensor->dims, dims, (size_t)ndim * sizeof *dims);
+    if (ndim) /* they may be the tensor's own */
+        memmove(tensor->dims, dims, (size_t)ndim * sizeof *dims);
     return IFS_OK;
 }
 
@@ -153,29 +157,29 @@ int32_t ifs_tensor_head(const ifs_tensor *tensor) { return ifs_memory_head(tenso
 int32_t ifs_tensor_device(const ifs_tensor *tensor) { return ifs_memory_device_id(tensor->memory); }
 ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor) { return tensor->memory; }
 
-typedef ifs_status (*side_access)(ifs_memory *, int32_t, void **);
-
-static ifs_status tensor_access(ifs_tensor *tensor, int32_t access, side_access side, void **out) {
-    size_t whole = ifs_memory_nbytes(tensor->memory);
-    if (tensor->offset > whole || tensor->nbytes > whole - tensor->offset)
-        return ifs__fail(
-            IFS_ERR_TOO_SMALL,
-            "this view needs bytes %zu to %zu, but the tensor it was made of has shrunk to %zu; slice it again",
-            tensor->offset, tensor->offset + tensor->nbytes, whole);
-    if (access == IFS_WRITE && tensor->nbytes != whole)
-        access = IFS_READ_WRITE; /* the rest of the memory must stay true */
-    void *base = NULL;
-    IFS__TRY(side(tensor->memory, access, &base));
-    *out = (char *)base + tensor->offset;
-    return IFS_OK;
+static ifs_status tensor_access(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **hold) {
+    return ifs__memory_access(tensor->memory, side, access, tensor->offset, tensor->nbytes, NULL, out, hold);
 }
 
 ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out) {
-    return tensor_access(tensor, access, ifs_memory_host, out);
+    return tensor_access(tensor, IFS_SIDE_HOST, access, out, NULL);
 }
 
 ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out) {
-    return tensor_access(tensor, access, ifs_memory_device, out);
+    return tensor_access(tensor, IFS_SIDE_DEVICE, access, out, NULL);
+}
+
+ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out) {
+    return ifs__memory_access(tensor->memory, IFS_SIDE_DEVICE, access, tensor->offset, tensor->nbytes, stream, out,
+                              NULL);
+}
+
+ifs_status ifs_tensor_lend(ifs_tensor *tensor, void *native, void **out) {
+    return ifs__memory_lend(tensor->memory, tensor->offset, tensor->nbytes, native, out);
+}
+
+ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **block) {
+    return tensor_access(tensor, side, access, out, block);
 }
 
 ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out) {
@@ -201,8 +205,21 @@ ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
                          ifs__shape_text(a, sizeof a, src->ndim, src->dims), src->count,
                          ifs__shape_text(b, sizeof b, dst->ndim, dst->dims), dst->count);
     }
+    /* Held, so that neither goes while it is copied: another thread may resize what a view was made of. */
     void *from = NULL, *to = NULL;
-    IFS__TRY(ifs_tensor_host(src, IFS_READ, &from));
-    IFS__TRY(ifs_tensor_host(dst, IFS_WRITE, &to));
-    return ifs_convert(from, src->dtype, to, dst->dtype, src->count);
+    ifs_block *source = NULL, *target = NULL;
+    int32_t src_device = ifs_tensor_device(src), dst_device = ifs_tensor_device(dst);
+    bool on_device =
+        src_device >= 0 && dst_device >= 0 && src->dtype == dst->dtype && ifs_tensor_head(src) & IFS_HEAD_DEVICE;
+    int32_t side = on_device ? IFS_SIDE_DEVICE : IFS_SIDE_HOST;
+    ifs_status status = tensor_access(src, side, IFS_READ, &from, &source);
+    if (status == IFS_OK)
+        status = tensor_access(dst, side, IFS_WRITE, &to, &target);
+    if (status == IFS_OK && on_device)
+        status = ifs__copy_between(dst_device, to, src_device, from, src->nbytes);
+    else if (status == IFS_OK)
+        status = ifs_convert(from, src->dtype, to, dst->dtype, src->count);
+    ifs_block_release(source);
+    ifs_block_release(target);
+    return status;
 }

@@ -146,19 +146,24 @@ ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path) {
                              (long long)dims[i], INT32_MAX);
         start[3 + i] = (uint32_t)dims[i];
     }
-    void *host = NULL;
-    IFS__TRY(ifs_tensor_host(tensor, IFS_READ, &host));
-
     /* A sibling of its own for each writer, renamed in one step: a reader sees the old file or the new one. */
     static _Atomic unsigned serial;
     size_t size = strlen(path) + 48;
     char *sibling = malloc(size);
     if (!sibling)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", size);
+    void *host = NULL;
+    ifs_block *hold = NULL; /* another thread may resize what a view was made of */
+    ifs_status status = ifs_tensor_hold(tensor, IFS_SIDE_HOST, IFS_READ, &host, &hold);
+    if (status != IFS_OK) {
+        free(sibling);
+        return status;
+    }
     snprintf(sibling, size, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&serial, 1));
     FILE *file = fopen(sibling, "wbx");
     if (!file) {
-        ifs_status status = ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+        status = ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+        ifs_block_release(hold);
         free(sibling);
         return status;
     }
@@ -166,7 +171,8 @@ ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path) {
     bool good = fwrite(start, 1, header_size, file) == header_size && fwrite(host, 1, nbytes, file) == nbytes;
     good = fclose(file) == 0 && good;
     good = good && rename(sibling, path) == 0;
-    ifs_status status = good ? IFS_OK : ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    status = good ? IFS_OK : ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    ifs_block_release(hold);
     if (!good)
         remove(sibling);
     free(sibling);

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, ClassVar
+
 import pytest
 
 from infersdk.testing import InferContract
@@ -19,9 +22,36 @@ class TestOnnxRuntime(InferContract):
 
 class TestOpenVino(InferContract):
     backend = "openvino"
-    # Its convolutions add up in another order for another batch.
-    batch_atol = 1e-6
 
     @pytest.fixture(autouse=True)
     def _installed(self) -> None:
         pytest.importorskip("openvino")
+
+
+class TestOpenVinoIr(TestOpenVino):
+    """The same models as IR, and several streams."""
+
+    options: ClassVar[dict[str, Any]] = {"performance_hint": "throughput", "streams": 2}
+    leak_cycles = 50
+
+    def prepare(self, onnx_path: Path) -> Path:
+        import openvino as ov
+
+        path = onnx_path.with_suffix(".xml")
+        ov.save_model(ov.Core().read_model(str(onnx_path)), str(path), compress_to_fp16=False)
+        return path
+
+
+class TestOpenVinoBf16(TestOpenVino):
+    """Asked for less than FP32, and stating so."""
+
+    precision = "bf16"
+    rtol, atol = 0.05, 0.02
+    batch_atol = 0.02
+    leak_cycles = 50
+
+    @pytest.fixture(autouse=True)
+    def _capable(self) -> None:
+        ov = pytest.importorskip("openvino")
+        if "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            pytest.skip("this processor has no bfloat16 arithmetic")

@@ -135,6 +135,8 @@ def test_rows(rng: np.random.Generator) -> None:
 def test_checks_its_arguments() -> None:
     with pytest.raises(errors.DTypeError, match="float64"):
         topk(np.zeros(5))
+    with pytest.raises(errors.DTypeError, match=">f4"):
+        topk(np.zeros(5, ">f4"))
     with pytest.raises(errors.ShapeError, match=r"\(1, 2, 5\)"):
         topk(np.zeros((1, 2, 5), F))
     for k in (0, -1, 6):

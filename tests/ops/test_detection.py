@@ -402,6 +402,37 @@ def test_nms_of_many_boxes_of_a_class(rng: np.random.Generator, iou: float, size
     assert_same_nms(boxes, scores, None, iou)
 
 
+def strips(
+    rng: np.random.Generator, n: int, iou: float, spread: float, slack: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """`n` boxes, and strips along one of their sides that cover iou * (1 + slack) of them, with better scores."""
+    corner, size = rng.random((n, 2)) * spread, rng.random((n, 2)) * 60 + 25
+    boxes = np.concatenate([corner, corner + size], axis=1).astype(F)
+    cut = boxes.astype(np.float64)
+    side, axis = rng.integers(2, size=n), rng.integers(2, size=n)
+    covered = iou * (1 + slack) * (cut[range(n), axis + 2] - cut[range(n), axis])
+    cut[range(n), axis + 2 * side] = cut[range(n), axis + 2 * (1 - side)] + np.where(side == 0, -1, 1) * covered
+    scores = rng.random(n) / 2
+    return np.concatenate([boxes, cut.astype(F)]), np.concatenate([scores, scores + 0.5]).astype(F)
+
+
+@pytest.mark.parametrize("iou", [0.21, 0.25, 0.3, 1 / 3, 0.45, 0.5, 0.7])
+def test_nms_finds_what_covers_a_side(rng: np.random.Generator, iou: float) -> None:
+    """A suppressor that covers as little of the box as one can, in a grid whose cells are smaller than the boxes."""
+    boxes, scores = strips(rng, 1000, iou, 600, rng.random(1000) * 0.1)
+    specks = crowd(rng, 4000, 1)
+    assert_same_nms(np.concatenate([boxes, specks]), np.concatenate([scores, rng.random(4000).astype(F)]), None, iou)
+
+
+@pytest.mark.parametrize("iou", [0.25, 0.3, 0.45, 0.5, 0.6, 0.7])
+@pytest.mark.parametrize("n", [7, 100, 2500])
+def test_nms_rounds_as_it_is_written(rng: np.random.Generator, iou: float, n: int) -> None:
+    """Overlaps within a few units of the last place of the threshold: each rounding counts."""
+    for _ in range(2000 // n + 1):
+        boxes, scores = strips(rng, n, iou, 3000 if n > 1000 else 600, rng.normal(0, 1e-7, n))
+        assert_same_nms(boxes, scores, np.tile(np.arange(n), 2) if n < 1000 else None, iou)
+
+
 @pytest.mark.parametrize("case", ["lattice", "far", "tiny", "huge", "flat", "one point", "one large"])
 def test_nms_of_many_awkward_boxes(rng: np.random.Generator, case: str) -> None:
     boxes, scores = crowd(rng, 2000, 30), np.round(rng.random(2000), 2).astype(F)

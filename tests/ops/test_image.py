@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import math
+import mmap
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,10 +59,10 @@ def simd(request: pytest.FixtureRequest) -> Iterator[int]:
 # ---- what OpenCV gives ---------------------------------------------------------------------------------------------
 
 
-def picture(rng: np.random.Generator, width: int, height: int, format: str, *, region: bool = True) -> np.ndarray:
+def picture(rng: np.random.Generator, width: int, height: int, kind: str, *, region: bool = True) -> np.ndarray:
     """Noise, half of the time black and white only, as a region of a larger array (rows apart) where it can be."""
-    channels = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4}.get(format, 1)
-    rows = height * 3 // 2 if format == "nv12" else height
+    channels = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4}.get(kind, 1)
+    rows = height * 3 // 2 if kind == "nv12" else height
     margin = 3 if region else 0
     shape = (rows + margin, width + margin) + ((channels,) if channels > 1 else ())
     if rng.random() < 0.5:
@@ -69,7 +72,7 @@ def picture(rng: np.random.Generator, width: int, height: int, format: str, *, r
     return pixels[margin:, margin:]
 
 
-def to_order(image: np.ndarray, format: str, order: str) -> np.ndarray:
+def to_order(image: np.ndarray, pixels: str, order: str) -> np.ndarray:
     """cvtColor to the output's channels: (H, W) for gray, else (H, W, 3)."""
     image = np.ascontiguousarray(image)
     bgr = {
@@ -79,16 +82,16 @@ def to_order(image: np.ndarray, format: str, order: str) -> np.ndarray:
         "rgba": lambda: image[..., 2::-1],
         "gray": lambda: cv2.cvtColor(image, cv2.COLOR_GRAY2BGR),
         "nv12": lambda: cv2.cvtColor(image, cv2.COLOR_YUV2BGR_NV12),
-    }[format]()
+    }[pixels]()
     bgr = np.ascontiguousarray(bgr)
     if order == "gray":
-        return image if format == "gray" else cv2.cvtColor(bgr, cv2.COLOR_BGR2GRAY)
+        return image if pixels == "gray" else cv2.cvtColor(bgr, cv2.COLOR_BGR2GRAY)
     return bgr if order == "bgr" else np.ascontiguousarray(bgr[..., ::-1])
 
 
-def cv2_canvas(image: np.ndarray, format: str, order: str, geometry: Geometry, fill: tuple[int, ...]) -> np.ndarray:
+def cv2_canvas(image: np.ndarray, pixels: str, order: str, geometry: Geometry, fill: tuple[int, ...]) -> np.ndarray:
     """The uint8 canvas (H, W, C) by cvtColor, cv2.resize, and pasting."""
-    colour = to_order(image, format, order)
+    colour = to_order(image, pixels, order)
     resized = cv2.resize(colour, geometry.resized, interpolation=cv2.INTER_LINEAR).reshape(
         geometry.resized[1], geometry.resized[0], -1
     )
@@ -252,13 +255,13 @@ def test_points_need_two_columns() -> None:
 # ---- RESIZE is OpenCV's, bit for bit -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", ["gray", "bgr", "bgra"])
-def test_resize_equals_opencv(rng: np.random.Generator, simd: int, format: str) -> None:
-    order = "gray" if format == "gray" else "bgr"
+@pytest.mark.parametrize("pixels", ["gray", "bgr", "bgra"])
+def test_resize_equals_opencv(rng: np.random.Generator, simd: int, pixels: str) -> None:
+    order = "gray" if pixels == "gray" else "bgr"
     for w, h, rw, rh in random_sizes(rng, 240):
-        image = picture(rng, w, h, format)
+        image = picture(rng, w, h, pixels)
         expected = cv2.resize(image, (rw, rh), interpolation=cv2.INTER_LINEAR).reshape(rh, rw, -1)[..., :3]
-        got = preprocess(image, Geometry.stretch((w, h), (rw, rh)), identity(order), format=format)
+        got = preprocess(image, Geometry.stretch((w, h), (rw, rh)), identity(order), format=pixels)
         np.testing.assert_array_equal(got, expected, err_msg=f"{w} x {h} to {rw} x {rh}")
 
 
@@ -275,27 +278,42 @@ def test_resize_of_usual_sizes_equals_opencv(rng: np.random.Generator, simd: int
 def test_resize_of_long_sides_equals_opencv(rng: np.random.Generator, simd: int) -> None:
     """Coefficients come out of float32 positions: the longer the side, the fewer bits are left for them."""
     for w, rw in [(30_000, 20_011), (20_011, 32_700), (32_767, 16_384), (32_766, 16_383)]:
-        for format in ("gray", "bgr"):
-            image = picture(rng, w, 2, format)
+        for pixels in ("gray", "bgr"):
+            image = picture(rng, w, 2, pixels)
             expected = cv2.resize(image, (rw, 3), interpolation=cv2.INTER_LINEAR).reshape(3, rw, -1)
-            got = preprocess(image, Geometry.stretch((w, 2), (rw, 3)), identity("gray" if format == "gray" else "bgr"))
+            got = preprocess(image, Geometry.stretch((w, 2), (rw, 3)), identity("gray" if pixels == "gray" else "bgr"))
             np.testing.assert_array_equal(got, expected)
             tall = np.ascontiguousarray(image.swapaxes(0, 1))
             expected = cv2.resize(tall, (3, rw), interpolation=cv2.INTER_LINEAR).reshape(rw, 3, -1)
-            got = preprocess(tall, Geometry.stretch((2, w), (3, rw)), identity("gray" if format == "gray" else "bgr"))
+            got = preprocess(tall, Geometry.stretch((2, w), (3, rw)), identity("gray" if pixels == "gray" else "bgr"))
             np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("pixels", ["gray", "bgr", "bgra"])
+def test_every_distance_between_columns(rng: np.random.Generator, simd: int, pixels: str) -> None:
+    """Up to the scales where a register no longer holds a few columns' pixels, and well beyond; crops too."""
+    order = "gray" if pixels == "gray" else "bgr"
+    for scale in (0.1, 0.3, 0.6, 0.65, 0.7, 1, 1.2, 1.3, 1.4, 2, 2.5, 2.7, 3, 4, 5, 5.3, 5.9, 6.7, 7, 15, 16.1, 21, 40):
+        rw = int(rng.integers(33, 140))
+        w, offset = max(1, round(rw * scale)), -int(rng.integers(0, 30))
+        image = picture(rng, w, 7, pixels)
+        geometry = Geometry.stretch((w, 7), (rw, 5))
+        geometry._c.canvas_width, geometry._c.offset_x = rw - 3, offset
+        expected = cv2_canvas(image, pixels, order, geometry, (1, 2, 3))
+        got = preprocess(image, geometry, identity(order), format=pixels)
+        np.testing.assert_array_equal(got, expected, err_msg=f"{w} to {rw} at {offset}")
+
+
+@pytest.mark.parametrize("pixels", FORMATS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_colour_is_converted_before_the_resize(rng: np.random.Generator, simd: int, format: str, order: str) -> None:
-    for w, h, rw, rh in random_sizes(rng, 48):
-        if format == "nv12":
-            w, h = 2 * w, 2 * h
-        image = picture(rng, w, h, format)
+def test_colour_is_converted_before_the_resize(rng: np.random.Generator, simd: int, pixels: str, order: str) -> None:
+    even = 2 if pixels == "nv12" else 1
+    for half_w, half_h, rw, rh in random_sizes(rng, 48):
+        w, h = even * half_w, even * half_h
+        image = picture(rng, w, h, pixels)
         geometry = Geometry.stretch((w, h), (rw, rh))
-        expected = cv2_canvas(image, format, order, geometry, (0, 0, 0))
-        got = preprocess(image, geometry, identity(order), format=format)
+        expected = cv2_canvas(image, pixels, order, geometry, (0, 0, 0))
+        got = preprocess(image, geometry, identity(order), format=pixels)
         np.testing.assert_array_equal(got, expected, err_msg=f"{w} x {h} to {rw} x {rh}")
 
 
@@ -347,14 +365,14 @@ def test_any_offset_crops_and_fills(rng: np.random.Generator, simd: int, offset:
 # ---- every combination, every variant ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("pixels", FORMATS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_all_combinations(rng: np.random.Generator, simd: int, format: str, dtype: str) -> None:
+def test_all_combinations(rng: np.random.Generator, simd: int, pixels: str, dtype: str) -> None:
     for order, layout in itertools.product(ORDERS, LAYOUTS):
         channels = 1 if order == "gray" else 3
         for _ in range(6):
             w, h, cw, ch = (int(v) for v in rng.integers(1, 120, 4))
-            if format == "nv12":
+            if pixels == "nv12":
                 w, h = 2 * w, 2 * h
             transform = PixelTransform(
                 order,
@@ -364,21 +382,21 @@ def test_all_combinations(rng: np.random.Generator, simd: int, format: str, dtyp
                 scale=rng.normal(0, 1, channels).tolist(),
                 bias=rng.normal(0, 50, channels).tolist(),
             )
-            image = picture(rng, w, h, format)
+            image = picture(rng, w, h, pixels)
             geometry = Geometry.letterbox((w, h), (cw, ch))
-            expected = finish(cv2_canvas(image, format, order, geometry, transform.fill), transform)
-            got = preprocess(image, geometry, transform, format=format)
+            expected = finish(cv2_canvas(image, pixels, order, geometry, transform.fill), transform)
+            got = preprocess(image, geometry, transform, format=pixels)
             assert got.dtype == np.dtype(dtype)
             np.testing.assert_array_equal(
                 got.view(np.uint8), expected.view(np.uint8), err_msg=f"{w} x {h} to {cw} x {ch}"
             )
 
 
-def bits(image: Any, geometry: Geometry, transform: PixelTransform, format: str, simd: int) -> bytes:
+def bits(image: Any, geometry: Geometry, transform: PixelTransform, pixels: str, simd: int) -> bytes:
     before = lib.ifs_simd()
     assert lib.ifs_set_simd(simd) == 0
     try:
-        return preprocess(image, geometry, transform, format=format).tobytes()
+        return preprocess(image, geometry, transform, format=pixels).tobytes()
     finally:
         lib.ifs_set_simd(before)
 
@@ -392,18 +410,18 @@ def random_affine(rng: np.random.Generator, source: tuple[int, int], canvas: tup
     return Geometry.affine(source, canvas, np.column_stack([turn, shift]))
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_variants_agree_on_warps(rng: np.random.Generator, format: str) -> None:
+@pytest.mark.parametrize("pixels", FORMATS)
+def test_variants_agree_on_warps(rng: np.random.Generator, pixels: str) -> None:
     for i in range(60):
         w, h, cw, ch = (int(v) for v in rng.integers(1, 130, 4))
-        if format == "nv12":
+        if pixels == "nv12":
             w, h = 2 * w, 2 * h
-        image = picture(rng, w, h, format)
+        image = picture(rng, w, h, pixels)
         make = Geometry.letterbox_warp if i % 2 else lambda s, c: random_affine(rng, s, c)
         geometry = make((w, h), (cw, ch))
         for order in ORDERS:
             transform = PixelTransform(order, "hwc", "uint8", fill=(9, 99, 199)[: 1 if order == "gray" else 3], scale=1)
-            results = {simd: bits(image, geometry, transform, format, simd) for simd in VARIANTS}
+            results = {simd: bits(image, geometry, transform, pixels, simd) for simd in VARIANTS}
             assert len(set(results.values())) == 1, (i, geometry, order)
 
 
@@ -626,7 +644,7 @@ def test_bad_out_says_why(rng: np.random.Generator) -> None:
         preprocess(image, geometry, transform, out=frozen)
     with pytest.raises(errors.ShapeError, match="needs 3072 bytes, and the destination has 3071"):
         preprocess_into(image, geometry, transform, np.empty((3, 16, 16), np.float32).ctypes.data, 3071)
-    with pytest.raises(errors.ShapeError, match="30 x 20.* made for 20 x 30"):
+    with pytest.raises(errors.ShapeError, match=r"30 x 20.* made for 20 x 30"):
         preprocess(image, Geometry.letterbox((20, 30), (16, 16)), transform)
 
 
@@ -694,6 +712,42 @@ def test_core_refuses(simd: int, changes: dict[str, Any], status: int, message: 
     got, text = core_call(**changes)
     assert got == status, text
     assert message in text
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[np.ndarray]:
+    """Bytes between two pages that must not be touched: reading before or behind them ends the process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    page, pages = mmap.PAGESIZE, 24
+    memory = mmap.mmap(-1, (pages + 2) * page)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for start in (base, base + (pages + 1) * page):
+        assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(page), 0) == 0
+    yield np.frombuffer(memory, np.uint8)[page:-page]
+    for start in (base, base + (pages + 1) * page):
+        libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(page), 3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mprotect through ctypes is written for Linux")
+@pytest.mark.parametrize("pixels", FORMATS)
+def test_nothing_is_read_outside_the_picture(
+    rng: np.random.Generator, simd: int, guarded: np.ndarray, pixels: str
+) -> None:
+    channels = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4}.get(pixels, 1)
+    for i in range(60):
+        w, h, cw, ch = (int(v) for v in rng.integers(1, 12 if i % 2 else 80, 4))
+        shape: tuple[int, ...] = (h, w, channels) if channels > 1 else (h, w)
+        if pixels == "nv12":
+            w, h = 2 * w, 2 * h
+            shape = (h * 3 // 2, w)
+        count = int(np.prod(shape))
+        place = guarded[-count:] if i % 3 else guarded[:count]
+        place[:] = rng.integers(0, 256, count, dtype=np.uint8)
+        image = place.reshape(shape)
+        for geometry in (Geometry.letterbox((w, h), (cw, ch)), random_affine(rng, (w, h), (cw, ch))):
+            for order in ORDERS:
+                got = preprocess(image, geometry, identity(order), format=pixels)
+                np.testing.assert_array_equal(got, preprocess(image.copy(), geometry, identity(order), format=pixels))
 
 
 def test_nbytes() -> None:

@@ -1,0 +1,102 @@
+"""DLPack for tensors on a device: lending to torch, CuPy, JAX and numba, and borrowing from them, without copies.
+
+The host side needs nothing here: NumPy speaks DLPack for it. The structs are those of the DLPack specification
+(https://dmlc.github.io/dlpack/latest/c_api.html), of the unversioned kind that every consumer takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from ._lib import address, ffi, lib
+from .errors import DTypeError, ShapeError
+
+__all__ = ["Borrowed", "lend"]
+
+CPU, CUDA, CUDA_HOST = 1, 2, 3
+
+_KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}
+_LETTERS = {code: letter for letter, code in _KINDS.items()}
+
+_python = ctypes.pythonapi
+_python.PyCapsule_New.restype = ctypes.py_object
+_python.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_python.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_python.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_python.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+#: Kept until the consumer calls the deleter: the struct, its arrays, and what holds the memory.
+_lent: dict[int, tuple[Any, ...]] = {}
+
+
+@ffi.def_extern(name="ifs_py_dlpack_release")  # type: ignore[untyped-decorator]
+def _release(managed: Any) -> None:
+    """The deleter of what was lent; a consumer may call it from any thread."""
+    _lent.pop(address(managed), None)
+
+
+# In a capsule's destructor its reference count is 0: ctypes must see it as a bare address.
+_address_of_capsule = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # type: ignore[untyped-decorator]
+def _drop_capsule(capsule: int) -> None:
+    """A capsule that nobody took over still owns its tensor."""
+    if _is_valid(capsule, b"dltensor"):
+        _lent.pop(_address_of_capsule(capsule, b"dltensor"), None)
+
+
+def lend(at: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple[int, int], holder: object) -> Any:
+    """A capsule over memory at `at`; `holder` is kept until the consumer is done with it."""
+    managed = ffi.new("DLManagedTensor *")
+    dims = ffi.new("int64_t[]", list(shape) or [0])
+    tensor = managed.dl_tensor
+    tensor.data = ffi.cast("void *", at)
+    tensor.device.device_type, tensor.device.device_id = device
+    tensor.ndim = len(shape)
+    tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes = _KINDS[dtype.kind], dtype.itemsize * 8, 1
+    tensor.shape = dims
+    managed.deleter = lib.ifs_py_dlpack_release
+    key = address(managed)
+    _lent[key] = (managed, dims, holder)
+    return _python.PyCapsule_New(key, b"dltensor", ctypes.cast(_drop_capsule, ctypes.c_void_p))
+
+
+class Borrowed:
+    """Somebody else's tensor, taken out of its capsule: given back when this object goes.
+
+    Attributes:
+        address, shape, dtype: as usual. The elements are dense and in C order.
+        device: (kind, number), the kind being CPU, CUDA or CUDA_HOST.
+    """
+
+    def __init__(self, capsule: Any) -> None:
+        self._managed = ffi.cast("DLManagedTensor *", _python.PyCapsule_GetPointer(capsule, b"dltensor"))
+        _python.PyCapsule_SetName(capsule, b"used_dltensor")
+        tensor = self._managed.dl_tensor
+        self.shape = tuple(int(tensor.shape[i]) for i in range(tensor.ndim))
+        kind = _LETTERS.get(tensor.dtype.code)
+        if kind is None or tensor.dtype.lanes != 1:
+            raise DTypeError(f"DLPack type code {tensor.dtype.code} with {tensor.dtype.lanes} lanes is not supported")
+        self.dtype = np.dtype(f"{kind}{tensor.dtype.bits // 8}")
+        self.device = (int(tensor.device.device_type), int(tensor.device.device_id))
+        self.address = address(tensor.data) + int(tensor.byte_offset)
+        if tensor.strides != ffi.NULL:
+            strides = tuple(int(tensor.strides[i]) for i in range(tensor.ndim))
+            dense = 1
+            for size, stride in zip(reversed(self.shape), reversed(strides), strict=True):
+                if size != 1 and stride != dense:
+                    raise ShapeError(f"strides {strides} of shape {self.shape} are not dense; pass a contiguous array")
+                dense *= max(size, 1)
+
+    def __del__(self) -> None:
+        managed = self._managed
+        if managed.deleter != ffi.NULL:
+            managed.deleter(managed)

@@ -1,0 +1,108 @@
+"""PyCUDA: its arrays and streams with our tensors, and a user's own kernel as a stage before or behind a model.
+
+::
+
+    from infersdk.interop import pycuda as bridge
+
+    bridge.use_primary_context("cuda:0")              # PyCUDA and infersdk on one context
+    brighten = bridge.Kernel(SOURCE, "brighten")      # CUDA C, compiled by PyCUDA's SourceModule
+    brighten(tensor, np.float32(1.2), stream=stream)  # over all elements, on our stream
+    array = bridge.as_gpuarray(tensor)                # a view, without a copy
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..device import Device
+from ..errors import BackendUnavailableError, InputError
+from ..stream import Stream
+from ..tensor import Tensor
+
+try:
+    import pycuda.driver as cuda
+    from pycuda import compiler, gpuarray
+except ImportError as error:
+    raise BackendUnavailableError(
+        f'infersdk.interop.pycuda needs PyCUDA, which does not import ({error}): pip install "infersdk[pycuda]"'
+    ) from None
+
+__all__ = ["Kernel", "as_gpuarray", "as_stream", "as_tensor", "use_primary_context"]
+
+
+@functools.cache
+def _primary_context(ordinal: int) -> Any:
+    cuda.init()
+    return cuda.Device(ordinal).retain_primary_context()
+
+
+def use_primary_context(device: str | Device = "cuda:0") -> Any:
+    """Makes the device's primary context, which the CUDA runtime and so infersdk use, PyCUDA's current one.
+
+    Call it instead of importing `pycuda.autoinit`, whose context of its own cannot see our memory. Returns the context;
+    it stays current for the calling thread.
+    """
+    context = _primary_context(Device.parse(device).ordinal)
+    context.push()
+    return context
+
+
+def as_gpuarray(tensor: Tensor) -> Any:
+    """The device side as a `pycuda.gpuarray.GPUArray` over the same memory; it becomes the newer side.
+
+    Until the array is done with, the tensor must not be resized or closed; the array keeps it alive.
+    """
+    array = gpuarray.GPUArray(tensor.shape, tensor.dtype, gpudata=tensor.device_address(write=True))
+    array.base = tensor
+    return array
+
+
+def as_tensor(array: Any) -> Tensor:
+    """A `GPUArray` as a tensor over the same memory; the array is kept alive, and its pending work waited for."""
+    if not array.flags.c_contiguous:
+        raise InputError("a GPUArray that is not C-contiguous cannot be wrapped; copy it first")
+    cuda.Context.synchronize()
+    return Tensor.wrap(array)
+
+
+def as_stream(stream: Any, device: str | Device = "cuda:0") -> Stream:
+    """A `pycuda.driver.Stream` as one of ours."""
+    return Stream.wrap(stream.handle, device, lender=stream)
+
+
+class Kernel:
+    """A user's own CUDA kernel over tensors.
+
+    Args:
+        source: CUDA C.
+        name: the `__global__` function in it. Its parameters are those of the call, in order.
+        threads: threads of a block.
+        options: what nvcc is given.
+    """
+
+    def __init__(self, source: str, name: str, *, threads: int = 256, options: list[str] | None = None) -> None:
+        self._module = compiler.SourceModule(source, options=options, no_extern_c='extern "C"' in source)
+        self._function = self._module.get_function(name)
+        self.threads = threads
+
+    def __call__(self, *arguments: Any, stream: Stream, grid: int | tuple[int, ...] | None = None) -> None:
+        """Queues the kernel on `stream`.
+
+        Args:
+            arguments: tensors, whose device side is up to date and then the newer one, and NumPy scalars.
+            stream: one of ours.
+            grid: blocks; None is one thread for each element of the first tensor.
+        """
+        native = [a.device_address(write=True, stream=stream) if isinstance(a, Tensor) else a for a in arguments]
+        native = [np.uintp(a) if isinstance(a, int) else a for a in native]
+        if grid is None:
+            first = next((a for a in arguments if isinstance(a, Tensor)), None)
+            if first is None:
+                raise InputError("without a tensor among the arguments the grid has to be given")
+            grid = (max(first.size + self.threads - 1, 1) // self.threads, 1)
+        grid = (grid, 1) if isinstance(grid, int) else grid
+        queue = cuda.ExternalStream(stream.handle)
+        self._function(*native, block=(self.threads, 1, 1), grid=grid, stream=queue)

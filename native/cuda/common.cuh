@@ -1,0 +1,52 @@
+/*
+ * common.cuh - what the files of the CUDA half share: the device guard, and errors.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef IFS_COMMON_CUH
+#define IFS_COMMON_CUH
+
+#include "../src/device.h"
+
+#include <cuda_runtime.h>
+
+/* Makes `device` current for a scope, and the caller's again behind it: a library must not change what it found. */
+class ifs__device_guard {
+  public:
+    explicit ifs__device_guard(int device) {
+        if (cudaGetDevice(&previous_) != cudaSuccess)
+            previous_ = -1;
+        status_ = previous_ == device ? cudaSuccess : cudaSetDevice(device);
+    }
+    ~ifs__device_guard() {
+        int now = -1;
+        if (previous_ >= 0 && cudaGetDevice(&now) == cudaSuccess && now != previous_)
+            cudaSetDevice(previous_);
+    }
+    ifs__device_guard(const ifs__device_guard &) = delete;
+    ifs__device_guard &operator=(const ifs__device_guard &) = delete;
+    cudaError_t status() const { return status_; }
+
+  private:
+    int previous_ = -1;
+    cudaError_t status_;
+};
+
+/* The status of a CUDA error, with what was being done in the message. */
+ifs_status ifs__cuda_failed(cudaError_t error, int device, const char *what);
+
+/* Opens a scope on `device`, or returns. */
+#define IFS__GUARD(device, what)                                                                                       \
+    ifs__device_guard ifs__guard(device);                                                                              \
+    if (ifs__guard.status() != cudaSuccess)                                                                            \
+        return ifs__cuda_failed(ifs__guard.status(), device, what);
+
+/* Returns unless the call succeeds. */
+#define IFS__CUDA(call, device, what)                                                                                  \
+    do {                                                                                                               \
+        cudaError_t ifs__error = (call);                                                                               \
+        if (ifs__error != cudaSuccess)                                                                                 \
+            return ifs__cuda_failed(ifs__error, device, what);                                                         \
+    } while (0)
+
+#endif

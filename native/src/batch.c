@@ -1,0 +1,166 @@
+/*
+ * batch.c - a batch of pictures on the processor's threads: preprocessed, or brought to a device as they are.
+ *
+ * A device copies from page-locked memory at the speed of the bus, but one thread fills such memory far slower than
+ * that. So the threads share the work out, and each piece is queued for its copy as soon as it is there.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "device.h"
+#include "preprocess.h"
+#include "workers.h"
+
+#include <string.h>
+
+/* ---- preprocessing ---- */
+
+typedef struct preprocess_job {
+    const ifs_image *images;
+    const ifs_geometry *geometries;
+    const ifs_pixel_transform *transform;
+    uint8_t *host, *dev;
+    size_t row; /* bytes of one picture's output */
+    ifs_stream *stream;
+} preprocess_job;
+
+static ifs_status preprocess_one(void *context, int64_t i) {
+    const preprocess_job *j = context;
+    uint8_t *host = j->host + (size_t)i * j->row;
+    IFS__TRY(ifs_preprocess(&j->images[i], &j->geometries[i], j->transform, host, j->row));
+    if (!j->dev)
+        return IFS_OK;
+    return ifs__copy(ifs_stream_device(j->stream), j->dev + (size_t)i * j->row, host, j->row, j->stream);
+}
+
+ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries,
+                                int32_t n, const ifs_pixel_transform *transform, void *host, size_t nbytes, void *dev,
+                                ifs_stream *stream) {
+    if (n < 0 || (n && (!images || !geometries || !transform || !host)))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d pictures, but images, geometries, transform or host is NULL",
+                         (int)n);
+    if (dev && !stream)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "copies to a device are queued on a stream, and stream is NULL");
+    if (n == 0)
+        return IFS_OK;
+    size_t row = ifs_preprocess_nbytes(&geometries[0], transform);
+    for (int32_t i = 0; i < n; i++)
+        if (ifs_preprocess_nbytes(&geometries[i], transform) != row)
+            return ifs__fail(IFS_ERR_SHAPE, "picture %d goes to a canvas of %d x %d, but the batch's is %d x %d",
+                             (int)i, (int)geometries[i].canvas_width, (int)geometries[i].canvas_height,
+                             (int)geometries[0].canvas_width, (int)geometries[0].canvas_height);
+    if (row == 0) /* not valid: the first picture's own check says why */
+        return ifs_preprocess(&images[0], &geometries[0], transform, host, nbytes);
+    if ((size_t)n > nbytes / row)
+        return ifs__fail(IFS_ERR_TOO_SMALL, "%d pictures of %zu bytes do not fit the %zu that may be written", (int)n,
+                         row, nbytes);
+    preprocess_job j = {images, geometries, transform, host, dev, row, stream};
+    return ifs__workers_run(workers, preprocess_one, &j, n);
+}
+
+/* ---- bringing pictures to a device ---- */
+
+#define ALIGNMENT 256 /* bytes, of a plane on the device: what wide loads like */
+#define BANDS                                                                                                          \
+    8 /* that a picture is cut into, so that threads share one picture and the bus does not wait for all of it */
+
+/* A plane of a picture; dense on the device. */
+typedef struct plane {
+    const uint8_t *data;
+    int64_t stride, row, rows; /* bytes, bytes, number */
+} plane;
+
+static int planes_of(const ifs_image *image, plane out[2]) {
+    int64_t pixel = 3;
+    if (image->format == IFS_PIXEL_GRAY || image->format == IFS_PIXEL_NV12)
+        pixel = 1;
+    else if (image->format == IFS_PIXEL_BGRA || image->format == IFS_PIXEL_RGBA)
+        pixel = 4;
+    out[0] = (plane){image->data, image->stride, image->width * pixel, image->height};
+    if (image->format != IFS_PIXEL_NV12)
+        return 1;
+    out[1] = (plane){image->uv, image->uv_stride, image->width, image->height / 2};
+    return 2;
+}
+
+static size_t plane_nbytes(const plane *p) {
+    size_t nbytes = (size_t)(p->row * p->rows);
+    return (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+ifs_status ifs_upload_nbytes(const ifs_image *images, int32_t n, size_t *out) {
+    size_t total = 0;
+    for (int32_t i = 0; i < n; i++) {
+        plane planes[2];
+        IFS__TRY(ifs__check_image(&images[i]));
+        for (int p = planes_of(&images[i], planes) - 1; p >= 0; p--)
+            total += plane_nbytes(&planes[p]);
+    }
+    *out = total;
+    return IFS_OK;
+}
+
+typedef struct upload_job {
+    const ifs_image *images, *out;
+    uint8_t *staging, *dev;
+    ifs_stream *stream;
+} upload_job;
+
+static ifs_status upload_rows(const upload_job *j, const plane *from, const uint8_t *to, int64_t first, int64_t last) {
+    int32_t device = ifs_stream_device(j->stream);
+    size_t nbytes = (size_t)((last - first) * from->row), start = (size_t)(to - j->dev) + (size_t)(first * from->row);
+    const uint8_t *source = from->data + first * from->stride;
+    if (nbytes == 0)
+        return IFS_OK;
+    if (from->stride == from->row && ifs__is_locked(source))
+        return ifs__copy(device, j->dev + start, source, nbytes, j->stream);
+    if (from->stride == from->row)
+        memcpy(j->staging + start, source, nbytes);
+    else
+        for (int64_t y = 0; y < last - first; y++)
+            memcpy(j->staging + start + (size_t)(y * from->row), source + y * from->stride, (size_t)from->row);
+    return ifs__copy(device, j->dev + start, j->staging + start, nbytes, j->stream);
+}
+
+static ifs_status upload_band(void *context, int64_t item) {
+    const upload_job *j = context;
+    const ifs_image *out = &j->out[item / BANDS];
+    plane planes[2];
+    int count = planes_of(&j->images[item / BANDS], planes);
+    /* A page-locked picture needs no hands: its first band is all of it. */
+    bool whole = planes[0].stride == planes[0].row && ifs__is_locked(planes[0].data);
+    for (int p = 0; p < count; p++) {
+        int64_t rows = planes[p].rows, band = item % BANDS;
+        int64_t first = whole ? (band ? rows : 0) : rows * band / BANDS;
+        int64_t last = whole ? rows : rows * (band + 1) / BANDS;
+        IFS__TRY(upload_rows(j, &planes[p], p ? out->uv : out->data, first, last));
+    }
+    return IFS_OK;
+}
+
+ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, int32_t n, void *staging, void *dev, size_t nbytes,
+                      ifs_stream *stream, ifs_image *out) {
+    if (n < 0 || (n && (!images || !staging || !dev || !stream || !out)))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d pictures, but images, staging, dev, stream or out is NULL",
+                         (int)n);
+    size_t needed = 0;
+    IFS__TRY(ifs_upload_nbytes(images, n, &needed));
+    if (needed > nbytes)
+        return ifs__fail(IFS_ERR_TOO_SMALL, "%d pictures take %zu bytes on the device, and %zu are there", (int)n,
+                         needed, nbytes);
+    const uint8_t *at = dev;
+    for (int32_t i = 0; i < n; i++) {
+        plane planes[2];
+        int count = planes_of(&images[i], planes);
+        out[i] = images[i];
+        out[i].data = at;
+        out[i].stride = planes[0].row;
+        at += plane_nbytes(&planes[0]);
+        if (count == 2) {
+            out[i].uv = at;
+            out[i].uv_stride = planes[1].row;
+            at += plane_nbytes(&planes[1]);
+        }
+    }
+    upload_job j = {images, out, staging, dev, stream};
+    return ifs__workers_run(workers, upload_band, &j, (int64_t)n * BANDS);
+}

@@ -1,0 +1,403 @@
+"""ONNX Runtime: what is its own beyond the contract that all backends pass (test_contract.py)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import infersdk
+from infersdk import Infer, Tensor
+from infersdk.errors import (
+    ConfigError,
+    DeviceUnavailableError,
+    DTypeError,
+    InferenceError,
+    InferSDKError,
+    InputNameError,
+    ModelFormatError,
+    ModelNotFoundError,
+    PrecisionUnavailableError,
+    ShapeError,
+    UnsupportedModelError,
+)
+
+ort = pytest.importorskip("onnxruntime")
+models = pytest.importorskip("onnx_models")
+
+DTYPES = [
+    "float32", "float16", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+]  # fmt: skip
+
+
+def load(path: Path, **options: Any) -> Infer:
+    return infersdk.load(path, backend="onnxruntime", **options)
+
+
+# ---- without copies ----
+
+
+def test_the_session_reads_and_writes_the_tensors_where_they_lie(tmp_path: Path) -> None:
+    infer = load(models.double(tmp_path / "m.onnx"))
+    bound: list[tuple[str, int]] = []
+
+    class Watched:
+        """Passes on to the binding what it is told, and notes the addresses."""
+
+        def __init__(self, binding: Any) -> None:
+            self._binding = binding
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._binding, name)
+
+        def bind_input(self, name: str, kind: str, index: int, dtype: Any, shape: Any, at: int) -> None:
+            bound.append((name, at))
+            self._binding.bind_input(name, kind, index, dtype, shape, at)
+
+        def bind_output(self, name: str, kind: str, index: int, dtype: Any, shape: Any, at: int) -> None:
+            bound.append((name, at))
+            self._binding.bind_output(name, kind, index, dtype, shape, at)
+
+    real = infer._binding
+    infer._binding = Watched(real)
+    x = infer.inputs["x"].resize((3, 4))
+    x.numpy(writable=True)[:] = 1
+    y = infer.forward()["y"]
+    assert bound == [("x", x.host_ptr()), ("y", y.host_ptr())]
+    infer._binding = real
+    # And it is so: bytes changed there, behind the back of all, are what the session reads, and it writes there.
+    array = np.full((3, 4), 21, np.float32)
+    infer.bind("x", Tensor.wrap(array))
+    out = np.zeros((3, 4), np.float32)
+    infer.bind("y", Tensor.wrap(out))
+    infer.forward()
+    array[:] = 50
+    infer.forward()
+    assert (out == 100).all()
+
+
+def test_binding_happens_once_while_shapes_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    infer = load(models.double(tmp_path / "m.onnx"))
+    count = []
+    bind = infer._bind
+    monkeypatch.setattr(infer, "_bind", lambda: (count.append(1), bind()))
+    for rows in (1, 1, 1, 2, 2, 1):
+        infer(np.ones((rows, 4), np.float32))
+    assert len(count) == 3
+
+
+# ---- types and shapes ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (3, 1, 2)], ids=str)
+def test_all_types_scalars_and_empty_tensors(dtype: str, shape: tuple[int, ...], tmp_path: Path, rng: Any) -> None:
+    infer = load(models.identity(tmp_path / "m.onnx", shape, dtype))
+    x = rng.integers(0, 2, shape).astype(dtype)
+    for _ in range(2):
+        y = infer(x)["y"]
+        assert (y.shape, y.dtype) == (shape, np.dtype(dtype))
+        np.testing.assert_array_equal(y, x)
+
+
+def test_a_model_without_inputs(tmp_path: Path) -> None:
+    weights = {"w": np.arange(3, dtype=np.float32)}
+    path = models.save(tmp_path / "m.onnx", [models.node("Neg", "w", "y")], [], [models.value("y", (3,))], weights)
+    infer = load(path)
+    np.testing.assert_array_equal(infer({})["y"], [0, -1, -2])
+    with pytest.raises(InputNameError, match=r"0 inputs, \[\]: pass a dict"):
+        infer(np.zeros(3))
+
+
+def test_outputs_of_no_declared_shape(tmp_path: Path) -> None:
+    path = models.save(
+        tmp_path / "m.onnx",
+        [models.node("Transpose", "x", "y", perm=[1, 0])],
+        [models.value("x", ("a", "b"))],
+        [models.value("y", (None, None))],
+    )
+    infer = load(path)
+    for shape in ((2, 3), (5, 1), (2, 3), (0, 4)):
+        x = np.random.default_rng(1).random(shape, np.float32)
+        np.testing.assert_array_equal(infer(x)["y"], x.T)
+
+
+def test_shapes_that_depend_on_the_data_and_views_of_earlier_ones(tmp_path: Path) -> None:
+    infer = load(models.nonzero(tmp_path / "m.onnx"))
+    rows = [
+        np.array([[0, 1, 0, 2]], np.float32),
+        np.array([[3, 1, 0, 2], [0, 0, 0, 1]], np.float32),
+        np.zeros((3, 4), np.float32),
+        np.ones((50, 4), np.float32),
+        np.zeros((1, 4), np.float32),
+    ]
+    views, slices = [], []
+    for x in rows:
+        infer.inputs["x"].resize(x.shape).numpy(writable=True)[:] = x
+        infer.forward()
+        views.append(infer.outputs["y"].numpy())
+        slices.append(infer.outputs["y"][1:])
+    infer.close()
+    for x, view, part in zip(rows, views, slices, strict=True):  # none was overwritten: each had memory of its own
+        np.testing.assert_array_equal(view, np.array(np.nonzero(x)))
+        np.testing.assert_array_equal(part.numpy()[0], np.nonzero(x)[1])
+
+
+@pytest.mark.parametrize("named", ["batch", "other", ""])
+def test_an_output_that_is_not_as_its_dimensions_are_named(named: str, tmp_path: Path) -> None:
+    # y has twice the rows that its name says, another name, or none: all the same to who reads the result.
+    infer = load(models.twice_as_many(tmp_path / "m.onnx", named))
+    for rows in (3, 1, 5, 5, 2, 0):
+        x = np.random.default_rng(rows).random((rows, 2), np.float32)
+        got = infer(x)
+        np.testing.assert_array_equal(got["y"], np.concatenate([x, x]))
+        np.testing.assert_array_equal(got["z"], x)
+
+
+def test_an_output_smaller_than_it_was_declared(tmp_path: Path) -> None:
+    weights = {"start": np.array([0]), "stop": np.array([1])}
+    path = models.save(
+        tmp_path / "m.onnx",
+        [models.node("Slice", "x start stop", "y")],
+        [models.value("x", ("batch", 2))],
+        [models.value("y", ("batch", 2))],
+        weights,
+    )
+    infer = load(path, graph_optimization="disabled")
+    for rows in (3, 1, 4):
+        x = np.random.default_rng(rows).random((rows, 2), np.float32)
+        np.testing.assert_array_equal(infer(x)["y"], x[:1])
+
+
+def test_several_inputs_of_different_types(tmp_path: Path) -> None:
+    path = models.save(
+        tmp_path / "m.onnx",
+        [models.node("Gather", "table rows", "picked"), models.node("Where", "mask picked zero", "y")],
+        [
+            models.value("table", ("n", 2)),
+            models.value("rows", ("k",), "int64"),
+            models.value("mask", ("k", 1), "bool"),
+        ],
+        [models.value("y", ("k", 2)), models.value("picked", ("k", 2))],
+        {"zero": np.zeros((), np.float32)},
+    )
+    infer = load(path)
+    assert [str(spec) for spec in infer.input_specs] == [
+        "table: float32 (n, 2)", "rows: int64 (k,)", "mask: bool (k, 1)",
+    ]  # fmt: skip
+    table, rows = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([3, 0, 2])
+    mask = np.array([[True], [False], [True]])
+    got = infer({"rows": rows, "mask": mask, "table": table})
+    np.testing.assert_array_equal(got["y"], [[6, 7], [0, 0], [4, 5]])
+    np.testing.assert_array_equal(got["picked"], table[rows])
+    with pytest.raises(DTypeError, match=r"input 'rows' takes int64, not int32; convert it with .astype\('int64'\)"):
+        infer({"rows": rows.astype(np.int32), "mask": mask, "table": table})
+    with pytest.raises(InputNameError, match=r"input 'mask' was not given; the model's inputs are \['table', 'rows'"):
+        infer({"rows": rows, "table": table})
+
+
+# ---- clones and threads ----
+
+
+def test_clones_share_the_session_and_never_mix_results(tmp_path: Path) -> None:
+    infer = load(models.double(tmp_path / "m.onnx", ("batch", 256)), threads=1)
+    clones = [infer, *(infer.clone() for _ in range(7))]
+    assert all(clone._session is infer._session for clone in clones)
+    wrong: list[object] = []
+    start = threading.Barrier(len(clones))
+
+    def work(number: int, mine: Infer) -> None:
+        try:
+            start.wait()
+            for turn in range(150):
+                rows = 1 + (number + turn) % 4
+                mine.inputs["x"].resize((rows, 256)).numpy(writable=True)[:] = number * 1000 + turn
+                got = mine.forward()["y"].numpy()
+                assert got.shape == (rows, 256)
+                assert (got == 2 * (number * 1000 + turn)).all()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=item) for item in enumerate(clones)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[0]
+
+
+def test_clones_of_a_model_whose_names_are_wrong(tmp_path: Path) -> None:
+    infer = load(models.twice_as_many(tmp_path / "m.onnx"))
+    infer(np.ones((2, 2), np.float32))
+    twin = infer.clone()
+    assert twin(np.ones((3, 2), np.float32))["y"].shape == (6, 2)
+    assert infer.outputs["y"].shape == (4, 2)
+
+
+# ---- options ----
+
+
+def test_options_reach_the_session(tmp_path: Path) -> None:
+    infer = load(
+        models.double(tmp_path / "m.onnx"),
+        threads=1,
+        inter_op_threads=2,
+        execution_mode="parallel",
+        graph_optimization="basic",
+        allow_spinning=False,
+        session_config={"session.disable_prepacking": "1"},
+    )
+    set_ = infer._session.get_session_options()
+    assert set_.intra_op_num_threads == 1
+    assert set_.inter_op_num_threads == 2
+    assert set_.execution_mode == ort.ExecutionMode.ORT_PARALLEL
+    assert set_.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    assert set_.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert set_.get_session_config_entry("session.disable_prepacking") == "1"
+    assert (infer(np.ones((2, 4), np.float32))["y"] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"treads": 2}, r"options of backend 'onnxruntime': .*unknown field `treads`.*Known are: threads, inter_op_"),
+        ({"threads": "2"}, r"Expected `int`, got `str` - at `\$.threads`"),
+        ({"threads": -1}, r"Expected `int` >= 0 - at `\$.threads`"),
+        ({"threads": True}, r"Expected `int`, got `bool`"),
+        ({"execution_mode": "side by side"}, r"Invalid enum value 'side by side' - at `\$.execution_mode`"),
+        ({"graph_optimization": None}, r"Expected `str`, got `null`"),
+        ({"session_config": {"a": 1}}, r"Expected `str`, got `int` - at `\$.session_config\[...\]`"),
+    ],
+)
+def test_options_that_are_wrong(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(models.double(tmp_path / "m.onnx"), **options)
+
+
+def test_metadata_of_the_file(tmp_path: Path) -> None:
+    infer = load(models.double(tmp_path / "m.onnx", metadata={"names": "{0: 'cat'}", "stride": "32"}))
+    assert dict(infer.metadata) == {"names": "{0: 'cat'}", "stride": "32"}
+    with pytest.raises(TypeError):
+        infer.metadata["stride"] = "64"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", "fp32"), ("float16", "fp16"), ("uint8", "fp32")])
+def test_precision_is_that_of_the_graph(dtype: str, precision: str, tmp_path: Path) -> None:
+    path = models.double(tmp_path / "m.onnx", dtype=dtype)
+    assert load(path).precision == precision
+    assert load(path, precision=precision).precision == precision
+    with pytest.raises(
+        PrecisionUnavailableError,
+        match=f"precision 'int8': ONNX Runtime runs a graph as it is written, and m.onnx is {precision}; convert or",
+    ):
+        load(path, precision="int8")
+
+
+# ---- errors ----
+
+
+def broken(folder: Path) -> dict[str, tuple[Path, type[InferSDKError], str]]:
+    """Files that do not load, each with the error and its message."""
+    whole = models.double(folder / "whole.onnx").read_bytes()
+
+    def file(name: str, content: bytes) -> Path:
+        (folder / name).write_bytes(content)
+        return folder / name
+
+    (folder / "folder.onnx").mkdir()
+    x, y = [models.value("x", ("n",))], [models.value("y", ("n",))]
+    unknown = models.save(folder / "unknown.onnx", [models.node("NoSuchOperator", "x", "y")], x, y)
+    dangling = models.save(folder / "dangling.onnx", [models.node("Add", "x nowhere", "y")], x, y)
+    future = models.save(folder / "future.onnx", [models.node("Neg", "x", "y")], x, y, opset=999)
+    newer = models.save(folder / "newer.onnx", [models.node("Neg", "x", "y")], x, y, ir_version=99)
+    text = models.identity(folder / "strings.onnx", ("n",), "string")
+    weights = folder / "external.onnx"
+    models.save(weights, [models.node("Add", "x w", "y")], x, y, {"w": np.ones((2000,), np.float32)})
+    model = models.onnx.load(str(weights))
+    models.onnx.save(model, str(weights), save_as_external_data=True, location="gone.bin", size_threshold=0)
+    (folder / "gone.bin").unlink()
+    return {
+        "missing": (folder / "missing.onnx", ModelNotFoundError, "no model at .*missing.onnx.*No such file"),
+        "folder": (folder / "folder.onnx", ModelFormatError, "is a folder; give the model file in it"),
+        "empty": (file("empty.onnx", b""), ModelFormatError, "is empty; was the download cut off"),
+        "text": (file("text.onnx", b"hello\n" * 50), ModelFormatError, "text.onnx' is not an ONNX model, or is"),
+        "zeros": (file("zeros.onnx", bytes(500)), ModelFormatError, "zeros.onnx' is not an ONNX model, or is corrupt"),
+        "cut off": (file("cut.onnx", whole[: len(whole) // 2]), ModelFormatError, "cut.onnx' is not an ONNX model, or"),
+        "no graph": (file("none.onnx", b"\x08\x09"), ModelFormatError, "none.onnx' is not a valid ONNX model: No gr"),
+        "unknown operator": (unknown, ModelFormatError, "graph of .*unknown.onnx' is not valid.*NoSuchOperator"),
+        "dangling": (dangling, ModelFormatError, "dangling.onnx' is not a valid ONNX model: .*nowhere"),
+        "opset": (future, UnsupportedModelError, "cannot load .*future.onnx.*[Oo]pset 999"),
+        "ir version": (newer, UnsupportedModelError, "cannot load .*newer.onnx.*IR version: 99"),
+        "strings": (text, UnsupportedModelError, r"'x' of strings.onnx is a tensor\(string\); tensors of numb"),
+        "no weights": (weights, InferSDKError, "external.onnx.*gone.bin"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "missing", "folder", "empty", "text", "zeros", "cut off", "no graph", "unknown operator", "dangling", "opset",
+        "ir version", "strings", "no weights",
+    ],
+)  # fmt: skip
+def test_what_does_not_load_says_why_and_prints_nothing(
+    case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, error, message = broken(tmp_path)[case]
+    capfd.readouterr()
+    with pytest.raises(error, match=message) as caught:
+        load(path)
+    assert tuple(capfd.readouterr()) == ("", "")
+    assert caught.value.__cause__ is None  # the runtime's own traceback would only be in the way
+    assert "\n" not in str(caught.value)
+    assert not re.search(r"\[ONNXRuntimeError\]|/onnxruntime_src/", str(caught.value))
+
+
+def test_failing_runs_say_why_print_nothing_and_do_no_harm(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    infer = load(models.reshape(tmp_path / "m.onnx"))
+    capfd.readouterr()
+    for _ in range(3):
+        with pytest.raises(
+            InferenceError, match=r"ONNX Runtime failed to run m.onnx: .*cannot be reshaped.*\{3\}.*\{2,2\}"
+        ) as caught:
+            infer({"x": np.ones(3, np.float32), "shape": np.array([2, 2])})
+        assert not re.search(r"\[ONNXRuntimeError\]|/onnxruntime_src/", str(caught.value))
+        got = infer({"x": np.arange(4, dtype=np.float32), "shape": np.array([2, 2])})["y"]
+        np.testing.assert_array_equal(got, [[0, 1], [2, 3]])
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+def test_devices_that_are_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = models.double(tmp_path / "m.onnx")
+    capfd.readouterr()
+    for device in ("npu", "cpu:1"):
+        with pytest.raises(
+            DeviceUnavailableError, match=f"device '{device}': the installed ONNX Runtime {ort.__version__} has cpu"
+        ):
+            load(path, device=device)
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        with pytest.raises(DeviceUnavailableError, match=r"device 'cuda:0': .*for a GPU: pip install .infersdk\[gpu\]"):
+            load(path, device="cuda")
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+def test_shapes_that_the_model_does_not_take(tmp_path: Path) -> None:
+    infer = load(models.double(tmp_path / "m.onnx", ("batch", 3, 8, "width")))
+    infer.inputs["x"].resize((1, 3, 9, 5))
+    with pytest.raises(ShapeError, match=r"input 'x' takes shape \(batch, 3, 8, width\), not \(1, 3, 9, 5\)"):
+        infer.forward()
+    infer.inputs["x"].resize((2, 3, 8, 5)).numpy(writable=True)[:] = 1
+    assert infer.forward()["y"].shape == (2, 3, 8, 5)
+
+
+def test_loading_prints_nothing_in_a_fresh_process(tmp_path: Path) -> None:
+    path = models.double(tmp_path / "m.onnx")
+    code = f"import infersdk, numpy; infersdk.load({str(path)!r})(numpy.ones((1, 4), 'float32'))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")

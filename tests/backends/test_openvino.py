@@ -1,0 +1,475 @@
+"""What OpenVINO does beyond the contract: IR, compiled-model cache, hints, precision, metadata, devices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import infersdk
+from infersdk import Infer
+from infersdk.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    DeviceUnavailableError,
+    ModelFormatError,
+    PrecisionUnavailableError,
+    UnsupportedModelError,
+)
+from infersdk.testing import contract_model
+
+onnx = pytest.importorskip("onnx")
+ov = pytest.importorskip("openvino")
+ort = pytest.importorskip("onnxruntime")
+
+from onnx import TensorProto, helper  # noqa: E402
+
+CAPABLE = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(contract_model("net"))
+    return path
+
+
+@pytest.fixture
+def x() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).standard_normal((2, 3, 12, 10), dtype=np.float32)
+
+
+def load(path: Path, **options: Any) -> Infer:
+    return infersdk.load(path, "openvino", **options)
+
+
+def compiled(infer: Infer, name: str) -> Any:
+    """What the compiled model itself says of a property."""
+    return infer._compiled.get_property(name)  # type: ignore[attr-defined]
+
+
+def save(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], **metadata: str) -> Path:
+    graph = helper.make_graph(nodes, "test", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, metadata)
+    onnx.save(model, str(path))
+    return path
+
+
+def floats(name: str, *shape: int | str, kind: int = TensorProto.FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+# ---- IR ----
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_ir_gives_what_onnx_gives(net: Path, x: Any, compress: bool, tmp_path: Path) -> None:
+    ov.save_model(ov.Core().read_model(str(net)), str(tmp_path / "net.xml"), compress_to_fp16=compress)
+    with load(net) as infer, load(tmp_path / "net.xml") as ir:
+        assert ir.input_specs == infer.input_specs
+        assert ir.output_specs == infer.output_specs
+        # Weights stored in FP16 are widened before use: the arithmetic is FP32 either way.
+        assert ir.precision == "fp32"
+        np.testing.assert_allclose(ir(x)["y"], infer(x)["y"], atol=5e-4 if compress else 1e-6)
+
+
+@pytest.mark.parametrize("weights", [None, b"123"])
+def test_ir_without_its_weights(net: Path, weights: bytes | None, tmp_path: Path) -> None:
+    ov.save_model(ov.Core().read_model(str(net)), str(tmp_path / "net.xml"))
+    (tmp_path / "net.bin").unlink()
+    if weights:
+        (tmp_path / "net.bin").write_bytes(weights)
+    with pytest.raises(ModelFormatError, match=r"net\.xml.*beside it, in 'net\.bin'"):
+        load(tmp_path / "net.xml")
+
+
+def test_ir_without_tensor_names(tmp_path: Path) -> None:
+    parameter = ov.opset15.parameter([1, 4], np.float32, name="the_input")
+    result = ov.opset15.result(ov.opset15.relu(parameter), name="the_output")
+    ov.save_model(ov.Model([result], [parameter]), str(tmp_path / "plain.xml"))
+    with load(tmp_path / "plain.xml") as infer:
+        assert list(infer.inputs) == ["the_input"]
+        assert list(infer.outputs) == ["the_output"]
+        np.testing.assert_array_equal(infer(np.float32([[-1, 0, 1, 2]]))["the_output"], [[0, 0, 1, 2]])
+
+
+# ---- options ----
+
+
+def test_nothing_is_written_without_a_cache(net: Path, x: Any) -> None:
+    with load(net) as infer:
+        infer(x)
+    assert [*net.parent.iterdir()] == [net]
+
+
+def test_cache_is_made_and_used(net: Path, x: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "cache"
+    with load(net, cache_dir=str(folder)) as infer:
+        assert not compiled(infer, "LOADED_FROM_CACHE")
+        want = infer(x)["y"]
+    blobs = [*folder.iterdir()]
+    assert blobs
+    with load(net, cache_dir=str(folder)) as infer:
+        assert compiled(infer, "LOADED_FROM_CACHE")
+        assert infer.precision == "fp32"
+        assert infer.device == "cpu"
+        assert list(infer.outputs) == ["y"]
+        np.testing.assert_array_equal(infer(x)["y"], want)
+        with infer.clone() as twin:
+            np.testing.assert_array_equal(twin(x)["y"], want)
+    assert [*folder.iterdir()] == blobs
+    if "BF16" in CAPABLE:  # whatever is in the cache, the precision is the one asked for
+        for precision in ("bf16", None, "bf16"):
+            with load(net, cache_dir=str(folder), precision=precision) as infer:
+                assert infer.precision == (precision or "fp32")
+                assert np.array_equal(infer(x)["y"], want) == (precision is None)
+
+
+def test_cache_folder_that_cannot_be_made(net: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"cache_dir '.*file/cache': Not a directory; name a folder"):
+        load(net, cache_dir=str(tmp_path / "file" / "cache"))
+
+
+def test_hints_streams_and_threads_reach_the_runtime(net: Path) -> None:
+    with load(net) as infer:
+        assert compiled(infer, "PERFORMANCE_HINT") == "LATENCY"
+        assert compiled(infer, "NUM_STREAMS") == 1
+    with load(net, performance_hint="throughput", threads=2, streams=2) as infer:
+        assert compiled(infer, "PERFORMANCE_HINT") == "THROUGHPUT"
+        assert compiled(infer, "NUM_STREAMS") == 2
+        assert compiled(infer, "INFERENCE_NUM_THREADS") == 2
+    with load(net, threads=1, config={"CPU_DENORMALS_OPTIMIZATION": True}) as infer:
+        assert compiled(infer, "INFERENCE_NUM_THREADS") == 1
+        assert compiled(infer, "CPU_DENORMALS_OPTIMIZATION") is True
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"performance_hint": "speed"}, r"'speed'.*performance_hint"),
+        ({"streams": -1}, r">= 0.*streams"),
+        ({"threads": "2"}, r"int.*threads"),
+        ({"config": {"NUM_STREAMS": 2}}, r"NUM_STREAMS.*streams= instead"),
+        ({"config": {"INFERENCE_PRECISION_HINT": "f16"}}, r"precision= instead"),
+        ({"config": {"PERF_COUMT": True}}, r"'PERF_COUMT'.*did you mean 'PERF_COUNT'"),
+        ({"config": {"CPU_DENORMALS_OPTIMIZATION": "perhaps"}}, r"CPU does not take config.*perhaps"),
+    ],
+)
+def test_options_that_are_wrong(net: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(net, **options)
+
+
+# ---- devices ----
+
+
+def test_runs_where_it_was_asked_to(net: Path) -> None:
+    with load(net, device="cpu") as infer:
+        assert infer.device == "cpu"
+        assert compiled(infer, "EXECUTION_DEVICES") == ["CPU"]
+
+
+def test_auto_says_what_it_took(net: Path, x: Any) -> None:
+    there = infersdk.registry.backend_class("openvino").probe().devices
+    assert "cpu" in there
+    assert there[-1] == "auto"
+    with load(net, device="auto", threads=1) as infer, load(net) as plain:
+        assert set(infer.device.split(",")) < set(there)
+        np.testing.assert_allclose(infer(x)["y"], plain(x)["y"], atol=1e-6 if infer.device == "cpu" else 1e-2)
+        with infer.clone() as twin:
+            assert twin.device == infer.device
+
+
+@pytest.mark.parametrize(
+    ("device", "hint"), [("cuda", "tensorrt"), ("gpu:7", "driver"), ("npu:7", "driver"), ("auto:1", "cpu")]
+)
+def test_devices_that_are_not_there(net: Path, device: str, hint: str) -> None:
+    with pytest.raises(DeviceUnavailableError, match=rf"{device}.*finds here.*cpu.*{hint}|{device}.*finds here.*cpu"):
+        load(net, device=device)
+
+
+# ---- precision ----
+
+
+def kernels(infer: Infer) -> set[str]:
+    """The kernels of the convolutions, as the runtime model names them."""
+    nodes = infer._compiled.get_runtime_model().get_ops()  # type: ignore[attr-defined]
+    infos = [node.get_rt_info() for node in nodes]
+    return {str(i["primitiveType"].value) for i in infos if str(i["layerType"].value) == "Convolution"}
+
+
+def test_fp32_unless_asked_otherwise(net: Path, x: Any) -> None:
+    """Left to itself OpenVINO takes bfloat16 where the processor has it: compare the bits."""
+    session = ort.InferenceSession(str(net), providers=["CPUExecutionProvider"])
+    with load(net) as infer:
+        assert infer.precision == "fp32"
+        assert all(name.endswith("f32") and "bf16" not in name for name in kernels(infer))
+        np.testing.assert_allclose(infer(x)["y"], session.run(None, {"x": x})[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(("precision", "capability"), [("bf16", "BF16"), ("fp16", "FP16")])
+def test_lower_precision_on_request(net: Path, x: Any, precision: str, capability: str) -> None:
+    try:
+        infer = load(net, precision=precision)
+    except PrecisionUnavailableError as error:
+        assert "offers" in str(error)  # noqa: PT017
+        if capability in CAPABLE and capability == "BF16":
+            raise
+        return
+    with infer, load(net) as full:
+        assert infer.precision == precision
+        assert all(name.endswith({"bf16": "bf16", "fp16": "_f16"}[precision]) for name in kernels(infer))
+        got, want = infer(x)["y"], full(x)["y"]
+        assert not np.array_equal(got, want)
+        np.testing.assert_allclose(got, want, atol=2e-2)
+
+
+def test_int8_is_read_back_and_not_given_unasked(net: Path, tmp_path: Path) -> None:
+    from onnxruntime import quantization
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            rng = np.random.default_rng(0)
+            self.data = iter([{"x": rng.standard_normal((1, 3, 12, 10), dtype=np.float32)} for _ in range(8)])
+
+        def get_next(self) -> Any:
+            return next(self.data, None)
+
+    path = tmp_path / "int8.onnx"
+    quantization.quantize_static(str(net), str(path), Reader(), quant_format=quantization.QuantFormat.QDQ)
+    x = np.random.default_rng(1).standard_normal((2, 3, 12, 10), dtype=np.float32)
+    with load(path) as infer, load(path, precision="int8") as asked, load(net) as full:
+        assert infer.precision == asked.precision == "int8"
+        np.testing.assert_array_equal(infer(x)["y"], asked(x)["y"])
+        np.testing.assert_allclose(infer(x)["y"], full(x)["y"], atol=0.1)
+    with pytest.raises(PrecisionUnavailableError, match=r"'fp32'.*int8\.onnx would run in int8"):
+        load(path, precision="fp32")
+    with pytest.raises(PrecisionUnavailableError, match=r"'int8'.*net\.onnx would run in fp32.*quantise"):
+        load(net, precision="int8")
+
+
+def test_half_model_runs_as_written_where_it_can(net: Path, x: Any, tmp_path: Path) -> None:
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    onnx.save(convert_float_to_float16(onnx.load(str(net))), str(tmp_path / "half.onnx"))
+    with load(tmp_path / "half.onnx") as half, load(tmp_path / "half.onnx", precision="fp32") as wide:
+        assert half.input_specs[0].dtype == np.float16
+        assert half.precision in ("fp16", "fp32")  # a processor without FP16 arithmetic widens
+        assert wide.precision == "fp32"
+        with load(net) as full:
+            for infer in (half, wide):
+                np.testing.assert_allclose(infer(x.astype(np.float16))["y"], full(x)["y"], atol=2e-3)
+
+
+# ---- models ----
+
+
+def test_metadata_of_onnx_and_ir(tmp_path: Path) -> None:
+    model = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [floats("x", 1, 2)],
+        [floats("y", 1, 2)],
+        names="{0: 'cat', 1: 'dog'}",
+        stride="32",
+        task="detect",
+    )
+    with load(model) as infer:
+        assert infer.metadata == {"names": "{0: 'cat', 1: 'dog'}", "stride": "32", "task": "detect"}
+    read = ov.Core().read_model(str(model))
+    read.set_rt_info("detect2", ["model_info", "task"])  # where Ultralytics and Model API put theirs in an IR
+    read.set_rt_info("7", ["other", "level"])
+    ov.save_model(read, str(tmp_path / "m.xml"))
+    with load(tmp_path / "m.xml") as infer:
+        assert infer.metadata["names"] == "{0: 'cat', 1: 'dog'}"
+        assert infer.metadata["stride"] == "32"
+        assert infer.metadata["task"] == "detect2"
+        assert infer.metadata["other/level"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(TensorProto.STRING, "string"), (TensorProto.BFLOAT16, "bf16"), (TensorProto.FLOAT8E4M3FN, "f8")]
+)
+def test_element_types_that_tensors_do_not_hold(kind: int, name: str, tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [floats("x", 2, kind=kind)],
+        [floats("y", 2, kind=kind)],
+    )
+    with pytest.raises(UnsupportedModelError, match=rf"input 'x' of m\.onnx.*{name}"):
+        load(path)
+
+
+def test_operator_that_openvino_does_not_know(tmp_path: Path) -> None:
+    node = helper.make_node("Frobnicate", ["x"], ["y"], domain="com.example")
+    graph = helper.make_graph([node], "g", [floats("x", 2)], [floats("y", 2)])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(tmp_path / "m.onnx"))
+    with pytest.raises(UnsupportedModelError, match=r"m\.onnx.*com\.example\.Frobnicate"):
+        load(tmp_path / "m.onnx")
+
+
+def test_scalars(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0), helper.make_node("Mul", ["s", "f"], ["y"])],
+        [floats("x", "n"), floats("f")],
+        [floats("y")],
+    )
+    with load(path) as infer:
+        assert infer.output_specs[0].shape == ()
+        for n in (3, 1, 5):
+            got = infer({"x": np.ones(n, np.float32), "f": np.array(2, np.float32)})["y"]
+            assert got.shape == ()
+            assert got == 2 * n
+
+
+def test_outputs_that_share_a_free_dimension_or_not(tmp_path: Path) -> None:
+    """Broadcasting, joining, and swapping free dimensions: sizes that do not simply follow from one input."""
+    path = save(
+        tmp_path / "m.onnx",
+        [
+            helper.make_node("Add", ["a", "b"], ["sum"]),
+            helper.make_node("Concat", ["a", "b"], ["both"], axis=0),
+            helper.make_node("Transpose", ["c"], ["turned"], perm=[1, 0]),
+        ],
+        [floats("a", "n"), floats("b", "m"), floats("c", "p", "q")],
+        [floats("sum", "k"), floats("both", "l"), floats("turned", "q", "p")],
+    )
+    rng = np.random.default_rng(0)
+    with load(path) as infer:
+        for n, m, p, q in ((3, 3, 2, 4), (1, 5, 4, 2), (6, 1, 1, 7), (2, 2, 2, 2), (1, 1, 3, 1)):
+            a, b = rng.standard_normal(n, np.float32), rng.standard_normal(m, np.float32)
+            c = rng.standard_normal((p, q), np.float32)
+            for _ in range(2):
+                got = infer({"a": a, "b": b, "c": c})
+                np.testing.assert_array_equal(got["sum"], a + b)
+                np.testing.assert_array_equal(got["both"], np.concatenate([a, b]))
+                np.testing.assert_array_equal(got["turned"], c.T)
+
+
+def test_names_that_lie_about_dimensions(tmp_path: Path) -> None:
+    """An ONNX file may name an output's dimension like an input's, and yet compute another size."""
+    path = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Concat", ["x", "x"], ["y"], axis=0)],
+        [floats("x", "n")],
+        [floats("y", "n")],
+    )
+    with load(path) as infer:
+        for n in (2, 5, 1):
+            assert infer(np.ones(n, np.float32))["y"].shape == (2 * n,)
+
+
+@pytest.mark.parametrize("factor", [1, 3])
+def test_a_shape_that_was_worked_out_wrong(factor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should an output ever turn out smaller or larger than foretold, the runtime allocates it from then on."""
+    path = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Concat", ["x", "x"], ["y"], axis=1)],
+        [floats("x", 1, "n")],
+        [floats("y", 1, "m")],
+    )
+    with load(path) as infer:
+        monkeypatch.setattr(infer, "_known_output_shapes", lambda: {"y": (1, factor * infer.inputs["x"].shape[1])})
+        for n in (2, 6, 1):
+            x = np.arange(n, dtype=np.float32)[None]
+            for _ in range(2):
+                np.testing.assert_array_equal(infer(x)["y"], np.concatenate([x, x], 1))
+
+
+def test_an_empty_batch(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(contract_model("two"))
+    with load(tmp_path / "m.onnx") as infer:
+        got = infer({"image": np.zeros((0, 3, 4, 6), np.float32), "scale": np.zeros((0, 3, 1, 1), np.float32)})
+        assert got["scaled"].shape == (0, 3, 4, 6)
+
+
+# ---- sharing ----
+
+
+def test_the_runtime_works_where_the_tensors_lie(net: Path, x: Any) -> None:
+    with load(net, max_batch=4) as infer:
+        request = infer._request  # type: ignore[attr-defined]
+        for count in (2, 4, 1):
+            infer(np.resize(x, (count, *x.shape[1:])))
+            assert request.get_input_tensor(0).data.ctypes.data == infer.inputs["x"].host_ptr()
+            assert request.get_output_tensor(0).data.ctypes.data == infer.outputs["y"].host_ptr()
+
+
+def test_clones_are_requests_of_one_compiled_model(net: Path, x: Any) -> None:
+    with load(net) as infer, infer.clone() as twin:
+        assert twin._compiled is infer._compiled  # type: ignore[attr-defined]
+        assert twin._request is not infer._request  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(twin(x)["y"], infer(x)["y"])
+
+
+def test_without_the_package(net: Path) -> None:
+    code = (
+        "import sys, infersdk; sys.modules['openvino'] = None\n"
+        f"try: infersdk.load({str(net)!r}, 'openvino')\n"
+        "except infersdk.errors.BackendUnavailableError as error: print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert "needs openvino, which is not installed" in ran.stdout
+    assert 'pip install "infersdk[openvino]"' in ran.stdout
+    assert issubclass(BackendUnavailableError, infersdk.InferSDKError)
+
+
+def test_prints_nothing(net: Path, x: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"\x08\x07" * 500)
+    with load(net, device="auto") as infer, load(net) as other:
+        infer(x)
+        other(x)
+    with pytest.raises(ModelFormatError):
+        load(tmp_path / "bad.onnx")
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+# ---- real models ----
+
+
+@pytest.fixture
+def picture(assets: Path) -> Callable[[int], Any]:
+    """A real picture and its mirror image as a batch of two, [2, 3, size, size] in 0..1."""
+    from PIL import Image
+
+    def read(size: int) -> Any:
+        with Image.open(assets / "images" / "bus.jpg") as image:
+            pixels = np.asarray(image.convert("RGB").resize((size, size)), np.float32) / 255
+        return np.ascontiguousarray(np.stack([pixels, pixels[:, ::-1]]).transpose(0, 3, 1, 2))
+
+    return read
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("name", ["yolov5n", "yolov8n"])
+def test_detectors_agree_with_onnx_runtime(name: str, assets: Path, picture: Callable[[int], Any]) -> None:
+    x = picture(640)
+    with load(assets / "models" / f"{name}.onnx") as infer, infersdk.load(assets / "models" / f"{name}.onnx") as other:
+        got, want = infer(x)["output0"], other(x)["output0"]
+    assert got.shape == want.shape
+    if name == "yolov8n":
+        got, want = got.transpose(0, 2, 1), want.transpose(0, 2, 1)
+    assert want[..., 4:].max() > 0.5  # it sees something
+    np.testing.assert_allclose(got[..., 4:], want[..., 4:], rtol=0, atol=1e-4)  # scores
+    seen = want[..., 4:].max(-1) > 0.05
+    np.testing.assert_allclose(got[seen][:, :4], want[seen][:, :4], rtol=0, atol=0.02)  # boxes, in pixels
+
+
+@pytest.mark.assets
+def test_classifier_agrees_with_onnx_runtime(assets: Path, picture: Callable[[int], Any]) -> None:
+    x = picture(227) * 255 - np.float32([104, 117, 123]).reshape(3, 1, 1)
+    model = assets / "models" / "squeezenet1.1.onnx"
+    with load(model) as infer, infersdk.load(model) as other:
+        got, want = infer(x)["prob"], other(x)["prob"]
+    np.testing.assert_array_equal(got.argsort(-1)[:, -5:], want.argsort(-1)[:, -5:])
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)

@@ -1,0 +1,241 @@
+/*
+ * test_core.c - the C interface of memory, tensors and conversion, by itself: made to run under the sanitizers.
+ *
+ *     test_core FOLDER
+ */
+#include "infersdk.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s: last error: %s\n", __FILE__, __LINE__, #condition, ifs_last_error());          \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static void *host_of(ifs_tensor *tensor, int32_t access) {
+    void *host = NULL;
+    CHECK(ifs_tensor_host(tensor, access, &host) == IFS_OK);
+    return host;
+}
+
+static ifs_tensor *tensor_of(int32_t dtype, int64_t rows, int64_t columns) {
+    ifs_tensor *tensor = NULL;
+    CHECK(ifs_tensor_create(dtype, 2, (int64_t[]){rows, columns}, IFS_NO_DEVICE, &tensor) == IFS_OK);
+    return tensor;
+}
+
+static ifs_memory_stats stats(void) {
+    ifs_memory_stats now;
+    ifs_get_memory_stats(&now);
+    return now;
+}
+
+static void test_status(void) {
+    CHECK(strcmp(ifs_status_text(IFS_OK), "success") == 0);
+    CHECK(strcmp(ifs_status_text(IFS_ERR_FORMAT), "malformed data") == 0);
+    CHECK(strcmp(ifs_status_text(-12345), "unknown status") == 0);
+    CHECK(strcmp(ifs_version(), IFS_VERSION) == 0);
+    CHECK(ifs_has_cuda() == 0);
+}
+
+static void test_memory(void) {
+    ifs_memory *memory = NULL;
+    CHECK(ifs_memory_create(IFS_NO_DEVICE, &memory) == IFS_OK);
+    void *first = NULL, *second = NULL;
+    CHECK(ifs_memory_resize(memory, 100) == IFS_OK);
+    CHECK(ifs_memory_host_capacity(memory) == 0);
+    CHECK(ifs_memory_host(memory, IFS_WRITE, &first) == IFS_OK);
+    CHECK((uintptr_t)first % 64 == 0);
+    memset(first, 1, ifs_memory_host_capacity(memory)); /* the whole capacity is there */
+    CHECK(ifs_memory_resize(memory, 7) == IFS_OK);
+    CHECK(ifs_memory_host(memory, IFS_READ, &second) == IFS_OK && second == first);
+    CHECK(ifs_memory_head(memory) == IFS_HEAD_HOST);
+
+    ifs_block *block = NULL;
+    CHECK(ifs_memory_hold(memory, IFS_SIDE_DEVICE, &block) == IFS_ERR_INVALID_ARGUMENT && !block);
+    CHECK(ifs_memory_hold(memory, IFS_SIDE_HOST, &block) == IFS_OK);
+    CHECK(ifs_memory_resize(memory, 1 << 20) == IFS_OK);
+    CHECK(ifs_memory_head(memory) == IFS_HEAD_UNINITIALIZED);
+    ifs_memory_destroy(memory);
+    CHECK(((uint8_t *)first)[99] == 1); /* held */
+    ifs_block_release(block);
+}
+
+static void test_no_device(void) {
+    ifs_memory *memory = NULL;
+    void *place = &place;
+    CHECK(ifs_memory_create(0, &memory) == IFS_OK);
+    CHECK(ifs_memory_resize(memory, 16) == IFS_OK);
+    CHECK(ifs_memory_device(memory, IFS_READ, &place) == IFS_ERR_NO_DEVICE && place == &place);
+    CHECK(ifs_memory_host(memory, IFS_READ, &place) == IFS_ERR_NO_DEVICE && place == &place);
+    CHECK(strstr(ifs_last_error(), "CPU-only"));
+    ifs_memory_destroy(memory);
+}
+
+static void test_wrap(void) {
+    float lent[6] = {0, 1, 2, 3, 4, 5};
+    ifs_memory *memory = NULL;
+    ifs_tensor *tensor = NULL;
+    CHECK(ifs_memory_wrap_host(lent, sizeof lent, IFS_NO_DEVICE, 1, &memory) == IFS_OK);
+    CHECK(ifs_tensor_on(memory, 2, IFS_FLOAT32, 0, NULL, &tensor) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_tensor_on(memory, 4, IFS_FLOAT32, 1, (int64_t[]){6}, &tensor) == IFS_ERR_TOO_SMALL);
+    CHECK(ifs_tensor_on(memory, 28, IFS_FLOAT32, 1, (int64_t[]){0}, &tensor) == IFS_ERR_TOO_SMALL);
+    CHECK(!tensor);
+    CHECK(ifs_tensor_on(memory, 4, IFS_FLOAT32, 1, (int64_t[]){5}, &tensor) == IFS_OK);
+    ifs_memory_destroy(memory); /* the tensor has its own reference */
+    CHECK(host_of(tensor, IFS_READ) == lent + 1);
+    void *place = NULL;
+    CHECK(ifs_tensor_host(tensor, IFS_WRITE, &place) == IFS_ERR_READ_ONLY);
+    CHECK(ifs_tensor_resize(tensor, 1, (int64_t[]){6}) == IFS_ERR_TOO_SMALL);
+    ifs_tensor_destroy(tensor);
+    CHECK(lent[5] == 5);
+}
+
+static void test_views(void) {
+    ifs_tensor *tensor = tensor_of(IFS_INT32, 8, 3), *part = NULL, *inner = NULL;
+    int32_t *rows = host_of(tensor, IFS_WRITE);
+    for (int32_t i = 0; i < 24; i++)
+        rows[i] = i;
+    CHECK(ifs_tensor_slice(tensor, 3, 9, &part) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_tensor_slice(tensor, 4, 3, &part) == IFS_ERR_INVALID_ARGUMENT && !part);
+    CHECK(ifs_tensor_slice(tensor, 2, 7, &part) == IFS_OK);
+    CHECK(ifs_tensor_slice(part, 1, 3, &inner) == IFS_OK);
+    ifs_tensor_destroy(tensor);
+    CHECK(((int32_t *)host_of(inner, IFS_READ_WRITE))[0] == 9);
+    CHECK(ifs_tensor_resize(inner, ifs_tensor_ndim(inner), ifs_tensor_dims(inner)) == IFS_OK);
+    CHECK(ifs_tensor_resize(inner, 1, (int64_t[]){7}) == IFS_ERR_TOO_SMALL);
+    CHECK(ifs_memory_resize(ifs_tensor_memory(part), 40) == IFS_OK); /* its owner shrinks */
+    void *place = NULL;
+    CHECK(ifs_tensor_host(inner, IFS_READ, &place) == IFS_ERR_TOO_SMALL && !place);
+    ifs_block *block = NULL;
+    CHECK(ifs_tensor_hold(inner, IFS_SIDE_HOST, IFS_READ, &place, &block) == IFS_ERR_TOO_SMALL && !block);
+    CHECK(ifs_tensor_hold(inner, 7, IFS_READ, &place, &block) == IFS_ERR_INVALID_ARGUMENT && !block);
+    CHECK(ifs_tensor_copy(inner, inner) == IFS_ERR_TOO_SMALL);
+    CHECK(ifs_tensor_save(inner, "never written") == IFS_ERR_TOO_SMALL);
+    ifs_tensor_destroy(inner);
+    ifs_tensor_destroy(part);
+}
+
+static void test_shapes(void) {
+    ifs_tensor *tensor = NULL;
+    int64_t many[IFS_MAX_NDIM + 1] = {0};
+    CHECK(ifs_tensor_create(IFS_NUM_DTYPES, 0, NULL, -1, &tensor) == IFS_ERR_DTYPE);
+    CHECK(ifs_tensor_create(IFS_UINT8, IFS_MAX_NDIM + 1, many, -1, &tensor) == IFS_ERR_SHAPE);
+    CHECK(ifs_tensor_create(IFS_UINT8, -1, many, -1, &tensor) == IFS_ERR_SHAPE);
+    CHECK(ifs_tensor_create(IFS_UINT8, 1, NULL, -1, &tensor) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_tensor_create(IFS_UINT8, 2, (int64_t[]){INT64_MAX, 2}, -1, &tensor) == IFS_ERR_SHAPE);
+    CHECK(ifs_tensor_create(IFS_INT16, 1, (int64_t[]){INT64_MAX}, -1, &tensor) == IFS_ERR_SHAPE);
+    CHECK(ifs_tensor_create(IFS_UINT8, 1, (int64_t[]){-1}, -1, &tensor) == IFS_ERR_SHAPE);
+    CHECK(ifs_tensor_create(IFS_UINT8, 1, (int64_t[]){1}, -2, &tensor) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(!tensor);
+    CHECK(ifs_tensor_create(IFS_UINT8, IFS_MAX_NDIM, many, -1, &tensor) == IFS_OK); /* (0, 0, ...): empty */
+    CHECK(host_of(tensor, IFS_READ) != NULL);
+    int64_t offset = -1;
+    CHECK(ifs_tensor_offset(tensor, 0, NULL, &offset) == IFS_OK && offset == 0);
+    CHECK(ifs_tensor_offset(tensor, 1, many, &offset) == IFS_ERR_INVALID_ARGUMENT);
+    ifs_tensor_destroy(tensor);
+}
+
+/* Every type to every other from random bytes: no value is undefined behaviour. */
+static void test_convert(void) {
+    enum { COUNT = 1031 };
+    uint64_t state = 88172645463325252u, source[COUNT], target[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        source[i] = state;
+    }
+    for (int32_t from = 0; from < IFS_NUM_DTYPES; from++)
+        for (int32_t to = 0; to < IFS_NUM_DTYPES; to++)
+            CHECK(ifs_convert(source, from, target, to, COUNT) == IFS_OK);
+    float special[] = {-1.0f / 0.0f, 1.0f / 0.0f, 0.0f / 0.0f, 3e38f, -3e38f, 9.2233720e18f, 1.8446744e19f};
+    for (int32_t to = 0; to < IFS_NUM_DTYPES; to++)
+        CHECK(ifs_convert(special, IFS_FLOAT32, target, to, sizeof special / sizeof *special) == IFS_OK);
+}
+
+/* ---- threads: views of one tensor, each in a thread of its own, while the owner grows and shrinks ---- */
+
+enum { THREADS = 4, ROWS = 4, COLUMNS = 64, TURNS = 400 };
+
+typedef struct work {
+    ifs_tensor *part;
+    int32_t number;
+    const char *folder;
+} work;
+
+static void *use_view(void *argument) {
+    work *mine = argument;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/thread-%d.bin", mine->folder, (int)mine->number);
+    for (int32_t turn = 0; turn < TURNS; turn++) {
+        void *host = NULL;
+        ifs_block *block = NULL;
+        ifs_status status = ifs_tensor_hold(mine->part, IFS_SIDE_HOST, IFS_READ_WRITE, &host, &block);
+        if (status == IFS_ERR_TOO_SMALL) /* the owner has shrunk just now */
+            continue;
+        CHECK(status == IFS_OK);
+        int32_t *rows = host;
+        for (int32_t i = 0; i < ROWS * COLUMNS; i++)
+            rows[i] = mine->number * TURNS + turn;
+        for (int32_t i = 0; i < ROWS * COLUMNS; i++)
+            CHECK(rows[i] == mine->number * TURNS + turn);
+        ifs_block_release(block);
+        CHECK(ifs_tensor_head(mine->part) <= IFS_HEAD_HOST);
+        ifs_tensor *copy = tensor_of(IFS_FLOAT32, ROWS, COLUMNS);
+        status = ifs_tensor_copy(copy, mine->part);
+        CHECK(status == IFS_OK || status == IFS_ERR_TOO_SMALL);
+        ifs_tensor_destroy(copy);
+        if (turn % 50 == 0) {
+            status = ifs_tensor_save(mine->part, path);
+            CHECK(status == IFS_OK || status == IFS_ERR_TOO_SMALL);
+        }
+    }
+    ifs_tensor_destroy(mine->part);
+    return NULL;
+}
+
+static void test_threads(const char *folder) {
+    ifs_tensor *tensor = tensor_of(IFS_INT32, THREADS * ROWS, COLUMNS);
+    host_of(tensor, IFS_WRITE);
+    pthread_t threads[THREADS];
+    work works[THREADS];
+    for (int32_t i = 0; i < THREADS; i++) {
+        works[i] = (work){NULL, i, folder};
+        CHECK(ifs_tensor_slice(tensor, i * ROWS, (i + 1) * ROWS, &works[i].part) == IFS_OK);
+    }
+    for (int32_t i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, use_view, &works[i]) == 0);
+    for (int64_t turn = 0; turn < TURNS; turn++) {
+        CHECK(ifs_tensor_resize(tensor, 2, (int64_t[]){THREADS * ROWS + turn, COLUMNS}) == IFS_OK);
+        host_of(tensor, IFS_READ);
+        CHECK(ifs_tensor_head(tensor) <= IFS_HEAD_HOST);
+        CHECK(ifs_tensor_resize(tensor, 2, (int64_t[]){THREADS * ROWS / 2, COLUMNS}) == IFS_OK);
+    }
+    ifs_tensor_destroy(tensor);
+    for (int32_t i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2)
+        return 2;
+    test_status();
+    test_memory();
+    test_no_device();
+    test_wrap();
+    test_views();
+    test_shapes();
+    test_convert();
+    test_threads(argv[1]);
+    ifs_memory_destroy(NULL);
+    ifs_tensor_destroy(NULL);
+    ifs_block_release(NULL);
+    CHECK(stats().host_bytes == 0 && stats().memories == 0 && stats().host_peak > 0);
+    puts("good");
+    return 0;
+}

@@ -1,0 +1,33 @@
+"""The C programs of this folder: the plain interface, and mutated files, under the sanitizers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def run(command: list[str], *arguments: str) -> str:
+    """Its standard output; a failure or a sanitizer's report fails the test."""
+    # An allocation that is too large shall be answered by the core, as it would be without the sanitizer.
+    options = {"ASAN_OPTIONS": "allocator_may_return_null=1", "TSAN_OPTIONS": "halt_on_error=1"}
+    done = subprocess.run(
+        [*command, *arguments], check=False, capture_output=True, text=True, timeout=200, env=os.environ | options
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("sanitize", ["", "address,undefined", "thread"])
+def test_the_plain_interface(build, sanitize: str, tmp_path: Path) -> None:
+    assert run(build("test_core.c", sanitize=sanitize), str(tmp_path)) == "good\n"
+
+
+def test_mutated_tensor_files(build, tmp_path: Path) -> None:
+    output = run(build("fuzz_tensor.c", sanitize="address,undefined"), "20000", str(tmp_path))
+    good, _, refused = output.partition(" well-formed, ")
+    assert int(good) > 1000  # both answers are really asked for
+    assert int(refused.split()[0]) > 10_000

@@ -1,0 +1,83 @@
+"""Small ONNX models for the tests: each a file of a few hundred bytes with known arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+Dim = int | str | None
+
+
+def value(name: str, shape: Sequence[Dim] | None, dtype: str = "float32") -> Any:
+    """A graph's input or output."""
+    code = onnx.TensorProto.STRING if dtype == "string" else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return onnx.helper.make_tensor_value_info(name, code, shape)
+
+
+def node(operator: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    """`node("Add", "a b", "c")`."""
+    return onnx.helper.make_node(operator, inputs.split(), outputs.split(), **attributes)
+
+
+def save(
+    path: Path,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    weights: dict[str, np.ndarray[Any, Any]] | None = None,
+    *,
+    opset: int = 17,
+    ir_version: int = 8,
+    metadata: dict[str, str] | None = None,
+) -> Path:
+    """Writes a model of these parts; returns the path."""
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = onnx.helper.make_graph(nodes, path.stem, inputs, outputs, constants)
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version, producer_name="tests"
+    )
+    onnx.helper.set_model_props(model, metadata or {})
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def double(path: Path, shape: Sequence[Dim] = ("batch", 4), dtype: str = "float32", **options: Any) -> Path:
+    """y = x + x."""
+    return save(path, [node("Add", "x x", "y")], [value("x", shape, dtype)], [value("y", shape, dtype)], **options)
+
+
+def identity(path: Path, shape: Sequence[Dim], dtype: str = "float32", declared: Sequence[Dim] | None = None) -> Path:
+    """y = x, its shape declared as `declared`."""
+    out = value("y", shape if declared is None else declared, dtype)
+    return save(path, [node("Identity", "x", "y")], [value("x", shape, dtype)], [out])
+
+
+def nonzero(path: Path) -> Path:
+    """The indices of what is not zero, [2, found]: a shape that depends on the data."""
+    return save(path, [node("NonZero", "x", "y")], [value("x", ("n", 4))], [value("y", (2, None), "int64")])
+
+
+def twice_as_many(path: Path, named: str = "batch") -> Path:
+    """y has twice the rows of x, though both are declared [batch, 2]; z = x."""
+    return save(
+        path,
+        [node("Concat", "x x", "y", axis=0), node("Identity", "x", "z")],
+        [value("x", ("batch", 2))],
+        [value("y", (named, 2)), value("z", ("batch", 2))],
+    )
+
+
+def reshape(path: Path) -> Path:
+    """x in rows of `shape`: fails where the number of elements is another."""
+    return save(
+        path,
+        [node("Reshape", "x shape", "y")],
+        [value("x", ("n",)), value("shape", (2,), "int64")],
+        [value("y", (None, None))],
+    )

@@ -1,0 +1,271 @@
+"""Infer: what it does on its own account, whatever the backend. What all backends share stands in InferContract."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import infersdk
+from infersdk import Head, Infer, Tensor, TensorSpec, memory_stats
+from infersdk.errors import (
+    ClosedError,
+    DTypeError,
+    ModelFormatError,
+    ModelNotFoundError,
+    ReadOnlyError,
+    ShapeError,
+)
+from infersdk.infer import model_file
+
+pytest.importorskip("onnxruntime")
+models = pytest.importorskip("onnx_models")
+
+
+@pytest.fixture
+def infer(tmp_path: Path) -> Infer:
+    return infersdk.load(models.double(tmp_path / "double.onnx"))
+
+
+# ---- TensorSpec ----
+
+
+def test_a_spec_reads_as_a_person_would_write_it() -> None:
+    spec = TensorSpec("images", np.dtype("float32"), ("batch", 3, None, 640))
+    assert spec.is_dynamic
+    assert str(spec) == "images: float32 (batch, 3, ?, 640)"
+    assert TensorSpec("n", np.dtype("int64"), (5,)).text == "(5,)"
+    scalar = TensorSpec("s", np.dtype("bool"), ())
+    assert scalar.text == "()"
+    assert not scalar.is_dynamic
+
+
+def test_a_spec_checks_shape_and_type() -> None:
+    spec = TensorSpec("images", np.dtype("float32"), ("batch", 3, None))
+    spec.check((7, 3, 0), np.dtype("float32"))
+    spec.check((0, 3, 1))
+    for shape in ((7, 4, 1), (7, 3), (7, 3, 1, 1), ()):
+        with pytest.raises(ShapeError) as caught:
+            spec.check(shape)
+        assert str(caught.value) == f"input 'images' takes shape (batch, 3, ?), not {shape}"
+    with pytest.raises(DTypeError) as typed:
+        spec.check((1, 3, 1), np.dtype("uint8"))
+    assert str(typed.value) == "input 'images' takes float32, not uint8; convert it with .astype('float32')"
+
+
+# ---- the convenient call ----
+
+
+def test_an_array_in_and_a_dict_of_arrays_out(infer: Infer) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    got = infer(x)
+    assert list(got) == ["y"]
+    np.testing.assert_array_equal(got["y"], 2 * x)
+    np.testing.assert_array_equal(infer({"x": x})["y"], 2 * x)
+    np.testing.assert_array_equal(infer(Tensor.wrap(x))["y"], 2 * x)
+    np.testing.assert_array_equal(infer(np.asfortranarray(x))["y"], 2 * x)
+    np.testing.assert_array_equal(infer(np.repeat(x, 2, axis=1)[:, ::2])["y"], 2 * x)
+
+
+def test_results_belong_to_the_caller(infer: Infer) -> None:
+    x = np.ones((2, 4), np.float32)
+    first = infer(x)["y"]
+    infer(5 * x)
+    assert (first == 2).all()
+    first += 1  # writable, and of no consequence
+    assert (infer.outputs["y"].numpy() == 10).all()
+
+
+def test_a_batch_of_none(infer: Infer) -> None:
+    assert infer(np.zeros((0, 4), np.float32))["y"].shape == (0, 4)
+    assert (infer(np.ones((3, 4), np.float32))["y"] == 2).all()
+
+
+def test_what_does_not_fit_changes_nothing(infer: Infer) -> None:
+    infer(np.ones((2, 4), np.float32))
+    for wrong in (np.ones((2, 5), np.float32), np.ones((2, 4)), np.ones(4, np.float32), [[1, 2, 3, 4]]):
+        with pytest.raises((ShapeError, DTypeError), match="input 'x' takes"):
+            infer(wrong)
+    assert (infer.forward()["y"].numpy() == 2).all()
+
+
+# ---- bound tensors ----
+
+
+def test_tensors_stand_ready_before_the_first_run(infer: Infer) -> None:
+    assert list(infer.inputs) == ["x"]
+    assert infer.inputs["x"].shape == (1, 4)
+    assert infer.inputs["x"].dtype == np.float32
+    assert infer.inputs["x"].head is Head.UNINITIALIZED
+    with pytest.raises(TypeError):
+        infer.inputs["x"] = Tensor((1, 4))  # type: ignore[index]
+
+
+def test_forward_returns_the_outputs_themselves(infer: Infer) -> None:
+    infer.inputs["x"].numpy(writable=True)[:] = 3
+    outputs = infer.forward()
+    assert outputs["y"] is infer.outputs["y"]
+    view = outputs["y"].numpy()
+    infer.inputs["x"].numpy(writable=True)[:] = 4
+    infer.forward()
+    assert (view == 8).all()  # a view, overwritten by the next run
+
+
+def test_a_view_as_input_follows_its_owner_to_new_memory(infer: Infer) -> None:
+    pool = Tensor((4, 4))
+    pool.numpy(writable=True)[:] = 1
+    infer.bind("x", pool[1:3])
+    assert (infer.forward()["y"].numpy() == 2).all()
+    pool.resize((40_000, 4)).numpy(writable=True)[:] = 7  # what was bound is freed
+    assert (infer.forward()["y"].numpy() == 14).all()
+    pool.resize((2, 4))
+    with pytest.raises(ShapeError, match="has shrunk to 32; slice it again"):
+        infer.forward()
+    infer.bind("x", pool[:1])
+    assert (infer.forward()["y"].numpy() == 14).all()
+
+
+def test_looking_at_slices_binds_nothing_anew(infer: Infer, monkeypatch: pytest.MonkeyPatch) -> None:
+    infer(np.ones((4, 4), np.float32))
+    bound = []
+    monkeypatch.setattr(infer, "_bind", lambda: bound.append(1))
+    infer.outputs["y"][1:2].numpy()
+    infer.inputs["x"][0:2].numpy(writable=True)[:] = 2
+    infer.forward()
+    assert not bound
+    np.testing.assert_array_equal(infer.outputs["y"].numpy()[:, 0], [4, 4, 2, 2])
+
+
+def test_an_output_that_the_user_bound_grows_with_the_batch_or_says_why_not(infer: Infer) -> None:
+    own = Tensor((1, 4))
+    infer.bind("y", own)
+    infer(np.ones((3, 4), np.float32))
+    assert own.shape == (3, 4)
+    lent = np.zeros((2, 4), np.float32)
+    infer.bind("y", Tensor.wrap(lent))
+    with pytest.raises(ShapeError, match="32 bytes cannot grow to 48"):
+        infer.forward()
+    infer(np.ones((2, 4), np.float32))
+    assert (lent == 2).all()
+
+
+def test_an_output_that_is_read_only_is_refused(infer: Infer) -> None:
+    lent = np.zeros((1, 4), np.float32)
+    lent.flags.writeable = False
+    infer.bind("y", Tensor.wrap(lent))
+    with pytest.raises(ReadOnlyError, match="lent read-only"):
+        infer.forward()
+    assert not lent.any()
+
+
+def test_a_bound_tensor_that_was_closed_says_so(infer: Infer) -> None:
+    own = Tensor((1, 4))
+    infer.bind("x", own)
+    infer.forward()
+    own.close()
+    with pytest.raises(ClosedError, match="this Tensor was closed"):
+        infer.forward()
+    infer.bind("x", Tensor((1, 4)).copy_from([[1, 2, 3, 4]]))
+    np.testing.assert_array_equal(infer.forward()["y"].numpy(), [[2, 4, 6, 8]])
+
+
+def test_one_model_feeds_the_next_without_a_copy(tmp_path: Path, infer: Infer) -> None:
+    second = infersdk.load(models.double(tmp_path / "second.onnx"))
+    second.bind("x", infer.outputs["y"])
+    for count in (1, 3, 2):
+        infer(np.ones((count, 4), np.float32))
+        assert (second.forward()["y"].numpy() == np.full((count, 4), 4)).all()
+
+
+# ---- max_batch ----
+
+
+def test_max_batch_sets_memory_aside_and_is_the_limit(tmp_path: Path) -> None:
+    infer = infersdk.load(models.double(tmp_path / "double.onnx"), max_batch=8)
+    held = memory_stats()["host_bytes"]
+    source, result = infer.inputs["x"], infer.outputs["y"]
+    places = source.host_ptr(), result.host_ptr()
+    for count in (8, 1, 5, 8):
+        source.resize((count, 4)).numpy(writable=True)[:] = count
+        infer.forward()
+        assert (source.host_ptr(), result.host_ptr()) == places
+        assert (result.numpy() == np.full((count, 4), 2 * count)).all()
+    assert memory_stats()["host_bytes"] == held
+    with pytest.raises(ShapeError, match=r"a batch of 9 for input 'x' is more than max_batch=8; split it, or load the"):
+        infer(np.ones((9, 4), np.float32))
+    assert (infer(np.ones((8, 4), np.float32))["y"] == 2).all()
+
+
+# ---- life ----
+
+
+def test_clones_have_tensors_of_their_own(infer: Infer) -> None:
+    infer(np.ones((2, 4), np.float32))
+    own = Tensor((2, 4)).copy_from(np.full((2, 4), 9))
+    infer.bind("x", own)
+    twin = infer.clone()
+    assert twin.inputs["x"] is not own  # what was bound to one is not bound to the other
+    twin(np.zeros((5, 4), np.float32))
+    infer.forward()
+    assert (infer.outputs["y"].numpy() == 18).all()
+    assert twin.outputs["y"].shape == (5, 4)
+    twin.close()
+    infer.forward()
+
+
+def test_it_is_neither_copied_nor_pickled(infer: Infer) -> None:
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"OnnxRuntimeInfer can be neither copied nor pickled: clone\(\) it"):
+            make(infer)
+    infer.forward()
+
+
+def test_a_forgotten_infer_is_collected_with_its_memory(tmp_path: Path) -> None:
+    path = models.double(tmp_path / "double.onnx", ("batch", 4096))
+    gc.collect()
+    before = memory_stats()
+    infer = infersdk.load(path, max_batch=16)
+    infer.forward()
+    gone = weakref.ref(infer)
+    del infer
+    assert gone() is None  # by its count: no cycle has to be found
+    after = memory_stats()
+    assert (after["host_bytes"], after["memories"]) == (before["host_bytes"], before["memories"])
+
+
+def test_close_frees_all_but_what_was_lent(infer: Infer) -> None:
+    gc.collect()
+    own = Tensor((1, 4)).copy_from(np.ones((1, 4)))
+    infer.bind("x", own)
+    view = infer.forward()["y"].numpy()
+    infer.close()
+    assert (view == 2).all()
+    assert (own.numpy() == 1).all()
+    with pytest.raises(ClosedError, match=r"the onnxruntime model double.onnx was closed; load it again"):
+        infer.forward()
+    assert repr(infer) == "<OnnxRuntimeInfer double.onnx, closed>"
+
+
+# ---- model files ----
+
+
+def test_paths_that_lead_to_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError) as missing:
+        model_file("yolo.onnx")
+    assert str(missing.value) == (
+        f"no model at 'yolo.onnx' (No such file or directory); the path is relative to {tmp_path}"
+    )
+    assert isinstance(missing.value, FileNotFoundError)
+    with pytest.raises(ModelNotFoundError, match="null"):
+        model_file("yolo\0.onnx")
+    with pytest.raises(ModelFormatError, match="is a folder; give the model file in it"):
+        model_file(tmp_path)
+    (tmp_path / "empty.onnx").touch()
+    with pytest.raises(ModelFormatError, match=r"'empty.onnx' is empty; was the download cut off\?"):
+        model_file("empty.onnx")

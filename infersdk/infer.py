@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
+    from .stream import Stream
+
 __all__ = ["BackendInfo", "Infer", "TensorSpec"]
 
 
@@ -105,6 +107,8 @@ class Infer(ABC):
         metadata: what the model file says of itself, text by key.
     """
 
+    #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
+    stream: Stream | None = None
     #: The name of the backend; a subclass sets it.
     backend: ClassVar[str] = ""
     #: The device when none is asked for; a subclass may set another.
@@ -155,6 +159,9 @@ class Infer(ABC):
     @abstractmethod
     def _run(self) -> None:
         """Runs the model over the bound tensors, bringing inputs up to date and moving the heads of the outputs."""
+
+    def _wait(self) -> None:
+        """Waits for what `_run()` queued, and raises InferenceError if it failed. Nothing to do without a stream."""
 
     @abstractmethod
     def _share(self, source: Self) -> None:
@@ -213,6 +220,15 @@ class Infer(ABC):
         Raises:
             ShapeError: an input was given a shape that the model does not take.
             InferenceError: the runtime failed; the Infer stays usable.
+        """
+        self.enqueue()
+        self._wait()
+        return self._outputs_view
+
+    def enqueue(self) -> Mapping[str, Tensor]:
+        """As `forward()`, but where the backend has a `stream` the work is queued there, not waited for.
+
+        The tensors know: whoever reads an output waits for it then. A failure on the device shows there, too.
         """
         if self._closed:
             self._check_open()

@@ -486,6 +486,16 @@ ifs_status ifs_event_elapsed(ifs_event *start, ifs_event *stop, float *milliseco
 /* What is queued on `stream` from now on waits for `event`. */
 ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event);
 
+/* A graph: what was queued on a stream between begin and end, to be launched again in one go. Between them nothing may
+ * be done that waits for the device. It holds the addresses it was captured with: when one of them changes, capture
+ * anew. After a failure between begin and end, end still has to be called; it gives no graph then. */
+typedef struct ifs_graph ifs_graph;
+
+ifs_status ifs_graph_begin(ifs_stream *stream);
+ifs_status ifs_graph_end(ifs_stream *stream, ifs_graph **out);
+ifs_status ifs_graph_launch(ifs_graph *graph, ifs_stream *stream);
+void ifs_graph_destroy(ifs_graph *graph);
+
 /*
  * The device side for work on `stream`. A copy that is due is queued there, not waited for; work that was queued for
  * this memory on another stream is waited for by `stream`, not by the caller. From here on the memory belongs to

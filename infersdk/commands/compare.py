@@ -1,0 +1,153 @@
+"""`infersdk compare`: do two backends give the same results, and if not, from which layer on?"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .common import add_json_argument, console, print_json
+
+if TYPE_CHECKING:
+    from ..compare import CompareReport, Difference, SideReport
+
+
+def register(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "compare",
+        help="run a model on several backends and compare the results",
+        description="Runs a model on the same inputs on several backends and measures each against the first. "
+        "The exit code is 1 when one is outside the tolerance.",
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument(
+        "--backends",
+        default="onnxruntime,openvino",
+        metavar="NAME,NAME",
+        help="each as name, name@device or name/precision; the first is the reference (default: %(default)s)",
+    )
+    data = parser.add_argument_group("inputs")
+    data.add_argument("--data", type=Path, metavar="FOLDER", help=".npy, .npz, tensor files or pictures")
+    data.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")
+    data.add_argument("--seed", type=int, default=0, help="of random inputs, without --data (default: %(default)s)")
+    data.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=N,N,...",
+        help="of an input with other free axes; repeatable",
+    )
+    limits = parser.add_argument_group("tolerance", "|other - reference| <= atol + rtol * |reference| for each element")
+    limits.add_argument("--atol", type=float, default=1e-3, help="(default: %(default)s)")
+    limits.add_argument("--rtol", type=float, default=1e-3, help="(default: %(default)s)")
+    limits.add_argument("--cosine", type=float, default=1e-4, help="1 - cosine of each output (default: %(default)s)")
+    parser.add_argument("--layers", action="store_true", help="find the first layer where the results part")
+    add_json_argument(parser)
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ..compare import Tolerance, compare
+    from ..samples import random_inputs, read_samples
+
+    batch, seed, data = arguments.batch, arguments.seed, arguments.data
+    if batch is not None and batch < 1:
+        raise ConfigError(f"--batch is a whole number from 1, not {batch}")
+    if seed < 0:
+        raise ConfigError(f"--seed is a whole number from 0, not {seed}")
+    shapes = dict(_shape(entry) for entry in arguments.shape)
+    report = compare(
+        arguments.model,
+        [name for name in arguments.backends.split(",") if name],
+        lambda specs: (
+            read_samples(data, specs, batch=batch, shapes=shapes)
+            if data
+            else [random_inputs(specs, batch=batch, seed=seed, shapes=shapes)]
+        ),
+        tolerance=Tolerance(arguments.atol, arguments.rtol, arguments.cosine),
+        layers=arguments.layers,
+    )
+    if arguments.json:
+        print_json(_plain(report))
+    else:
+        _show(report, layers=arguments.layers)
+    return 0 if report.agrees else 1
+
+
+def _shape(entry: str) -> tuple[str, tuple[int, ...]]:
+    name, _, sizes = entry.rpartition("=")
+    try:
+        return name, tuple(int(size) for size in sizes.split(","))
+    except ValueError:
+        raise ConfigError(f"--shape {entry!r} is not of the form NAME=1,3,640,640") from None
+
+
+def _plain(report: CompareReport) -> dict[str, Any]:
+    """As JSON takes it: infinities and NaN, which it has not, as text."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(inner) for inner in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    data: dict[str, Any] = plain(dataclasses.asdict(report))
+    for entry, side in zip(data["sides"], report.sides, strict=True):
+        entry |= {"agrees": side.agrees}
+        entry["first_layer"] = plain(dataclasses.asdict(side.first_layer)) if side.first_layer else None
+    return data | {"agrees": report.agrees}
+
+
+def _show(report: CompareReport, *, layers: bool) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    runs = f"{report.samples} input{'s' if report.samples > 1 else ''}"
+    table = Table(title=escape(f"{report.model}: against {report.reference}, {runs}"), title_justify="left")
+    for text in ("backend", "output"):
+        table.add_column(text, overflow="fold")
+    for number in ("max abs", "max rel", "cosine", "argmax"):
+        table.add_column(number, justify="right", no_wrap=True)
+    table.add_column("outside", justify="right", overflow="fold")
+    table.add_column(no_wrap=True)
+    for side in report.sides:
+        for output in side.outputs:
+            table.add_row(escape(side.name), escape(output.name), *_cells(output))
+    out = console()
+    out.print(table)
+    for side in report.sides if layers else ():
+        if not side.agrees:
+            out.print(_layers(side))
+
+
+def _cells(found: Difference) -> tuple[str, ...]:
+    from rich.markup import escape
+
+    verdict = "[green]agrees[/green]" if found.within else "[red]differs[/red]"
+    if found.note:
+        return "", "", "", "", escape(found.note), verdict
+    argmax = "" if found.argmax is None else f"{found.argmax:.2%}"
+    numbers = (f"{number:.3g}" for number in (found.max_abs, found.max_rel, found.cosine))
+    return *numbers, argmax, f"{found.outside:,}", verdict
+
+
+def _layers(side: SideReport) -> str:
+    from rich.markup import escape
+
+    unseen = f" ({side.unseen} values could not be looked at)" if side.unseen else ""
+    first = side.first_layer
+    if first is None:
+        return (
+            f"{escape(side.name)}: each of {len(side.layers)} layers agrees once its result is exposed; "
+            f"the difference comes from how the runtime fuses them{unseen}"
+        )
+    found = first.difference
+    what = found.note or f"max abs {found.max_abs:.3g}, {found.outside:,} of {found.elements:,} elements outside"
+    return (
+        f"{escape(side.name)} parts at layer {len(side.layers)}: {first.operator} {escape(repr(first.node))}, "
+        f"value {escape(repr(found.name))}: {what}{unseen}"
+    )

@@ -1,0 +1,187 @@
+"""Inputs for a model: random ones that can be repeated, and what lies in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import ConfigError, InputError
+from .ops.image import PixelTransform, as_image, letterbox
+from .pictures import read_picture
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+
+    from .infer import TensorSpec
+
+__all__ = ["random_inputs", "read_samples"]
+
+_PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
+_TENSOR_MAGIC = (0xFCCFE2E2).to_bytes(4, "little")
+
+
+def random_inputs(
+    specs: Sequence[TensorSpec],
+    *,
+    batch: int | None = None,
+    seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, npt.NDArray[Any]]:
+    """One random array for each input, always the same ones for the same seed.
+
+    Floating point is uniform in [0, 1), as pixels often are; 8-bit integers take their whole range, bools both values;
+    wider integers are 0 to 9, since they often count or choose something.
+
+    Args:
+        specs: what the model says of its inputs.
+        batch: the size of a first axis that is free; 1 if not given.
+        seed: of the generator.
+        shapes: by input name, for inputs with other free axes.
+
+    Raises:
+        ConfigError: an axis is free and nothing says how long it is, or the model fixes it otherwise.
+    """
+    rng = np.random.default_rng(seed)
+    _check_names(shapes, specs)
+    return {spec.name: _random(rng, _shape(spec, batch, shapes), spec.dtype) for spec in specs}
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if dtype.kind == "f":
+        return rng.random(shape).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if dtype.itemsize == 1:
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return rng.integers(0, 10, shape).astype(dtype)
+
+
+def read_samples(
+    source: str | os.PathLike[str],
+    specs: Sequence[TensorSpec],
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """The inputs in a folder (or the one in a file), in the order of the file names.
+
+    - `.npz`: an array for each input, under its name.
+    - `.npy` and tensor files (`Tensor.save`): the array of a model's one input.
+    - pictures, for a model with one input of pictures: letterboxed to its size, RGB or gray, scaled to 0..1 for
+      floating point and left as they are for uint8; `batch` of them together.
+
+    Files of other kinds are passed over.
+
+    Raises:
+        ConfigError: there is no such folder, or nothing of these kinds in it.
+        InputError, ImageError: a file is damaged, or does not fit the model.
+    """
+    place = Path(source)
+    if not place.exists():
+        raise ConfigError(f"no data at {str(place)!r}")
+    _check_names(shapes, specs)
+    files = sorted(file for file in place.iterdir() if file.is_file()) if place.is_dir() else [place]
+    arrays = [file for file in files if file.suffix.lower() in (".npy", ".npz") or _is_tensor_file(file)]
+    pictures = [file for file in files if file.suffix.lower() in _PICTURES]
+    if not arrays and not pictures:
+        raise ConfigError(f"nothing in {str(place)!r} is an .npy, .npz or tensor file or a picture")
+    for file in arrays:
+        yield _read_arrays(file, specs)
+    if pictures:
+        yield from _read_pictures(pictures, specs, batch, shapes)
+
+
+def _is_tensor_file(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(4) == _TENSOR_MAGIC
+
+
+def _read_arrays(file: Path, specs: Sequence[TensorSpec]) -> dict[str, npt.NDArray[Any]]:
+    if file.suffix.lower() == ".npz":
+        with _numpy_file(file) as archive:
+            found = {name: archive[name] for name in archive.files}
+        if missing := [spec.name for spec in specs if spec.name not in found]:
+            raise InputError(f"{str(file)!r} has {', '.join(found)}; there is nothing for input {missing[0]!r}")
+    else:
+        array = _numpy_file(file) if file.suffix.lower() == ".npy" else Tensor.load(file).numpy()
+        found = {_only(specs, file).name: array}
+    for spec in specs:
+        try:
+            spec.check(found[spec.name].shape, found[spec.name].dtype)
+        except InputError as error:
+            raise type(error)(f"{str(file)!r}: {error}") from None
+    return {spec.name: found[spec.name] for spec in specs}
+
+
+def _numpy_file(file: Path) -> Any:
+    try:
+        return np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:  # what NumPy raises for a damaged file
+        raise InputError(f"{str(file)!r} cannot be read: {error}") from None
+
+
+def _read_pictures(
+    files: Sequence[Path], specs: Sequence[TensorSpec], batch: int | None, shapes: Mapping[str, Sequence[int]] | None
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    spec = _only(specs, files[0])
+    count, *rest = _shape(spec, batch, shapes) or (0,)
+    layout = "chw" if rest and rest[0] in (1, 3) else "hwc"
+    channels, height, width = (rest if layout == "chw" else [*rest[2:], *rest[:2]]) if len(rest) == 3 else (0, 0, 0)
+    if channels not in (1, 3) or spec.dtype.name not in ("float32", "float16", "uint8"):
+        raise InputError(f"{str(files[0])!r}: input {spec} does not take pictures; give the data as .npy")
+    transform = PixelTransform(
+        "rgb" if channels == 3 else "gray",
+        "chw" if layout == "chw" else "hwc",
+        spec.dtype,
+        scale=1 if spec.dtype == np.uint8 else 1 / 255,
+    )
+    for start in range(0, len(files), count):
+        group = files[start : start + count]
+        if isinstance(spec.shape[0], int):
+            group = [*group, *[group[-1]] * (count - len(group))]  # a batch of fixed size is filled up
+        pictures = [read_picture(file) for file in group]
+        pixels = [
+            letterbox(as_image(p.pixels, p.format), (width, height), transform)[0]  # type: ignore[arg-type]
+            for p in pictures
+        ]
+        yield {spec.name: np.stack(pixels)}
+
+
+def _only(specs: Sequence[TensorSpec], file: Path) -> TensorSpec:
+    if len(specs) != 1:
+        names = [spec.name for spec in specs]
+        raise InputError(f"{str(file)!r}: the model has inputs {names}; give each run as one .npz with these names")
+    return specs[0]
+
+
+def _shape(spec: TensorSpec, batch: int | None, shapes: Mapping[str, Sequence[int]] | None) -> tuple[int, ...]:
+    shape: list[int | str | None] = list((shapes or {}).get(spec.name, spec.shape))
+    if shapes is None or spec.name not in shapes:
+        if shape and not isinstance(shape[0], int):
+            shape[0] = 1 if batch is None else batch
+        elif shape and batch is not None and batch != shape[0]:
+            raise ConfigError(f"input {spec} has a fixed batch of {shape[0]}, not {batch}")
+    sizes = tuple(d for d in shape if isinstance(d, int))
+    if len(sizes) < len(shape):
+        example = ",".join(str(d) if isinstance(d, int) else "640" for d in shape)
+        raise ConfigError(f"input {spec} has free axes; say how long they are: shape {spec.name}={example}")
+    try:
+        spec.check(sizes)
+    except InputError as error:
+        raise ConfigError(str(error)) from None
+    if min(sizes, default=1) < 1:
+        raise ConfigError(f"input {spec} cannot be tried with shape {sizes}: it has no elements")
+    return sizes
+
+
+def _check_names(shapes: Mapping[str, Sequence[int]] | None, specs: Sequence[TensorSpec]) -> None:
+    names = [spec.name for spec in specs]
+    if wrong := [name for name in shapes or {} if name not in names]:
+        raise ConfigError(f"a shape is given for {wrong[0]!r}; the model's inputs are {names}")

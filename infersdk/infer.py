@@ -19,6 +19,7 @@ import numpy as np
 from .device import Device
 from .errors import (
     ClosedError,
+    ConfigError,
     DTypeError,
     InputError,
     InputNameError,
@@ -138,6 +139,7 @@ class Infer(ABC):
         self.output_specs: tuple[TensorSpec, ...] = ()
         self.metadata: Mapping[str, str] = MappingProxyType({})
         self._load()
+        self._check_max_batch()
         self._create_tensors()
         self._closed = False
 
@@ -161,7 +163,9 @@ class Infer(ABC):
         """Runs the model over the bound tensors, bringing inputs up to date and moving the heads of the outputs."""
 
     def _wait(self) -> None:
-        """Waits for what `_run()` queued, and raises InferenceError if it failed. Nothing to do without a stream."""
+        """Waits for what `_run()` queued, and raises InferenceError if it failed."""
+        if self.stream is not None:
+            self.stream.synchronize()
 
     @abstractmethod
     def _share(self, source: Self) -> None:
@@ -297,6 +301,16 @@ class Infer(ABC):
         if self._closed:
             raise ClosedError(f"the {self.backend} model {self.model.name} was closed; load it again")
 
+    def _check_max_batch(self) -> None:
+        batches = [spec.shape[0] for spec in self.input_specs if spec.shape]
+        fixed = [d for d in batches if isinstance(d, int)]
+        if self.max_batch and fixed and len(fixed) == len(batches) and self.max_batch > fixed[0]:
+            self._release()
+            raise ConfigError(
+                f"max_batch={self.max_batch}, but {self.model.name} was made for a batch of {fixed[0]}; export it with a "
+                "free batch dimension, or leave max_batch out"
+            )
+
     def _create_tensors(self) -> None:
         """One tensor for each input and output; a batch of `max_batch` will find its room reserved."""
         self._bound = None
@@ -313,7 +327,8 @@ class Infer(ABC):
         if self.max_batch and spec.shape and not isinstance(spec.shape[0], int):
             # Grown once and shrunk again, it keeps its capacity: addresses stay for every batch up to the largest.
             tensor.resize((self.max_batch, *shape[1:]))
-            tensor.host_ptr(write=True, read=False)
+            reserve = tensor.device_address if self._device.ordinal >= 0 else tensor.host_ptr
+            reserve(write=True, read=False)
             tensor.resize(shape)
         return tensor
 

@@ -44,6 +44,8 @@ class YOLO(VisionModel[Detections]):
         backend, device, precision, max_batch, options: as `infersdk.load()` takes them.
         names: class names, as a list or the path of a text file; None takes them from the model's metadata.
         channel_order: of NumPy arrays, `"bgr"` (OpenCV's), `"rgb"` or `"nv12"`.
+        preprocess: where pictures are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
+            processor's threads first), or `"auto"`, which tries both once. The tensors are the same.
         conf: the score (and objectness) a box must exceed, 0 to 1.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
         max_det: at most so many boxes a picture; what is left out is counted in `Detections.stats`.
@@ -69,6 +71,7 @@ class YOLO(VisionModel[Detections]):
         max_batch: int | None = None,
         names: Sequence[str] | str | os.PathLike[str] | None = None,
         channel_order: str = "bgr",
+        preprocess: str = "auto",
         conf: float = 0.25,
         iou: float = 0.45,
         max_det: int = 300,
@@ -88,6 +91,7 @@ class YOLO(VisionModel[Detections]):
             max_batch=max_batch,
             names=names,
             channel_order=channel_order,
+            preprocess=preprocess,
             settings={
                 **own,
                 "conf": conf,

@@ -72,7 +72,7 @@ ifs_status ifs_pointer_device(const void *address, int32_t *out) {
     return IFS_OK;
 }
 
-bool ifs__is_locked(const void *address) {
+int32_t ifs_is_page_locked(const void *address) {
     cudaPointerAttributes attributes;
     if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
         cudaGetLastError();

@@ -516,6 +516,9 @@ ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream);
  * order. */
 ifs_status ifs_tensor_lend(ifs_tensor *tensor, void *native, void **out);
 
+/* 1 if an address of the host lies in page-locked memory that CUDA knows of, else 0. */
+int32_t ifs_is_page_locked(const void *address);
+
 /* The device that an address lies on, or IFS_NO_DEVICE for memory of the host. */
 ifs_status ifs_pointer_device(const void *address, int32_t *out);
 

@@ -47,7 +47,7 @@ NONE(ifs_event_synchronize, ifs_event *event)
 NONE(ifs_event_query, ifs_event *event, int32_t *done)
 NONE(ifs_event_elapsed, ifs_event *start, ifs_event *stop, float *milliseconds)
 
-bool ifs__is_locked(const void *address) { return false; }
+int32_t ifs_is_page_locked(const void *address) { return 0; }
 
 /* Nothing of these can exist here, so there is nothing to free or to ask. */
 void ifs__device_free(int32_t device, void *block) {}

@@ -66,14 +66,14 @@ class DevicePicture:
             raise ImageError(f"a picture has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it")
         if tensor.device != stream.device:
             raise ImageError(f"the picture lies on {tensor.device}, the model on {stream.device}; bring them together")
-        self._tensor = tensor
+        self._tensor, self._at = tensor, tensor.device_address(stream=stream)
         return self
 
     def view(self) -> Any:
         """What the kernels take."""
-        from .ops.image import device_image
+        from .ops.device import device_image
 
-        return device_image(self._tensor.device_ptr, self.size, self.format, self)
+        return device_image(self._at, self.size, self.format, lender=self._tensor)  # type: ignore[arg-type]
 
     @staticmethod
     def is_one(source: object) -> bool:

@@ -16,7 +16,6 @@ from .vision import VisionModel, square
 
 if TYPE_CHECKING:
     from ..infer import Infer
-    from ..ops.batch import PictureBatch
     from .on_device import Stage
 
 __all__ = ["PRESETS", "Classifier"]
@@ -173,12 +172,15 @@ class _Scores:
     def __init__(self, model: Classifier, infer: Infer) -> None:
         self._model, self._infer = model, infer
 
-    def queue(self, batch: PictureBatch) -> None:
+    def queue(self, geometries: Sequence[Geometry]) -> None:
         assert self._infer.stream is not None
         self._infer.outputs[self._model._output].fetch(self._infer.stream)
 
     def collect(self, geometries: Sequence[Geometry]) -> list[Classifications]:
         return self._model._rank(self._infer, geometries)
+
+    def close(self) -> None:
+        """It holds nothing of its own."""
 
 
 def _are_probabilities(row: np.ndarray[tuple[int], np.dtype[np.floating]]) -> bool:

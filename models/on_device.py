@@ -31,11 +31,14 @@ SLOTS = 3
 class Stage(Protocol):
     """What comes behind the model on a slot's stream."""
 
-    def queue(self, batch: PictureBatch) -> None:
+    def queue(self, geometries: Sequence[Geometry]) -> None:
         """Queues the postprocessing of a batch, and the copy of its results to the host."""
 
     def collect(self, geometries: Sequence[Geometry]) -> list[Any]:
         """Waits for that copy; one result a picture."""
+
+    def close(self) -> None:
+        """Frees what it holds."""
 
 
 class _Slot:
@@ -66,7 +69,7 @@ class _Slot:
         tensor = model._input_of(self.infer, len(images))
         self.bring(tensor, where if not self._lent else "stay")
         self.infer.enqueue()
-        self._stage.queue(self._batch)
+        self._stage.queue(geometries)
         self._geometries = geometries
 
     def bring(self, tensor: Tensor, where: str) -> None:
@@ -112,6 +115,7 @@ class _Slot:
             self._lent = []
 
     def close(self) -> None:
+        self._stage.close()
         self._frames.close()
 
 

@@ -431,19 +431,6 @@ def as_image(
     return ImageView(c, (array, uv), format)
 
 
-def device_image(at: int, size: tuple[int, int], format: str, keep: object) -> ImageView:
-    """A dense picture at an address on a device, as the kernels take it; `keep` is kept alive."""
-    c = ffi.new("ifs_image *")
-    c.data = ffi.cast("uint8_t *", at)
-    c.width, c.height = size
-    c.stride = size[0] * _CHANNELS[format]
-    c.format = _FORMATS[format]
-    if format == "nv12":
-        c.uv = c.data + size[0] * size[1]
-        c.uv_stride = size[0]
-    return ImageView(c, (keep,), format)  # type: ignore[arg-type]
-
-
 def preprocess(
     image: ImageView | NDArray[np.uint8],
     geometry: Geometry,

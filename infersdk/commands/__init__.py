@@ -1,0 +1,1 @@
+"""The subcommands of `infersdk`: one module each, with `register(subparsers)`."""

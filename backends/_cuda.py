@@ -5,6 +5,7 @@ Through `libcuda`, which each driver brings along; the core and the runtimes use
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from typing import Any
@@ -139,7 +140,7 @@ class Stream:
     """A stream of a device, which must be current in each call. It does not wait for the default stream."""
 
     def __init__(self, device: CudaDevice) -> None:
-        self._device = device
+        self._device, self.handle = device, 0
         handle = ctypes.c_void_p()
         with device:
             _call("cuStreamCreate", ctypes.byref(handle), _NON_BLOCKING)
@@ -159,6 +160,10 @@ class Stream:
         """Waits until the default stream is done: a copy from pageable memory may still run when its call returns."""
         if status := self._synchronize(None):
             raise CudaError(f"a copy to {self._device} failed: {_text(_driver(), status)}")
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the process may be ending
+            self.close()
 
     def close(self) -> None:
         if self.handle:

@@ -52,7 +52,7 @@ def external_files(path: str | os.PathLike[str]) -> list[Path]:
     from .info import load_onnx
 
     file = model_file(path)
-    names = set()
+    names: set[str] = set()
     for tensor in _tensors(load_onnx(file, external_data=False).graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             names.update(entry.value for entry in tensor.external_data if entry.key == "location")

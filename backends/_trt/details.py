@@ -55,3 +55,8 @@ class EngineDetails(msgspec.Struct, kw_only=True):
     model_sha256: str
     options: dict[str, Any]
     build_seconds: float
+
+    def plain(self) -> dict[str, Any]:
+        """As it will be read back from a manifest."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return found

@@ -48,7 +48,7 @@ def write_engine(path: Path, data: bytes, details: EngineDetails, backend: str) 
     now = datetime.datetime.now(datetime.timezone.utc)
     manifest = Manifest(
         kind="engine", backend=backend, label=Path(details.model).name, sha256=hashlib.sha256(data).hexdigest(),
-        nbytes=len(data), created=now, last_used=now, details=msgspec.to_builtins(details),
+        nbytes=len(data), created=now, last_used=now, details=details.plain(),
     )  # fmt: skip
     write_blob(path, data, manifest, manifest_path(path))
     return manifest

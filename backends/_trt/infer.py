@@ -106,7 +106,7 @@ class _TensorRt(Infer):
                 self.flavour, self.model, digest=digest, precision=self._requested_precision,
                 max_batch=self.max_batch, options=self.options, device=self._cuda, timings=cache,
             )  # fmt: skip
-            return data, msgspec.to_builtins(details)
+            return data, details.plain()
 
         if cache is None:
             data, raw = make()
@@ -233,7 +233,7 @@ class _TensorRt(Infer):
             raise InferenceError(f"output {name!r} has a shape that depends on the data: bind no host tensor to it")
         allocator = self._grown.get(name)
         if allocator is None:
-            allocator = self._grown[name] = _allocator(self.flavour)
+            allocator = self._grown[name] = _allocator(self.flavour.trt)
             self._context.set_output_allocator(name, allocator)
         allocator.tensor = tensor
 
@@ -318,9 +318,7 @@ class _Allocator:
     error: Exception | None
 
 
-def _allocator(flavour: Flavour) -> Any:
-    trt = flavour.trt
-
+def _allocator(trt: Any) -> Any:
     class Allocator(trt.IOutputAllocator, _Allocator):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.IOutputAllocator.__init__(self)

@@ -78,20 +78,23 @@ def run_cancellable(work: Callable[[], T], cancelled: threading.Event) -> T:
     """
     result: list[T] = []
     errors: list[BaseException] = []
+    done = threading.Event()  # an interrupted Thread.join() takes the thread for ended (Python before 3.13)
 
     def run() -> None:
         try:
             result.append(work())
         except BaseException as error:
             errors.append(error)
+        finally:
+            done.set()
 
     thread = threading.Thread(target=run, name="infersdk-build", daemon=True)
+    thread.start()
     try:
-        thread.start()
-        thread.join()
+        done.wait()
     except BaseException:
         cancelled.set()
-        thread.join()
+        done.wait()
         raise
     if errors:
         raise errors[0]

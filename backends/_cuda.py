@@ -99,6 +99,7 @@ class CudaDevice:
         # Kept for the life of the process, as the CUDA runtime in the core keeps it too.
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._handle)
         self._context = context.value
+        self._popped = ctypes.byref(ctypes.c_void_p())  # where the context that is taken off goes: nobody reads it
         self._push, self._pop = _driver().cuCtxPushCurrent_v2, _driver().cuCtxPopCurrent_v2
 
     @functools.cached_property
@@ -124,7 +125,7 @@ class CudaDevice:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._pop(ctypes.byref(ctypes.c_void_p()))
+        self._pop(self._popped)
 
     def __str__(self) -> str:
         return f"cuda:{self.index}"

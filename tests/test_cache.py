@@ -75,7 +75,7 @@ def test_limit_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("INFERSDK_CACHE_LIMIT", "3MB")
     assert Cache(tmp_path).limit == 3_000_000
     monkeypatch.setenv("INFERSDK_CACHE_LIMIT", "much")
-    with pytest.raises(ConfigError, match="INFERSDK_CACHE_LIMIT.*'much'"):
+    with pytest.raises(ConfigError, match=r"INFERSDK_CACHE_LIMIT.*'much'"):
         Cache(tmp_path)
 
 

@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-import infersdk
 from infersdk.backends import _cuda
 from infersdk.backends._trt import build as building
 from infersdk.backends._trt.engine import check_details, manifest_path, read_engine
@@ -28,6 +26,8 @@ from infersdk.backends._trt.infer import Options
 from infersdk.backends._trt.options import Range
 from infersdk.backends._trt.profiles import fits, make_profile
 from infersdk.backends.tensorrt import build
+
+import infersdk
 from infersdk.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -250,7 +250,7 @@ def test_arguments_that_do_not_fit(net: Path, tmp_path: Path) -> None:
         build(net, out, **common, optimization_level=9)
     with pytest.raises(ConfigError, match=r"workspace is a number of bytes.*'much'"):
         build(net, out, **common, workspace="much")
-    with pytest.raises(ConfigError, match="plugins: '/no/such/lib.so' cannot be loaded: no such file"):
+    with pytest.raises(ConfigError, match=r"plugins: '/no/such/lib\.so' cannot be loaded: no such file"):
         build(net, out, **common, plugins=["/no/such/lib.so"])
     with pytest.raises(ConfigError, match="'onnxruntime' builds no engine files"):
         build(net, out, backend="onnxruntime")
@@ -554,7 +554,7 @@ def test_a_driver_that_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A library that has the driver's functions, and fails in each."""
     compiler = shutil.which("cc") or pytest.skip("no C compiler")
     names = [name for name in _cuda._SIGNATURES if name not in ("cuInit", "cuGetErrorString")]
-    source = code + "int cuGetErrorString(int e, const char **s) { *s = \"a stand-in says no\"; return 0; }"
+    source = code + 'int cuGetErrorString(int e, const char **s) { *s = "a stand-in says no"; return 0; }'
     source += "".join(f"int {name}() {{ return 100; }}" for name in names)
     (tmp_path / "cuda.c").write_text(source)
     library = tmp_path / "libcuda-stand-in.so"
@@ -578,7 +578,10 @@ def _package(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("raise OSError('libnvinfer.so.10: cannot open')", r"fails to import: OSError: libnvinfer\.so\.10.*pip install"),
+        (
+            "raise OSError('libnvinfer.so.10: cannot open')",
+            r"fails to import: OSError: libnvinfer\.so\.10.*pip install",
+        ),
         ("import no_such_module_inside", "needs no_such_module_inside, which is not installed"),
         ("__version__ = '8.6.1'", r"ImportError: TensorRT 8\.6\.1 is too old; 10 or later"),
     ],

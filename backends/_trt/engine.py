@@ -228,22 +228,6 @@ class Engine:
             for index in range(self._engine.num_optimization_profiles)
         ]
 
-    def precision(self) -> str | None:
-        """What the engine itself tells of its arithmetic: of one that was built with detailed profiling only."""
-        import json
-
-        trt = self.flavour.trt
-        if self._engine.profiling_verbosity != trt.ProfilingVerbosity.DETAILED:
-            return None
-        told = self._engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-        with contextlib.suppress(ValueError, AttributeError, TypeError):
-            text = json.dumps(json.loads(told).get("Layers", [])).lower()
-            for word, precision in (("int8", "int8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("half", "fp16"),
-                                    ("fp16", "fp16"), ("float", "fp32")):  # fmt: skip
-                if word in text:
-                    return precision
-        return None
-
     def keep_compiled(self) -> None:
         """Stores what the runtime has compiled so far, if that is more than is stored already."""
         if self._compiled is None or self._cache is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from types import MappingProxyType
@@ -63,7 +64,8 @@ class _TensorRt(Infer):
             self.output_specs = tuple(tensor.spec for tensor in outputs)
             self.metadata = MappingProxyType(dict(details.metadata) if details else {})
             self._profiles = self._engine.profiles([spec.name for spec in self.input_specs])
-            self._precision = (details.precision if details else self._engine.precision()) or "unknown"
+            # Fused layers hide their types from the engine inspector, so without a manifest nothing true can be said.
+            self._precision = details.precision if details else "unknown"
             self._check_precision()
             self._check_batch()
             self._start()
@@ -300,11 +302,12 @@ class _TensorRt(Infer):
             self._start()
 
     def _release(self) -> None:
-        self._engine.keep_compiled()
-        with self._cuda:
-            self._stream.synchronize()
-            self._grown.clear()
-            del self._context, self._engine
+        with contextlib.suppress(CudaError):  # a failed device must not keep the rest from being freed
+            self._engine.keep_compiled()
+            with self._cuda:
+                self._stream.synchronize()
+        self._grown.clear()
+        del self._context, self._engine
         self._stream.close()
         for stage in self._stages.values():
             stage.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import platform
 import threading
 import time
@@ -73,9 +74,7 @@ def engine_key(
         "gpu": device.name if device and not flavour.capability_targeting else None,
     }
     if precision == "fp16":
-        import onnxruntime
-
-        parts["converter"] = onnxruntime.__version__
+        parts["converter"] = _converter_version()
     return key_of(parts), digest
 
 
@@ -343,6 +342,14 @@ def load_plugins(flavour: Flavour, paths: Sequence[str]) -> None:
 
 
 _LOADED: dict[tuple[str, str], Any] = {}
+
+
+def _converter_version() -> str | None:
+    """The version of ONNX Runtime, without importing it: a load out of the cache has no need of it."""
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return f"{name} {importlib.metadata.version(name)}"
+    return None
 
 
 def _plugin_digest(path: str) -> str:

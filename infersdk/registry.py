@@ -34,6 +34,8 @@ class _Backend(NamedTuple):
 _BUILT_IN = {
     "onnxruntime": _Backend("infersdk.backends.onnxruntime:OnnxRuntimeInfer", 'pip install "infersdk[onnxruntime]"'),
     "openvino": _Backend("infersdk.backends.openvino:OpenVinoInfer", 'pip install "infersdk[openvino]"'),
+    "tensorrt": _Backend("infersdk.backends.tensorrt:TensorRtInfer", 'pip install "infersdk[tensorrt]"'),
+    "tensorrt-rtx": _Backend("infersdk.backends.tensorrt:TensorRtRtxInfer", 'pip install "infersdk[tensorrt-rtx]"'),
 }
 
 

@@ -1,22 +1,20 @@
-"""The little of the CUDA driver that running an engine takes: a device's name and capability, its context, a stream.
+"""The little of the CUDA driver that running an engine takes: a device's name and capability, and its context.
 
 Through `libcuda`, which each driver brings along; the core and the runtimes use the same primary context.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from typing import Any
 
 from ..errors import CudaError, DeviceUnavailableError
 
-__all__ = ["CudaDevice", "Stream", "device_count"]
+__all__ = ["CudaDevice", "cuda_device", "device_count"]
 
 LIBRARY = "libcuda.so.1"
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _p, _i, _u, _s = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_u,),
@@ -29,9 +27,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDevicePrimaryCtxRetain": (_p, _i),
     "cuCtxPushCurrent_v2": (_p,),
     "cuCtxPopCurrent_v2": (_p,),
-    "cuStreamCreate": (_p, _u),
-    "cuStreamSynchronize": (_p,),
-    "cuStreamDestroy_v2": (_p,),
 }
 
 
@@ -135,39 +130,3 @@ class CudaDevice:
 def cuda_device(index: int) -> CudaDevice:
     """The device of a number, made once."""
     return CudaDevice(index)
-
-
-class Stream:
-    """A stream of a device, which must be current in each call. It does not wait for the default stream."""
-
-    def __init__(self, device: CudaDevice) -> None:
-        self._device, self.handle = device, 0
-        handle = ctypes.c_void_p()
-        with device:
-            _call("cuStreamCreate", ctypes.byref(handle), _NON_BLOCKING)
-        self.handle = handle.value or 0
-        self._synchronize = _driver().cuStreamSynchronize
-
-    def synchronize(self) -> None:
-        """Waits until all that was put on it is done.
-
-        Raises:
-            CudaError: some of it failed.
-        """
-        if status := self._synchronize(self.handle):
-            raise CudaError(f"work on {self._device} failed: {_text(_driver(), status)}")
-
-    def wait_for_default(self) -> None:
-        """Waits until the default stream is done: a copy from pageable memory may still run when its call returns."""
-        if status := self._synchronize(None):
-            raise CudaError(f"a copy to {self._device} failed: {_text(_driver(), status)}")
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the process may be ending
-            self.close()
-
-    def close(self) -> None:
-        if self.handle:
-            handle, self.handle = self.handle, 0
-            with self._device:
-                _driver().cuStreamDestroy_v2(handle)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infersdk.backends import _cuda
 
 import infersdk
+from infersdk.backends import _cuda
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("tensorrt_rtx_bindings")

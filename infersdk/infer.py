@@ -307,8 +307,8 @@ class Infer(ABC):
         if self.max_batch and fixed and len(fixed) == len(batches) and self.max_batch > fixed[0]:
             self._release()
             raise ConfigError(
-                f"max_batch={self.max_batch}, but {self.model.name} was made for a batch of {fixed[0]}; export it with a "
-                "free batch dimension, or leave max_batch out"
+                f"max_batch={self.max_batch}, but {self.model.name} was made for a batch of {fixed[0]}; export it with "
+                "a free batch dimension, or leave max_batch out"
             )
 
     def _create_tensors(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
+from collections import OrderedDict
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -22,8 +23,9 @@ from ...errors import (
     ShapeError,
 )
 from ...infer import BackendInfo, Infer
+from ...stream import Graph, Stream
 from ...tensor import Tensor
-from .._cuda import Stream, cuda_device, device_count
+from .._cuda import cuda_device, device_count
 from .build import build_engine, engine_key, last, load_plugins
 from .details import EngineDetails
 from .engine import SUFFIXES, Engine, check_details, check_header, read_engine
@@ -32,6 +34,9 @@ from .options import Options
 from .profiles import fits
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
+
+#: CUDA graphs that an Infer keeps: one for each batch size and set of addresses.
+GRAPHS = 16
 
 #: Options that have no effect on an engine that is built already.
 _BUILDING = ("profiles", "workspace", "tf32", "optimization_level")
@@ -52,8 +57,8 @@ class _TensorRt(Infer):
 
     def _load(self) -> None:
         self._cuda = self._cuda_device()
-        if not self.flavour.runtime_cache and (self.options.cuda_graph or self.options.kernel_specialization):
-            raise ConfigError("cuda_graph and kernel_specialization are options of backend 'tensorrt-rtx' alone")
+        if not self.flavour.runtime_cache and self.options.kernel_specialization:
+            raise ConfigError("kernel_specialization is an option of backend 'tensorrt-rtx' alone")
         load_plugins(self.flavour, self.options.plugins)
         cache = self._open_cache()
         with self._cuda:
@@ -166,11 +171,13 @@ class _TensorRt(Infer):
     def _start(self) -> None:
         """A context and a stream of this Infer's own."""
         self._context = self._engine.context(self.options)
-        self._stream = Stream(self._cuda)
+        self.stream: Stream = Stream(self._device)
         self._shapes: dict[str, tuple[int, ...]] = {}  # as the context has them
         self._places: dict[str, int] = {}
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
         self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
+        self._graphs: OrderedDict[tuple[Any, ...], Graph | None] = OrderedDict()
+        self._captures = self.options.cuda_graph and not self.flavour.runtime_cache
         self._first = True
 
     # ---- running ----
@@ -196,8 +203,6 @@ class _TensorRt(Infer):
                 else:
                     tensor.resize(shape)
                     self._results.append((name, tensor, self._stage(name, tensor), shape))
-        # A copy out of pageable memory may go on after its call, on a stream that ours does not wait for.
-        self._lent = any(tensor._lender is not None for tensor in self._inputs.values())
         self._copied = any(tensor is not stage for _, tensor, stage, _ in self._results)
 
     def _choose_profile(self, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -207,9 +212,9 @@ class _TensorRt(Infer):
         for index, profile in enumerate(self._profiles):
             if fits(profile, shapes):
                 self._shapes.clear()
-                if not self._context.set_optimization_profile_async(index, self._stream.handle):
+                if not self._context.set_optimization_profile_async(index, self.stream.handle):
                     raise InferenceError(f"{self.model.name}: profile {index} cannot be made active")
-                self._stream.synchronize()
+                self.stream.synchronize()
                 return
         told = "; ".join(
             f"{name} is {shape}, and may be {self._profiles[0][name][0]} to {self._profiles[0][name][2]}"
@@ -240,31 +245,21 @@ class _TensorRt(Infer):
         allocator.tensor = tensor
 
     def _run(self) -> None:
-        context, places = self._context, self._places
         for name, tensor, place in self._sources:
             if place is not tensor:
                 place.copy_from(tensor)
-            at = place.device_address()
-            if places.get(name) != at:
-                context.set_tensor_address(name, at)
-                places[name] = at
+            self._set_address(name, place.device_address(stream=self.stream))
         for name, tensor, place, shape in self._results:
             if tensor.shape != shape:  # its user resized it
                 tensor.resize(shape)
-            at = place.device_address(read=False, write=True)
-            if places.get(name) != at:
-                context.set_tensor_address(name, at)
-                places[name] = at
+            self._set_address(name, place.device_address(read=False, write=True, stream=self.stream))
         with self._cuda:
-            if self._lent:
-                self._stream.wait_for_default()
-            if not context.execute_async_v3(self._stream.handle):
-                raise self._failure()
-            try:
-                self._stream.synchronize()
-            except CudaError as error:
-                raise InferenceError(f"{self.flavour.title} failed to run {self.model.name}: {error}") from None
+            if self._captures:
+                self._launch()
+            else:
+                self._execute()
         if self._grown:
+            self._wait()
             self._adopt_grown()
         if self._copied:
             for _, tensor, place, _ in self._results:
@@ -272,7 +267,38 @@ class _TensorRt(Infer):
                     tensor.copy_from(place)
         if self._first:
             self._first = False
+            self._wait()
             self._engine.keep_compiled()
+
+    def _set_address(self, name: str, at: int) -> None:
+        if self._places.get(name) != at:
+            self._context.set_tensor_address(name, at)
+            self._places[name] = at
+
+    def _launch(self) -> None:
+        """As a CUDA graph: the first run with these shapes and addresses goes as it is, the second is captured."""
+        key = (*self._shapes.values(), *self._places.values())
+        graph = self._graphs.get(key)
+        if graph is None:
+            if key not in self._graphs or self._grown:  # memory that is allocated in the run cannot be captured
+                self._graphs[key] = None
+                self._execute()
+                while len(self._graphs) > GRAPHS:
+                    self._graphs.popitem(last=False)
+                return
+            graph = self._graphs[key] = Graph(self.stream, self._execute)
+        self._graphs.move_to_end(key)
+        graph.launch(self.stream)
+
+    def _execute(self) -> None:
+        if not self._context.execute_async_v3(self.stream.handle):
+            raise self._failure()
+
+    def _wait(self) -> None:
+        try:
+            self.stream.synchronize()
+        except CudaError as error:
+            raise InferenceError(f"{self.flavour.title} failed to run {self.model.name}: {error}") from None
 
     def _failure(self) -> Exception:
         for allocator in self._grown.values():
@@ -305,10 +331,11 @@ class _TensorRt(Infer):
         with contextlib.suppress(CudaError):  # a failed device must not keep the rest from being freed
             self._engine.keep_compiled()
             with self._cuda:
-                self._stream.synchronize()
+                self.stream.synchronize()
         self._grown.clear()
         del self._context, self._engine
-        self._stream.close()
+        self._graphs.clear()
+        self.stream.close()
         for stage in self._stages.values():
             stage.close()
 

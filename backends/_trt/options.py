@@ -36,7 +36,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             goes from 0 to 1. What it raises ends the build.
         kernel_specialization: TensorRT-RTX only: kernels for the shapes that come are compiled beside the first runs
             (`"lazy"`), before them (`"eager"`), or not at all (`"none"`). None is the runtime's own.
-        cuda_graph: TensorRT-RTX only: runs are captured and replayed as CUDA graphs, which takes load off the host.
+        cuda_graph: runs are captured and replayed as CUDA graphs, one for each batch size and set of addresses, which
+            takes load off the host. TensorRT-RTX does so by itself.
     """
 
     profiles: dict[str, Range] = {}

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+
+import infersdk
 from infersdk.backends import _cuda
 from infersdk.backends._trt import build as building
 from infersdk.backends._trt.engine import check_details, manifest_path, read_engine
@@ -27,8 +29,6 @@ from infersdk.backends._trt.infer import Options
 from infersdk.backends._trt.options import Range
 from infersdk.backends._trt.profiles import fits, make_profile
 from infersdk.backends.tensorrt import build
-
-import infersdk
 from infersdk.errors import (
     BackendUnavailableError,
     ConfigError,

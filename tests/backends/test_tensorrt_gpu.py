@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+
+import infersdk
 from infersdk.backends import _cuda
 from infersdk.backends._trt.engine import manifest_path
 from infersdk.backends.tensorrt import build
-
-import infersdk
 from infersdk.cache import Cache
 from infersdk.errors import ConfigError, EngineError, PrecisionUnavailableError, ShapeError
 

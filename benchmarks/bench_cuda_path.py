@@ -66,7 +66,7 @@ def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
 
 
 def staging(frames: list[np.ndarray[Any, Any]], repeat: int = 5) -> float:
-    """Seconds for ordinary frames to reach the device by way of the staging area, on all threads: the host's own limit."""
+    """Seconds for ordinary frames to reach the device through the staging area: the host's own limit."""
     stream, batch = Stream(), PictureBatch(len(frames))
     geometry = Geometry.letterbox((WIDTH, HEIGHT), (640, 640))
     batch.fill([as_image(f) for f in frames], [geometry] * len(frames))
@@ -103,7 +103,8 @@ def test_path(assets: Path) -> None:
     bus, staged = copy_in(locked), staging(ordinary)
     print(f"engine alone: batch 1 {one * 1e3:.3f} ms, batch 32 {many * 1e3:.3f} ms, {32 / many:.0f} img/s")
     print(
-        f"copy in of 32 page-locked 1080p frames {bus * 1e3:.3f} ms, {32 / bus:.0f} frames/s; one {bus / 32 * 1e3:.3f} ms"
+        f"copy in of 32 page-locked 1080p frames {bus * 1e3:.3f} ms, {32 / bus:.0f} frames/s; "
+        f"one {bus / 32 * 1e3:.3f} ms"
     )
     print(f"staging and copy in of 32 ordinary frames {staged * 1e3:.3f} ms, {32 / staged:.0f} frames/s")
     for where in ("device", "host", "auto"):
@@ -128,6 +129,7 @@ def test_path(assets: Path) -> None:
                 median = float(np.median(times))
                 above = median - one - bus / 32
                 print(
-                    f"batch 1, preprocess={where}, {kind}: {median * 1e3:.3f} ms (p99 {np.quantile(times, 0.99) * 1e3:.3f}), "
+                    f"batch 1, preprocess={where}, {kind}: {median * 1e3:.3f} ms "
+                    f"(p99 {np.quantile(times, 0.99) * 1e3:.3f}), "
                     f"{above * 1e3:.3f} ms above engine and copy"
                 )

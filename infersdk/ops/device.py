@@ -160,14 +160,11 @@ class DeviceDetector:
         return self._c
 
     @property
-<<<<<<< HEAD
-=======
     def shape(self) -> tuple[int, int]:
         """The shape of the output of one picture."""
         return self._shape
 
     @property
->>>>>>> kern
     def nbytes(self) -> int:
         """Bytes of the workspace on the device."""
         return int(lib.ifs_cuda_detector_nbytes(self._open))

@@ -155,17 +155,22 @@ class Engine:
         self._cache, self._what, self._device = cache, what, device
         with flavour.complaints() as complaints:
             self._runtime = trt.Runtime(flavour.logger)
+            doubts = ""
             if flavour.checks_engines:
                 validity, why = self._runtime.get_engine_validity(data)
                 if validity == trt.EngineValidity.INVALID:
-                    raise EngineError(
+                    doubts = (
                         f"{what!r} does not run on {device} ({device.name}, compute capability {device.capability}) "
                         f"with {flavour.title} {flavour.version}: {_reasons(trt, why)}"
                     )
+                    # It knows the capabilities of RTX GPUs alone, and others run too: there deserialising decides.
+                    if int(why) != int(trt.EngineInvalidityDiagnostics.UNSUPPORTED_CC):
+                        raise EngineError(doubts)
             self._engine = self._runtime.deserialize_cuda_engine(data)
         if self._engine is None:
             raise EngineError(
-                f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it anew from its "
+                doubts
+                or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it anew from its "
                 "ONNX file"
             )
         self._compiled: Any = None

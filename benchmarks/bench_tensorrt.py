@@ -42,7 +42,7 @@ def infer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def test_runtime_alone(benchmark: Any, infer: Any) -> None:
-    context, stream = infer._context, infer._stream
+    context, stream = infer._context, infer.stream
 
     def run() -> None:
         context.execute_async_v3(stream.handle)

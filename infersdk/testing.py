@@ -236,7 +236,7 @@ class InferContract:
 
     def test_several_inputs_and_outputs(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
         rng = np.random.default_rng(5)
-        with self.load(model("two"), precision=None) as infer:
+        with self.load(model("two"), precision=None, max_batch=self.max_batch) as infer:
             for count in self._batches:
                 given = {
                     "scale": rng.standard_normal((count, 3, 1, 1), dtype=np.float32),

@@ -75,6 +75,7 @@ def engine_key(
     }
     if precision == "fp16":
         parts["converter"] = _converter_version()
+        parts["half_io"] = options.half_io
     return key_of(parts), digest
 
 
@@ -106,7 +107,7 @@ def build_engine(
     trt, started = flavour.trt, time.monotonic()
     info = onnx_info(model)
     targets = _targets(flavour, capabilities)
-    source, real = _source(model, info.precision, precision, flavour)
+    source, real = _source(model, info.precision, precision, flavour, options.half_io)
     load_plugins(flavour, options.plugins)
     cancelled = threading.Event()
     monitor = make_monitor(trt, options.progress, cancelled)
@@ -172,7 +173,7 @@ def build_engine(
 # ---- the model ----
 
 
-def _source(model: Path, written: str, wanted: str | None, flavour: Flavour) -> tuple[bytes | None, str]:
+def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, half_io: bool) -> tuple[bytes | None, str]:
     """What to parse (None is the file itself), and its precision. The network is built in the types of the graph."""
     if wanted is None or wanted == written:
         return None, written
@@ -185,7 +186,7 @@ def _source(model: Path, written: str, wanted: str | None, flavour: Flavour) -> 
     from ...graph.fp16 import to_fp16
 
     try:
-        return to_fp16(model).SerializeToString(), "fp16"
+        return to_fp16(model, keep_io=not half_io).SerializeToString(), "fp16"
     except ValueError as error:  # protobuf's limit
         raise UnsupportedModelError(
             f"{model.name} is too large to be converted on loading ({error}); convert it to an fp16 file first"
@@ -230,8 +231,10 @@ def spec_of(flavour: Flavour, name: str, dtype: Any, shape: Sequence[int], known
         raise UnsupportedModelError(
             f"{name!r} is of type {dtype}, which no NumPy array has; have the model cast it to float32"
         ) from None
-    names = known.shape if known is not None and len(known.shape) == len(shape) else [None] * len(shape)
-    dims = [d if d >= 0 else n if isinstance(n, str) else None for d, n in zip(shape, names, strict=True)]
+    dims: list[int | str | None] = [d if d >= 0 else None for d in shape]
+    if known is not None and len(known.shape) == len(shape):
+        # A profile of one size alone makes a dimension look fixed that is free in the model.
+        dims = [d if isinstance(n, int) else n for d, n in zip(dims, known.shape, strict=True)]
     return TensorSpec(name, kind, tuple(dims))
 
 
@@ -278,7 +281,7 @@ def _tf32(options: Options, precision: str | None) -> bool:
 def _told(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
     """The options for the manifest, those that were set."""
     told: dict[str, Any] = {"precision": precision, "max_batch": max_batch}
-    for name in ("workspace", "tf32", "optimization_level", "plugins", "cache_tag"):
+    for name in ("workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag"):
         told[name] = getattr(options, name)
     return {name: value for name, value in told.items() if value not in (None, [], "")}
 

@@ -39,7 +39,7 @@ __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
 GRAPHS = 16
 
 #: Options that have no effect on an engine that is built already.
-_BUILDING = ("profiles", "workspace", "tf32", "optimization_level")
+_BUILDING = ("profiles", "workspace", "tf32", "half_io", "optimization_level")
 
 
 class _TensorRt(Infer):

@@ -28,6 +28,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         workspace: the most scratch memory that a kernel may ask for, as `"2GB"`; None is no limit.
         tf32: whether FP32 layers may round their factors to TF32 on tensor cores. None is yes, as the runtime has it,
             unless precision="fp32" was asked for.
+        half_io: with precision="fp16", inputs and outputs are float16 too, instead of what they are in the model: half
+            the bytes, and no conversion at either end. The wrappers take either.
         optimization_level: 0 (quick to build) to 5 (quick to run); None is the runtime's own.
         plugins: libraries of plugins to load before the model is parsed, or the engine read.
         cache: where built engines are kept: the user's cache (True), a folder, or nowhere (False).
@@ -43,6 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     profiles: dict[str, Range] = {}
     workspace: str | int | None = None
     tf32: bool | None = None
+    half_io: bool = False
     optimization_level: Annotated[int, msgspec.Meta(ge=0, le=5)] | None = None
     plugins: list[str] = []
     cache: bool | str = True

@@ -147,7 +147,7 @@ def test_hints_streams_and_threads_reach_the_runtime(net: Path) -> None:
         assert compiled(infer, "INFERENCE_NUM_THREADS") == 2
     with load(net, threads=1, config={"PERF_COUNT": True}) as infer:
         assert compiled(infer, "INFERENCE_NUM_THREADS") == 1
-        assert compiled(infer, "PERF_COUNT") is True
+        assert compiled(infer, "PERF_COUNT") in (True, "YES")
 
 
 @pytest.mark.parametrize(

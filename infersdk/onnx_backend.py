@@ -18,7 +18,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from .device import Device
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
+    import onnx
 
     from .infer import Infer
 

@@ -87,7 +87,7 @@ class BuildNative(build_ext):
             target.parent.mkdir(parents=True, exist_ok=True)
             command = [nvcc, "-c", str(source), "-o", str(target), "-O3", "-std=c++17", "--fmad=false", "--threads=0"]
             command += [
-                "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-fno-exceptions,-fno-rtti",
+                "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics",
                 "-Inative/include",
                 "-Inative/src",
             ]

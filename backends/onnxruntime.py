@@ -19,6 +19,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from ..errors import (
+    ConfigError,
     DeviceUnavailableError,
     InferenceError,
     ModelFormatError,
@@ -26,6 +27,7 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..infer import BackendInfo, Infer, TensorSpec
+from ..stream import Stream
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -57,6 +59,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         allow_spinning: idle threads spin for a while: lower latency, at the cost of a busy processor.
         provider_options: handed to the execution provider as they are.
         session_config: the session's configuration entries, as they are.
+        cuda_graph: on an NVIDIA GPU, runs are captured and replayed as CUDA graphs, one for each set of shapes; outputs
+            must have shapes that follow from the inputs'.
     """
 
     threads: Count = 0
@@ -66,6 +70,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     allow_spinning: bool = True
     provider_options: dict[str, str | int | bool] = {}
     session_config: dict[str, str] = {}
+    cuda_graph: bool = False
 
 
 class OnnxRuntimeInfer(Infer):
@@ -83,7 +88,15 @@ class OnnxRuntimeInfer(Infer):
 
     def _load(self) -> None:
         provider = self._provider()
-        settings = {"device_id": str(self._device.index)} if self._device.kind == "cuda" else {}
+        settings: dict[str, str] = {}
+        if self._device.kind == "cuda":
+            # One stream for the session, and so for its clones: their runs go one after another.
+            self.stream = Stream(self._device)
+            settings = {"device_id": str(self._device.index), "user_compute_stream": str(self.stream.handle)}
+            if self.options.cuda_graph:
+                settings["enable_cuda_graph"] = "1"
+        elif self.options.cuda_graph:
+            raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
         settings |= {key: str(value) for key, value in self.options.provider_options.items()}
         try:
             self._session = ort.InferenceSession(
@@ -174,8 +187,9 @@ class OnnxRuntimeInfer(Infer):
 
     def _address(self, tensor: Tensor, *, write: bool) -> int:
         """Where the runtime reads or writes; moves the head."""
-        side = tensor.device_address if self._device.kind == "cuda" else tensor.host_ptr
-        return side(read=not write, write=write)
+        if self.stream is not None:
+            return tensor.device_address(read=not write, write=write, stream=self.stream)
+        return tensor.host_ptr(read=not write, write=write)
 
     def _run(self) -> None:
         for tensor in self._read:

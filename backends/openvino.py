@@ -335,8 +335,10 @@ class OpenVinoInfer(Infer):
     def _bind(self) -> None:
         self._unproven: list[tuple[Any, tuple[int, ...]]] = []
         self._given: dict[str, Any] = {}  # the runtime's side of the outputs that it allocates
-        for index, tensor in enumerate(self._inputs.values()):
-            self._request.set_input_tensor(index, ov.Tensor(np.asarray(_Place(tensor)), shared_memory=True))
+        # The request keeps addresses alone: here is what keeps the memory.
+        self._kept = [np.asarray(_Place(tensor)) for tensor in self._inputs.values()]
+        for index, array in enumerate(self._kept):
+            self._request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         written = []
         for index, (name, shape) in enumerate(self._known_output_shapes().items()):
             spec = self.output_specs[index]
@@ -349,7 +351,8 @@ class OpenVinoInfer(Infer):
                 self._request.set_output_tensor(index, self._given[name])
             else:
                 tensor = self._outputs[name].resize(shape)
-                place = ov.Tensor(tensor.numpy(writable=True), shared_memory=True)
+                self._kept.append(tensor.numpy(writable=True))
+                place = ov.Tensor(self._kept[-1], shared_memory=True)
                 self._request.set_output_tensor(index, place)
                 written.append(tensor)
                 if spec.is_dynamic:
@@ -413,7 +416,7 @@ class OpenVinoInfer(Infer):
         self._loose = set(source._loose)
 
     def _release(self) -> None:
-        self._unproven, self._given = [], {}
+        self._unproven, self._given, self._kept = [], {}, []
         del self._request, self._compiled
 
 

@@ -47,7 +47,8 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
         return msgspec.convert(dict(data), kind)
     except msgspec.ValidationError as error:
         fields = ", ".join(f.name for f in msgspec.structs.fields(kind)) if issubclass(kind, msgspec.Struct) else ""
-        hint = f". Known are: {fields or 'none'}" if "unknown field" in str(error) else ""
+        outermost = "unknown field" in str(error) and " - at " not in str(error)
+        hint = f". Known are: {fields or 'none'}" if outermost else ""
         raise ConfigError(f"{what}: {error}{hint}") from None
 
 
@@ -67,8 +68,9 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"{str(file)!r}: a configuration ends in {', '.join(_READERS)}, not in {file.suffix!r}")
     try:
         text = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        reason = getattr(error, "strerror", error)
+        raise ConfigError(f"cannot read the configuration {str(file)!r}: {reason}") from None
     try:
         data = getattr(msgspec, kind).decode(text)
     except ImportError:
@@ -83,7 +85,8 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
 
 def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
     for key, value in data.items():
-        if isinstance(value, dict):
-            _anchor_paths(value, folder)
-        elif key in ("path", "names") and isinstance(value, str):
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, dict):
+                _anchor_paths(inner, folder)
+        if key in ("path", "names") and isinstance(value, str):
             data[key] = str(folder / value)

@@ -26,7 +26,8 @@ class Device:
         """
         if isinstance(name, Device):
             return name
-        match = re.fullmatch(r"([A-Za-z][A-Za-z_]*)(?::(\d+))?", name if name is not None else "cpu")
+        text = "cpu" if name is None else name if isinstance(name, str) else ""
+        match = re.fullmatch(r"([A-Za-z][A-Za-z_]*)(?::(\d{1,6}))?", text)
         if match is None:
             raise DeviceUnavailableError(f'device {name!r} is not understood; write "cpu", "cuda" or "cuda:1", say')
         return cls(match[1].lower(), int(match[2] or 0))

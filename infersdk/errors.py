@@ -12,6 +12,7 @@
     ├── ModelError
     │   ├── ModelNotFoundError (FileNotFoundError)
     │   ├── ModelFormatError                corrupt, or not a model at all
+    │   ├── EngineError                     a built engine that is damaged, or made for another GPU or version
     │   └── UnsupportedModelError           well-formed, but more than the backend or the wrapper can do
     ├── InputError (ValueError)             what was given to a model or an operation
     │   ├── InputNameError (KeyError)
@@ -71,6 +72,10 @@ class ModelNotFoundError(ModelError, FileNotFoundError):
 
 class ModelFormatError(ModelError):
     """The file is corrupt, or not a model of a kind that the backend reads."""
+
+
+class EngineError(ModelError):
+    """A built engine that is damaged, or was made for another GPU or another version of the runtime."""
 
 
 class UnsupportedModelError(ModelError):

@@ -19,6 +19,7 @@ import numpy as np
 from .device import Device
 from .errors import (
     ClosedError,
+    ConfigError,
     DTypeError,
     InputError,
     InputNameError,
@@ -31,6 +32,8 @@ from .tensor import Tensor, dtype_code
 if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
+
+    from .stream import Stream
 
 __all__ = ["BackendInfo", "Infer", "TensorSpec"]
 
@@ -105,6 +108,8 @@ class Infer(ABC):
         metadata: what the model file says of itself, text by key.
     """
 
+    #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
+    stream: Stream | None = None
     #: The name of the backend; a subclass sets it.
     backend: ClassVar[str] = ""
     #: The device when none is asked for; a subclass may set another.
@@ -134,6 +139,7 @@ class Infer(ABC):
         self.output_specs: tuple[TensorSpec, ...] = ()
         self.metadata: Mapping[str, str] = MappingProxyType({})
         self._load()
+        self._check_max_batch()
         self._create_tensors()
         self._closed = False
 
@@ -155,6 +161,11 @@ class Infer(ABC):
     @abstractmethod
     def _run(self) -> None:
         """Runs the model over the bound tensors, bringing inputs up to date and moving the heads of the outputs."""
+
+    def _wait(self) -> None:
+        """Waits for what `_run()` queued, and raises InferenceError if it failed."""
+        if self.stream is not None:
+            self.stream.synchronize()
 
     @abstractmethod
     def _share(self, source: Self) -> None:
@@ -213,6 +224,15 @@ class Infer(ABC):
         Raises:
             ShapeError: an input was given a shape that the model does not take.
             InferenceError: the runtime failed; the Infer stays usable.
+        """
+        self.enqueue()
+        self._wait()
+        return self._outputs_view
+
+    def enqueue(self) -> Mapping[str, Tensor]:
+        """As `forward()`, but where the backend has a `stream` the work is queued there, not waited for.
+
+        The tensors know: whoever reads an output waits for it then. A failure on the device shows there, too.
         """
         if self._closed:
             self._check_open()
@@ -281,6 +301,16 @@ class Infer(ABC):
         if self._closed:
             raise ClosedError(f"the {self.backend} model {self.model.name} was closed; load it again")
 
+    def _check_max_batch(self) -> None:
+        batches = [spec.shape[0] for spec in self.input_specs if spec.shape]
+        fixed = [d for d in batches if isinstance(d, int)]
+        if self.max_batch and fixed and len(fixed) == len(batches) and self.max_batch > fixed[0]:
+            self._release()
+            raise ConfigError(
+                f"max_batch={self.max_batch}, but {self.model.name} was made for a batch of {fixed[0]}; export it with "
+                "a free batch dimension, or leave max_batch out"
+            )
+
     def _create_tensors(self) -> None:
         """One tensor for each input and output; a batch of `max_batch` will find its room reserved."""
         self._bound = None
@@ -297,7 +327,8 @@ class Infer(ABC):
         if self.max_batch and spec.shape and not isinstance(spec.shape[0], int):
             # Grown once and shrunk again, it keeps its capacity: addresses stay for every batch up to the largest.
             tensor.resize((self.max_batch, *shape[1:]))
-            tensor.host_ptr(write=True, read=False)
+            reserve = tensor.device_address if self._device.ordinal >= 0 else tensor.host_ptr
+            reserve(write=True, read=False)
             tensor.resize(shape)
         return tensor
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-__all__ = ["Picture", "PictureSource", "read_picture"]
+__all__ = ["DevicePicture", "Picture", "PictureSource", "read_picture"]
 
 PictureSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | npt.NDArray[Any]"
 
@@ -40,6 +40,46 @@ class Picture(NamedTuple):
         """(width, height) in pixels."""
         height, width = self.pixels.shape[:2]
         return width, height * 2 // 3 if self.format == "nv12" else height
+
+
+class DevicePicture:
+    """A picture on a CUDA device: a torch, CuPy or other array of uint8, (H, W), (H, W, 3 or 4) or NV12.
+
+    Attributes:
+        size: (width, height) in pixels.
+        format: as of `Picture`.
+    """
+
+    def __init__(self, source: Any, channel_order: str = "bgr") -> None:
+        self._source = source
+        self._tensor: Any = None
+        shape = tuple(int(side) for side in source.shape)
+        self.format = _format_of(shape, channel_order)
+        self.size = (shape[1], shape[0] * 2 // 3 if self.format == "nv12" else shape[0])
+
+    def on(self, stream: Any) -> DevicePicture:
+        """Borrowed for work on `stream`, which waits for whatever still writes it; returns the picture itself."""
+        from .tensor import Tensor
+
+        tensor = Tensor.from_dlpack(self._source, stream=stream)
+        if tensor.dtype != np.uint8:
+            raise ImageError(f"a picture has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it")
+        if tensor.device != stream.device:
+            raise ImageError(f"the picture lies on {tensor.device}, the model on {stream.device}; bring them together")
+        self._tensor, self._at = tensor, tensor.device_address(stream=stream)
+        return self
+
+    def view(self) -> Any:
+        """What the kernels take."""
+        from .ops.device import device_image
+
+        return device_image(self._at, self.size, self.format, lender=self._tensor)  # type: ignore[arg-type]
+
+    @staticmethod
+    def is_one(source: object) -> bool:
+        """Whether `source` lies on a CUDA device and says so through DLPack."""
+        ask = getattr(source, "__dlpack_device__", None)
+        return ask is not None and not isinstance(source, np.ndarray) and int(ask()[0]) == 2  # kDLCUDA
 
 
 def read_picture(source: PictureSource | Picture, *, channel_order: str = "bgr") -> Picture:
@@ -67,6 +107,12 @@ def read_picture(source: PictureSource | Picture, *, channel_order: str = "bgr")
 
     if isinstance(source, Image.Image):
         return _from_pil(source, "the PIL image given")
+    if DevicePicture.is_one(source):
+        raise ImageError(
+            f"the {type(source).__name__} lies on a GPU; load the model with device='cuda:0', or copy it home"
+        )
+    if hasattr(source, "__dlpack__"):  # a torch tensor on the host, say
+        return _from_array(np.from_dlpack(source), channel_order)
     raise ImageError(f"a picture is a path, bytes, a PIL image or a NumPy array, not {type(source).__name__}")
 
 
@@ -75,16 +121,21 @@ def _from_array(array: npt.NDArray[Any], channel_order: str) -> Picture:
         raise ImageError(
             f"a picture has elements of uint8, not {array.dtype}; scale it to 0..255 and use .astype('uint8')"
         )
-    channels = 1 if array.ndim == 2 else array.shape[2] if array.ndim == 3 else 0
-    if channels not in (1, 3, 4) or 0 in array.shape:
-        raise ImageError(f"a picture has shape (height, width) or (height, width, 1, 3 or 4), not {array.shape}")
+    kind = _format_of(array.shape, channel_order)
+    return Picture(array.reshape(array.shape[:2]) if kind == "nv12" else array, kind)
+
+
+def _format_of(shape: tuple[int, ...], channel_order: str) -> str:
+    channels = 1 if len(shape) == 2 else shape[2] if len(shape) == 3 else 0
+    if channels not in (1, 3, 4) or 0 in shape:
+        raise ImageError(f"a picture has shape (height, width) or (height, width, 1, 3 or 4), not {shape}")
     if channel_order == "nv12":
-        if channels != 1 or array.shape[0] % 3 or array.shape[1] % 2:
-            raise ImageError(f"an NV12 frame has shape (height * 3 / 2, width), both even, not {array.shape}")
-        return Picture(array.reshape(array.shape[:2]), "nv12")
+        if channels != 1 or shape[0] % 3 or shape[1] % 2:
+            raise ImageError(f"an NV12 frame has shape (height * 3 / 2, width), both even, not {shape}")
+        return "nv12"
     if channel_order not in ("bgr", "rgb"):
         raise ImageError(f"channel_order {channel_order!r} is none of 'bgr', 'rgb', 'nv12'")
-    return Picture(array, {1: "gray", 3: channel_order, 4: f"{channel_order}a"}[channels])
+    return {1: "gray", 3: channel_order, 4: f"{channel_order}a"}[channels]
 
 
 def _decode(file: Path | io.BytesIO, what: str) -> Picture:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ._lib import address, check, ffi, lib, out, text
@@ -18,7 +19,7 @@ from .device import Device
 from .errors import DeviceUnavailableError
 from .tensor import _Handle
 
-__all__ = ["DeviceInfo", "Event", "Stream", "device_count", "device_info"]
+__all__ = ["DeviceInfo", "Event", "Graph", "Stream", "device_count", "device_info"]
 
 
 def _ordinal(device: str | Device) -> int:
@@ -129,3 +130,25 @@ class Event(_Handle):
         place = out("float")
         check(lib.ifs_event_elapsed(start._open, self._open, place))
         return float(place[0])
+
+
+class Graph(_Handle):
+    """What a function queues on a stream, to be launched again in one go.
+
+    It holds the addresses that it was captured with: when one of them changes, capture anew.
+    """
+
+    def __init__(self, stream: Stream, queue: Callable[[], object]) -> None:
+        self._c = None
+        place = out("ifs_graph *")
+        check(lib.ifs_graph_begin(stream._open))
+        try:
+            queue()
+        finally:  # the stream has to leave the capture, whatever happened
+            status = lib.ifs_graph_end(stream._open, place)
+        check(status)
+        self._own(place[0], lib.ifs_graph_destroy)
+
+    def launch(self, stream: Stream) -> None:
+        """Queues all of it on `stream`."""
+        check(lib.ifs_graph_launch(self._open, stream._open))

@@ -581,6 +581,11 @@ def _ordinal_of(at: int) -> int:
     return int(place[0])
 
 
+def is_page_locked(array: npt.NDArray[Any]) -> bool:
+    """Whether the array lies in page-locked memory, so that a device can copy it from where it lies."""
+    return bool(lib.ifs_is_page_locked(ffi.cast("void *", array.__array_interface__["data"][0])))
+
+
 def pinned_empty(
     shape: Sequence[int], dtype: npt.DTypeLike = "uint8", device: str | Device = "cuda:0"
 ) -> npt.NDArray[Any]:

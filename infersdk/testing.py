@@ -311,13 +311,17 @@ class InferContract:
     def test_bound_tensors_stay_where_they_are(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         source, result = net.inputs["x"], net.outputs["y"]
         net(self.pictures(self._batches[-1]))
-        places = source.host_ptr(), result.host_ptr()
+        places = [self._places(tensor) for tensor in (source, result)]
         for count in (*self._batches, *reversed(self._batches)):
             x = self.pictures(count, seed=count)
             source.resize(x.shape).numpy(writable=True)[:] = x
             assert net.forward()["y"] is result
             self.close_to(result.numpy(), reference("net", x=x)["y"])
-            assert (source.host_ptr(), result.host_ptr()) == places
+            assert [self._places(tensor) for tensor in (source, result)] == places
+
+    def _places(self, tensor: Tensor) -> tuple[int, ...]:
+        """The addresses of its sides."""
+        return (tensor.host_ptr(), *([tensor.device_ptr] if self._memory else []))
 
     def test_runs_on_what_the_bound_tensor_holds_now(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         net(self.pictures(1, seed=1))
@@ -369,6 +373,14 @@ class InferContract:
         for start in range(self.max_batch - 1):
             net.bind("x", pool[start : start + 2])
             self.close_to(net.forward()["y"].numpy(), reference("net", x=x[start : start + 2])["y"])
+
+    def test_rows_of_a_tensor_that_moves(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+        x = self.pictures(1)
+        pool = Tensor(x.shape)
+        net.bind("x", pool[:1])
+        net.forward()
+        pool.resize((500, *x.shape[1:])).numpy(writable=True)[:1] = x
+        self.close_to(net.forward()["y"].numpy(), reference("net", x=x)["y"])
 
     def test_an_output_tensor_that_was_resized_is_put_right(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         x = self.pictures(1)

@@ -16,6 +16,7 @@ from .vision import VisionModel, square
 
 if TYPE_CHECKING:
     from ..infer import Infer
+    from .on_device import Stage
 
 __all__ = ["PRESETS", "Classifier"]
 
@@ -56,6 +57,8 @@ class Classifier(VisionModel[Classifications]):
         backend, device, precision, max_batch, options: as `infersdk.load()` takes them.
         names: class names, as a list or the path of a text file; None takes them from the model's metadata.
         channel_order: of NumPy arrays given, `"bgr"` (OpenCV's), `"rgb"` or `"nv12"`.
+        preprocess: where pictures are preprocessed for a CUDA device: `"device"`, `"host"`, or `"auto"`, which tries
+            both once. The tensors are the same.
         preset: `"imagenet"`, `"caffe"`, `"inception"` or `"unit"`: the defaults of what follows (`PRESETS`).
         resize: the shorter side is brought to this; None is 256 for a crop of 224, and in proportion for others.
         crop: the network's input, a number or (width, height), for models that leave it open (224 then).
@@ -82,6 +85,7 @@ class Classifier(VisionModel[Classifications]):
         max_batch: int | None = None,
         names: Sequence[str] | str | os.PathLike[str] | None = None,
         channel_order: str = "bgr",
+        preprocess: str = "auto",
         preset: str = "imagenet",
         resize: int | None = None,
         crop: int | tuple[int, int] | None = None,
@@ -101,6 +105,7 @@ class Classifier(VisionModel[Classifications]):
             max_batch=max_batch,
             names=names,
             channel_order=channel_order,
+            preprocess=preprocess,
             settings={
                 "preset": preset,
                 "resize": resize,
@@ -140,8 +145,15 @@ class Classifier(VisionModel[Classifications]):
     def _make_geometry(self, size: tuple[int, int]) -> Geometry:
         return Geometry.resize_crop(size, self.resize, self.input_size)
 
+    def _device_stage(self, infer: Infer, capacity: int) -> Stage:
+        return _Scores(self, infer)
+
     def _results(self, geometries: Sequence[Geometry]) -> list[Classifications]:
-        scores = self.infer.outputs[self._output].numpy()
+        return self._rank(self.infer, geometries)
+
+    def _rank(self, infer: Infer, geometries: Sequence[Geometry]) -> list[Classifications]:
+        """The best classes out of the scores that `infer` has given."""
+        scores = infer.outputs[self._output].numpy()
         scores = scores.reshape(scores.shape[0], -1)[: len(geometries)]  # (N, classes, 1, 1) is common
         if scores.dtype not in (np.float32, np.float16):
             raise self._unsupported(f"its output {self._output!r} is {scores.dtype}, not float32 or float16")
@@ -152,6 +164,23 @@ class Classifier(VisionModel[Classifications]):
             class_ids, best = topk(row, min(self.settings.top_k, row.size), softmax=turn)
             results.append(Classifications(class_ids, best, self.names))
         return results
+
+
+class _Scores:
+    """On a device: the scores of a batch are a small copy, and are ranked on the host."""
+
+    def __init__(self, model: Classifier, infer: Infer) -> None:
+        self._model, self._infer = model, infer
+
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        assert self._infer.stream is not None
+        self._infer.outputs[self._model._output].fetch(self._infer.stream)
+
+    def collect(self, geometries: Sequence[Geometry]) -> list[Classifications]:
+        return self._model._rank(self._infer, geometries)
+
+    def close(self) -> None:
+        """It holds nothing of its own."""
 
 
 def _are_probabilities(row: np.ndarray[tuple[int], np.dtype[np.floating]]) -> bool:

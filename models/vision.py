@@ -16,9 +16,11 @@ from ..config import convert
 from ..errors import ConfigError, InputError, UnsupportedModelError
 from ..infer import Infer
 from ..ops import Geometry, PixelTransform, as_image, preprocess_into
-from ..pictures import Picture, PictureSource, read_picture
+from ..ops.batch import PictureBatch, shared_workers
+from ..pictures import DevicePicture, Picture, PictureSource, read_picture
 from ..registry import load
 from .names import class_names
+from .on_device import DevicePath, Stage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,13 +75,17 @@ class VisionModel(ABC, Generic[Result]):
         max_batch: int | None = None,
         names: Sequence[str] | str | os.PathLike[str] | None = None,
         channel_order: str = "bgr",
+        preprocess: str = "auto",
         settings: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> None:
         self.settings = convert(settings, self.Settings, f"{type(self).__name__} settings")
         if channel_order not in ("bgr", "rgb", "nv12"):
             raise ConfigError(f"channel_order {channel_order!r} is none of 'bgr', 'rgb', 'nv12'")
+        if preprocess not in ("auto", "device", "host"):
+            raise ConfigError(f"preprocess {preprocess!r} is none of 'auto', 'device', 'host'")
         self.channel_order = channel_order
+        self._preprocess = preprocess
         self._given_names = names
         if isinstance(path, Infer):
             if options:
@@ -110,6 +116,7 @@ class VisionModel(ABC, Generic[Result]):
             "max_batch",
             "names",
             "channel_order",
+            "preprocess",
             *cls.Settings.__struct_fields__,
         }
         if unknown := sorted(set(fields) - known):
@@ -134,6 +141,10 @@ class VisionModel(ABC, Generic[Result]):
         self._transform = self._pixel_transform(np.dtype(self._spec.dtype).name)
         # One geometry for a size: video frames and cameras repeat it.
         self._geometry = lru_cache(maxsize=64)(self._make_geometry)
+        self._batch = PictureBatch(self._limit)
+        self._path: DevicePath | None = None
+        if self.infer.stream is not None:
+            self._path = DevicePath(self, self._limit, self._preprocess)
         self.timings = Timings(0.0, 0.0, 0.0, 0.0)
 
     @abstractmethod
@@ -143,6 +154,10 @@ class VisionModel(ABC, Generic[Result]):
     @abstractmethod
     def _make_geometry(self, size: tuple[int, int]) -> Geometry:
         """How a picture of (width, height) comes onto the network's canvas."""
+
+    @abstractmethod
+    def _device_stage(self, infer: Infer, capacity: int) -> Stage:
+        """What postprocesses the outputs of `infer` on its stream, for batches of up to `capacity`."""
 
     @abstractmethod
     def _results(self, geometries: Sequence[Geometry]) -> list[Result]:
@@ -166,47 +181,77 @@ class VisionModel(ABC, Generic[Result]):
         return self._many([pictures])[0]  # type: ignore[list-item]
 
     def stream(self, pictures: Iterable[PictureSource | Picture]) -> Iterator[Result]:
-        """The results of any number of pictures, in order, a batch at a time; reads no further than it must."""
-        batch: list[PictureSource | Picture] = []
-        for picture in pictures:
-            batch.append(picture)
-            if len(batch) == self._limit:
-                yield from self._many(batch)
+        """The results of any number of pictures, in order, a batch at a time; reads as few ahead as it can."""
+        batches = self._batches(pictures)
+        if self._path is not None:
+            for results in self._path.run(batches):
+                yield from results
+        else:
+            for batch in batches:
+                yield from self._on_host(batch)[0]
+
+    def _batches(self, sources: Iterable[PictureSource | Picture]) -> Iterator[list[Picture | DevicePicture]]:
+        """The pictures read, in batches; those on a device and those on the host do not mix."""
+        batch: list[Picture | DevicePicture] = []
+        for source in sources:
+            picture = self._read(source)
+            if batch and (len(batch) == self._limit or type(picture) is not type(batch[0])):
+                yield batch
                 batch = []
+            batch.append(picture)
         if batch:
-            yield from self._many(batch)
+            yield batch
+
+    def _read(self, source: PictureSource | Picture) -> Picture | DevicePicture:
+        if self._path is not None and DevicePicture.is_one(source):
+            return DevicePicture(source, self.channel_order)
+        return read_picture(source, channel_order=self.channel_order)
 
     def _many(self, sources: Sequence[PictureSource | Picture]) -> list[Result]:
+        start = perf_counter()
         results: list[Result] = []
-        spent = [0.0, 0.0, 0.0, 0.0]
-        for first in range(0, len(sources), self._limit):
-            marks = [perf_counter()]
-            pictures = [read_picture(s, channel_order=self.channel_order) for s in sources[first : first + self._limit]]
-            marks.append(perf_counter())
-            geometries = self._fill(pictures)
-            marks.append(perf_counter())
-            self.infer.forward()
-            marks.append(perf_counter())
-            results += self._results(geometries)
-            marks.append(perf_counter())
-            spent = [s + after - before for s, before, after in zip(spent, marks, marks[1:], strict=False)]
-        self.timings = Timings(*spent)
+        stages = [0.0, 0.0, 0.0]
+        if self._path is not None:
+            # All stages run side by side on the device: the whole is what can be told.
+            for done in self._path.run(self._batches(sources)):
+                results += done
+            self.timings = Timings(0.0, 0.0, perf_counter() - start, 0.0)
+            return results
+        for batch in self._batches(sources):
+            done, spent = self._on_host(batch)
+            results += done
+            stages = [a + b for a, b in zip(stages, spent, strict=True)]
+        self.timings = Timings(perf_counter() - start - sum(stages), *stages)
         return results
 
+    def _on_host(self, pictures: Sequence[Picture | DevicePicture]) -> tuple[list[Result], tuple[float, float, float]]:
+        """One batch, and the seconds of its three stages."""
+        start = perf_counter()
+        geometries = self._fill([p for p in pictures if isinstance(p, Picture)])
+        filled = perf_counter()
+        self.infer.forward()
+        inferred = perf_counter()
+        results = self._results(geometries)
+        return results, (filled - start, inferred - filled, perf_counter() - inferred)
+
     def _fill(self, pictures: Sequence[Picture]) -> list[Geometry]:
-        """Preprocesses straight into the rows of the bound input."""
-        width, height = self.input_size
-        tensor: Tensor = self.infer.inputs[self._spec.name]
-        rows = len(pictures) if self._batched else self._limit
-        tensor.resize((rows, *self._canvas_shape(width, height)))
+        """Preprocesses straight into the rows of the bound input, several pictures on several threads."""
+        geometries = [self._geometry(picture.size) for picture in pictures]
+        tensor = self._input_of(self.infer, len(pictures))
         at = tensor.host_ptr(read=False, write=True)
-        row = tensor.nbytes // rows
-        geometries = []
-        for i, picture in enumerate(pictures):
-            geometry = self._geometry(picture.size)
-            preprocess_into(as_image(picture.pixels, picture.format), geometry, self._transform, at + i * row, row)  # type: ignore[arg-type]
-            geometries.append(geometry)
+        images = [as_image(p.pixels, p.format) for p in pictures]  # type: ignore[arg-type]
+        if len(images) == 1:
+            preprocess_into(images[0], geometries[0], self._transform, at, tensor.nbytes)
+        else:
+            self._batch.fill(images, geometries)
+            self._batch.preprocess(self._transform, at, tensor.nbytes, workers=shared_workers())
         return geometries
+
+    def _input_of(self, infer: Infer, pictures: int) -> Tensor:
+        """The bound input, sized for so many pictures."""
+        width, height = self.input_size
+        tensor: Tensor = infer.inputs[self._spec.name]
+        return tensor.resize((pictures if self._batched else self._limit, *self._canvas_shape(width, height)))
 
     # ---- shared machinery ----
 
@@ -253,6 +298,8 @@ class VisionModel(ABC, Generic[Result]):
 
     def close(self) -> None:
         """Frees the model."""
+        if self._path is not None:
+            self._path.close()
         self.infer.close()
 
     def __enter__(self) -> Self:

@@ -11,13 +11,16 @@ import msgspec
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
-from ..ops import Detector, Geometry, PixelTransform
+from ..ops import Detector, DetectStats, Geometry, PixelTransform
+from ..ops.device import DeviceDetector
 from ..registry import load
 from .results import Detections
 from .vision import VisionModel, square
 
 if TYPE_CHECKING:
     from ..infer import TensorSpec
+    from ..tensor import Tensor
+    from .on_device import Stage
 
 __all__ = ["YOLOX", "YOLOv5", "YOLOv8", "detector"]
 
@@ -44,6 +47,8 @@ class YOLO(VisionModel[Detections]):
         backend, device, precision, max_batch, options: as `infersdk.load()` takes them.
         names: class names, as a list or the path of a text file; None takes them from the model's metadata.
         channel_order: of NumPy arrays, `"bgr"` (OpenCV's), `"rgb"` or `"nv12"`.
+        preprocess: where pictures are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
+            processor's threads first), or `"auto"`, which tries both once. The tensors are the same.
         conf: the score (and objectness) a box must exceed, 0 to 1.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
         max_det: at most so many boxes a picture; what is left out is counted in `Detections.stats`.
@@ -69,6 +74,7 @@ class YOLO(VisionModel[Detections]):
         max_batch: int | None = None,
         names: Sequence[str] | str | os.PathLike[str] | None = None,
         channel_order: str = "bgr",
+        preprocess: str = "auto",
         conf: float = 0.25,
         iou: float = 0.45,
         max_det: int = 300,
@@ -88,6 +94,7 @@ class YOLO(VisionModel[Detections]):
             max_batch=max_batch,
             names=names,
             channel_order=channel_order,
+            preprocess=preprocess,
             settings={
                 **own,
                 "conf": conf,
@@ -141,6 +148,14 @@ class YOLO(VisionModel[Detections]):
         """The strides of the grids, where the head is raw."""
         return ()
 
+    def _decoder_of(self, output: Tensor) -> Detector:
+        """The decoder for an output, made when the first one is there."""
+        if self._decoder is None:
+            if output.dtype.name not in ("float32", "float16"):
+                raise self._unsupported(f"its output {self._output!r} is {output.dtype}, not float32 or float16")
+            self._decoder = self._make_decoder(output.shape, output.dtype.name)
+        return self._decoder
+
     def _make_decoder(self, shape: tuple[int, ...], dtype: str) -> Detector:
         anchors, classes = self._dimensions(shape)
         if anchors < 1 or classes < 1:
@@ -160,19 +175,55 @@ class YOLO(VisionModel[Detections]):
             dtype=dtype,
         )
 
+    def _device_stage(self, infer: Infer, capacity: int) -> Stage:
+        return _Boxes(self, infer, capacity)
+
     def _results(self, geometries: Sequence[Geometry]) -> list[Detections]:
         tensor = self.infer.outputs[self._output]
-        if self._decoder is None:
-            if tensor.dtype.name not in ("float32", "float16"):
-                raise self._unsupported(f"its output {self._output!r} is {tensor.dtype}, not float32 or float16")
-            self._decoder = self._make_decoder(tensor.shape, tensor.dtype.name)
+        decoder = self._decoder_of(tensor)
         at = tensor.host_ptr()
         row = tensor.nbytes // tensor.shape[0]
         results = []
         for i, geometry in enumerate(geometries):
-            boxes, stats = self._decoder(at + i * row, geometry)
+            boxes, stats = decoder(at + i * row, geometry)
             results.append(Detections(boxes, self.names, geometry.source, stats))
         return results
+
+
+class _Boxes:
+    """On a device: decoding and NMS run there, and the boxes alone come home."""
+
+    def __init__(self, model: YOLO, infer: Infer, capacity: int) -> None:
+        self._model, self._infer, self._capacity = model, infer, capacity
+        self._detector: DeviceDetector | None = None  # made when the shape of the output is known
+        self._block: Tensor | None = None
+
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        output, stream = self._infer.outputs[self._model._output], self._infer.stream
+        assert stream is not None
+        if self._detector is None or self._block is None:
+            decoder = self._model._decoder_of(output)
+            self._detector = DeviceDetector(decoder, self._capacity, stream.device)
+            self._block = self._detector.block(self._capacity)
+        self._block.resize((len(geometries), self._detector.row.itemsize))
+        self._detector.run(output, geometries, self._block, stream=stream)
+        self._block.fetch(stream)
+
+    def collect(self, geometries: Sequence[Geometry]) -> list[Detections]:
+        assert self._detector is not None
+        assert self._block is not None
+        rows = self._block.numpy().view(self._detector.row)[:, 0]
+        results = []
+        for geometry, row in zip(geometries, rows, strict=True):
+            candidates, dropped, kept, left_out, count = (int(row[name]) for name in row.dtype.names[:5])
+            stats = DetectStats(candidates, dropped, kept, left_out)
+            results.append(Detections(row["boxes"][:count].copy(), self._model.names, geometry.source, stats))
+        return results
+
+    def close(self) -> None:
+        if self._detector is not None and self._block is not None:
+            self._detector.close()
+            self._block.close()
 
 
 class YOLOv5(YOLO):

@@ -108,6 +108,7 @@ class Detector:
         params.num_strides = len(strides)
         for i, stride in enumerate(strides):
             params.strides[i] = stride
+        self._params = params
         handle = ffi.new("ifs_detector **")
         check(lib.ifs_detector_create(params, handle))
         self._c = ffi.gc(handle[0], lib.ifs_detector_destroy)

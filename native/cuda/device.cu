@@ -72,7 +72,7 @@ ifs_status ifs_pointer_device(const void *address, int32_t *out) {
     return IFS_OK;
 }
 
-bool ifs__is_locked(const void *address) {
+int32_t ifs_is_page_locked(const void *address) {
     cudaPointerAttributes attributes;
     if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
         cudaGetLastError();
@@ -245,6 +245,55 @@ ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event) {
     IFS__CUDA(cudaStreamWaitEvent(stream->native, event->native, 0), stream->device,
               "letting a stream wait for an event");
     return IFS_OK;
+}
+
+/* ---- graphs ---- */
+
+struct ifs_graph {
+    int32_t device;
+    cudaGraphExec_t native;
+};
+
+ifs_status ifs_graph_begin(ifs_stream *stream) {
+    IFS__GUARD(stream->device, "beginning a graph");
+    /* Of this thread alone: other threads go on allocating and copying. */
+    IFS__CUDA(cudaStreamBeginCapture(stream->native, cudaStreamCaptureModeThreadLocal), stream->device,
+              "beginning a graph");
+    return IFS_OK;
+}
+
+ifs_status ifs_graph_end(ifs_stream *stream, ifs_graph **out) {
+    IFS__GUARD(stream->device, "ending a graph");
+    cudaGraph_t captured = NULL;
+    IFS__CUDA(cudaStreamEndCapture(stream->native, &captured), stream->device, "ending a graph");
+    ifs_graph *graph = (ifs_graph *)calloc(1, sizeof *graph);
+    if (!graph) {
+        cudaGraphDestroy(captured);
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *graph);
+    }
+    graph->device = stream->device;
+    cudaError_t error = cudaGraphInstantiate(&graph->native, captured, 0);
+    cudaGraphDestroy(captured);
+    if (error != cudaSuccess) {
+        free(graph);
+        return ifs__cuda_failed(error, stream->device, "making a graph ready");
+    }
+    *out = graph;
+    return IFS_OK;
+}
+
+ifs_status ifs_graph_launch(ifs_graph *graph, ifs_stream *stream) {
+    IFS__GUARD(graph->device, "launching a graph");
+    IFS__CUDA(cudaGraphLaunch(graph->native, stream->native), graph->device, "launching a graph");
+    return IFS_OK;
+}
+
+void ifs_graph_destroy(ifs_graph *graph) {
+    if (!graph)
+        return;
+    ifs__device_guard guard(graph->device);
+    cudaGraphExecDestroy(graph->native);
+    free(graph);
 }
 
 /* ---- copies ---- */

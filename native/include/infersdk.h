@@ -16,6 +16,7 @@
  *   9. Classification         softmax and top-k
  *  10. Devices                what there is, streams, events, and memory that is used on them
  *  11. Batches                many pictures on many threads, and on their way to a device
+ *  12. On the device          the operations of 7 to 9 as kernels
  *
  * Rules that hold everywhere
  *
@@ -486,6 +487,16 @@ ifs_status ifs_event_elapsed(ifs_event *start, ifs_event *stop, float *milliseco
 /* What is queued on `stream` from now on waits for `event`. */
 ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event);
 
+/* A graph: what was queued on a stream between begin and end, to be launched again in one go. Between them nothing may
+ * be done that waits for the device. It holds the addresses it was captured with: when one of them changes, capture
+ * anew. After a failure between begin and end, end still has to be called; it gives no graph then. */
+typedef struct ifs_graph ifs_graph;
+
+ifs_status ifs_graph_begin(ifs_stream *stream);
+ifs_status ifs_graph_end(ifs_stream *stream, ifs_graph **out);
+ifs_status ifs_graph_launch(ifs_graph *graph, ifs_stream *stream);
+void ifs_graph_destroy(ifs_graph *graph);
+
 /*
  * The device side for work on `stream`. A copy that is due is queued there, not waited for; work that was queued for
  * this memory on another stream is waited for by `stream`, not by the caller. From here on the memory belongs to
@@ -505,6 +516,9 @@ ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream);
  * what is queued for the tensor; the host does not. When their work is done, and what comes after it, is for them to
  * order. */
 ifs_status ifs_tensor_lend(ifs_tensor *tensor, void *native, void **out);
+
+/* 1 if an address of the host lies in page-locked memory that CUDA knows of, else 0. */
+int32_t ifs_is_page_locked(const void *address);
 
 /* The device that an address lies on, or IFS_NO_DEVICE for memory of the host. */
 ifs_status ifs_pointer_device(const void *address, int32_t *out);
@@ -536,6 +550,70 @@ ifs_status ifs_upload_nbytes(const ifs_image *images, int32_t n, size_t *out);
  */
 ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, int32_t n, void *staging, void *dev, size_t nbytes,
                       ifs_stream *stream, ifs_image *out);
+
+/* ---- 12. On the device: kernels ------------------------------------------------------------------------------- */
+
+/*
+ * The operations of sections 7 to 9 on device memory: the same arguments, the same checks, and the same bits. `stream`
+ * is a cudaStream_t of `device` (NULL: the legacy default stream), and comes last. All calls queue their work and
+ * return; they allocate nothing, wait for nothing and decide nothing by what is on the device, so that they can be
+ * captured into a CUDA graph. A graph repeats a call with the pictures, geometries and addresses it was captured with.
+ * What the pointers point to is the caller's, and stays until the work is done; that they are pointers of the device
+ * cannot be checked. ERR_NO_DEVICE in a CPU-only build.
+ */
+
+/*
+ * `n` pictures into one batch at `dst`, where `nbytes` may be written: picture i becomes slice i, as ifs_preprocess
+ * would make it from images[i] by geometries[i]. `images` and `geometries` are arrays on the host, the pictures' planes
+ * lie on the device. The pictures may differ in size, format and geometry; the canvas is one for all (ERR_SHAPE). One
+ * launch for up to 40 pictures; nothing is copied to the device but the launch itself. Read are only the aligned words
+ * of 4 bytes that hold pixels.
+ */
+ifs_status ifs_cuda_preprocess(const ifs_image *images, const ifs_geometry *geometries, int32_t n,
+                               const ifs_pixel_transform *transform, void *dst, size_t nbytes, int32_t device,
+                               void *stream);
+
+/* A detector's parameters with its workspace on the device. Its runs are queued on one stream, or ordered by events. */
+typedef struct ifs_cuda_detector ifs_cuda_detector;
+
+/* What a run writes for each picture, `ifs_cuda_detections_nbytes(max_detections, 1)` bytes from one to the next: this
+ * head, and max_detections of ifs_detection, of which `count` are valid and the others are left as they were. */
+typedef struct ifs_cuda_detections {
+    ifs_detect_stats stats;
+    int32_t count;
+    int32_t reserved; /* 0 */
+} ifs_cuda_detections;
+
+/* Allocates the workspace, `ifs_cuda_detector_nbytes` bytes of `device`: for runs of up to `max_batch` pictures, 1 to
+ * 65,535. It is room for min(max_batch, 48) pictures, as larger runs go in slices. */
+ifs_status ifs_cuda_detector_create(const ifs_detect_params *params, int32_t max_batch, int32_t device,
+                                    ifs_cuda_detector **out);
+void ifs_cuda_detector_destroy(ifs_cuda_detector *detector); /* waits for the device */
+size_t ifs_cuda_detector_nbytes(const ifs_cuda_detector *detector);
+
+/*
+ * The outputs of `n` pictures, one behind the other at `output`, to their boxes in `detections`, a block of the layout
+ * above (`nbytes`: what may be written there; aligned to 8). Each picture's boxes, order and statistics are those of
+ * ifs_detector_run. `geometries` is an array on the host.
+ */
+ifs_status ifs_cuda_detector_run(ifs_cuda_detector *detector, const void *output, const ifs_geometry *geometries,
+                                 int32_t n, void *detections, size_t nbytes, void *stream);
+
+/* Bytes of the block of `n` pictures; 0 if an argument is not positive or the size overflows. */
+size_t ifs_cuda_detections_nbytes(int32_t max_detections, int32_t n);
+
+/* Picture `index` of such a block that was copied to the host: `out` holds max_detections. `stats` may be NULL. A count
+ * that cannot be is ERR_FORMAT. Works without a device. */
+ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t max_detections, int32_t index,
+                                      ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
+
+/*
+ * The `k` best of each of `rows` rows of `n` scores: `class_ids` and `out_scores` are [rows, k] on the device, and each
+ * row is as ifs_topk would give it. Meant for small k: the time grows with k * n. Where ifs_topk finds an error in the
+ * scores (NaN, or with softmax an infinite maximum), the row's class_ids are -1 and its scores NaN.
+ */
+ifs_status ifs_cuda_topk(const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
+                         int32_t *class_ids, float *out_scores, int32_t device, void *stream);
 
 /* [/cdef] */
 

@@ -111,7 +111,7 @@ static ifs_status upload_rows(const upload_job *j, const plane *from, const uint
     const uint8_t *source = from->data + first * from->stride;
     if (nbytes == 0)
         return IFS_OK;
-    if (from->stride == from->row && ifs__is_locked(source))
+    if (from->stride == from->row && ifs_is_page_locked(source))
         return ifs__copy(device, j->dev + start, source, nbytes, j->stream);
     if (from->stride == from->row)
         memcpy(j->staging + start, source, nbytes);
@@ -127,7 +127,7 @@ static ifs_status upload_band(void *context, int64_t item) {
     plane planes[2];
     int count = planes_of(&j->images[item / BANDS], planes);
     /* A page-locked picture needs no hands: its first band is all of it. */
-    bool whole = planes[0].stride == planes[0].row && ifs__is_locked(planes[0].data);
+    bool whole = planes[0].stride == planes[0].row && ifs_is_page_locked(planes[0].data);
     for (int p = 0; p < count; p++) {
         int64_t rows = planes[p].rows, band = item % BANDS;
         int64_t first = whole ? (band ? rows : 0) : rows * band / BANDS;

@@ -11,6 +11,7 @@
  * part in the choice. A box of zero or negative size is a candidate: it overlaps nothing, and so neither suppresses nor
  * is suppressed; it comes out with its edges in order.
  */
+#include "detect.h"
 #include "detect_scan.h"
 #include "nms.h"
 
@@ -46,7 +47,7 @@ static ifs_status check_threshold(const char *name, float value) {
     return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s is %g; it is a number from 0 to 1", name, (double)value);
 }
 
-static ifs_status check_params(const ifs_detect_params *p) {
+ifs_status ifs__check_detect_params(const ifs_detect_params *p) {
     IFS__TRY(check_range("head", p->head, IFS_HEAD_YOLOV5, IFS_HEAD_YOLOX));
     if (p->dtype != IFS_FLOAT32 && p->dtype != IFS_FLOAT16)
         return ifs__fail(IFS_ERR_DTYPE, "dtype is %d; a head's output is IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)",
@@ -71,10 +72,33 @@ static ifs_status check_params(const ifs_detect_params *p) {
     return IFS_OK;
 }
 
+ifs_status ifs__check_detect_geometry(const ifs_detect_params *p, const ifs_geometry *geometry) {
+    if (geometry->source_width < 1 || geometry->source_height < 1)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "the geometry's source is %d x %d pixels; make it by ifs_geometry_...",
+                         (int)geometry->source_width, (int)geometry->source_height);
+    for (int i = 0; i < 6; i++)
+        if (!isfinite(geometry->to_source[i]))
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the geometry's to_source[%d] is %g; it is finite", i,
+                             geometry->to_source[i]);
+    if (p->num_strides && (geometry->canvas_width < 1 || geometry->canvas_height < 1))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "the geometry's canvas is %d x %d pixels; make it by ifs_geometry_...",
+                         (int)geometry->canvas_width, (int)geometry->canvas_height);
+    int64_t cells = 0;
+    for (int i = 0; i < p->num_strides; i++)
+        cells += (int64_t)(geometry->canvas_width / p->strides[i]) * (geometry->canvas_height / p->strides[i]);
+    if (p->num_strides && cells != p->num_anchors)
+        return ifs__fail(IFS_ERR_SHAPE, "the grids of a %d x %d canvas have %lld cells, but the head has %d anchors",
+                         (int)geometry->canvas_width, (int)geometry->canvas_height, (long long)cells,
+                         (int)p->num_anchors);
+    return IFS_OK;
+}
+
 ifs_status ifs_detector_create(const ifs_detect_params *params, ifs_detector **out) {
     if (!params || !out)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a detector needs parameters and a place for its handle");
-    IFS__TRY(check_params(params));
+    IFS__TRY(ifs__check_detect_params(params));
     ifs_detector *d = calloc(1, sizeof *d);
     if (d) {
         size_t classes = (size_t)params->num_classes;
@@ -120,24 +144,15 @@ static inline float element(const view *v, size_t i) {
                                            : ((const float *)v->output)[i];
 }
 
-static ifs_status view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry, view *out) {
-    *out =
-        (view){p, output, p->head == IFS_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes, {0}, {0}};
-    if (p->num_strides && (geometry->canvas_width < 1 || geometry->canvas_height < 1))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "the geometry's canvas is %d x %d pixels; make it by ifs_geometry_...",
-                         (int)geometry->canvas_width, (int)geometry->canvas_height);
-    int64_t cells = 0;
+static view view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry) {
+    view v = {p, output, p->head == IFS_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes, {0}, {0}};
+    int32_t cells = 0;
     for (int i = 0; i < p->num_strides; i++) {
-        out->first_cell[i] = (int32_t)(cells < p->num_anchors ? cells : p->num_anchors);
-        out->grid_width[i] = geometry->canvas_width / p->strides[i];
-        cells += (int64_t)out->grid_width[i] * (geometry->canvas_height / p->strides[i]);
+        v.first_cell[i] = cells;
+        v.grid_width[i] = geometry->canvas_width / p->strides[i];
+        cells += v.grid_width[i] * (geometry->canvas_height / p->strides[i]);
     }
-    if (p->num_strides && cells != p->num_anchors)
-        return ifs__fail(IFS_ERR_SHAPE, "the grids of a %d x %d canvas have %lld cells, but the head has %d anchors",
-                         (int)geometry->canvas_width, (int)geometry->canvas_height, (long long)cells,
-                         (int)p->num_anchors);
-    return IFS_OK;
+    return v;
 }
 
 static ifs__box decode(const view *v, int32_t anchor) {
@@ -265,15 +280,7 @@ static ifs_status check_run(const ifs_detector *d, const void *output, const ifs
     if (!d || !output || !geometry || !out || !count)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
                          "a run needs a detector, an output, a geometry, and places for boxes and their count");
-    if (geometry->source_width < 1 || geometry->source_height < 1)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "the geometry's source is %d x %d pixels; make it by ifs_geometry_...",
-                         (int)geometry->source_width, (int)geometry->source_height);
-    for (int i = 0; i < 6; i++)
-        if (!isfinite(geometry->to_source[i]))
-            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the geometry's to_source[%d] is %g; it is finite", i,
-                             geometry->to_source[i]);
-    return IFS_OK;
+    return ifs__check_detect_geometry(&d->params, geometry);
 }
 
 ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const ifs_geometry *geometry,
@@ -281,8 +288,7 @@ ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const if
     IFS__TRY(check_run(detector, output, geometry, out, count));
     ifs_detector *d = detector;
     const ifs_detect_params *p = &d->params;
-    view v;
-    IFS__TRY(view_of(p, output, geometry, &v));
+    const view v = view_of(p, output, geometry);
 
     d->num_keys = 0;
     IFS__TRY((p->head == IFS_HEAD_YOLOV8 ? scan_columns : scan_rows)(d, &v, ifs__scan_best()));

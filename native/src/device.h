@@ -30,9 +30,6 @@ ifs_status ifs__copy(int32_t device, void *dst, const void *src, size_t nbytes, 
 /* From a device's memory to a device's memory; done on return. */
 ifs_status ifs__copy_between(int32_t dst_device, void *dst, int32_t src_device, const void *src, size_t nbytes);
 
-/* Whether an address of the host lies in page-locked memory that CUDA knows of. */
-bool ifs__is_locked(const void *address);
-
 /* One more reference; returns `stream`, which may be NULL. ifs_stream_destroy gives one back. */
 ifs_stream *ifs__stream_retain(ifs_stream *stream);
 

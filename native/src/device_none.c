@@ -38,19 +38,23 @@ NONE_ON(ifs_stream_create, ifs_stream **out)
 NONE_ON(ifs_stream_wrap, void *native, ifs_stream **out)
 NONE(ifs_stream_synchronize, ifs_stream *stream)
 NONE(ifs_stream_wait, ifs_stream *stream, ifs_event *event)
+NONE(ifs_graph_begin, ifs_stream *stream)
+NONE(ifs_graph_end, ifs_stream *stream, ifs_graph **out)
+NONE(ifs_graph_launch, ifs_graph *graph, ifs_stream *stream)
 NONE_ON(ifs_event_create, int32_t timing, ifs_event **out)
 NONE(ifs_event_record, ifs_event *event, ifs_stream *stream)
 NONE(ifs_event_synchronize, ifs_event *event)
 NONE(ifs_event_query, ifs_event *event, int32_t *done)
 NONE(ifs_event_elapsed, ifs_event *start, ifs_event *stop, float *milliseconds)
 
-bool ifs__is_locked(const void *address) { return false; }
+int32_t ifs_is_page_locked(const void *address) { return 0; }
 
 /* Nothing of these can exist here, so there is nothing to free or to ask. */
 void ifs__device_free(int32_t device, void *block) {}
 void ifs__pinned_free(int32_t device, void *block) {}
 void ifs_stream_destroy(ifs_stream *stream) {}
 void ifs_event_destroy(ifs_event *event) {}
+void ifs_graph_destroy(ifs_graph *graph) {}
 ifs_stream *ifs__stream_retain(ifs_stream *stream) { return stream; }
 int32_t ifs_stream_device(const ifs_stream *stream) { return IFS_NO_DEVICE; }
 void *ifs_stream_native(const ifs_stream *stream) { return NULL; }

@@ -195,7 +195,8 @@ def test_configuration_of_an_application(two_boxes: Path, tmp_path: Path, suffix
     text = {
         ".toml": '[models.seer]\ntype = "yolov5"\npath = "two.onnx"\nbackend = "onnxruntime"\nconf = 0.6\n'
         "[models.seer.options]\nthreads = 1\n",
-        ".yaml": "models:\n  seer:\n    {type: yolov5, path: two.onnx, backend: onnxruntime, conf: 0.6, options: {threads: 1}}\n",
+        ".yaml": "models:\n  seer:\n    type: yolov5\n    path: two.onnx\n    backend: onnxruntime\n    conf: 0.6\n"
+        "    options: {threads: 1}\n",
         ".json": '{"models": {"seer": {"type": "yolov5", "path": "two.onnx", "backend": "onnxruntime", "conf": 0.6,'
         ' "options": {"threads": 1}}}}',
     }[suffix]

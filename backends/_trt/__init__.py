@@ -1,0 +1,1 @@
+"""What the backends "tensorrt" and "tensorrt-rtx" are made of."""

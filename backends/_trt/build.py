@@ -1,0 +1,396 @@
+"""ONNX to engine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...cache import Cache, key_of, parse_size
+from ...errors import (
+    BackendError,
+    ConfigError,
+    ModelFormatError,
+    OutputError,
+    PrecisionUnavailableError,
+    UnsupportedModelError,
+)
+from ...graph.digest import file_digest, model_digest
+from ...graph.info import onnx_info
+from ...infer import TensorSpec
+from .details import EngineDetails, TensorDetails
+from .profiles import make_profile
+from .progress import make_monitor, run_cancellable
+
+if TYPE_CHECKING:
+    from .._cuda import CudaDevice
+    from .flavour import Flavour
+    from .options import Options
+
+__all__ = ["build_engine", "engine_key", "load_plugins"]
+
+#: Goes into each key: raise it when the code here would build another engine from the same inputs.
+_SCHEMA = 1
+
+
+def engine_key(
+    flavour: Flavour,
+    model: Path,
+    *,
+    precision: str | None,
+    max_batch: int | None,
+    options: Options,
+    capabilities: Sequence[str],
+    device: CudaDevice | None,
+) -> tuple[str, str]:
+    """The key of the engine that `build_engine` would make of the same arguments, and the digest of the model.
+
+    Raises:
+        ConfigError: an option that is not what it should be.
+        ModelError: the model cannot be read.
+    """
+    digest = model_digest(model)
+    parts: dict[str, Any] = {
+        "schema": _SCHEMA,
+        "backend": flavour.backend,
+        "version": flavour.version,
+        "system": f"{platform.system()} {platform.machine()}",
+        "model": digest,
+        "precision": precision,
+        "max_batch": max_batch,
+        "profiles": {name: [r.min, r.opt, r.max] for name, r in options.profiles.items()},
+        "workspace": _workspace(options),
+        "tf32": _tf32(options, precision),
+        "optimization_level": options.optimization_level,
+        "plugins": [_plugin_digest(path) for path in options.plugins],
+        "tag": options.cache_tag,
+        "capabilities": sorted(capabilities) or (device.capability if device else None),
+        # An engine of the full TensorRT holds kernels that were chosen by timing them on this very GPU.
+        "gpu": device.name if device and not flavour.capability_targeting else None,
+    }
+    if precision == "fp16":
+        parts["converter"] = _converter_version()
+    return key_of(parts), digest
+
+
+def build_engine(
+    flavour: Flavour,
+    model: Path,
+    *,
+    digest: str,
+    precision: str | None,
+    max_batch: int | None,
+    options: Options,
+    capabilities: Sequence[str] = (),
+    device: CudaDevice | None = None,
+    timings: Cache | None = None,
+) -> tuple[bytes, EngineDetails]:
+    """Builds an engine; Ctrl-C stops the build and is raised again.
+
+    Args:
+        digest: the model's, for the manifest.
+        capabilities: compute capabilities to build for (TensorRT-RTX); none are those it builds for by itself.
+        device: the GPU to build on, where one is needed.
+        timings: where the timing cache is kept, for a flavour that has one.
+
+    Raises:
+        ModelFormatError, UnsupportedModelError: the model is broken, or more than the runtime can do; the message
+            names the node and the operator.
+        PrecisionUnavailableError, ConfigError: what was asked for does not fit the model.
+    """
+    trt, started = flavour.trt, time.monotonic()
+    info = onnx_info(model)
+    targets = _targets(flavour, capabilities)
+    source, real = _source(model, info.precision, precision, flavour)
+    load_plugins(flavour, options.plugins)
+    cancelled = threading.Event()
+    monitor = make_monitor(trt, options.progress, cancelled)
+
+    def work() -> tuple[bytes, EngineDetails] | None:
+        with flavour.complaints() as complaints, device or contextlib.nullcontext():
+            try:
+                builder = trt.Builder(flavour.logger)
+            except TypeError:  # how the bindings say that they got none
+                raise BackendError(f"{flavour.title} {flavour.version} cannot start: {last(complaints)}") from None
+            # Where weak typing is gone the flag may be gone too: all networks are strongly typed then.
+            strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+            network = builder.create_network(0 if strongly is None else 1 << int(strongly))
+            parser = trt.OnnxParser(network, flavour.logger)
+            parsed = parser.parse_from_file(str(model)) if source is None else parser.parse(source, str(model))
+            if not parsed:
+                raise _parser_error(flavour, model, parser)
+            inputs, outputs = _described(network, info.inputs, info.outputs, flavour)
+            profile = make_profile(inputs, max_batch, options.profiles)
+            config = builder.create_builder_config()
+            _configure(flavour, config, options, precision)
+            _set_targets(trt, config, targets)
+            if profile:
+                ranges = builder.create_optimization_profile()
+                for name, shapes in profile.items():
+                    ranges.set_shape(name, *shapes)
+                if config.add_optimization_profile(ranges) < 0:
+                    raise ConfigError(f"{flavour.title} refuses the profiles {profile}: {last(complaints)}")
+            config.progress_monitor = monitor
+            kept = _timing_cache(flavour, config, timings, device)
+            blob = builder.build_serialized_network(network, config)
+            if blob is None:
+                if cancelled.is_set():
+                    return None
+                raise UnsupportedModelError(
+                    f"{flavour.title} cannot build an engine of {model.name}: {last(complaints)}"
+                )
+            _keep_timings(config, kept, timings, flavour, device)
+            details = EngineDetails(
+                version=flavour.version,
+                capabilities=sorted(capabilities) if targets else _native(flavour, device),
+                gpu=device.name if device else None,
+                precision=real,
+                inputs=[TensorDetails.of(spec) for spec in inputs],
+                outputs=[TensorDetails.of(spec) for spec in outputs],
+                profiles=[profile] if profile else [],
+                metadata=dict(info.metadata),
+                model=str(model.absolute()),
+                model_sha256=digest,
+                options=_told(options, precision, max_batch),
+                build_seconds=round(time.monotonic() - started, 3),
+            )
+            return bytes(blob), details
+
+    built = run_cancellable(work, cancelled)
+    if monitor.error is not None:
+        raise monitor.error
+    if built is None:
+        raise BackendError(f"the build of {model.name} was stopped")
+    return built
+
+
+# ---- the model ----
+
+
+def _source(model: Path, written: str, wanted: str | None, flavour: Flavour) -> tuple[bytes | None, str]:
+    """What to parse (None is the file itself), and its precision. The network is built in the types of the graph."""
+    if wanted is None or wanted == written:
+        return None, written
+    if wanted != "fp16" or written != "fp32":
+        how = "quantise it first" if wanted == "int8" else f"convert it to {wanted} first"
+        raise PrecisionUnavailableError(
+            f"precision {wanted!r}: {model.name} is {written}, and {flavour.title} runs a graph in the types it is "
+            f"written in; {how}, or leave precision out"
+        )
+    from ...graph.fp16 import to_fp16
+
+    try:
+        return to_fp16(model).SerializeToString(), "fp16"
+    except ValueError as error:  # protobuf's limit
+        raise UnsupportedModelError(
+            f"{model.name} is too large to be converted on loading ({error}); convert it to an fp16 file first"
+        ) from None
+
+
+def _described(
+    network: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], flavour: Flavour
+) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """The inputs and outputs as the network has them, with the names that the ONNX file gives free dimensions."""
+    sources = [network.get_input(i) for i in range(network.num_inputs)]
+    results = [network.get_output(i) for i in range(network.num_outputs)]
+    for tensor in sources:
+        if tensor.is_shape_tensor:
+            raise UnsupportedModelError(shape_tensor(tensor.name))
+    known = {spec.name: spec for spec in (*inputs, *outputs)}
+    found = [
+        [spec_of(flavour, tensor.name, tensor.dtype, tensor.shape, known.get(tensor.name)) for tensor in side]
+        for side in (sources, results)
+    ]
+    return found[0], found[1]
+
+
+def shape_tensor(name: str) -> str:
+    return (
+        f"input {name!r}: its values decide the shapes of other tensors, which this backend does not take; make it a "
+        "constant of the model"
+    )
+
+
+def spec_of(flavour: Flavour, name: str, dtype: Any, shape: Sequence[int], known: TensorSpec | None) -> TensorSpec:
+    """A tensor of a network or an engine, with the names of free dimensions from what is `known` of it.
+
+    Raises:
+        UnsupportedModelError: a type that no array has.
+    """
+    import numpy as np
+
+    try:
+        kind = np.dtype(flavour.trt.nptype(dtype))
+    except TypeError:
+        raise UnsupportedModelError(
+            f"{name!r} is of type {dtype}, which no NumPy array has; have the model cast it to float32"
+        ) from None
+    names = known.shape if known is not None and len(known.shape) == len(shape) else [None] * len(shape)
+    dims = [d if d >= 0 else n if isinstance(n, str) else None for d, n in zip(shape, names, strict=True)]
+    return TensorSpec(name, kind, tuple(dims))
+
+
+def _parser_error(flavour: Flavour, model: Path, parser: Any) -> Exception:
+    """The first thing that the parser could not take, by node and operator."""
+    errors = [parser.get_error(i) for i in range(parser.num_errors)]
+    if any(error.code() == flavour.trt.ErrorCode.MODEL_DESERIALIZE_FAILED for error in errors):
+        return ModelFormatError(f"{str(model)!r} is not an ONNX model, or is corrupt: {errors[0].desc()}")
+    told = []
+    for error in sorted(errors, key=lambda error: error.node() < 0):
+        why = " ".join(error.desc().split())
+        if why in ("false", ""):  # a check that has no words for what it found
+            why = f"the operator is not supported as it is used here ({error.code().name})"
+        where = f"node {error.node_name() or error.node()!r} ({error.node_operator()}): " if error.node() >= 0 else ""
+        told.append(where + why)
+    first = told[0] if told else "it does not say why"
+    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+    return UnsupportedModelError(f"{flavour.title} {flavour.version} cannot take {model.name}: {first}{more}")
+
+
+# ---- the configuration ----
+
+
+def _configure(flavour: Flavour, config: Any, options: Options, precision: str | None) -> None:
+    trt = flavour.trt
+    if (workspace := _workspace(options)) is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
+    if _tf32(options, precision):
+        config.set_flag(trt.BuilderFlag.TF32)
+    else:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if options.optimization_level is not None:
+        config.builder_optimization_level = options.optimization_level
+
+
+def _workspace(options: Options) -> int | None:
+    return None if options.workspace is None else parse_size(options.workspace, "workspace")
+
+
+def _tf32(options: Options, precision: str | None) -> bool:
+    return options.tf32 if options.tf32 is not None else precision != "fp32"
+
+
+def _told(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
+    """The options for the manifest, those that were set."""
+    told: dict[str, Any] = {"precision": precision, "max_batch": max_batch}
+    for name in ("workspace", "tf32", "optimization_level", "plugins", "cache_tag"):
+        told[name] = getattr(options, name)
+    return {name: value for name, value in told.items() if value not in (None, [], "")}
+
+
+def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:
+    """The runtime's names of compute capabilities."""
+    if not capabilities:
+        return []
+    if not flavour.capability_targeting:
+        raise ConfigError(
+            f"{flavour.title} builds for the GPU that is there; leave compute_capabilities out, or use the backend "
+            "'tensorrt-rtx'"
+        )
+    known = {
+        f"{name[2:-1]}.{name[-1]}": value
+        for name, value in flavour.trt.ComputeCapability.__members__.items()
+        if name.startswith("SM")
+    }
+    for capability in capabilities:
+        if capability not in known:
+            raise ConfigError(
+                f"compute capability {capability!r}: {flavour.title} {flavour.version} builds for {', '.join(known)}; "
+                "without compute_capabilities an engine is for all from 8.0 on"
+            )
+    return [known[capability] for capability in sorted(set(capabilities))]
+
+
+def _set_targets(trt: Any, config: Any, targets: Sequence[Any]) -> None:
+    if targets:
+        config.num_compute_capabilities = len(targets)
+        for i, target in enumerate(targets):
+            if not config.set_compute_capability(target, i):
+                raise ConfigError(f"the runtime refuses to build for {target}")
+
+
+def _native(flavour: Flavour, device: CudaDevice | None) -> list[str]:
+    """What an engine runs on that was built for nothing in particular; empty is for what the runtime says it does."""
+    return [] if flavour.capability_targeting or device is None else [device.capability]
+
+
+# ---- plugins and timings ----
+
+
+def load_plugins(flavour: Flavour, paths: Sequence[str]) -> None:
+    """Loads libraries of plugins, each once in a process.
+
+    Raises:
+        ConfigError: there is no such library, or it cannot be loaded.
+    """
+    trt = flavour.trt
+    trt.init_libnvinfer_plugins(flavour.logger, "")
+    for path in paths:
+        file = str(Path(path).resolve())
+        if (flavour.backend, file) in _LOADED:
+            continue
+        with flavour.complaints() as complaints:
+            handle = trt.get_plugin_registry().load_library(file) if Path(file).is_file() else None
+        if handle is None:
+            raise ConfigError(f"plugins: {path!r} cannot be loaded: {last(complaints, 'no such file')}")
+        _LOADED[flavour.backend, file] = handle
+
+
+_LOADED: dict[tuple[str, str], Any] = {}
+
+
+def _converter_version() -> str | None:
+    """The version of ONNX Runtime, without importing it: a load out of the cache has no need of it."""
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return f"{name} {importlib.metadata.version(name)}"
+    return None
+
+
+def _plugin_digest(path: str) -> str:
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise ConfigError(f"plugins: {path!r} cannot be read: {error.strerror}") from None
+
+
+def _timing_key(flavour: Flavour, device: CudaDevice) -> str:
+    return key_of(
+        {"timings": _SCHEMA, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
+         "capability": device.capability}
+    )  # fmt: skip
+
+
+def _timing_cache(flavour: Flavour, config: Any, timings: Cache | None, device: CudaDevice | None) -> Any:
+    """Gives the build the figures of earlier ones on this GPU; they make the next build quicker."""
+    if not flavour.timing_cache or timings is None or device is None:
+        return None
+    found = timings.get(_timing_key(flavour, device))
+    cache = config.create_timing_cache(found[0] if found else b"")
+    if cache is None or not config.set_timing_cache(cache, False):
+        cache = config.create_timing_cache(b"")
+        config.set_timing_cache(cache, False)
+    return cache
+
+
+def _keep_timings(config: Any, kept: Any, timings: Cache | None, flavour: Flavour, device: CudaDevice | None) -> None:
+    if kept is None or timings is None or device is None:
+        return
+    data = bytes(config.get_timing_cache().serialize())
+    with contextlib.suppress(OutputError):  # it saves time, no more
+        timings.put(_timing_key(flavour, device), data, kind="timings", backend=flavour.backend, label=device.name)
+
+
+def last(complaints: Sequence[str], nothing: str = "it does not say why") -> str:
+    return " ".join(complaints[-1].split()) if complaints else nothing
+
+
+def named_targets(value: str | Sequence[str] | Mapping[str, Any]) -> tuple[str, ...]:
+    """Compute capabilities out of `"8.6,8.9"` or a sequence of such."""
+    parts = value.split(",") if isinstance(value, str) else list(value)
+    return tuple(sorted({str(part).strip() for part in parts if str(part).strip()}))

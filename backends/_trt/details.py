@@ -1,0 +1,62 @@
+"""What the manifest of an engine says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ...infer import TensorSpec
+from .profiles import Profile  # noqa: TC001 - msgspec reads the annotations
+
+__all__ = ["EngineDetails", "TensorDetails"]
+
+
+class TensorDetails(msgspec.Struct, frozen=True):
+    """An input or output."""
+
+    name: str
+    dtype: str
+    shape: list[int | str | None]
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> TensorDetails:
+        return cls(spec.name, str(spec.dtype), list(spec.shape))
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec(self.name, np.dtype(self.dtype), tuple(self.shape))
+
+
+class EngineDetails(msgspec.Struct, kw_only=True):
+    """An engine.
+
+    Attributes:
+        version: of the runtime that built it.
+        capabilities: the compute capabilities that it was built for; none is for those that the runtime says.
+        gpu: the GPU that it was built on, if on one.
+        precision: the arithmetic of the graph.
+        profiles: the shapes that it takes.
+        metadata: what the ONNX file said of itself.
+        model, model_sha256: that file.
+        options: how it was built.
+    """
+
+    version: str
+    capabilities: list[str]
+    gpu: str | None
+    precision: str
+    inputs: list[TensorDetails]
+    outputs: list[TensorDetails]
+    profiles: list[Profile]
+    metadata: dict[str, str]
+    model: str
+    model_sha256: str
+    options: dict[str, Any]
+    build_seconds: float
+
+    def plain(self) -> dict[str, Any]:
+        """As it will be read back from a manifest."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return found

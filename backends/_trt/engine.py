@@ -1,0 +1,274 @@
+"""Engines: as files, checked before they are read, and as what runs."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import hashlib
+import struct
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...cache import Cache, Manifest, key_of, read_manifest, write_blob
+from ...errors import EngineError, OutputError, UnsupportedModelError
+from .build import last, shape_tensor, spec_of
+from .details import EngineDetails, TensorDetails
+
+if TYPE_CHECKING:
+    from .._cuda import CudaDevice
+    from .flavour import Flavour
+    from .options import Options
+    from .profiles import Profile
+
+__all__ = ["SUFFIXES", "Engine", "manifest_path", "read_engine", "write_engine"]
+
+#: What the files of engines are called.
+SUFFIXES = (".engine", ".plan", ".trtmodel")
+
+
+# ---- files ----
+
+
+def manifest_path(engine: Path) -> Path:
+    """Where the manifest of an engine file lies: beside it."""
+    return engine.with_name(engine.name + ".json")
+
+
+def write_engine(path: Path, data: bytes, details: EngineDetails, backend: str) -> Manifest:
+    """Writes an engine file and its manifest.
+
+    Raises:
+        OutputError: it cannot be written; what was there before is untouched.
+    """
+    now = datetime.datetime.now(datetime.timezone.utc)
+    manifest = Manifest(
+        kind="engine", backend=backend, label=Path(details.model).name, sha256=hashlib.sha256(data).hexdigest(),
+        nbytes=len(data), created=now, last_used=now, details=details.plain(),
+    )  # fmt: skip
+    write_blob(path, data, manifest, manifest_path(path))
+    return manifest
+
+
+def read_engine(path: Path, flavour: Flavour, device: CudaDevice | None) -> tuple[bytes, EngineDetails | None]:
+    """An engine file, and what its manifest says, if it has one. All that can be known is checked before the runtime
+    gets to see it.
+
+    Args:
+        device: the GPU that it should run on; None leaves that out.
+
+    Raises:
+        EngineError: it is damaged, no engine, or for another runtime, version or GPU.
+    """
+    data = path.read_bytes()
+    beside = manifest_path(path)
+    details = None
+    if beside.exists():
+        manifest = read_manifest(beside)
+        try:
+            details = msgspec.convert(manifest.details, EngineDetails) if manifest else None
+        except msgspec.ValidationError:
+            details = None
+        if manifest is None or details is None:
+            raise EngineError(
+                f"{str(beside)!r} should be the manifest of {path.name}, but cannot be understood; build the engine "
+                "anew, or remove that file to go without its checks"
+            )
+        if not manifest.matches(data):
+            raise EngineError(
+                f"{str(path)!r} is damaged: it has {len(data):,} bytes, and its manifest says {manifest.nbytes:,} with "
+                f"SHA-256 {manifest.sha256[:16]}...; copy it again, or {_again(flavour, details)}"
+            )
+        if manifest.backend != flavour.backend:
+            raise EngineError(
+                f"{str(path)!r} is an engine of backend {manifest.backend!r}, and {flavour.backend!r} was asked for"
+            )
+        check_details(str(path), details, flavour, device)
+    check_header(str(path), data, flavour)
+    return data, details
+
+
+def check_details(what: str, details: EngineDetails, flavour: Flavour, device: CudaDevice | None) -> None:
+    """Raises EngineError if an engine is for another version of the runtime, or for other GPUs than `device`."""
+    if details.version != flavour.version:
+        raise EngineError(
+            f"{what!r} was built by {flavour.title} {details.version}, and this is {flavour.version}, which does not "
+            f"read it; {_again(flavour, details)}"
+        )
+    if device is not None and details.capabilities and device.capability not in details.capabilities:
+        raise EngineError(
+            f"{what!r} was built for compute capability {' and '.join(details.capabilities)}, and {device} "
+            f"({device.name}) has {device.capability}; {_again(flavour, details)}"
+        )
+
+
+def check_header(what: str, data: bytes, flavour: Flavour) -> None:
+    """Raises EngineError if the first bytes tell that this is no whole engine of this runtime.
+
+    The header of TensorRT-RTX 1.6, as its engines show it: the magic "vtrt", at 16 the size of the file in 8 bytes, at
+    24 the version in 4. That of the full TensorRT is left to the runtime.
+    """
+    if flavour.backend != "tensorrt-rtx":
+        return
+    if len(data) < 64 or data[:4] != b"vtrt":
+        raise EngineError(f"{what!r} is no engine of {flavour.title}: it begins with {data[:4]!r}")
+    (size,) = struct.unpack_from("<Q", data, 16)
+    version = ".".join(str(part) for part in data[24:28])
+    if version != flavour.version:
+        raise EngineError(
+            f"{what!r} was built by {flavour.title} {version}, and this is {flavour.version}, which does not read it; "
+            "build it anew from its ONNX file"
+        )
+    if size != len(data):
+        raise EngineError(f"{what!r} is damaged: it should have {size:,} bytes and has {len(data):,}; copy it again")
+
+
+def _again(flavour: Flavour, details: EngineDetails) -> str:
+    model = Path(details.model)
+    where = str(model) if model.exists() else model.name
+    return f"build it anew: infersdk build {where} --backend {flavour.backend}"
+
+
+# ---- at work ----
+
+
+class Engine:
+    """A deserialised engine, shared by an Infer and its clones.
+
+    Args:
+        what: the file, for messages.
+        device: current in the calling thread.
+        cache: where what the runtime compiles is kept (TensorRT-RTX); None keeps nothing.
+
+    Raises:
+        EngineError: the runtime does not take it.
+    """
+
+    def __init__(self, flavour: Flavour, data: bytes, what: str, device: CudaDevice, cache: Cache | None) -> None:
+        trt = flavour.trt
+        self.flavour = flavour
+        self._guard = threading.Lock()
+        self._cache, self._what, self._device = cache, what, device
+        with flavour.complaints() as complaints:
+            self._runtime = trt.Runtime(flavour.logger)
+            doubts = ""
+            if flavour.checks_engines:
+                validity, why = self._runtime.get_engine_validity(data)
+                if validity == trt.EngineValidity.INVALID:
+                    doubts = (
+                        f"{what!r} does not run on {device} ({device.name}, compute capability {device.capability}) "
+                        f"with {flavour.title} {flavour.version}: {_reasons(trt, why)}"
+                    )
+                    # It knows the capabilities of RTX GPUs alone, and others run too: there deserialising decides.
+                    if int(why) != int(trt.EngineInvalidityDiagnostics.UNSUPPORTED_CC):
+                        raise EngineError(doubts)
+            self._engine = self._runtime.deserialize_cuda_engine(data)
+        if self._engine is None:
+            raise EngineError(
+                doubts
+                or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it anew from its "
+                "ONNX file"
+            )
+        self._compiled: Any = None
+        self._key, self._kept = "", ""
+        if flavour.runtime_cache:
+            self._compiled = self._engine.create_runtime_config().create_runtime_cache()
+            self._key = key_of(
+                {"compiled": 1, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
+                 "capability": device.capability, "engine": hashlib.sha256(data).hexdigest()}
+            )  # fmt: skip
+            if cache is not None and (found := cache.get(self._key)) and self._compiled.deserialize(found[0]):
+                self._kept = found[1].sha256
+            _LIVE.add(self)
+
+    def context(self, options: Options) -> Any:
+        """A new execution context. One thread at a time uses it."""
+        trt = self.flavour.trt
+        with self.flavour.complaints() as complaints:
+            if self.flavour.runtime_cache:
+                config = self._engine.create_runtime_config()
+                config.set_runtime_cache(self._compiled)
+                if options.kernel_specialization is not None:
+                    config.dynamic_shapes_kernel_specialization_strategy = getattr(
+                        trt.DynamicShapesKernelSpecializationStrategy, options.kernel_specialization.upper()
+                    )
+                if options.cuda_graph:
+                    config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+                context = self._engine.create_execution_context(runtime_config=config)
+            else:
+                context = self._engine.create_execution_context()
+        if context is None:
+            raise EngineError(f"{self._what!r}: no execution context can be had: {last(complaints)}")
+        return context
+
+    def describe(self, details: EngineDetails | None) -> tuple[list[TensorDetails], list[TensorDetails]]:
+        """Inputs and outputs, in the order of the model, with the names that `details` has for free dimensions.
+
+        Raises:
+            UnsupportedModelError: an input on the host, or of a type that no array has.
+        """
+        engine, trt = self._engine, self.flavour.trt
+        known = {t.name: t.spec for t in (*details.inputs, *details.outputs)} if details else {}
+        sides: dict[Any, list[TensorDetails]] = {trt.TensorIOMode.INPUT: [], trt.TensorIOMode.OUTPUT: []}
+        for name in (engine.get_tensor_name(i) for i in range(engine.num_io_tensors)):
+            if engine.get_tensor_location(name) != trt.TensorLocation.DEVICE:
+                raise UnsupportedModelError(shape_tensor(name))
+            spec = spec_of(
+                self.flavour, name, engine.get_tensor_dtype(name), tuple(engine.get_tensor_shape(name)), known.get(name)
+            )
+            sides[engine.get_tensor_mode(name)].append(TensorDetails.of(spec))
+        order = {name: i for i, name in enumerate(known)}
+        for side in sides.values():
+            side.sort(key=lambda tensor: order.get(tensor.name, len(order)))
+        return sides[trt.TensorIOMode.INPUT], sides[trt.TensorIOMode.OUTPUT]
+
+    def profiles(self, names: list[str]) -> list[Profile]:
+        """The shapes that the inputs `names` may have, one profile after another."""
+        return [
+            {name: _three(self._engine.get_tensor_profile_shape(name, index)) for name in names}
+            for index in range(self._engine.num_optimization_profiles)
+        ]
+
+    def keep_compiled(self) -> None:
+        """Stores what the runtime has compiled so far, if that is more than is stored already."""
+        if self._compiled is None or self._cache is None:
+            return
+        with self._guard, self._device, contextlib.suppress(OutputError):  # it saves time, no more
+            blob = self._compiled.serialize()
+            data = bytes(blob) if blob is not None else b""
+            digest = hashlib.sha256(data).hexdigest()
+            if data and digest != self._kept:
+                self._cache.put(
+                    self._key, data, kind="compiled", backend=self.flavour.backend, label=Path(self._what).name
+                )
+                self._kept = digest
+
+
+def _three(shapes: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    low, opt, high = (tuple(shape) for shape in shapes)
+    return low, opt, high
+
+
+def _reasons(trt: Any, bits: int) -> str:
+    """What `get_engine_validity` says, in words."""
+    names = [
+        name.replace("_", " ").lower()
+        for name, value in trt.EngineInvalidityDiagnostics.__members__.items()
+        if int(bits) & int(value)
+    ]
+    return ", ".join(names) or "it does not say why"
+
+
+# Kernels may be compiled beside the first runs, so what there is at the end of the process is kept as well.
+_LIVE: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _keep_all() -> None:
+    for engine in list(_LIVE):
+        with contextlib.suppress(Exception):  # the process is going, and so may be the driver
+            engine.keep_compiled()

@@ -1,0 +1,385 @@
+"""The Infer on TensorRT."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections import OrderedDict
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import msgspec
+
+from ...cache import Cache
+from ...errors import (
+    ConfigError,
+    CudaError,
+    DeviceUnavailableError,
+    EngineError,
+    InferenceError,
+    OutputError,
+    PrecisionUnavailableError,
+    ShapeError,
+)
+from ...infer import BackendInfo, Infer
+from ...stream import Graph, Stream
+from ...tensor import Tensor
+from .._cuda import cuda_device, device_count
+from .build import build_engine, engine_key, last, load_plugins
+from .details import EngineDetails
+from .engine import SUFFIXES, Engine, check_details, check_header, read_engine
+from .flavour import FLAVOURS, Flavour
+from .options import Options
+from .profiles import fits
+
+__all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
+
+#: CUDA graphs that an Infer keeps: one for each batch size and set of addresses.
+GRAPHS = 16
+
+#: Options that have no effect on an engine that is built already.
+_BUILDING = ("profiles", "workspace", "tf32", "optimization_level")
+
+
+class _TensorRt(Infer):
+    """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
+
+    default_device = "cuda:0"
+    Options = Options
+    flavour: ClassVar[Flavour]
+
+    @classmethod
+    def probe(cls) -> BackendInfo:
+        return BackendInfo(cls.flavour.version, tuple(f"cuda:{i}" for i in range(device_count())))
+
+    # ---- loading ----
+
+    def _load(self) -> None:
+        self._cuda = self._cuda_device()
+        if not self.flavour.runtime_cache and self.options.kernel_specialization:
+            raise ConfigError("kernel_specialization is an option of backend 'tensorrt-rtx' alone")
+        load_plugins(self.flavour, self.options.plugins)
+        cache = self._open_cache()
+        with self._cuda:
+            built = self.model.suffix.lower() in SUFFIXES
+            details = self._load_file(cache) if built else self._load_onnx(cache)
+            inputs, outputs = self._engine.describe(details)
+            self.input_specs = tuple(tensor.spec for tensor in inputs)
+            self.output_specs = tuple(tensor.spec for tensor in outputs)
+            self.metadata = MappingProxyType(dict(details.metadata) if details else {})
+            self._profiles = self._engine.profiles([spec.name for spec in self.input_specs])
+            # Fused layers hide their types from the engine inspector, so without a manifest nothing true can be said.
+            self._precision = details.precision if details else "unknown"
+            self._check_precision()
+            self._check_batch()
+            self._start()
+            self._engine.keep_compiled()
+
+    def _cuda_device(self) -> Any:
+        if self._device.kind != "cuda":
+            there = ", ".join(f"cuda:{i}" for i in range(device_count())) or "none on this machine"
+            raise DeviceUnavailableError(
+                f"device {self.device!r}: {self.flavour.title} runs on NVIDIA GPUs, of which there are: {there}"
+            )
+        return cuda_device(self._device.index)
+
+    def _open_cache(self) -> Cache | None:
+        wanted = self.options.cache
+        if wanted is False:
+            return None
+        try:
+            return Cache(None if wanted is True else wanted, required=wanted is not True)
+        except OutputError as error:
+            warnings.warn(f"{error}; engines are not kept", RuntimeWarning, stacklevel=2)
+            return None
+
+    def _load_file(self, cache: Cache | None) -> EngineDetails | None:
+        for name in _BUILDING:
+            if getattr(self.options, name) != getattr(Options(), name):
+                raise ConfigError(f"{name} is for building an engine, and {self.model.name} is built already")
+        data, details = read_engine(self.model, self.flavour, self._cuda)
+        self._engine = Engine(self.flavour, data, str(self.model), self._cuda, cache)
+        return details
+
+    def _load_onnx(self, cache: Cache | None) -> EngineDetails:
+        key, digest = engine_key(
+            self.flavour, self.model, precision=self._requested_precision, max_batch=self.max_batch,
+            options=self.options, capabilities=(), device=self._cuda,
+        )  # fmt: skip
+
+        def make() -> tuple[bytes, dict[str, Any]]:
+            data, details = build_engine(
+                self.flavour, self.model, digest=digest, precision=self._requested_precision,
+                max_batch=self.max_batch, options=self.options, device=self._cuda, timings=cache,
+            )  # fmt: skip
+            return data, details.plain()
+
+        if cache is None:
+            data, raw = make()
+            self._engine = Engine(self.flavour, data, str(self.model), self._cuda, None)
+            return msgspec.convert(raw, EngineDetails)
+        about: dict[str, Any] = {"kind": "engine", "backend": self.flavour.backend, "label": self.model.name}
+        data, raw, there = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
+        try:
+            details = self._take(data, raw, cache)
+        except (EngineError, msgspec.ValidationError):
+            if not there:
+                raise
+            # It is whole, but the runtime does not take it any more: after a change of the driver, say.
+            cache.remove(key)
+            data, raw, _ = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
+            details = self._take(data, raw, cache)
+        return details
+
+    def _take(self, data: bytes, raw: dict[str, Any], cache: Cache) -> EngineDetails:
+        details = msgspec.convert(raw, EngineDetails)
+        check_details(str(self.model), details, self.flavour, self._cuda)
+        check_header(str(self.model), data, self.flavour)
+        self._engine = Engine(self.flavour, data, str(self.model), self._cuda, cache)
+        return details
+
+    def _tell_waiting(self) -> None:
+        if self.options.progress is not None:
+            self.options.progress("Waiting for another process that builds this engine", 0.0)
+
+    def _check_precision(self) -> None:
+        wanted = self._requested_precision
+        if wanted is not None and wanted != self._precision:
+            raise PrecisionUnavailableError(
+                f"precision {wanted!r}: the engine {self.model.name} is {self._precision}; build one that is {wanted}, "
+                "or leave precision out"
+            )
+
+    def _check_batch(self) -> None:
+        """The largest batch is what the engine was built for."""
+        sizes = [
+            max(profile[spec.name][2][0] for profile in self._profiles)
+            for spec in self.input_specs
+            if spec.shape and not isinstance(spec.shape[0], int)
+        ]
+        if not sizes:
+            return
+        largest = min(sizes)
+        if self.max_batch is not None and self.max_batch > largest:
+            raise ConfigError(
+                f"max_batch={self.max_batch}, but {self.model.name} was built for batches up to {largest}; build it "
+                f"with max_batch={self.max_batch}"
+            )
+        self.max_batch = self.max_batch or largest
+
+    def _start(self) -> None:
+        """A context and a stream of this Infer's own."""
+        self._context = self._engine.context(self.options)
+        self.stream: Stream = Stream(self._device)
+        self._shapes: dict[str, tuple[int, ...]] = {}  # as the context has them
+        self._places: dict[str, int] = {}
+        self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
+        self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
+        self._graphs: OrderedDict[tuple[Any, ...], Graph | None] = OrderedDict()
+        self._captures = self.options.cuda_graph and not self.flavour.runtime_cache
+        self._first = True
+
+    # ---- running ----
+
+    def _bind(self) -> None:
+        shapes = {spec.name: self._inputs[spec.name].shape for spec in self.input_specs}
+        with self._cuda, self.flavour.complaints() as complaints:
+            self._choose_profile(shapes)
+            for name, shape in shapes.items():
+                if self._shapes.get(name) != shape:
+                    self._shapes.pop(name, None)
+                    if not self._context.set_input_shape(name, shape):
+                        raise ShapeError(f"input {name!r}: the engine does not take {shape}: {last(complaints)}")
+                    self._shapes[name] = shape
+            if missing := self._context.infer_shapes():
+                raise InferenceError(f"{self.model.name}: the shape of {missing[0]!r} cannot be inferred")
+            self._sources = [(name, tensor, self._stage(name, tensor)) for name, tensor in self._inputs.items()]
+            self._results: list[tuple[str, Tensor, Tensor, tuple[int, ...]]] = []
+            for name, tensor in self._outputs.items():
+                shape = tuple(self._context.get_tensor_shape(name))
+                if -1 in shape:
+                    self._grow(name, tensor)
+                else:
+                    tensor.resize(shape)
+                    self._results.append((name, tensor, self._stage(name, tensor), shape))
+        self._copied = any(tensor is not stage for _, tensor, stage, _ in self._results)
+
+    def _choose_profile(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        active = self._context.active_optimization_profile
+        if 0 <= active < len(self._profiles) and fits(self._profiles[active], shapes):
+            return
+        for index, profile in enumerate(self._profiles):
+            if fits(profile, shapes):
+                self._shapes.clear()
+                if not self._context.set_optimization_profile_async(index, self.stream.handle):
+                    raise InferenceError(f"{self.model.name}: profile {index} cannot be made active")
+                self.stream.synchronize()
+                return
+        told = "; ".join(
+            f"{name} is {shape}, and may be {self._profiles[0][name][0]} to {self._profiles[0][name][2]}"
+            for name, shape in shapes.items()
+            if not fits(self._profiles[0], {name: shape})
+        )
+        raise ShapeError(
+            f"the engine of {self.model.name} was not built for these shapes: input {told}; load the model with "
+            "other profiles or another max_batch"
+        )
+
+    def _stage(self, name: str, tensor: Tensor) -> Tensor:
+        """Where the engine reads or writes for `tensor`: there, or beside it if it lives on the host alone."""
+        if tensor.device == self._device:
+            return tensor
+        stage = self._stages.get(name)
+        if stage is None:
+            stage = self._stages[name] = Tensor(tensor.shape, tensor.dtype, self._device)
+        return stage.resize(tensor.shape)
+
+    def _grow(self, name: str, tensor: Tensor) -> None:
+        if tensor.device != self._device:
+            raise InferenceError(f"output {name!r} has a shape that depends on the data: bind no host tensor to it")
+        allocator = self._grown.get(name)
+        if allocator is None:
+            allocator = self._grown[name] = _allocator(self.flavour.trt)
+            self._context.set_output_allocator(name, allocator)
+        allocator.tensor = tensor
+
+    def _run(self) -> None:
+        for name, tensor, place in self._sources:
+            if place is not tensor:
+                place.copy_from(tensor)
+            self._set_address(name, place.device_address(stream=self.stream))
+        for name, tensor, place, shape in self._results:
+            if tensor.shape != shape:  # its user resized it
+                tensor.resize(shape)
+            self._set_address(name, place.device_address(read=False, write=True, stream=self.stream))
+        with self._cuda:
+            if self._captures:
+                self._launch()
+            else:
+                self._execute()
+        if self._grown:
+            self._wait()
+            self._adopt_grown()
+        if self._copied:
+            for _, tensor, place, _ in self._results:
+                if place is not tensor:
+                    tensor.copy_from(place)
+        if self._first:
+            self._first = False
+            self._wait()
+            self._engine.keep_compiled()
+
+    def _set_address(self, name: str, at: int) -> None:
+        if self._places.get(name) != at:
+            self._context.set_tensor_address(name, at)
+            self._places[name] = at
+
+    def _launch(self) -> None:
+        """As a CUDA graph: the first run with these shapes and addresses goes as it is, the second is captured."""
+        key = (*self._shapes.values(), *self._places.values())
+        graph = self._graphs.get(key)
+        if graph is None:
+            if key not in self._graphs or self._grown:  # memory that is allocated in the run cannot be captured
+                self._graphs[key] = None
+                self._execute()
+                while len(self._graphs) > GRAPHS:
+                    self._graphs.popitem(last=False)
+                return
+            graph = self._graphs[key] = Graph(self.stream, self._execute)
+        self._graphs.move_to_end(key)
+        graph.launch(self.stream)
+
+    def _execute(self) -> None:
+        if not self._context.execute_async_v3(self.stream.handle):
+            raise self._failure()
+
+    def _wait(self) -> None:
+        try:
+            self.stream.synchronize()
+        except CudaError as error:
+            raise InferenceError(f"{self.flavour.title} failed to run {self.model.name}: {error}") from None
+
+    def _failure(self) -> Exception:
+        for allocator in self._grown.values():
+            if error := allocator.error:
+                allocator.error = None
+                return error
+        return InferenceError(
+            f"{self.flavour.title} failed to run {self.model.name}; its messages go to the logger 'infersdk.tensorrt'"
+        )
+
+    def _adopt_grown(self) -> None:
+        """The memory is there, and the shape is known now."""
+        for name, allocator in self._grown.items():
+            if allocator.error is not None:
+                raise self._failure()
+            if allocator.shape is not None:
+                self._outputs[name].resize(allocator.shape)
+
+    # ---- the rest ----
+
+    @property
+    def precision(self) -> str:
+        return self._precision
+
+    def _share(self, source: _TensorRt) -> None:
+        with self._cuda:
+            self._start()
+
+    def _release(self) -> None:
+        with contextlib.suppress(CudaError):  # a failed device must not keep the rest from being freed
+            self._engine.keep_compiled()
+            with self._cuda:
+                self.stream.synchronize()
+        self._grown.clear()
+        del self._context, self._engine
+        self._graphs.clear()
+        self.stream.close()
+        for stage in self._stages.values():
+            stage.close()
+
+
+class _Allocator:
+    """Gives an output the memory that it turns out to need: that of its tensor, made larger."""
+
+    tensor: Tensor
+    shape: tuple[int, ...] | None
+    error: Exception | None
+
+
+def _allocator(trt: Any) -> Any:
+    class Allocator(trt.IOutputAllocator, _Allocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)
+            self.shape, self.error = None, None
+
+        def reallocate_output_async(self, name: str, memory: Any, size: int, alignment: int, stream: Any) -> int:
+            try:
+                self.tensor.resize((max(1, math.ceil(size / self.tensor.dtype.itemsize)),))
+                return self.tensor.device_address(read=False, write=True)
+            except Exception as error:  # it must not go through the runtime
+                self.error = error
+                return 0
+
+        def reallocate_output(self, name: str, memory: Any, size: int, alignment: int) -> int:
+            return self.reallocate_output_async(name, memory, size, alignment, None)
+
+        def notify_shape(self, name: str, shape: Any) -> None:
+            self.shape = tuple(shape)
+
+    return Allocator()
+
+
+class TensorRtInfer(_TensorRt):
+    """TensorRT 10 and later."""
+
+    backend = "tensorrt"
+    flavour = FLAVOURS["tensorrt"]
+
+
+class TensorRtRtxInfer(_TensorRt):
+    """TensorRT for RTX."""
+
+    backend = "tensorrt-rtx"
+    flavour = FLAVOURS["tensorrt-rtx"]

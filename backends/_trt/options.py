@@ -1,0 +1,52 @@
+"""The options of both flavours."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+__all__ = ["Options", "Range"]
+
+Dim = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shapes of an input that an engine is built for: the smallest, the one it is tuned for, the largest."""
+
+    min: list[Dim]
+    opt: list[Dim]
+    max: list[Dim]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `load(..., backend="tensorrt", **options)` takes; "tensorrt-rtx" takes the same.
+
+    Attributes:
+        profiles: for an input by its name, `{"min": [...], "opt": [...], "max": [...]}`. An input whose batch alone is
+            free needs none: it is built for 1 to `max_batch`, and tuned for `max_batch`.
+        workspace: the most scratch memory that a kernel may ask for, as `"2GB"`; None is no limit.
+        tf32: whether FP32 layers may round their factors to TF32 on tensor cores. None is yes, as the runtime has it,
+            unless precision="fp32" was asked for.
+        optimization_level: 0 (quick to build) to 5 (quick to run); None is the runtime's own.
+        plugins: libraries of plugins to load before the model is parsed, or the engine read.
+        cache: where built engines are kept: the user's cache (True), a folder, or nowhere (False).
+        cache_tag: goes into the key of the cache, for what the key cannot see, as plugins written in Python.
+        progress: called as `progress(phase, fraction)` while an engine is built, from a thread of its own; fraction
+            goes from 0 to 1. What it raises ends the build.
+        kernel_specialization: TensorRT-RTX only: kernels for the shapes that come are compiled beside the first runs
+            (`"lazy"`), before them (`"eager"`), or not at all (`"none"`). None is the runtime's own.
+        cuda_graph: runs are captured and replayed as CUDA graphs, one for each batch size and set of addresses, which
+            takes load off the host. TensorRT-RTX does so by itself.
+    """
+
+    profiles: dict[str, Range] = {}
+    workspace: str | int | None = None
+    tf32: bool | None = None
+    optimization_level: Annotated[int, msgspec.Meta(ge=0, le=5)] | None = None
+    plugins: list[str] = []
+    cache: bool | str = True
+    cache_tag: str = ""
+    progress: Any = None
+    kernel_specialization: Literal["lazy", "eager", "none"] | None = None
+    cuda_graph: bool = False

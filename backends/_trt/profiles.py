@@ -1,0 +1,85 @@
+"""Optimisation profiles: the range of shapes that an engine is built for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...errors import ConfigError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from ...infer import TensorSpec
+    from .options import Range
+
+__all__ = ["Profile", "fits", "make_profile"]
+
+#: For each input by its name: the smallest shape, the one to tune for, the largest.
+Profile = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+
+def make_profile(specs: Sequence[TensorSpec], max_batch: int | None, given: Mapping[str, Range]) -> Profile:
+    """The profile for a model with the inputs `specs`; empty if all their dimensions are fixed.
+
+    Args:
+        max_batch: the largest batch, for inputs that leave it free; None is 1.
+        given: ranges by the name of an input, from the user.
+
+    Raises:
+        ConfigError: a range that is none, or does not fit its input, or one for an unknown input.
+        UnsupportedModelError: dimensions other than the batch are free, and no range was given for them.
+    """
+    names = [spec.name for spec in specs]
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"profiles: the model has no input {name!r}; its inputs are {names}")
+    profile: Profile = {}
+    for spec in specs:
+        if spec.name in given:
+            profile[spec.name] = _checked(spec, given[spec.name], max_batch)
+        elif spec.is_dynamic:
+            profile[spec.name] = _by_batch(spec, max_batch or 1)
+    return profile
+
+
+def _by_batch(spec: TensorSpec, max_batch: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    rest = [d for d in spec.shape[1:] if isinstance(d, int)]
+    if len(rest) != len(spec.shape) - 1:
+        dims = ", ".join("..." if d is None else str(d) for d in spec.shape)
+        example = ", ".join(str(d) if isinstance(d, int) else "1" for d in spec.shape)
+        raise UnsupportedModelError(
+            f"input {spec.name!r} is ({dims}): dimensions other than the batch are free, and an engine is built for "
+            "a range of shapes; give it as profiles="
+            f'{{"{spec.name}": {{"min": [{example}], "opt": [...], "max": [...]}}}}'
+        )
+    return (1, *rest), (max_batch, *rest), (max_batch, *rest)
+
+
+def _checked(
+    spec: TensorSpec, given: Range, max_batch: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    shapes = tuple(given.min), tuple(given.opt), tuple(given.max)
+    text = f"profiles: input {spec.name!r} is {spec.text}"
+    for which, shape in zip(("min", "opt", "max"), shapes, strict=True):
+        if len(shape) != len(spec.shape):
+            raise ConfigError(f"{text}, so {which} has {len(spec.shape)} dimensions, not {list(shape)}")
+        for axis, (want, got) in enumerate(zip(spec.shape, shape, strict=True)):
+            if isinstance(want, int) and want != got:
+                raise ConfigError(f"{text}: dimension {axis} of {which} is {want}, not {got}")
+    for axis, (low, opt, high) in enumerate(zip(*shapes, strict=True)):
+        if not low <= opt <= high:
+            raise ConfigError(f"{text}: dimension {axis} goes min {low}, opt {opt}, max {high}, which is no range")
+    if max_batch is not None and spec.shape and not isinstance(spec.shape[0], int) and shapes[2][0] != max_batch:
+        raise ConfigError(
+            f"max_batch={max_batch}, but profiles has a largest batch of {shapes[2][0]} for input {spec.name!r}; "
+            "make them the same, or leave max_batch out"
+        )
+    return shapes
+
+
+def fits(profile: Profile, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether the inputs may have those shapes."""
+    return all(
+        name not in profile
+        or all(low <= d <= high for low, d, high in zip(profile[name][0], shape, profile[name][2], strict=True))
+        for name, shape in shapes.items()
+    )

@@ -1,0 +1,101 @@
+"""Watching a build, and stopping it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["Progress", "make_monitor", "run_cancellable"]
+
+T = TypeVar("T")
+
+#: What is told of a build: the phase in the runtime's words, and how much of the whole is done, from 0 to 1.
+Progress = Callable[[str, float], None]
+
+
+class _Phase:
+    def __init__(self, name: str, parent: _Phase | None, steps: int) -> None:
+        self.name, self.parent, self.steps = name, parent, max(1, steps)
+        self.done = 0
+        self.start = 0.0  # of the whole build, when this phase began, and what part of it this phase is
+        self.share = 1.0
+        if parent is not None:
+            self.start = parent.start + parent.share * min(parent.done, parent.steps - 1) / parent.steps
+            self.share = parent.share / parent.steps
+
+
+def make_monitor(trt: Any, progress: Progress | None, cancelled: threading.Event) -> Any:
+    """An IProgressMonitor that reports to `progress`, and stops the build when `cancelled` is set.
+
+    The runtime nests phases, each of so many steps; a phase is taken to fill the step of its parent in which it began.
+    Whatever `progress` raises is kept in `.error` and sets `cancelled`: it must not go through the runtime.
+    """
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self.error: BaseException | None = None
+            self._guard = threading.Lock()  # the runtime calls from several threads
+            self._phases: dict[str, _Phase] = {}
+            self._told = 0.0
+
+        def phase_start(self, name: str, parent: str | None, steps: int) -> None:
+            with self._guard:
+                above = self._phases.get(parent) if parent is not None else None
+                phase = self._phases[name] = _Phase(name, above, steps)
+                self._tell(name, phase.start)
+
+        def step_complete(self, name: str, step: int) -> bool:
+            with self._guard:
+                if phase := self._phases.get(name):
+                    phase.done = min(step + 1, phase.steps)
+                    self._tell(name, phase.start + phase.share * phase.done / phase.steps)
+            return not cancelled.is_set()
+
+        def phase_finish(self, name: str) -> None:
+            with self._guard:
+                if phase := self._phases.pop(name, None):
+                    self._tell(name, phase.start + phase.share)
+
+        def _tell(self, name: str, fraction: float) -> None:
+            if progress is None or cancelled.is_set():
+                return
+            self._told = max(self._told, min(fraction, 1.0))
+            try:
+                progress(name, self._told)
+            except BaseException as error:
+                self.error = error
+                cancelled.set()
+
+    return Monitor()
+
+
+def run_cancellable(work: Callable[[], T], cancelled: threading.Event) -> T:
+    """Runs `work` in a thread, so that Ctrl-C, which Python raises in the main thread alone, can set `cancelled`.
+
+    Whatever interrupts the wait is raised again when the work has stopped. A second interrupt does not wait.
+    """
+    result: list[T] = []
+    errors: list[BaseException] = []
+    done = threading.Event()  # an interrupted Thread.join() takes the thread for ended (Python before 3.13)
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=run, name="infersdk-build", daemon=True)
+    thread.start()
+    try:
+        done.wait()
+    except BaseException:
+        cancelled.set()
+        done.wait()
+        raise
+    if errors:
+        raise errors[0]
+    return result[0]

@@ -1,0 +1,135 @@
+"""From host frames to boxes on the GPU, against what limits it: the engine alone, the bus, the host's own memory.
+
+    pytest benchmarks/bench_cuda_path.py -q -s
+
+All rows are measured in one run, on yolov5s in FP16 with TensorRT-RTX (INFERSDK_BENCH_BACKEND chooses another backend).
+The first figure of each row is ours, the second what it is held against.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import Event, Stream, Tensor, device_count, device_info, load, pinned_empty
+from infersdk.models import YOLOv5
+from infersdk.ops import Geometry, as_image
+from infersdk.ops.batch import PictureBatch, shared_workers
+
+pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
+
+BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
+PRECISION = os.environ.get("INFERSDK_BENCH_PRECISION", "fp16")
+HEIGHT, WIDTH = 1080, 1920
+
+
+def options() -> dict[str, Any]:
+    return {"cuda_graph": True} if BACKEND.startswith("tensorrt") else {}
+
+
+def engine_only(path: Path, batch: int, seconds: float = 1.5) -> float:
+    """Seconds a batch, calls queued one behind the other on one stream."""
+    with load(path, BACKEND, precision=PRECISION, max_batch=batch, **options()) as infer:
+        tensor = infer.inputs["images"].resize((batch, 3, 640, 640))
+        tensor.numpy(writable=True)[:] = np.random.default_rng(0).random(tensor.shape, np.float32)
+        for _ in range(20):
+            infer.forward()
+        calls, start = 0, perf_counter()
+        while perf_counter() - start < seconds:
+            for _ in range(10):
+                infer.enqueue()
+            infer.stream.synchronize()
+            calls += 10
+        return (perf_counter() - start) / calls
+
+
+def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
+    """Seconds for all page-locked frames to reach the device, copies only."""
+    stream, batch = Stream(), PictureBatch(len(frames))
+    geometry = Geometry.letterbox((WIDTH, HEIGHT), (640, 640))
+    batch.fill([as_image(f) for f in frames], [geometry] * len(frames))
+    room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
+    host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+    best = np.inf
+    for _ in range(repeat):
+        start, stop = Event(timing=True).record(stream), Event(timing=True)
+        batch.upload(host, device, room.nbytes, stream)
+        stop.record(stream)
+        stream.synchronize()
+        best = min(best, stop.milliseconds_since(start) / 1e3)
+    return float(best)
+
+
+def staging(frames: list[np.ndarray[Any, Any]], repeat: int = 5) -> float:
+    """Seconds for ordinary frames to reach the device through the staging area: the host's own limit."""
+    stream, batch = Stream(), PictureBatch(len(frames))
+    geometry = Geometry.letterbox((WIDTH, HEIGHT), (640, 640))
+    batch.fill([as_image(f) for f in frames], [geometry] * len(frames))
+    room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
+    host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+    best = np.inf
+    for _ in range(repeat):
+        start = perf_counter()
+        batch.upload(host, device, room.nbytes, stream, workers=shared_workers())
+        stream.synchronize()
+        best = min(best, perf_counter() - start)
+    return float(best)
+
+
+def end_to_end(model: YOLOv5, frames: list[np.ndarray[Any, Any]], batches: int = 60) -> float:
+    """Pictures a second, streamed."""
+    for _ in model.stream(frames * 6):
+        pass
+    start = perf_counter()
+    count = sum(1 for _ in model.stream(frames * batches))
+    return count / (perf_counter() - start)
+
+
+def test_path(assets: Path) -> None:
+    path = assets / "models" / "yolov5s-random.onnx"
+    rng = np.random.default_rng(0)
+    ordinary = [rng.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(32)]
+    locked = [pinned_empty((HEIGHT, WIDTH, 3)) for _ in range(32)]
+    for target, source in zip(locked, ordinary, strict=True):
+        target[:] = source
+    info = device_info()
+    print(f"\n{info['name']}, compute capability {info['compute_capability']}, {shared_workers().threads} threads")
+    one, many = engine_only(path, 1), engine_only(path, 32)
+    bus, staged = copy_in(locked), staging(ordinary)
+    print(f"engine alone: batch 1 {one * 1e3:.3f} ms, batch 32 {many * 1e3:.3f} ms, {32 / many:.0f} img/s")
+    print(
+        f"copy in of 32 page-locked 1080p frames {bus * 1e3:.3f} ms, {32 / bus:.0f} frames/s; "
+        f"one {bus / 32 * 1e3:.3f} ms"
+    )
+    print(f"staging and copy in of 32 ordinary frames {staged * 1e3:.3f} ms, {32 / staged:.0f} frames/s")
+    for where in ("device", "host", "auto"):
+        with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, preprocess=where, **options()) as model:
+            fast, plain = end_to_end(model, locked), end_to_end(model, ordinary)
+            limit, plain_limit = min(32 / many, 32 / bus), min(32 / many, 32 / bus, 32 / staged)
+            chosen = sorted(set(model._path._found.values())) if where == "auto" else where
+            print(
+                f"preprocess={where} {chosen}: page-locked {fast:.0f} img/s = {fast / limit:.1%} of {limit:.0f}; "
+                f"ordinary {plain:.0f} img/s = {plain / plain_limit:.1%} of {plain_limit:.0f}"
+            )
+    for where in ("device", "host"):
+        with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=1, preprocess=where, **options()) as model:
+            for kind, frame in (("page-locked", locked[0]), ("ordinary", ordinary[0])):
+                for _ in range(100):
+                    model(frame)
+                times = []
+                for _ in range(500):
+                    start = perf_counter()
+                    model(frame)
+                    times.append(perf_counter() - start)
+                median = float(np.median(times))
+                above = median - one - bus / 32
+                print(
+                    f"batch 1, preprocess={where}, {kind}: {median * 1e3:.3f} ms "
+                    f"(p99 {np.quantile(times, 0.99) * 1e3:.3f}), "
+                    f"{above * 1e3:.3f} ms above engine and copy"
+                )

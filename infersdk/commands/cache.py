@@ -1,0 +1,91 @@
+"""`infersdk cache`: what is kept of built engines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+__all__ = ["register"]
+
+
+def register(subparsers: Any) -> None:
+    """Adds `cache` to the subcommands of `infersdk`."""
+    parser = subparsers.add_parser(
+        "cache",
+        help="list or clear the built engines that are kept",
+        description="The cache of built engines. INFERSDK_CACHE names its folder, INFERSDK_CACHE_LIMIT its size.",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|clear|path")
+    action = actions.add_parser("list", help="what is kept, the most recently used first")
+    action.add_argument("--json", action="store_true", help="the manifests, as JSON")
+    action.set_defaults(func=_list)
+    action = actions.add_parser("clear", help="remove what is kept; what a process is building stays")
+    action.add_argument("--backend", help="of this backend only")
+    action.add_argument("--json", action="store_true", help="what was removed, as JSON")
+    action.set_defaults(func=_clear)
+    action = actions.add_parser("path", help="where it is kept")
+    action.set_defaults(func=_path)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from ..cache import Cache
+
+    cache = Cache()
+    entries = cache.entries()
+    if arguments.json:
+        found = [{"path": str(cache.path(entry.key)), **json.loads(entry.text())} for entry in entries]
+        print(json.dumps(found, indent=2))
+        return 0
+    if not entries:
+        print(f"nothing is kept in {cache.folder}")
+        return 0
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("key", "backend", "kind", "of", "for", "precision"):
+        table.add_column(title, overflow="fold")
+    table.add_column("size", justify="right")
+    table.add_column("last used")
+    for entry in entries:
+        details = entry.details
+        table.add_row(
+            entry.key[:12],
+            f"{entry.backend} {details.get('version', '')}".strip(),
+            entry.kind,
+            entry.label,
+            str(details.get("gpu") or ", ".join(details.get("capabilities", []))),
+            str(details.get("precision", "")),
+            decimal(entry.nbytes),
+            entry.last_used.astimezone().strftime("%Y-%m-%d %H:%M"),
+        )
+    console = Console()
+    console.print(table)
+    total = sum(entry.nbytes for entry in entries)
+    limit = f"of at most {decimal(cache.limit)}" if cache.limit else "without a limit"
+    console.print(f"{len(entries)} in {cache.folder}, {decimal(total)} {limit}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _clear(arguments: argparse.Namespace) -> int:
+    from ..cache import Cache
+
+    cache = Cache()
+    count, nbytes = cache.clear(arguments.backend)
+    left = sum(arguments.backend in (None, entry.backend) for entry in cache.entries())
+    if arguments.json:
+        print(json.dumps({"folder": str(cache.folder), "removed": count, "bytes": nbytes, "left": left}))
+    else:
+        print(f"removed {count} ({nbytes:,} bytes) from {cache.folder}")
+        if left:
+            print(f"{left} left: in use, or not to be removed")
+    return 1 if left else 0
+
+
+def _path(arguments: argparse.Namespace) -> int:
+    from ..cache import default_folder
+
+    print(default_folder())
+    return 0

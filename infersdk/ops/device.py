@@ -1,0 +1,284 @@
+"""The operations on a CUDA device: whole batches, queued on a stream, with the same bits as on the host.
+
+::
+
+    stream = Stream("cuda:0")
+    preprocess_batch(pictures, geometries, transform, batch, stream=stream)     # pictures lie on the device
+    ...                                                                         # the network, on the same stream
+    detector = DeviceDetector(Detector(conf=0.25), max_batch=32)
+    detector.run(output, geometries, block, stream=stream)
+    block.fetch(stream)                                                         # one small copy brings all home
+    boxes, stats = detector.unpack(block.numpy(), 0)                            # waits for that copy alone
+
+Everything that takes a `stream` returns at once. Without one, work goes to the legacy default stream. Nothing is
+allocated in a call, so that calls can be captured into a `Graph`; it keeps the addresses, pictures and geometries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._lib import check, ffi, lib
+from ..device import Device
+from ..errors import ClosedError, DTypeError, InputError, ShapeError
+from ..tensor import Tensor, dtype_code
+from .detection import DETECTION, Detector, DetectStats
+from .image import _FORMATS, ImageView, PixelFormat, _choice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    import numpy.typing as npt
+
+    from ..stream import Stream
+    from .detection import HasGeometry
+    from .image import Geometry, PixelTransform
+
+__all__ = ["DeviceDetector", "device_image", "preprocess_batch", "topk_rows"]
+
+
+def _native(stream: Stream | None) -> Any:
+    return ffi.NULL if stream is None else ffi.cast("void *", stream.handle)
+
+
+def _ordinal_of(tensor: Tensor) -> int:
+    ordinal = tensor.device.ordinal
+    if ordinal < 0:
+        raise InputError(f"{tensor!r} has no device side; make it with device='cuda:0'")
+    return ordinal
+
+
+def device_image(
+    address: int,
+    size: tuple[int, int],
+    format: PixelFormat = "bgr",
+    *,
+    stride: int | None = None,
+    uv: int | None = None,
+    uv_stride: int | None = None,
+    lender: object = None,
+) -> ImageView:
+    """A picture that lies on a device, for `preprocess_batch`. It must not be given to functions of the host.
+
+    Args:
+        address: Of its first pixel.
+        size: (width, height).
+        format: As for `as_image`.
+        stride: Bytes from a row to the next; dense if None.
+        uv, uv_stride: "nv12" only: the plane of U and V. Without `uv` it lies right behind the rows of Y.
+        lender: Kept alive with the picture.
+    """
+    width, height = size
+    c = ffi.new("ifs_image *")
+    c.format = _choice("format", format, _FORMATS)
+    pixel = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4}.get(format, 1)
+    c.width, c.height = width, height
+    c.stride = width * pixel if stride is None else stride
+    c.data = ffi.cast("uint8_t *", address)
+    if format == "nv12":
+        c.uv = ffi.cast("uint8_t *", address + height * c.stride if uv is None else uv)
+        c.uv_stride = c.stride if uv_stride is None else uv_stride
+    elif uv is not None:
+        raise InputError(f"uv goes with format='nv12'; this picture is {format!r}")
+    return ImageView(c, (lender,), format)
+
+
+def preprocess_batch(
+    images: Sequence[ImageView],
+    geometries: Sequence[Geometry],
+    transform: PixelTransform,
+    out: Tensor,
+    *,
+    stream: Stream | None = None,
+) -> Tensor:
+    """Pictures that lie on the device into the first slices of `out`, in one launch for up to 40; returns `out`.
+
+    Args:
+        images: From `device_image`; they may differ in size and format.
+        geometries: One for each picture; all of one canvas.
+        transform: One for all.
+        out: On the device, of the transform's type: `[len(images) or more, *transform.shape(geometry)]`.
+
+    Raises:
+        ShapeError: A geometry is not one of its picture, the canvases differ, or `out` is too small.
+        DTypeError: `out` is of another type than the transform's.
+        DeviceUnavailableError: There is no such device, or the build is CPU-only.
+    """
+    if len(images) != len(geometries):
+        raise ShapeError(f"{len(images)} pictures and {len(geometries)} geometries; give one for each")
+    if out.dtype != transform.dtype:
+        raise DTypeError(f"out is {out.dtype}; the transform gives {transform.dtype}")
+    ordinal = _ordinal_of(out)
+    pictures = ffi.new("ifs_image[]", [image._c[0] for image in images])
+    ways = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
+    whole = bool(geometries) and out.nbytes == len(images) * lib.ifs_preprocess_nbytes(ways, transform._c)
+    at = out.device_address(read=not whole, write=True, stream=stream)
+    check(
+        lib.ifs_cuda_preprocess(
+            pictures, ways, len(images), transform._c, ffi.cast("void *", at), out.nbytes, ordinal, _native(stream)
+        )
+    )
+    return out
+
+
+class DeviceDetector:
+    """`Detector` for batches on a device: decoding, exact NMS, and the way back to the pictures, in a few launches.
+
+    Args:
+        detector: Whose parameters to take.
+        max_batch: The most pictures of a run.
+        device: Where its workspace is allocated, once.
+
+    Its runs are queued on one stream, or ordered by events: they share the workspace.
+    """
+
+    def __init__(self, detector: Detector, max_batch: int = 1, device: str | Device = "cuda:0") -> None:
+        self._c: Any = None
+        self._device = Device.parse(device)
+        handle = ffi.new("ifs_cuda_detector **")
+        check(lib.ifs_cuda_detector_create(detector._params, max_batch, self._device.ordinal, handle))
+        self._c = ffi.gc(handle[0], lib.ifs_cuda_detector_destroy)
+        self._max_det = int(detector._params.max_detections)
+        self._shape, self._dtype = detector.shape, detector.dtype
+        self.row = np.dtype(
+            [
+                *((name, "<i8") for name in DetectStats._fields),
+                ("count", "<i4"),
+                ("reserved", "<i4"),
+                ("boxes", DETECTION, (self._max_det,)),
+            ]
+        )
+        """What a run writes for a picture: the statistics, the number of boxes, and room for `max_det` of them."""
+
+    @property
+    def _open(self) -> Any:
+        if self._c is None:
+            raise ClosedError("the detector was closed; make a new one")
+        return self._c
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the output of one picture."""
+        return self._shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the workspace on the device."""
+        return int(lib.ifs_cuda_detector_nbytes(self._open))
+
+    def block(self, n: int) -> Tensor:
+        """A tensor for the results of `n` pictures: `(n, row.itemsize)` bytes, on the host and the device."""
+        return Tensor((n, self.row.itemsize), "uint8", self._device)
+
+    def run(
+        self,
+        output: Tensor | int,
+        geometries: Sequence[HasGeometry],
+        block: Tensor,
+        *,
+        stream: Stream | None = None,
+    ) -> Tensor:
+        """Queues the detection for `len(geometries)` pictures; returns `block`, whose device side it will write.
+
+        Args:
+            output: `(n or more, *shape)` of the detector's type, on the device; or the address of its first element.
+            geometries: How each picture came to the network.
+            block: From `block(n)`.
+
+        Raises:
+            ClosedError, ShapeError, DTypeError, InputError.
+        """
+        n = len(geometries)
+        if isinstance(output, Tensor):
+            if output.dtype != self._dtype:
+                raise DTypeError(f"the outputs are {output.dtype}, the detector was made for {self._dtype}")
+            if output.shape[1:] != self._shape or len(output) < n:
+                raise ShapeError(f"the outputs have shape {output.shape}; {n} pictures give ({n}, *{self._shape})")
+            output = output.device_address(stream=stream)
+        ways = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
+        at = block.device_address(read=block.nbytes != n * self.row.itemsize, write=True, stream=stream)
+        check(
+            lib.ifs_cuda_detector_run(
+                self._open,
+                ffi.cast("void *", output),
+                ways,
+                n,
+                ffi.cast("void *", at),
+                block.nbytes,
+                _native(stream),
+            )
+        )
+        return block
+
+    def unpack(self, block: npt.NDArray[np.uint8], index: int) -> tuple[npt.NDArray[np.void], DetectStats]:
+        """Picture `index` of a block on the host, as `Detector` returns it: a fresh array of `DETECTION`, and stats."""
+        boxes = np.empty(self._max_det, DETECTION)
+        count, stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
+        place = ffi.from_buffer("ifs_detection[]", boxes, require_writable=True)
+        source = ffi.from_buffer(np.ascontiguousarray(block))
+        check(lib.ifs_cuda_detections_unpack(source, block.nbytes, self._max_det, index, place, count, stats))
+        return boxes[: count[0]].copy(), DetectStats(
+            stats.candidates, stats.dropped_candidates, stats.kept, stats.dropped_detections
+        )
+
+    def close(self) -> None:
+        """Frees the workspace; waits for the device. More than once is fine."""
+        handle, self._c = self._c, None
+        if handle is not None:
+            ffi.release(handle)
+
+    def __enter__(self) -> DeviceDetector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def topk_rows(
+    scores: Tensor,
+    k: int,
+    class_ids: Tensor,
+    best: Tensor,
+    *,
+    softmax: bool = True,
+    stream: Stream | None = None,
+) -> None:
+    """The `k` best classes of each row, and their scores, as `topk` gives them; meant for small `k`.
+
+    A row in which there is NaN (with `softmax`: or whose maximum is infinite) gets classes of -1 and scores of NaN.
+
+    Args:
+        scores: `(rows, classes)`, float32 or float16, on the device.
+        class_ids, best: `(rows, k)` of int32 and float32 on the device: written.
+
+    Raises:
+        ShapeError, DTypeError, InputError.
+    """
+    if scores.ndim != 2:
+        raise ShapeError(f"scores have shape {scores.shape}; topk_rows takes (rows, classes)")
+    for name, tensor, dtype in (("class_ids", class_ids, "int32"), ("best", best, "float32")):
+        if tensor.dtype != dtype:
+            raise DTypeError(f"{name} is {tensor.dtype}, not {dtype}")
+        if tensor.shape != (scores.shape[0], k):
+            raise ShapeError(
+                f"{name} has shape {tensor.shape}; the {k} best of {scores.shape} are {scores.shape[0], k}"
+            )
+    ordinal = _ordinal_of(scores)
+    check(
+        lib.ifs_cuda_topk(
+            ffi.cast("void *", scores.device_address(stream=stream)),
+            dtype_code(scores.dtype),
+            *scores.shape,
+            k,
+            softmax,
+            ffi.cast("int32_t *", class_ids.device_address(read=False, write=True, stream=stream)),
+            ffi.cast("float *", best.device_address(read=False, write=True, stream=stream)),
+            ordinal,
+            _native(stream),
+        )
+    )

@@ -1,0 +1,177 @@
+"""Batches on a CUDA device: pictures in, results out, without stopping in between.
+
+Several slots take turns. Each has a stream, a clone of the model, and memory of its own; on its stream stand, one
+behind the other, the copy in, the preprocessing, the model, the postprocessing and one small copy out. So the copies
+of one slot run while another's model does, and the host waits for a slot only when its turn comes again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..ops import as_image
+from ..ops.batch import PictureBatch, shared_workers
+from ..pictures import DevicePicture, Picture
+from ..tensor import Tensor, is_page_locked
+
+if TYPE_CHECKING:
+    from ..infer import Infer
+    from ..ops import Geometry
+    from .vision import VisionModel
+
+__all__ = ["DevicePath", "Stage"]
+
+#: Batches on their way at once: one is copied in, one runs, one is copied out.
+SLOTS = 3
+
+
+class Stage(Protocol):
+    """What comes behind the model on a slot's stream."""
+
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        """Queues the postprocessing of a batch, and the copy of its results to the host."""
+
+    def collect(self, geometries: Sequence[Geometry]) -> list[Any]:
+        """Waits for that copy; one result a picture."""
+
+    def close(self) -> None:
+        """Frees what it holds."""
+
+
+class _Slot:
+    def __init__(self, model: VisionModel[Any], infer: Infer, capacity: int) -> None:
+        assert infer.stream is not None
+        self.infer, self.stream = infer, infer.stream
+        self.device = self.stream.device
+        self._model = model
+        self._batch = PictureBatch(capacity)
+        self._frames = Tensor((0,), "uint8", self.device)  # the pictures as they are: page-locked, and on the device
+        self._stage = model._device_stage(infer, capacity)
+        self._geometries: Sequence[Geometry] | None = None
+        self._lent: list[DevicePicture] = []
+
+    @property
+    def busy(self) -> bool:
+        return self._geometries is not None
+
+    def begin(self, pictures: Sequence[Picture | DevicePicture], geometries: Sequence[Geometry], where: str) -> None:
+        """Queues a batch; `where` its pictures are preprocessed: "device" or "host"."""
+        model = self._model
+        if isinstance(pictures[0], DevicePicture):
+            self._lent = [p.on(self.stream) for p in pictures if isinstance(p, DevicePicture)]
+            images = [p.view() for p in self._lent]
+        else:
+            images = [as_image(p.pixels, p.format) for p in pictures]  # type: ignore[arg-type, union-attr]
+        self._batch.fill(images, geometries)
+        tensor = model._input_of(self.infer, len(images))
+        self.bring(tensor, where if not self._lent else "stay")
+        self.infer.enqueue()
+        self._stage.queue(geometries)
+        self._geometries = geometries
+
+    def bring(self, tensor: Tensor, where: str) -> None:
+        """Queues the way of the batch's pictures into the model's input."""
+        batch, transform, stream = self._batch, self._model._transform, self.stream
+        if where == "host":
+            host = tensor.host_ptr(read=False, write=True)
+            at = tensor.device_address(read=False, write=True, stream=stream)
+            batch.preprocess(transform, host, tensor.nbytes, workers=shared_workers(), device=at, stream=stream)
+            return
+        if where == "device":
+            nbytes = batch.upload_nbytes
+            if nbytes > self._frames.nbytes:
+                self._frames.resize((nbytes,))
+            # Only ever used on this slot's stream, and by turns: the copies need no head.
+            staging = self._frames.host_ptr(read=False, write=True)
+            frames = self._frames.device_address(read=False, write=True, stream=stream)
+            batch.upload(staging, frames, self._frames.nbytes, stream, workers=shared_workers())
+        else:
+            batch.stay()
+        at = tensor.device_address(read=False, write=True, stream=stream)
+        batch.preprocess_on_device(transform, at, tensor.nbytes, self.device.index, stream)
+
+    def measure(self, pictures: Sequence[Picture], geometries: Sequence[Geometry], where: str) -> float:
+        """Seconds that bringing a batch in takes this way, waited for: the better of two, after one to warm up."""
+        self._batch.fill([as_image(p.pixels, p.format) for p in pictures], geometries)  # type: ignore[arg-type]
+        tensor = self._model._input_of(self.infer, len(pictures))
+        best = float("inf")
+        for _ in range(3):
+            start = perf_counter()
+            self.bring(tensor, where)
+            self.stream.synchronize()
+            best = min(best, perf_counter() - start)
+        return best
+
+    def finish(self) -> list[Any]:
+        """The results of the batch that was begun; waits for it."""
+        geometries, self._geometries = self._geometries, None
+        assert geometries is not None
+        try:
+            return self._stage.collect(geometries)
+        finally:
+            self._lent = []
+
+    def close(self) -> None:
+        self._stage.close()
+        self._frames.close()
+
+
+class DevicePath:
+    """The slots of one wrapper."""
+
+    def __init__(self, model: VisionModel[Any], capacity: int, preprocess: str) -> None:
+        self._model = model
+        self._capacity = capacity
+        self._preprocess = preprocess
+        self._found: dict[tuple[int, bool], str] = {}  # what "auto" has measured, by size and whether page-locked
+        self._slots = [_Slot(model, model.infer, capacity)]  # more when a second batch comes before the first is done
+        self._turn = 0
+
+    def run(self, batches: Iterator[Sequence[Picture | DevicePicture]]) -> Iterator[list[Any]]:
+        """The results of each batch, in order, as few batches behind as there are slots."""
+        begun: deque[_Slot] = deque()
+        try:
+            for pictures in batches:
+                slot = self._next(len(begun))
+                if slot.busy:
+                    yield begun.popleft().finish()
+                geometries = [self._model._geometry(p.size) for p in pictures]
+                slot.begin(pictures, geometries, self._where(slot, pictures, geometries))
+                begun.append(slot)
+            while begun:
+                yield begun.popleft().finish()
+        finally:
+            for slot in begun:  # a picture could not be read, or nobody wants the rest
+                slot.finish()
+
+    def _next(self, begun: int) -> _Slot:
+        """A free slot: a new one while there are few, else the one whose turn it is."""
+        if begun == len(self._slots) < SLOTS:
+            self._slots.append(_Slot(self._model, self._model.infer.clone(), self._capacity))
+            self._turn = begun
+        elif begun == 0:
+            self._turn = 0
+        slot = self._slots[self._turn]
+        self._turn = (self._turn + 1) % SLOTS if len(self._slots) == SLOTS else self._turn + 1
+        return slot
+
+    def _where(self, slot: _Slot, pictures: Sequence[Picture | DevicePicture], geometries: Sequence[Geometry]) -> str:
+        """Where the pictures are preprocessed; "auto" tries both once for each kind of batch."""
+        if self._preprocess != "auto" or isinstance(pictures[0], DevicePicture):
+            return self._preprocess
+        hosts = [p for p in pictures if isinstance(p, Picture)]
+        size = sum(p.pixels.nbytes for p in hosts)
+        key = (size.bit_length(), is_page_locked(hosts[0].pixels))
+        if key not in self._found:
+            times = {where: slot.measure(hosts, geometries, where) for where in ("device", "host")}
+            self._found[key] = min(times, key=times.__getitem__)
+        return self._found[key]
+
+    def close(self) -> None:
+        for slot in self._slots:
+            slot.close()
+            if slot.infer is not self._model.infer:
+                slot.infer.close()

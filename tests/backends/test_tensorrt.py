@@ -1,0 +1,607 @@
+"""TensorRT: engines are built here without a GPU, by TensorRT-RTX; what runs them needs one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import infersdk
+from infersdk.backends import _cuda
+from infersdk.backends._trt import build as building
+from infersdk.backends._trt.engine import check_details, manifest_path, read_engine
+from infersdk.backends._trt.flavour import FLAVOURS
+from infersdk.backends._trt.infer import Options
+from infersdk.backends._trt.options import Range
+from infersdk.backends._trt.profiles import fits, make_profile
+from infersdk.backends.tensorrt import build
+from infersdk.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    DeviceUnavailableError,
+    EngineError,
+    ModelFormatError,
+    ModelNotFoundError,
+    OutputError,
+    PrecisionUnavailableError,
+    UnsupportedModelError,
+)
+from infersdk.infer import TensorSpec
+
+onnx = pytest.importorskip("onnx")
+
+RTX = FLAVOURS["tensorrt-rtx"]
+
+
+def _has_rtx() -> bool:
+    try:
+        return bool(RTX.trt)
+    except ImportError:
+        return False
+
+
+rtx = pytest.mark.skipif(not _has_rtx(), reason="TensorRT-RTX (tensorrt_rtx_bindings) is not installed")
+gpu = pytest.mark.skipif(_cuda.device_count() == 0, reason="needs an NVIDIA GPU")
+
+
+# ---- models ----
+
+
+def make_model(
+    nodes: list[Any],
+    inputs: dict[str, tuple[int | str, ...]],
+    outputs: dict[str, tuple[int | str, ...]],
+    weights: dict[str, npt.NDArray[Any]] | None = None,
+    **opsets: int,
+) -> Any:
+    """An ONNX model of float tensors."""
+    float32 = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        nodes,
+        "graph",
+        [onnx.helper.make_tensor_value_info(name, float32, shape) for name, shape in inputs.items()],
+        [onnx.helper.make_tensor_value_info(name, float32, shape) for name, shape in outputs.items()],
+        [onnx.numpy_helper.from_array(value, name) for name, value in (weights or {}).items()],
+    )
+    imports = [onnx.helper.make_opsetid("", 17), *(onnx.helper.make_opsetid(k, v) for k, v in opsets.items())]
+    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    return onnx.helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
+
+
+def conv_net(batch: int | str = "batch", side: int | str = 16) -> Any:
+    """A convolution and a Relu, with metadata as exporters write it."""
+    weights = {"w": np.random.default_rng(0).normal(size=(8, 3, 3, 3)).astype(np.float32)}
+    nodes = [node("Conv", "images w", "c", pads=[1] * 4, name="conv1"), node("Relu", "c", "y", name="relu1")]
+    model = make_model(nodes, {"images": (batch, 3, side, side)}, {"y": (batch, 8, side, side)}, weights)
+    onnx.helper.set_model_props(model, {"names": "{0: 'person'}", "stride": "32"})
+    return model
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[..., Path]:
+    def write(model: Any, name: str = "net.onnx") -> Path:
+        path = tmp_path / name
+        onnx.save(model, str(path))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def net(save: Callable[..., Path]) -> Path:
+    return save(conv_net())
+
+
+@pytest.fixture
+def engine(net: Path) -> Path:
+    """An engine file for compute capability 8.6."""
+    build(net, net.with_suffix(".engine"), compute_capabilities=("8.6",), max_batch=4)
+    return net.with_suffix(".engine")
+
+
+# ---- building ----
+
+
+@rtx
+def test_builds_for_named_capabilities_without_a_gpu(net: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.engine"
+    manifest = build(net, output, compute_capabilities=("8.9", "8.6"), max_batch=4)
+    data = output.read_bytes()
+    assert data[:4] == b"vtrt"
+    assert manifest.matches(data)
+    assert json.loads(manifest_path(output).read_text()) == json.loads(manifest.text())
+    details = manifest.details
+    assert details["capabilities"] == ["8.6", "8.9"]
+    assert details["version"] == RTX.version
+    assert details["precision"] == "fp32"
+    assert details["metadata"] == {"names": "{0: 'person'}", "stride": "32"}
+    assert details["inputs"] == [{"name": "images", "dtype": "float32", "shape": ["batch", 3, 16, 16]}]
+    assert details["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["batch", 8, 16, 16]}]
+    assert details["profiles"] == [{"images": [[1, 3, 16, 16], [4, 3, 16, 16], [4, 3, 16, 16]]}]
+    assert details["options"] == {"max_batch": 4}
+    assert details["build_seconds"] > 0
+    assert {file.name for file in tmp_path.iterdir()} == {"net.onnx", "out.engine", "out.engine.json"}
+
+
+@rtx
+def test_builds_for_all_that_the_runtime_supports(net: Path, tmp_path: Path) -> None:
+    manifest = build(net, tmp_path / "out.engine", backend="tensorrt-rtx")
+    assert manifest.details["capabilities"] == []
+
+
+@rtx
+@pytest.mark.parametrize("capability", ["9.9", "86", "", "sm_86", "10"])
+def test_capabilities_that_there_are_not(net: Path, tmp_path: Path, capability: str) -> None:
+    wanted = (capability, "8.6") if capability else ("8.6,", "x")
+    with pytest.raises(ConfigError, match=r"compute capability '.*builds for 7\.5, 8\.0"):
+        build(net, tmp_path / "out.engine", compute_capabilities=wanted)
+
+
+@rtx
+@pytest.mark.slow
+@pytest.mark.assets
+@pytest.mark.parametrize("precision", [None, "fp16"])
+@pytest.mark.parametrize("name", ["yolov5n", "yolov8n", "yolox_nano", "squeezenet1.1"])
+def test_builds_real_models(assets: Path, tmp_path: Path, name: str, precision: str | None) -> None:
+    manifest = build(
+        assets / "models" / f"{name}.onnx", tmp_path / "out.engine",
+        compute_capabilities=("8.6",), precision=precision, max_batch=4,
+    )  # fmt: skip
+    assert manifest.details["precision"] == (precision or "fp32")
+    assert manifest.nbytes > 1_000_000
+    data, details = read_engine(tmp_path / "out.engine", RTX, None)
+    assert details is not None
+    assert len(data) == manifest.nbytes
+
+
+@rtx
+def test_fp16_is_a_graph_of_fp16(net: Path, tmp_path: Path) -> None:
+    manifest = build(net, tmp_path / "out.engine", compute_capabilities=("8.6",), precision="fp16")
+    assert manifest.details["precision"] == "fp16"
+    assert manifest.details["inputs"][0]["dtype"] == "float32"  # inputs and outputs stay as they were
+    assert manifest.details["outputs"][0]["dtype"] == "float32"
+
+
+def quantised() -> Any:
+    """A matrix product with int8 weights: what TensorRT-RTX takes of INT8 (it has no INT8 convolutions)."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.integers(-100, 100, (16, 8)).astype(np.int8),
+        "scale": np.asarray(0.01, np.float32),
+        "zero": np.asarray(0, np.int8),
+    }
+    nodes = [node("DequantizeLinear", "w scale zero", "dw"), node("MatMul", "x dw", "y")]
+    return make_model(nodes, {"x": ("n", 16)}, {"y": ("n", 8)}, weights)
+
+
+@rtx
+def test_int8_is_a_quantised_graph(save: Callable[..., Path], tmp_path: Path) -> None:
+    path = save(quantised())
+    assert build(path, tmp_path / "a.engine", compute_capabilities=("8.6",)).details["precision"] == "int8"
+    with pytest.raises(PrecisionUnavailableError, match=r"'fp16': net\.onnx is int8"):
+        build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="fp16")
+
+
+@rtx
+@pytest.mark.parametrize(("precision", "hint"), [("int8", "quantise it first"), ("bf16", "convert it to bf16 first")])
+def test_a_precision_that_the_graph_has_not(net: Path, tmp_path: Path, precision: str, hint: str) -> None:
+    with pytest.raises(PrecisionUnavailableError, match=rf"'{precision}': net\.onnx is fp32.*{hint}"):
+        build(net, tmp_path / "out.engine", compute_capabilities=("8.6",), precision=precision)
+
+
+@rtx
+@pytest.mark.parametrize(
+    ("kind", "domain", "words"),
+    [("Foo", "my.ops", "Op type Foo is not supported"), ("Det", "", "not supported as it is used here")],
+)
+def test_an_operator_that_is_not_supported_is_named(
+    save: Callable[..., Path], tmp_path: Path, kind: str, domain: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [node("Relu", "x", "a", name="fine"), node(kind, "a", "y", name="head/odd", domain=domain)]
+    path = save(make_model(nodes, {"x": (3, 3)}, {"y": ()}, **({domain: 1} if domain else {})))
+    with pytest.raises(UnsupportedModelError, match=rf"TensorRT-RTX.*net\.onnx: node 'head/odd' \({kind}\): .*{words}"):
+        build(path, tmp_path / "out.engine", compute_capabilities=("8.6",))
+    assert not (tmp_path / "out.engine").exists()
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+@rtx
+def test_an_input_whose_values_are_a_shape_is_refused(save: Callable[..., Path], tmp_path: Path) -> None:
+    model = make_model([node("Reshape", "x shape", "y")], {"x": (6,)}, {"y": ("a", "b")})
+    model.graph.input.append(onnx.helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, (2,)))
+    with pytest.raises(UnsupportedModelError, match="input 'shape': its values decide the shapes"):
+        build(save(model), tmp_path / "out.engine", compute_capabilities=("8.6",))
+
+
+@rtx
+@pytest.mark.parametrize("content", [b"", b"This is no model.\n" * 30, bytes(range(256)) * 20])
+def test_what_is_no_model(tmp_path: Path, content: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelFormatError, match=r"net\.onnx"):
+        build(path, tmp_path / "out.engine", compute_capabilities=("8.6",))
+    with pytest.raises(ModelNotFoundError):
+        build(tmp_path / "none.onnx", tmp_path / "out.engine", compute_capabilities=("8.6",))
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+@rtx
+def test_arguments_that_do_not_fit(net: Path, tmp_path: Path) -> None:
+    out, common = tmp_path / "out.engine", {"compute_capabilities": ("8.6",)}
+    with pytest.raises(ConfigError, match=r"Known are: profiles, workspace"):
+        build(net, out, **common, no_such_option=1)
+    with pytest.raises(ConfigError, match="optimization_level"):
+        build(net, out, **common, optimization_level=9)
+    with pytest.raises(ConfigError, match=r"workspace is a number of bytes.*'much'"):
+        build(net, out, **common, workspace="much")
+    with pytest.raises(ConfigError, match=r"plugins: '/no/such/lib\.so' cannot be loaded: no such file"):
+        build(net, out, **common, plugins=["/no/such/lib.so"])
+    with pytest.raises(ConfigError, match="'onnxruntime' builds no engine files"):
+        build(net, out, backend="onnxruntime")
+    with pytest.raises(OutputError, match="there is no folder"):
+        build(net, tmp_path / "none" / "out.engine", **common)
+    with pytest.raises(ConfigError, match="NVIDIA GPU, not for 'cpu'"):
+        build(net, out, **common, device="cpu")
+    assert not out.exists()
+
+
+@rtx
+def test_options_are_taken(net: Path, tmp_path: Path) -> None:
+    manifest = build(
+        net, tmp_path / "out.engine", compute_capabilities=("8.6",), workspace="256MiB", tf32=False,
+        optimization_level=1, cache_tag="mine",
+    )  # fmt: skip
+    assert manifest.details["options"] == {
+        "workspace": "256MiB", "tf32": False, "optimization_level": 1, "cache_tag": "mine",
+    }  # fmt: skip
+
+
+# ---- profiles ----
+
+
+@rtx
+def test_free_dimensions_need_a_profile(save: Callable[..., Path], tmp_path: Path) -> None:
+    path, out = save(conv_net(side="side")), tmp_path / "out.engine"
+    with pytest.raises(UnsupportedModelError, match=r"input 'images' is \(batch, 3, side, side\).*profiles=.*\"min\""):
+        build(path, out, compute_capabilities=("8.6",))
+    profiles = {"images": {"min": [1, 3, 8, 8], "opt": [2, 3, 16, 16], "max": [4, 3, 32, 32]}}
+    manifest = build(path, out, compute_capabilities=("8.6",), profiles=profiles)
+    assert manifest.details["profiles"] == [{"images": [[1, 3, 8, 8], [2, 3, 16, 16], [4, 3, 32, 32]]}]
+
+
+SPEC = TensorSpec("x", np.dtype("float32"), ("batch", 3, 8))
+
+
+def test_profile_by_batch() -> None:
+    fixed = TensorSpec("fixed", np.dtype("float32"), (2, 3))
+    assert make_profile([SPEC, fixed], 4, {}) == {"x": ((1, 3, 8), (4, 3, 8), (4, 3, 8))}
+    assert make_profile([SPEC], None, {}) == {"x": ((1, 3, 8), (1, 3, 8), (1, 3, 8))}
+    assert make_profile([fixed], 4, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"y": Range([1], [1], [1])}, r"no input 'y'; its inputs are \['x'\]"),
+        ({"x": Range([1, 3], [1, 3, 8], [1, 3, 8])}, r"min has 3 dimensions, not \[1, 3\]"),
+        ({"x": Range([1, 3, 8], [1, 4, 8], [1, 3, 8])}, "dimension 1 of opt is 3, not 4"),
+        ({"x": Range([4, 3, 8], [2, 3, 8], [8, 3, 8])}, "dimension 0 goes min 4, opt 2, max 8"),
+        ({"x": Range([1, 3, 8], [2, 3, 8], [8, 3, 8])}, "max_batch=4, but profiles has a largest batch of 8"),
+    ],
+)
+def test_profiles_that_do_not_fit(given: dict[str, Range], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_profile([SPEC], 4, given)
+
+
+def test_what_fits_a_profile() -> None:
+    profile = {"x": ((1, 3), (2, 3), (4, 3))}
+    assert fits(profile, {"x": (1, 3)})
+    assert fits(profile, {"x": (4, 3), "other": (9,)})
+    assert not fits(profile, {"x": (5, 3)})
+    assert not fits(profile, {"x": (0, 3)})
+
+
+# ---- watching and stopping ----
+
+
+@rtx
+def test_progress_grows_from_0_to_1(net: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, float]] = []
+    build(net, tmp_path / "out.engine", compute_capabilities=("8.6",), progress=lambda *what: told.append(what))
+    fractions = [fraction for _, fraction in told]
+    assert fractions == sorted(fractions)
+    assert fractions[0] == 0
+    assert fractions[-1] == pytest.approx(1)
+    assert len({phase for phase, _ in told}) > 3
+    assert len(set(fractions)) > 10
+
+
+@rtx
+def test_what_progress_raises_stops_the_build(net: Path, tmp_path: Path) -> None:
+    told: list[float] = []
+
+    def progress(phase: str, fraction: float) -> None:
+        told.append(fraction)
+        if len(told) == 5:
+            raise ZeroDivisionError("enough")
+
+    with pytest.raises(ZeroDivisionError, match="enough"):
+        build(net, tmp_path / "out.engine", compute_capabilities=("8.6",), progress=progress)
+    assert len(told) == 5
+    assert {file.name for file in tmp_path.iterdir()} == {"net.onnx"}
+
+
+@rtx
+def test_ctrl_c_stops_the_build_and_leaves_nothing(net: Path, tmp_path: Path) -> None:
+    code = """
+        import sys, time
+        from infersdk.backends.tensorrt import build
+        told = []
+        def progress(phase, fraction):
+            told.append(fraction)
+            if len(told) == 10:
+                print("ready", flush=True)
+                time.sleep(2)  # a long step, in which Ctrl-C comes
+        try:
+            build(sys.argv[1], sys.argv[2], compute_capabilities=("8.6",), progress=progress)
+        except KeyboardInterrupt:
+            print("interrupted at", max(told))
+    """
+    command = [sys.executable, "-P", "-c", textwrap.dedent(code), str(net), str(tmp_path / "out.engine")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert said.startswith("interrupted at ")
+    assert float(said.split()[-1]) < 0.9
+    assert {file.name for file in tmp_path.iterdir()} == {"net.onnx"}
+
+
+@rtx
+def test_builds_in_threads(net: Path, tmp_path: Path) -> None:
+    wrong: list[BaseException] = []
+
+    def work(i: int) -> None:
+        try:
+            build(net, tmp_path / f"{i}.engine", compute_capabilities=("8.6",))
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len({read_engine(tmp_path / f"{i}.engine", RTX, None)[1].model_sha256 for i in range(3)}) == 1  # type: ignore[union-attr]
+
+
+# ---- engine files: what is wrong with one is known before the runtime sees it ----
+
+
+@rtx
+def test_an_engine_is_read_with_its_manifest(engine: Path) -> None:
+    data, details = read_engine(engine, RTX, None)
+    assert data == engine.read_bytes()
+    assert details is not None
+    assert details.metadata["stride"] == "32"
+    assert details.inputs[0].spec == TensorSpec("images", np.dtype("float32"), ("batch", 3, 16, 16))
+
+
+@rtx
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "grown", "other"])
+def test_damage_is_known_by_the_manifest(engine: Path, damage: str) -> None:
+    data = bytearray(engine.read_bytes())
+    if damage == "truncated":
+        del data[len(data) // 2 :]
+    elif damage == "flipped":
+        data[len(data) // 2] ^= 4
+    elif damage == "grown":
+        data += b"0"
+    else:
+        data = bytearray(b"something else")
+    engine.write_bytes(data)
+    with pytest.raises(EngineError, match=r"net\.engine' is damaged.*SHA-256.*infersdk build .*net\.onnx"):
+        read_engine(engine, RTX, None)
+
+
+@rtx
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda data: data[:-1], "is damaged: it should have"),
+        (lambda data: data + b"0", "is damaged: it should have"),
+        (lambda data: data[:30], "is no engine of TensorRT-RTX"),
+        (lambda data: b"ftrt" + data[4:], "is no engine of TensorRT-RTX: it begins with b'ftrt'"),
+        (lambda data: data[:24] + bytes([1, 5, 0, 76]) + data[28:], r"was built by TensorRT-RTX 1\.5\.0\.76, and this"),
+    ],
+)
+def test_without_a_manifest_the_header_tells(engine: Path, damage: Callable[[bytes], bytes], words: str) -> None:
+    manifest_path(engine).unlink()
+    data = engine.read_bytes()
+    assert read_engine(engine, RTX, None) == (data, None)
+    engine.write_bytes(damage(data))
+    with pytest.raises(EngineError, match=words):
+        read_engine(engine, RTX, None)
+
+
+@rtx
+def test_a_manifest_that_cannot_be_understood(engine: Path) -> None:
+    for text in ("{", "{}", '"text"'):
+        manifest_path(engine).write_text(text)
+        with pytest.raises(EngineError, match=r"net\.engine\.json' should be the manifest"):
+            read_engine(engine, RTX, None)
+
+
+@rtx
+def test_an_engine_for_another_version_gpu_or_backend(engine: Path) -> None:
+    def device(capability: str) -> Any:
+        class Gpu(SimpleNamespace):
+            __str__ = lambda self: "cuda:0"  # noqa: E731
+
+        return Gpu(capability=capability, name="NVIDIA Test")
+
+    read_engine(engine, RTX, device("8.6"))
+    with pytest.raises(EngineError, match=r"for compute capability 8\.6, and cuda:0 \(NVIDIA Test\) has 9\.0"):
+        read_engine(engine, RTX, device("9.0"))
+    _, details = read_engine(engine, RTX, None)
+    assert details is not None
+    details.version = "1.2.3.4"
+    with pytest.raises(EngineError, match=r"built by TensorRT-RTX 1\.2\.3\.4, and this is"):
+        check_details("net.engine", details, RTX, None)
+    with pytest.raises(EngineError, match="an engine of backend 'tensorrt-rtx', and 'tensorrt' was asked for"):
+        read_engine(engine, FLAVOURS["tensorrt"], None)
+
+
+# ---- the key of the cache ----
+
+
+@rtx
+def test_the_key_depends_on_all_that_makes_the_engine(net: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.so"
+    plugin.write_bytes(b"one")
+
+    def key(model: Path = net, flavour: Any = RTX, **changes: Any) -> str:
+        settings: dict[str, Any] = {"precision": None, "max_batch": None, "capabilities": (), "options": Options()}
+        settings |= {"device": SimpleNamespace(capability="8.6", name="A")} | changes
+        return building.engine_key(flavour, model, **settings)[0]
+
+    assert key() == key()
+    other = tmp_path / "other.onnx"
+    other.write_bytes(net.read_bytes())
+    assert key(other) == key()  # what counts is the content
+    changed = [
+        key(precision="fp16"), key(precision="fp32"), key(max_batch=2), key(capabilities=("8.9",)),
+        key(device=SimpleNamespace(capability="8.9", name="A")), key(device=None), key(options=Options(tf32=False)),
+        key(options=Options(workspace="1GB")), key(options=Options(workspace="2GB")),
+        key(options=Options(optimization_level=1)), key(options=Options(cache_tag="a")),
+        key(options=Options(plugins=[str(plugin)])),
+        key(options=Options(profiles={"images": Range([1], [1], [1])})),
+        key(options=Options(profiles={"images": Range([1], [1], [2])})),
+    ]  # fmt: skip
+    plugin.write_bytes(b"two")
+    changed.append(key(options=Options(plugins=[str(plugin)])))
+    other.write_bytes(conv_net("n").SerializeToString())
+    changed.append(key(other))
+    assert len({key(), *changed}) == len(changed) + 1
+    assert key(options=Options(progress=print, kernel_specialization="eager", cache=False)) == key()
+
+
+def test_the_key_names_the_gpu_where_kernels_are_chosen_by_timing(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", SimpleNamespace(__version__="10.13.0"))
+    full = dataclasses.replace(FLAVOURS["tensorrt"])  # one that keeps nothing of the stand-in
+    keys = {
+        building.engine_key(
+            full, net, precision=None, max_batch=None, options=Options(), capabilities=(),
+            device=SimpleNamespace(capability="8.6", name=name),  # type: ignore[arg-type]
+        )[0]
+        for name in ("RTX A4000", "RTX 3090")
+    }  # fmt: skip
+    assert len(keys) == 2
+
+
+# ---- runtimes and devices that are not there ----
+
+
+@rtx
+@pytest.mark.skipif(_cuda.device_count() > 0, reason="for machines without a GPU")
+def test_without_a_gpu(net: Path) -> None:
+    info = infersdk.registry.backend_class("tensorrt-rtx").probe()
+    assert info.version == RTX.version
+    assert info.devices == ()
+    with pytest.raises(DeviceUnavailableError, match=r"'cuda:0': no NVIDIA driver can be used"):
+        infersdk.load(net, "tensorrt-rtx")
+
+
+@rtx
+@pytest.mark.parametrize("device", ["cpu", "abacus:3"])
+def test_runs_on_cuda_alone(net: Path, device: str) -> None:
+    with pytest.raises(DeviceUnavailableError, match=rf"'{device}': TensorRT-RTX runs on NVIDIA GPUs"):
+        infersdk.load(net, "tensorrt-rtx", device=device)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("int cuInit(unsigned flags) { return 999; }", "does not start: a stand-in says no"),
+        ("int cuInit(unsigned flags) { return 0; }", "does not start|no CUDA device"),
+    ],
+)
+def test_a_driver_that_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str) -> None:
+    """A library that has the driver's functions, and fails in each."""
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    names = [name for name in _cuda._SIGNATURES if name not in ("cuInit", "cuGetErrorString")]
+    source = code + 'int cuGetErrorString(int e, const char **s) { *s = "a stand-in says no"; return 0; }'
+    source += "".join(f"int {name}() {{ return 100; }}" for name in names)
+    (tmp_path / "cuda.c").write_text(source)
+    library = tmp_path / "libcuda-stand-in.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "cuda.c")], check=True)
+    monkeypatch.setattr(_cuda, "LIBRARY", str(library))
+    _cuda._driver.cache_clear()
+    try:
+        assert _cuda.device_count() == 0
+        with pytest.raises(DeviceUnavailableError, match=words):
+            _cuda.CudaDevice(0)
+    finally:
+        _cuda._driver.cache_clear()
+
+
+def _package(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "raise OSError('libnvinfer.so.10: cannot open')",
+            r"fails to import: OSError: libnvinfer\.so\.10.*pip install",
+        ),
+        ("import no_such_module_inside", "needs no_such_module_inside, which is not installed"),
+        ("__version__ = '8.6.1'", r"ImportError: TensorRT 8\.6\.1 is too old; 10 or later"),
+    ],
+)
+def test_a_package_that_fails(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    if "tensorrt" in sys.modules:
+        pytest.skip("the real TensorRT is loaded already")
+    _package(tmp_path, "tensorrt", text, monkeypatch)
+    with pytest.raises(BackendUnavailableError, match=words):
+        infersdk.load(net, "tensorrt")
+    sys.modules.pop("tensorrt", None)
+
+
+def test_a_package_that_is_missing(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", None)  # what Python knows to be missing
+    with pytest.raises(BackendUnavailableError, match=r"'tensorrt' needs tensorrt, .*infersdk\[tensorrt\]"):
+        infersdk.load(net, "tensorrt")
+
+
+@pytest.mark.skipif("INFERSDK_CACHE" in os.environ, reason="the folder is named by the environment")
+def test_importing_the_module_imports_no_runtime() -> None:
+    code = "import sys, infersdk.backends.tensorrt; print([m for m in sys.modules if m.startswith('tensorrt')])"
+    said = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

@@ -1,0 +1,272 @@
+"""Engines at work, on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import infersdk
+from infersdk.backends import _cuda
+from infersdk.backends._trt.engine import manifest_path
+from infersdk.backends.tensorrt import build
+from infersdk.cache import Cache
+from infersdk.errors import ConfigError, EngineError, PrecisionUnavailableError, ShapeError
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("tensorrt_rtx_bindings")
+testing = pytest.importorskip("infersdk.testing")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(_cuda.device_count() == 0, reason="needs an NVIDIA GPU"),
+]
+
+RTX = "tensorrt-rtx"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The user's cache is left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFERSDK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+class TestTensorRtx(testing.InferContract):  # type: ignore[misc,name-defined]
+    backend = RTX
+    options = {"tf32": False, "kernel_specialization": "eager"}  # noqa: RUF012
+    dtypes = ("float32", "float16", "bool", "int32", "int64")
+    dynamic_shape = False  # without a range for them
+    data_dependent = False  # TensorRT-RTX 1.6 has no NonZero
+    leak_cycles = 60
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(testing.contract_model("net"))
+    return path
+
+
+def pictures(count: int, seed: int = 0) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((count, 3, 12, 10), dtype=np.float32)
+
+
+def reference(path: Path, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    result: npt.NDArray[Any] = session.run(None, {session.get_inputs()[0].name: x})[0]
+    return result
+
+
+# ---- the cache ----
+
+
+def test_the_second_load_builds_and_compiles_nothing(net: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    options: dict[str, Any] = {
+        "max_batch": 3, "cache": str(tmp_path / "own"), "kernel_specialization": "eager",
+        "progress": lambda phase, fraction: told.append(phase),
+    }  # fmt: skip
+    with infersdk.load(net, RTX, **options) as infer:
+        want = infer(pictures(3))["y"]
+    assert told
+    kinds = {entry.kind: entry for entry in Cache(tmp_path / "own").entries()}
+    assert set(kinds) == {"engine", "compiled"}
+    told.clear()
+    with infersdk.load(net, RTX, **options) as infer:
+        assert infer._engine._kept == kinds["compiled"].sha256  # type: ignore[attr-defined]  # taken by the runtime
+        np.testing.assert_array_equal(infer(pictures(3))["y"], want)
+    assert told == []
+    after = {entry.kind: entry.sha256 for entry in Cache(tmp_path / "own").entries()}
+    assert after == {kind: entry.sha256 for kind, entry in kinds.items()}  # nothing new was compiled
+
+
+def test_a_damaged_entry_is_made_anew(net: Path, tmp_path: Path) -> None:
+    infersdk.load(net, RTX, cache=str(tmp_path / "own")).close()
+    cache = Cache(tmp_path / "own")
+    for entry in cache.entries():
+        data = bytearray(cache.path(entry.key).read_bytes())
+        data[len(data) // 2] ^= 1
+        cache.path(entry.key).write_bytes(data)
+    with infersdk.load(net, RTX, cache=str(tmp_path / "own"), tf32=True) as infer:
+        np.testing.assert_allclose(infer(pictures(1))["y"], reference(net, pictures(1)), atol=1e-2)
+
+
+def test_a_cache_that_cannot_be_written(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.warns(RuntimeWarning, match="cannot be written"), infersdk.load(net, RTX) as infer:
+        assert infer(pictures(1))["y"].shape == (1, 7)
+    with pytest.raises(infersdk.errors.OutputError, match="cannot be written"):
+        infersdk.load(net, RTX, cache=str(tmp_path / "file" / "cache"))
+    infersdk.load(net, RTX, cache=False).close()
+
+
+def test_two_processes_build_once(net: Path, tmp_path: Path) -> None:
+    code = """
+        import sys, time, infersdk
+        built = []
+        def progress(phase, fraction):
+            if not built and fraction == 0 and not phase.startswith("Waiting"):
+                time.sleep(1)
+            built.append(phase)
+        infersdk.load(sys.argv[1], "tensorrt-rtx", cache=sys.argv[2], progress=progress).close()
+        print(sum(not phase.startswith("Waiting") for phase in built) > 0)
+    """
+    command = [sys.executable, "-P", "-c", textwrap.dedent(code), str(net), str(tmp_path / "own")]
+    several = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [process.communicate(timeout=200)[0].strip() for process in several]
+    assert sorted(said) == ["False", "False", "True"]
+
+
+# ---- engine files ----
+
+
+def test_an_engine_file_runs_and_keeps_its_metadata(net: Path, tmp_path: Path) -> None:
+    model = onnx.load(str(net))
+    onnx.helper.set_model_props(model, {"names": "{0: 'person'}"})
+    onnx.save(model, str(net))
+    engine = tmp_path / "net.engine"
+    build(net, engine, backend=RTX, max_batch=4, tf32=False)
+    with infersdk.load(engine, RTX) as infer:
+        assert infer.metadata["names"] == "{0: 'person'}"
+        assert infer.max_batch == 4
+        assert infer.precision == "fp32"
+        assert infer.input_specs[0].shape == ("batch", 3, 12, 10)
+        np.testing.assert_allclose(infer(pictures(4))["y"], reference(net, pictures(4)), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ConfigError, match=r"max_batch=8, but net\.engine was built for batches up to 4"):
+        infersdk.load(engine, RTX, max_batch=8)
+    with pytest.raises(ConfigError, match="tf32 is for building"):
+        infersdk.load(engine, RTX, tf32=False)
+    with pytest.raises(PrecisionUnavailableError, match="'fp16': the engine"):
+        infersdk.load(engine, RTX, precision="fp16")
+
+
+def test_an_engine_file_without_its_manifest_runs(net: Path, tmp_path: Path) -> None:
+    engine = tmp_path / "net.plan"
+    build(net, engine, backend=RTX, max_batch=4)
+    manifest_path(engine).unlink()
+    with infersdk.load(engine, RTX) as infer:
+        assert dict(infer.metadata) == {}
+        assert infer.precision == "unknown"
+        assert infer.input_specs[0].shape == (None, 3, 12, 10)
+        np.testing.assert_allclose(infer(pictures(3))["y"], reference(net, pictures(3)), atol=1e-2)
+    with pytest.raises(PrecisionUnavailableError):
+        infersdk.load(engine, RTX, precision="fp32")
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_an_engine_for_another_gpu(net: Path, tmp_path: Path, manifest: bool) -> None:
+    mine = _cuda.cuda_device(0).capability
+    other = next(c for c in ("7.5", "12.0") if c.partition(".")[0] != mine.partition(".")[0])
+    engine = tmp_path / "net.engine"
+    build(net, engine, compute_capabilities=(other,))
+    if not manifest:
+        manifest_path(engine).unlink()
+    with pytest.raises(EngineError, match=mine):
+        infersdk.load(engine, RTX)
+
+
+def test_a_truncated_engine(net: Path, tmp_path: Path) -> None:
+    engine = tmp_path / "net.engine"
+    build(net, engine, backend=RTX)
+    engine.write_bytes(engine.read_bytes()[:-100])
+    for _ in range(2):
+        with pytest.raises(EngineError, match="is damaged"):
+            infersdk.load(engine, RTX)
+        manifest_path(engine).unlink(missing_ok=True)
+
+
+# ---- running ----
+
+
+def test_a_shape_outside_the_profile(tmp_path: Path) -> None:
+    path = tmp_path / "any_size.onnx"
+    path.write_bytes(testing.contract_model("any_size"))
+    profiles = {"x": {"min": [1, 3, 8, 8], "opt": [1, 3, 16, 16], "max": [2, 3, 32, 32]}}
+    with infersdk.load(path, RTX, profiles=profiles, tf32=False) as infer:
+        assert infer.max_batch == 2
+        for shape in ((1, 3, 8, 8), (2, 3, 32, 32), (1, 3, 9, 31)):
+            x = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
+            np.testing.assert_allclose(infer(x)["y"], reference(path, x), rtol=1e-4, atol=1e-5)
+        for shape in ((1, 3, 7, 8), (1, 3, 8, 33)):
+            with pytest.raises(ShapeError) as caught:
+                infer(np.zeros(shape, np.float32))
+            for words in (str(shape), "(1, 3, 8, 8)", "(2, 3, 32, 32)"):
+                assert words in str(caught.value)
+            assert infer(np.zeros((1, 3, 8, 8), np.float32))["y"].shape == (1, 4, 4, 4)
+
+
+@pytest.mark.parametrize("options", [{"cuda_graph": True}, {"kernel_specialization": "none"}, {"workspace": "64MiB"}])
+def test_options_do_not_change_results(net: Path, options: dict[str, Any]) -> None:
+    with infersdk.load(net, RTX, max_batch=4, tf32=False, **options) as infer:
+        for count in (1, 4, 1, 3, 3):
+            x = pictures(count, seed=count)
+            np.testing.assert_allclose(infer(x)["y"], reference(net, x), rtol=1e-4, atol=1e-5)
+
+
+def test_tensors_of_the_host_alone(net: Path) -> None:
+    with infersdk.load(net, RTX, max_batch=4, tf32=False) as infer:
+        for count in (2, 4, 1):
+            x = pictures(count, seed=count)
+            source, result = infersdk.Tensor.wrap(x), infersdk.Tensor((count, 7))
+            infer.bind("x", source)
+            infer.bind("y", result)
+            infer.forward()
+            np.testing.assert_allclose(result.numpy(), reference(net, x), rtol=1e-4, atol=1e-5)
+
+
+def test_pageable_memory_is_there_before_the_run(net: Path) -> None:
+    """A large copy out of memory that is not page-locked may still be under way when its call returns."""
+    with infersdk.load(net, RTX, max_batch=512, tf32=False) as infer:
+        for seed in range(20):
+            x = pictures(512, seed)
+            infer.bind("x", infersdk.Tensor.wrap(x, "cuda:0"))
+            np.testing.assert_allclose(infer.forward()["y"].numpy()[-4:], reference(net, x[-4:]), rtol=1e-4, atol=1e-5)
+
+
+def test_clones_in_threads(net: Path) -> None:
+    wrong: list[BaseException] = []
+    with infersdk.load(net, RTX, max_batch=4, tf32=False, kernel_specialization="eager") as infer:
+
+        def work(seed: int) -> None:
+            try:
+                x = pictures(1 + seed % 4, seed)
+                want = reference(net, x)
+                with infer.clone() as twin:
+                    for _ in range(50):
+                        np.testing.assert_allclose(twin(x)["y"], want, rtol=1e-4, atol=1e-5)
+            except BaseException as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong, wrong[0]
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), (None, 1e-2), ("fp16", 2e-2)])
+@pytest.mark.parametrize("name", ["yolov5n", "yolov8n", "squeezenet1.1"])
+def test_real_models_agree(assets: Path, name: str, precision: str | None, tolerance: float) -> None:
+    path = assets / "models" / f"{name}.onnx"
+    with infersdk.load(path, RTX, max_batch=2, precision=precision) as infer:
+        assert infer.precision == (precision or "fp32")
+        side = infer.input_specs[0].shape[-1]
+        x = np.random.default_rng(0).random((2, 3, side, side), dtype=np.float32)
+        (got,) = infer(x).values()
+        want = reference(path, x)
+        assert np.abs(got - want).max() <= tolerance * np.abs(want).max()

@@ -1,0 +1,146 @@
+"""`infersdk build` and `infersdk cache`, through their parsers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from infersdk.cache import Cache, key_of
+from infersdk.commands import build, cache
+from infersdk.commands.build import _profile
+from infersdk.errors import BackendUnavailableError, ConfigError, ModelNotFoundError
+
+onnx = pytest.importorskip("onnx")
+needs_rtx = pytest.importorskip
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser(prog="infersdk")
+    subparsers = parser.add_subparsers(required=True)
+    build.register(subparsers)
+    cache.register(subparsers)
+    found = parser.parse_args([str(a) for a in arguments])
+    code: int = found.func(found)
+    return code
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    value = onnx.helper.make_tensor_value_info
+    weight = onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "w")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "g",
+        [value("x", onnx.TensorProto.FLOAT, ("n", 8))], [value("y", onnx.TensorProto.FLOAT, ("n", 8))], [weight],
+    )  # fmt: skip
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("INFERSDK_CACHE_LIMIT", raising=False)
+    return tmp_path / "cache"
+
+
+# ---- build ----
+
+
+def test_builds_an_engine(net: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_rtx("tensorrt_rtx_bindings")
+    output = tmp_path / "out.engine"
+    command = ("build", str(net), "--backend", "tensorrt-rtx", "--compute-capability", "8.6, 8.9", "-o", str(output))
+    assert run(*command, "--max-batch", "4") == 0
+    said = capsys.readouterr()
+    assert "8.6 and 8.9" in said.out
+    assert f"{output.stat().st_size:,} bytes, fp32, tensorrt-rtx" in said.out
+    assert said.err == ""
+    assert json.loads((tmp_path / "out.engine.json").read_text())["details"]["options"]["max_batch"] == 4
+
+
+def test_builds_with_json_and_a_profile(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_rtx("tensorrt_rtx_bindings")
+    assert run("build", str(net), "--backend", "tensorrt-rtx", "--profile", "x=1x8:2x8:16x8", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["path"] == str(net.with_suffix(".engine"))
+    assert Path(told["path"]).stat().st_size == told["nbytes"]
+    assert told["details"]["profiles"] == [{"x": [[1, 8], [2, 8], [16, 8]]}]
+
+
+def test_build_raises_what_is_wrong(net: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--max-batch is a whole number from 1, not 0"):
+        run("build", str(net), "--max-batch", "0")
+    with pytest.raises(SystemExit):
+        run("build", str(net), "--backend", "onnxruntime")
+    needs_rtx("tensorrt_rtx_bindings")
+    with pytest.raises(ModelNotFoundError):
+        run("build", str(tmp_path / "none.onnx"), "--backend", "tensorrt-rtx")
+    with pytest.raises((ConfigError, BackendUnavailableError)):
+        run("build", str(net), "--backend", "tensorrt", "--compute-capability", "8.6")
+
+
+def test_profiles() -> None:
+    assert _profile("a=b=1x3:2x3:4x3") == ("a=b", {"min": [1, 3], "opt": [2, 3], "max": [4, 3]})
+    assert _profile("x=8") == ("x", {"min": [8], "opt": [8], "max": [8]})
+    for text in ("1x3:2x3:4x3", "x=", "x=1x3:2x3", "x=1xa:1:1", "=1:1:1"):
+        with pytest.raises(ConfigError, match="--profile is NAME=MIN:OPT:MAX"):
+            _profile(text)
+
+
+# ---- cache ----
+
+
+@pytest.fixture
+def filled(folder: Path) -> Cache:
+    found = Cache(folder)
+    details = {"version": "1.6", "capabilities": ["8.6"], "precision": "fp16"}
+    found.put(key_of({"n": 1}), bytes(5000), kind="engine", backend="tensorrt-rtx", label="a.onnx", details=details)
+    found.put(key_of({"n": 2}), bytes(100), kind="timings", backend="tensorrt", label="NVIDIA A40")
+    return found
+
+
+def test_path(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cache", "path") == 0
+    assert capsys.readouterr().out == f"{folder}\n"
+
+
+def test_list(filled: Cache, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run("cache", "list") == 0
+    said = capsys.readouterr().out
+    for words in ("a.onnx", "5.0 kB", "fp16", "tensorrt-rtx 1.6", "NVIDIA A40", "of at most 10.0 GB"):
+        assert words in said
+    assert run("cache", "list", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [entry["label"] for entry in told] == ["NVIDIA A40", "a.onnx"]
+    assert Path(told[1]["path"]).read_bytes() == bytes(5000)
+
+
+def test_list_of_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cache", "list") == 0
+    assert "nothing is kept in" in capsys.readouterr().out
+    assert run("cache", "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_clear(filled: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cache", "clear", "--backend", "tensorrt", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["removed"] == 1
+    with filled._locked(key_of({"n": 1})):  # a process is at it
+        assert run("cache", "clear") == 1
+        assert "1 left" in capsys.readouterr().out
+    assert run("cache", "clear") == 0
+    assert "removed 1" in capsys.readouterr().out
+    assert filled.entries() == []
+
+
+def test_nothing_warns(filled: Cache) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run("cache", "list") == 0

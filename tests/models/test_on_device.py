@@ -1,0 +1,154 @@
+"""The wrappers on a CUDA device, with TensorRT-RTX: what comes out is what the host's path gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import device_count, errors, pinned_empty
+from infersdk.models import Classifier, YOLOv5
+from infersdk.ops import Detector
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.assets,
+    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
+]
+pytest.importorskip("tensorrt_rtx_bindings")
+pytest.importorskip("onnx")
+BATCH = 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFERSDK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def detector(request: pytest.FixtureRequest) -> Iterator[YOLOv5]:
+    assets: Path = request.getfixturevalue("assets")
+    path = assets / "models" / "yolov5n.onnx"
+    with YOLOv5(path, backend="tensorrt-rtx", max_batch=BATCH, preprocess="device", tf32=False) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def frames(request: pytest.FixtureRequest) -> list[np.ndarray[Any, Any]]:
+    """Pictures of several sizes, in BGR."""
+    from infersdk.pictures import read_picture
+
+    assets: Path = request.getfixturevalue("assets")
+    files = [*sorted((assets / "coco" / "val").glob("*.jpg"))[:9], assets / "images" / "bus.jpg"]
+    return [np.ascontiguousarray(read_picture(f).pixels[..., ::-1]) for f in files]
+
+
+def by_hand(model: YOLOv5, frames: list[Any]) -> list[np.ndarray[Any, Any]]:
+    """The same outputs decoded by the host's kernels: preprocessing, model and NMS one after the other."""
+    from infersdk.ops import preprocess
+
+    results = []
+    for frame in frames:
+        geometry = model._geometry((frame.shape[1], frame.shape[0]))
+        tensor = model._input_of(model.infer, 1)
+        tensor.numpy(writable=True)[0] = preprocess(frame, geometry, model._transform)
+        output = next(iter(model.infer.forward().values())).numpy()[0]
+        with Detector("yolov5", 80, len(output)) as decode:
+            results.append(decode(output, geometry)[0])
+    return results
+
+
+def same(found: Any, expected: Any) -> None:
+    assert len(found) == len(expected)
+    np.testing.assert_array_equal(found["class_id"], expected["class_id"])
+    np.testing.assert_allclose(found["xyxy"], expected["xyxy"], atol=0.05)
+    np.testing.assert_allclose(found["score"], expected["score"], atol=1e-4)
+
+
+def test_one_at_a_time_is_what_the_host_gives_bit_for_bit(detector: YOLOv5, frames: list[Any]) -> None:
+    for frame, expected in zip(frames, by_hand(detector, frames), strict=True):
+        np.testing.assert_array_equal(detector(frame).data, expected)
+
+
+def test_batches_keep_order(detector: YOLOv5, frames: list[Any]) -> None:
+    alone = [detector(frame).data for frame in frames]
+    for count in (1, 3, 4, 5, 9, 10):
+        for found, expected in zip(detector(frames[:count]), alone, strict=False):
+            same(found.data, expected)
+    many = list(detector.stream(frames[i % 10] for i in range(60)))
+    assert len(many) == 60
+    for i, found in enumerate(many):
+        same(found.data, alone[i % 10])
+
+
+def test_preprocessing_on_either_side_gives_the_same(assets: Path, detector: YOLOv5, frames: list[Any]) -> None:
+    path = assets / "models" / "yolov5n.onnx"
+    expected = [found.data for found in detector(frames)]
+    for where in ("host", "auto"):
+        with YOLOv5(path, backend="tensorrt-rtx", max_batch=BATCH, preprocess=where, tf32=False) as model:
+            for found, want in zip(model(frames), expected, strict=True):
+                np.testing.assert_array_equal(found.data, want)
+
+
+def test_page_locked_and_strided_frames(detector: YOLOv5, frames: list[Any]) -> None:
+    frame = frames[0]
+    expected = detector(frame).data
+    locked = pinned_empty(frame.shape)
+    locked[:] = frame
+    large = np.zeros((frame.shape[0] + 9, frame.shape[1] + 7, 3), np.uint8)
+    region = large[4:-5, 3:-4]
+    region[:] = frame
+    for source in (locked, region):
+        np.testing.assert_array_equal(detector(source).data, expected)
+
+
+def test_frames_that_are_on_the_device(detector: YOLOv5, frames: list[Any]) -> None:
+    torch = pytest.importorskip("torch")
+    expected = [detector(frame).data for frame in frames[:6]]
+    theirs = [torch.from_numpy(frame).cuda() for frame in frames[:6]]
+    for found, want in zip(detector(theirs), expected, strict=True):
+        same(found.data, want)
+    mixed = detector([frames[0], theirs[1], theirs[2], frames[3]])
+    for found, want in zip(mixed, expected, strict=False):
+        same(found.data, want)
+    with pytest.raises(errors.ImageError, match="float32"):
+        detector(theirs[0].float())
+    same(detector(theirs[0]).data, expected[0])
+
+
+def test_a_bad_picture_leaves_the_model_usable(detector: YOLOv5, frames: list[Any], tmp_path: Path) -> None:
+    expected = detector(frames[0]).data
+    with pytest.raises(errors.ImageError, match="missing"):
+        detector([*frames, tmp_path / "missing.jpg", *frames])
+    same(detector(frames[0]).data, expected)
+    early = detector.stream(frames)
+    next(early)
+    early.close()
+    same(detector(frames[0]).data, expected)
+
+
+@pytest.mark.slow
+def test_map(assets: Path) -> None:
+    pytest.importorskip("pycocotools")
+    from accuracy import coco_map
+
+    path = assets / "models" / "yolov5n.onnx"
+    for precision in (None, "fp16"):
+        with YOLOv5(
+            path, backend="tensorrt-rtx", precision=precision, max_batch=8, conf=0.001, iou=0.6, multi_label=True
+        ) as model:
+            assert coco_map(model, assets / "coco")[0] == pytest.approx(0.307, abs=0.002)
+
+
+def test_classifier(assets: Path) -> None:
+    from accuracy import imagenet_top
+
+    path = assets / "models" / "squeezenet1.1.onnx"
+    with Classifier(path, backend="tensorrt-rtx", max_batch=8, preset="caffe", resize=256, tf32=False) as model:
+        first, _ = imagenet_top(model, assets / "imagenet")
+    assert first == 64

@@ -1,0 +1,632 @@
+"""The kernels of the device: bit for bit what the host computes, over awkward sizes, formats and contents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from infersdk import Tensor, errors
+from infersdk._lib import check, ffi, lib
+from infersdk.ops.classification import topk
+from infersdk.ops.detection import DETECTION, Detector, DetectStats
+from infersdk.ops.device import DeviceDetector, device_image, preprocess_batch, topk_rows
+from infersdk.ops.image import Geometry, ImageView, PixelTransform, as_image, preprocess
+from infersdk.stream import Graph, Stream, device_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+F = np.float32
+DEVICE = "cuda:0"
+FORMATS = ("bgr", "rgb", "bgra", "rgba", "gray", "nv12")
+PIXEL = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4, "gray": 1, "nv12": 1}
+
+
+@pytest.fixture(name="stream")
+def _stream() -> Iterator[Stream]:
+    if not lib.ifs_has_cuda():
+        pytest.skip("this build of infersdk is CPU-only")
+    if not device_count():
+        pytest.skip("no CUDA device on this machine")
+    with Stream(DEVICE) as stream:
+        yield stream
+
+
+def on_device(array: np.ndarray) -> Tensor:
+    tensor = Tensor.wrap(np.ascontiguousarray(array), DEVICE)
+    assert tensor.device_ptr
+    return tensor
+
+
+def poisoned(shape: tuple[int, ...], dtype: Any) -> Tensor:
+    """A tensor on the device whose every byte is 0xa5."""
+    tensor = Tensor(shape, dtype, DEVICE)
+    tensor.numpy(writable=True).reshape(-1).view(np.uint8)[:] = 0xA5
+    assert tensor.device_ptr
+    return tensor
+
+
+# ---- preprocessing ----
+
+
+class Picture(NamedTuple):
+    format: str
+    view: ImageView  # on the host
+    width: int
+    height: int
+    at: int  # where its bytes begin in the pile
+    stride: int
+
+
+class Pile:
+    """Pictures one behind the other in one block, at any address, with rows any distance apart."""
+
+    def __init__(self) -> None:
+        self.parts: list[np.ndarray] = []
+        self.size = 0
+        self.pictures: list[Picture] = []
+
+    def add(self, rng: np.random.Generator, format: str, width: int, height: int) -> None:
+        gap = np.full(int(rng.integers(0, 9)), 0xEE, np.uint8)
+        stride = width * PIXEL[format] + int(rng.choice([0, 0, 1, 2, 3, 7, 64]))
+        rows = height * 3 // 2 if format == "nv12" else height
+        top = 256 if rng.random() < 0.5 else 2
+        pixels = (rng.integers(0, top, (rows, stride)) * (255 // (top - 1))).astype(np.uint8)
+        dense = np.ascontiguousarray(pixels[:, : width * PIXEL[format]])
+        if PIXEL[format] > 1:
+            dense = dense.reshape(height, width, PIXEL[format])
+        last = pixels.reshape(-1)[: pixels.size - (stride - width * PIXEL[format])]  # nothing behind the last row
+        at = self.size + len(gap)
+        self.parts += [gap, last]
+        self.size = at + len(last)
+        self.pictures.append(Picture(format, as_image(dense, format), width, height, at, stride))
+
+    def upload(self) -> tuple[Tensor, list[ImageView]]:
+        block = on_device(np.concatenate(self.parts))
+        base = block.device_ptr
+        return block, [
+            device_image(base + p.at, (p.width, p.height), p.format, stride=p.stride)  # type: ignore[arg-type]
+            for p in self.pictures
+        ]
+
+
+def random_size(rng: np.random.Generator, format: str, most: int = 150) -> tuple[int, int]:
+    width, height = (int(v) for v in rng.integers(1, rng.choice([8, most]), 2))
+    return (2 * width, 2 * height) if format == "nv12" else (width, height)
+
+
+def random_geometry(rng: np.random.Generator, source: tuple[int, int], canvas: tuple[int, int], kind: int) -> Geometry:
+    width, height = source
+    match kind % 7:
+        case 0:
+            return Geometry.letterbox(source, canvas)
+        case 1:
+            return Geometry.stretch(source, canvas)
+        case 2:  # any size at any place, cropped or not covering at all
+            resized = tuple(int(v) for v in rng.integers(1, 200, 2))
+            return Geometry.resize(source, canvas, resized, tuple(int(v) for v in rng.integers(-120, 120, 2)))
+        case 3 if width % 2 == 0 and height % 2 == 0:  # exactly half
+            half = width // 2, height // 2
+            return Geometry.resize(source, canvas, half, tuple(int(v) for v in rng.integers(-5, 9, 2)))
+        case 4:  # half along one side only; whole factors
+            return Geometry.resize(source, canvas, (max(1, width // 2), height * int(rng.integers(1, 4))), (1, -2))
+        case 5:
+            return Geometry.letterbox_warp(source, canvas)
+        case _:
+            turn = rng.normal(0, 1, (2, 2)) * [width / canvas[0], height / canvas[1]]
+            shift = rng.uniform(-0.5, 1, (2, 1)) * [[width], [height]]
+            return Geometry.affine(source, canvas, np.hstack([turn, shift]))
+
+
+def random_transform(rng: np.random.Generator, order: Any, layout: Any, dtype: Any) -> PixelTransform:
+    channels = 1 if order == "gray" else 3
+    fill = [int(v) for v in rng.integers(0, 256, channels)]
+    if rng.random() < 0.3:
+        return PixelTransform(order, layout, dtype, fill=fill, scale=1 / 255)
+    scale = [float(v) for v in rng.normal(0, 2, channels)]
+    return PixelTransform(
+        order, layout, dtype, fill=fill, scale=scale, bias=[float(v) for v in rng.normal(0, 60, channels)]
+    )
+
+
+def assert_same_batch(pile: Pile, geometries: list[Geometry], transform: PixelTransform, stream: Stream | None) -> None:
+    n = len(geometries)
+    shape = transform.shape(geometries[0])
+    with poisoned((n + 1, *shape), transform.dtype) as out:
+        block, images = pile.upload()
+        preprocess_batch(images, geometries, transform, out, stream=stream)
+        if stream is not None:
+            stream.synchronize()
+        got = out.numpy()
+        for i, (picture, geometry) in enumerate(zip(pile.pictures, geometries, strict=True)):
+            expected = preprocess(picture.view, geometry, transform)
+            if got[i].tobytes() != expected.tobytes():
+                wrong = np.argwhere(got[i].view(np.uint8) != expected.view(np.uint8))
+                pytest.fail(f"{picture.format} {geometry!r} {transform!r}: {len(wrong)} bytes differ, first {wrong[0]}")
+        assert (got[n].reshape(-1).view(np.uint8) == 0xA5).all(), "written behind the batch"
+        block.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", ["rgb", "bgr", "gray"])
+@pytest.mark.parametrize("layout", ["chw", "hwc"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_a_batch_equals_its_pictures(
+    rng: np.random.Generator, stream: Stream, order: str, layout: str, dtype: str
+) -> None:
+    for canvas in [
+        (1, 1),
+        (31, 17),
+        (64, 40),
+        (100, 33),
+        (128, 64),
+        (200, 9),
+        *[rng.integers(1, 300, 2) for _ in range(3)],
+    ]:
+        pile, geometries = Pile(), []
+        size = int(canvas[0]), int(canvas[1])
+        for i in range(30):
+            pixels = FORMATS[i % 6]
+            source = random_size(rng, pixels)
+            pile.add(rng, pixels, *source)
+            geometries.append(random_geometry(rng, source, size, int(rng.integers(7))))
+        assert_same_batch(pile, geometries, random_transform(rng, order, layout, dtype), stream)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "float32", "uint8"])
+def test_usual_sizes(rng: np.random.Generator, stream: Stream, dtype: str) -> None:
+    pile, geometries = Pile(), []
+    for pixels, size in zip(
+        (*FORMATS, "bgr"),
+        [(1920, 1080), (1280, 720), (810, 1080), (500, 375), (3840, 2160), (1280, 1280), (640, 640)],
+        strict=True,
+    ):
+        pile.add(rng, pixels, *size)
+        geometries.append(Geometry.letterbox(size, (640, 640)))
+    assert_same_batch(pile, geometries, PixelTransform("rgb", "chw", dtype), stream)
+
+
+@pytest.mark.gpu
+def test_more_pictures_than_a_launch_takes(rng: np.random.Generator, stream: Stream) -> None:
+    pile, geometries = Pile(), []
+    for i in range(97):
+        source = random_size(rng, "bgr", 60)
+        pile.add(rng, "bgr", *source)
+        geometries.append(random_geometry(rng, source, (40, 30), i))
+    assert_same_batch(pile, geometries, PixelTransform(), None)  # on the default stream
+
+
+@pytest.mark.gpu
+def test_pictures_are_checked(rng: np.random.Generator, stream: Stream) -> None:
+    pile = Pile()
+    pile.add(rng, "bgr", 20, 10)
+    pile.add(rng, "bgr", 20, 10)
+    block, images = pile.upload()
+    transform, geometry = PixelTransform(), Geometry.letterbox((20, 10), (8, 8))
+    with block, Tensor((2, 3, 8, 8), "float32", DEVICE) as out:
+        with pytest.raises(errors.ShapeError, match=r"picture 1 of the batch: the picture is 20 x 10, .*21 x 10"):
+            preprocess_batch(images, [geometry, Geometry.letterbox((21, 10), (8, 8))], transform, out)
+        with pytest.raises(errors.ShapeError, match=r"picture 1 .*canvas is 9 x 8, .*8 x 8"):
+            preprocess_batch(images, [geometry, Geometry.letterbox((20, 10), (9, 8))], transform, out)
+        with pytest.raises(errors.ShapeError, match="3 canvases of 8 x 8 need 2304 bytes.*1536"):
+            preprocess_batch([*images, images[0]], [geometry] * 3, transform, out)
+        with pytest.raises(errors.DTypeError, match="float32.*float16"):
+            preprocess_batch(images, [geometry] * 2, PixelTransform(dtype="float16"), out)
+        with pytest.raises(errors.ShapeError, match="2 pictures and 1 geometries"):
+            preprocess_batch(images, [geometry], transform, out)
+        preprocess_batch([], [], transform, out)
+        bad = device_image(block.device_ptr, (20, 10), stride=3)
+        with pytest.raises(errors.InputError, match="picture 0 of the batch: the stride"):
+            preprocess_batch([bad], [geometry], transform, out)
+        with pytest.raises(errors.DeviceUnavailableError, match="cuda:99"):
+            check(
+                lib.ifs_cuda_preprocess(
+                    images[0]._c, geometry._c, 1, transform._c, ffi.cast("void *", 256), 2**20, 99, ffi.NULL
+                )
+            )
+
+
+# ---- detection ----
+
+
+class Case(NamedTuple):
+    head: str = "yolov5"
+    num_classes: int = 3
+    num_anchors: int = 50
+    conf: float = 0.25
+    iou: float = 0.45
+    max_det: int = 300
+    max_candidates: int = 30000
+    multi_label: bool = False
+    class_agnostic: bool = False
+    strides: tuple[int, ...] = ()
+    dtype: str = "float32"
+
+    def detector(self) -> Detector:
+        options = self._asdict()
+        return Detector(options.pop("head"), options.pop("num_classes"), options.pop("num_anchors"), **options)
+
+
+def random_output(rng: np.random.Generator, case: Case, kind: str) -> np.ndarray:
+    """An output that is crowded, so that boxes overlap; `kind` says what is odd about it."""
+    n, c = case.num_anchors, case.num_classes
+    rows = rng.random((n, 5 + c)).astype(F)
+    if case.head == "yolox":
+        rows[:, :4] = rng.normal(0, 1.5, (n, 4))
+    else:
+        spread = max(200.0, 5 * n**0.5)
+        rows[:, :4] = rows[:, :4] * [spread, spread, 90, 120] + [40, 30, 5, 5]
+    if kind == "ties":
+        rows = np.round(rows * 4) / 4
+    if kind == "degenerate" and case.head != "yolox":
+        rows[:, 2:4] *= rng.integers(-1, 2, (n, 2))
+    if kind == "odd":
+        odd = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42, -0.0], F)
+        where = rng.random(rows.shape) < 0.03
+        rows[where] = rng.choice(odd, int(where.sum()))
+    if kind == "none":
+        rows[:, 4:] *= 0.2
+    if kind == "low":
+        rows[:, 4:] **= 6
+    if kind == "equal":  # all scores the same
+        rows[:, 4:] = 0.875
+    if kind == "apart":  # nothing overlaps
+        rows[:, 0], rows[:, 1] = np.arange(n) % 200 * 8, np.arange(n) // 200 * 8
+        rows[:, 2:4] = 6
+    if kind == "heap":  # everything overlaps
+        rows[:, :4] = 100 + rows[:, :4] / 50
+    if case.head == "yolov8":
+        rows = np.ascontiguousarray(np.delete(rows, 4, axis=1).T)
+    with np.errstate(over="ignore"):
+        return rows.astype(case.dtype)
+
+
+def random_ways(rng: np.random.Generator, case: Case, n: int) -> list[Geometry]:
+    canvas = (64, 64) if case.head == "yolox" else (640, 640)
+    ways = []
+    for _ in range(n):
+        source = tuple(int(v) for v in rng.integers(1, 700, 2))
+        way = Geometry.letterbox(source, canvas)
+        if rng.random() < 0.3:
+            way = Geometry.affine(source, canvas, rng.normal(0, 1, (2, 3)) * [[1, 1, 300]])
+        ways.append(way)
+    return ways
+
+
+def compare(
+    case: Case, outputs: np.ndarray, ways: list[Geometry], device: DeviceDetector, stream: Stream
+) -> list[DetectStats]:
+    n = len(ways)
+    with on_device(outputs) as output, poisoned((n, device.row.itemsize), "uint8") as block, case.detector() as host:
+        device.run(output, ways, block, stream=stream)
+        block.fetch(stream)
+        home = block.numpy()
+        found = []
+        for i in range(n):
+            boxes, stats = device.unpack(home, i)
+            expected, expected_stats = host(outputs[i], ways[i])
+            assert stats == expected_stats, (i, case)
+            assert boxes.tobytes() == expected.tobytes(), (i, case, boxes[:5], expected[:5])
+            row = home[i].view(device.row)[0]
+            assert row["count"] == len(boxes)
+            assert row["reserved"] == 0
+            assert row["boxes"][: len(boxes)].tobytes() == expected.tobytes()
+            assert (row["boxes"][len(boxes) :].view(np.uint8) == 0xA5).all(), "written behind the boxes"
+            found.append(stats)
+        return found
+
+
+def assert_same(
+    rng: np.random.Generator, case: Case, kinds: list[str], stream: Stream, repeat: int = 1
+) -> list[DetectStats]:
+    with case.detector() as host, DeviceDetector(host, len(kinds), DEVICE) as device:
+        for _ in range(repeat):  # the second time with counters that have to be zero again
+            outputs = np.stack([random_output(rng, case, kind) for kind in kinds])
+            stats = compare(case, outputs, random_ways(rng, case, len(kinds)), device, stream)
+        return stats
+
+
+YOLOX = {"head": "yolox", "strides": (8, 16, 32), "num_anchors": 84}
+KINDS = ["plain", "ties", "degenerate", "odd", "none", "low", "equal", "heap"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head", [{"head": "yolov5"}, {"head": "yolov8"}, YOLOX], ids=lambda h: h["head"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
+def test_detections_equal_the_hosts(
+    rng: np.random.Generator, stream: Stream, head: dict[str, Any], dtype: str, multi_label: bool
+) -> None:
+    for num_classes in (1, 2, 17, 80):
+        for _ in range(3):
+            case = Case(
+                num_classes=num_classes,
+                multi_label=multi_label,
+                dtype=dtype,
+                **{"num_anchors": int(rng.integers(1, 700)), **head},
+            )._replace(
+                class_agnostic=bool(rng.integers(2)),
+                conf=float(rng.choice([0, 0.25, 0.6])),
+                iou=float(rng.choice([0, 0.3, 0.45, 0.5, 1])),
+                max_det=int(rng.choice([1, 7, 300])),
+                max_candidates=int(rng.choice([0, 1, 20, 700, 30000])),
+            )
+            assert_same(rng, case, KINDS, stream, repeat=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "num_anchors", [1, 31, 32, 33, 255, 256, 257, 511, 512, 513, 1024, 1025, 4095, 4096, 4097, 8193]
+)
+def test_any_number_of_candidates(rng: np.random.Generator, stream: Stream, num_anchors: int) -> None:
+    for head in ("yolov5", "yolov8"):
+        case = Case(head, 2, num_anchors, conf=0.0, max_det=5000)
+        stats = assert_same(rng, case, ["plain", "apart", "heap", "equal"], stream)
+        assert stats[0].candidates >= num_anchors * 0.99
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("class_agnostic", [False, True], ids=["classes", "agnostic"])
+@pytest.mark.parametrize("max_candidates", [0, 3000, 4096, 5000, 30000])
+def test_many_candidates(rng: np.random.Generator, stream: Stream, class_agnostic: bool, max_candidates: int) -> None:
+    """More than one block sorts."""
+    for num_classes, dtype in ((1, "float32"), (13, "float16")):
+        case = Case(
+            "yolov5", num_classes, 9000, 0.05, max_candidates=max_candidates, multi_label=True, dtype=dtype,
+            class_agnostic=class_agnostic,
+        )  # fmt: skip
+        stats = assert_same(rng, case, ["plain", "none", "apart", "ties", "heap"], stream, repeat=2)
+        assert stats[0].candidates > 4096
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["plain", "apart", "heap", "equal", "ties"])
+def test_thirty_thousand_of_one_class(rng: np.random.Generator, stream: Stream, kind: str) -> None:
+    case = Case("yolov8", 1, 33000, 0.0, max_det=1000)
+    (stats,) = assert_same(rng, case, [kind], stream)
+    assert stats.candidates > 30000
+    assert stats.dropped_candidates == stats.candidates - 30000
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head", ["yolov5", "yolov8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("max_candidates", [1, 1000, 8000, 40000])
+def test_more_candidates_than_there_is_room_for(
+    rng: np.random.Generator, stream: Stream, head: str, dtype: str, max_candidates: int
+) -> None:
+    """2,000 anchors of 80 classes, nearly all above the threshold: the best are selected out of 160,000."""
+    case = Case(head, 80, 2000, 0.001, max_candidates=max_candidates, multi_label=True, dtype=dtype)
+    stats = assert_same(rng, case, ["plain", "none", "equal", "low", "ties"], stream)
+    assert stats[0].candidates > 80000 >= 2 * max_candidates
+    assert stats[2].candidates == 160000
+
+
+@pytest.mark.gpu
+def test_as_yolov5_is_validated(rng: np.random.Generator, stream: Stream) -> None:
+    case = Case("yolov5", 80, 25200, 0.001, iou=0.6, multi_label=True)
+    output = random_output(rng, case, "plain")
+    output[:, 4] **= 20
+    output[:, 5:] **= 4
+    with case.detector() as host, DeviceDetector(host, 3, DEVICE) as device:
+        outputs = np.stack([output, output[::-1], np.zeros_like(output)])
+        stats = compare(case, outputs, random_ways(rng, case, 3), device, stream)
+        assert stats[0].candidates > 30000
+        assert stats[2] == DetectStats(0, 0, 0, 0)
+
+
+@pytest.mark.gpu
+def test_more_pictures_than_the_workspace_takes(rng: np.random.Generator, stream: Stream) -> None:
+    case = Case(num_anchors=90)
+    assert_same(rng, case, KINDS * 13, stream, repeat=2)
+
+
+@pytest.mark.gpu
+def test_fewer_pictures_than_the_most(rng: np.random.Generator, stream: Stream) -> None:
+    case = Case(num_anchors=90)
+    with case.detector() as host, DeviceDetector(host, 8, DEVICE) as device:
+        for n in (1, 8, 3):
+            outputs = np.stack([random_output(rng, case, "plain") for _ in range(n)])
+            compare(case, outputs, random_ways(rng, case, n), device, stream)
+        with Tensor((1, device.row.itemsize), "uint8", DEVICE) as block:
+            device.run(256, [], block, stream=stream)
+
+
+@pytest.mark.gpu
+def test_calls_can_be_captured(rng: np.random.Generator, stream: Stream) -> None:
+    case = Case(num_anchors=6000, conf=0.0)
+    pile = Pile()
+    pile.add(rng, "bgr", 50, 40)
+    way, transform = Geometry.letterbox((50, 40), (64, 64)), PixelTransform()
+    host = case.detector()
+    with (
+        host,
+        DeviceDetector(host, 2, DEVICE) as device,
+        Tensor((2, *device.shape), "float32", DEVICE) as output,
+        device.block(2) as block,
+        poisoned((1, 3, 64, 64), "float32") as batch,
+        poisoned((2, 3), "int32") as ids,
+        poisoned((2, 3), "float32") as best,
+    ):
+        scores = on_device(rng.random((2, 100)).astype(F))
+        pixels, images = pile.upload()
+        ways = random_ways(rng, case, 2)
+        at = output.device_address(read=False, write=True)
+        for tensor in (block, batch, ids, best):
+            tensor.device_address(read=False, write=True, stream=stream)
+
+        def queue() -> None:
+            preprocess_batch(images, [way], transform, batch, stream=stream)
+            device.run(at, ways, block, stream=stream)
+            topk_rows(scores, 3, ids, best, stream=stream)
+
+        with Graph(stream, queue) as graph:
+            for kind in ("plain", "none", "apart"):
+                outputs = np.stack([random_output(rng, case, kind), random_output(rng, case, "plain")])
+                output.numpy(writable=True)[:] = outputs
+                assert output.device_ptr == at
+                graph.launch(stream)
+                stream.synchronize()
+                for tensor in (block, batch, ids, best):
+                    tensor.device_address(write=True)
+                for i in range(2):
+                    boxes, stats = device.unpack(block.numpy(), i)
+                    expected, expected_stats = host(outputs[i], ways[i])
+                    assert stats == expected_stats
+                    assert boxes.tobytes() == expected.tobytes()
+        assert batch.numpy()[0].tobytes() == preprocess(pile.pictures[0].view, way, transform).tobytes()
+        assert ids.numpy().tolist() == topk(scores.numpy(), 3)[0].tolist()
+        pixels.close()
+
+
+@pytest.mark.gpu
+def test_runs_are_checked(rng: np.random.Generator, stream: Stream) -> None:
+    case = Case(**YOLOX)
+    ways = random_ways(rng, case, 2)
+    with case.detector() as host:
+        with pytest.raises(errors.InputError, match="max_batch is 0"):
+            DeviceDetector(host, 0)
+        with pytest.raises(errors.DeviceUnavailableError, match="cuda:99"):
+            DeviceDetector(host, 1, "cuda:99")
+        device = DeviceDetector(host, 2)
+    assert device.nbytes > 0
+    with Tensor((2, 84, 8), "float32", DEVICE) as output, device.block(2) as block:
+        with pytest.raises(errors.InputError, match="3 pictures; the detector was made for 0 to 2"):
+            device.run(output.device_ptr, [*ways, ways[0]], block)
+        with pytest.raises(errors.ShapeError, match=r"\(2, 84, 8\)"):
+            device.run(output, [*ways, ways[0]], block)
+        with pytest.raises(errors.ShapeError, match="640 x 640 canvas have 8400 cells"):
+            device.run(output, [ways[0], Geometry.letterbox((5, 5), (640, 640))], block)
+        with device.block(1) as small, pytest.raises(errors.ShapeError, match="2 pictures of 300 detections need"):
+            device.run(output, ways, small)
+        with pytest.raises(errors.InputError, match="not aligned"):
+            device.run(output.device_ptr + 2, ways, block)
+    device.close()
+    device.close()
+    with pytest.raises(errors.ClosedError):
+        device.run(0, ways, block)
+
+
+# ---- top-k ----
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("softmax", [False, True])
+def test_topk_equals_the_hosts(rng: np.random.Generator, stream: Stream, dtype: str, softmax: bool) -> None:
+    makers: list[Callable[[tuple[int, int]], np.ndarray]] = [
+        lambda shape: rng.normal(0, 5, shape),
+        lambda shape: rng.integers(-2, 3, shape) * 0.5,  # ties
+        lambda shape: rng.choice([0.0, -0.0], shape),
+        lambda shape: np.where(rng.random(shape) < 0.5, -np.inf, rng.normal(0, 1, shape)),
+    ]
+    for n in (1, 2, 15, 16, 17, 31, 255, 257, 1000, 2047, 2048, 2049, 21843):
+        for make in makers:
+            rows = int(rng.integers(1, 6))
+            k = int(rng.integers(1, min(n, 9) + 1))
+            scores = make((rows, n)).astype(dtype)
+            scores[:, 0] = 0  # softmax wants a finite maximum
+            assert_same_topk(scores, k, softmax, stream)
+
+
+def assert_same_topk(scores: np.ndarray, k: int, softmax: bool, stream: Stream) -> None:
+    shape = (len(scores), k)
+    with on_device(scores) as source, poisoned(shape, "int32") as ids, poisoned(shape, "float32") as best:
+        topk_rows(source, k, ids, best, softmax=softmax, stream=stream)
+        expected_ids, expected = topk(scores, k, softmax=softmax)
+        assert ids.numpy().tolist() == expected_ids.tolist()
+        assert best.numpy().tobytes() == expected.tobytes()
+
+
+@pytest.mark.gpu
+def test_topk_of_all(rng: np.random.Generator, stream: Stream) -> None:
+    assert_same_topk(rng.normal(0, 1, (3, 300)).astype(F), 300, True, stream)
+
+
+@pytest.mark.gpu
+def test_topk_marks_rows_without_an_answer(stream: Stream) -> None:
+    scores = np.zeros((4, 50), F)
+    scores[0, 7], scores[1, 3], scores[2] = np.nan, np.inf, -np.inf
+    with on_device(scores) as source, poisoned((4, 2), "int32") as ids, poisoned((4, 2), "float32") as best:
+        topk_rows(source, 2, ids, best, stream=stream)
+        assert ids.numpy().tolist() == [[-1, -1], [-1, -1], [-1, -1], [0, 1]]
+        assert np.isnan(best.numpy()).tolist() == [[True] * 2] * 3 + [[False] * 2]
+        topk_rows(source, 2, ids, best, softmax=False, stream=stream)
+        assert ids.numpy().tolist() == [[-1, -1], [3, 0], [0, 1], [0, 1]]
+        wide = Tensor((4, 51), "int32", DEVICE), Tensor((4, 51), "float32", DEVICE)
+        with pytest.raises(errors.InputError, match="the 51 best of 50"):
+            topk_rows(source, 51, *wide, stream=stream)
+        with pytest.raises(errors.ShapeError, match=r"\(4, 2\)"):
+            topk_rows(source, 3, ids, best, stream=stream)
+
+
+# ---- without a device ----
+
+
+def test_says_that_there_is_no_device() -> None:
+    if lib.ifs_has_cuda() and device_count():
+        pytest.skip("there is one")
+    with Detector() as host, pytest.raises(errors.DeviceUnavailableError, match="no .*device"):
+        DeviceDetector(host, 4)
+    geometry, transform = Geometry.letterbox((4, 4), (4, 4)), PixelTransform()
+    image = device_image(256, (4, 4))
+    for call in (
+        lambda: lib.ifs_cuda_preprocess(
+            image._c, geometry._c, 1, transform._c, ffi.cast("void *", 256), 999, 0, ffi.NULL
+        ),
+        lambda: lib.ifs_cuda_topk(
+            ffi.cast("void *", 256), 0, 1, 5, 2, 1, ffi.cast("int32_t *", 256), ffi.cast("float *", 256), 0, ffi.NULL
+        ),
+    ):
+        with pytest.raises(errors.DeviceUnavailableError, match="no .*device"):
+            check(call())
+
+
+def test_blocks_are_unpacked_on_any_machine() -> None:
+    row = np.dtype([("stats", "<i8", (4,)), ("count", "<i4"), ("reserved", "<i4"), ("boxes", DETECTION, (3,))])
+    assert row.itemsize == lib.ifs_cuda_detections_nbytes(3, 1)
+    assert 5 * row.itemsize == lib.ifs_cuda_detections_nbytes(3, 5)
+    assert [lib.ifs_cuda_detections_nbytes(*bad) for bad in ((0, 1), (1, 0), (-1, 5))] == [0, 0, 0]
+    block = np.zeros(2, row)
+    block[1]["stats"], block[1]["count"] = (9, 1, 5, 3), 2
+    block[1]["boxes"]["score"] = 0.75, 0.5, 0.25
+    boxes, count, stats = np.zeros(3, DETECTION), ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
+
+    def unpack(index: int, nbytes: int = block.nbytes) -> None:
+        place = ffi.from_buffer("ifs_detection[]", boxes, require_writable=True)
+        check(lib.ifs_cuda_detections_unpack(ffi.from_buffer(block), nbytes, 3, index, place, count, stats))
+
+    unpack(1)
+    assert boxes["score"].tolist() == [0.75, 0.5, 0]
+    assert (count[0], stats.candidates, stats.dropped_candidates, stats.kept, stats.dropped_detections) == (
+        2,
+        9,
+        1,
+        5,
+        3,
+    )
+    unpack(0)
+    assert count[0] == 0
+    with pytest.raises(errors.ShapeError, match="has 2 pictures"):
+        unpack(2)
+    with pytest.raises(errors.ShapeError, match="has 1 pictures"):
+        unpack(1, block.nbytes - 1)
+    with pytest.raises(errors.InputError, match="picture -1"):
+        unpack(-1)
+    block[1]["count"] = 4
+    with pytest.raises(errors.TensorFileError, match="4 detections of at most 3"):
+        unpack(1)
+
+
+def test_device_images() -> None:
+    image = device_image(1000, (6, 4), "nv12", stride=10)
+    assert (image._c.stride, image._c.uv_stride, image.size) == (10, 10, (6, 4))
+    assert int(ffi.cast("uintptr_t", image._c.uv)) == 1040
+    assert device_image(1000, (6, 4), "rgba")._c.stride == 24
+    with pytest.raises(errors.InputError, match="uv goes with"):
+        device_image(1000, (6, 4), uv=5)
+    with pytest.raises(errors.InputError, match="format is 'cmyk'"):
+        device_image(1000, (6, 4), "cmyk")  # type: ignore[arg-type]

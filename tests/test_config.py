@@ -1,0 +1,171 @@
+"""Configuration: reading of all kinds, checking, and messages that name the place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from infersdk.config import convert, read
+from infersdk.errors import ConfigError
+
+TOML = """
+[models.detector]
+type = "yolov5"
+path = "weights/yolov5n.onnx"
+conf = 0.25
+[models.detector.options]
+threads = 2
+"""
+YAML = "models: {detector: {type: yolov5, path: weights/yolov5n.onnx, conf: 0.25, options: {threads: 2}}}\n"
+JSON = (
+    '{"models": {"detector": {"type": "yolov5", "path": "weights/yolov5n.onnx", "conf": 0.25,'
+    ' "options": {"threads": 2}}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.toml", TOML), ("a.yaml", YAML), ("a.yml", YAML), ("a.json", JSON), ("A.JSON", JSON)]
+)
+def test_all_kinds_say_the_same(name: str, text: str, tmp_path: Path) -> None:
+    if Path(name).suffix in (".yaml", ".yml"):
+        pytest.importorskip("yaml")
+    (tmp_path / name).write_text(text, "utf-8")
+    wanted = {
+        "models": {
+            "detector": {
+                "type": "yolov5",
+                "path": str(tmp_path / "weights" / "yolov5n.onnx"),
+                "conf": 0.25,
+                "options": {"threads": 2},
+            }
+        }
+    }
+    assert read(tmp_path / name) == wanted
+    assert read(str(tmp_path / name)) == wanted
+
+
+def test_a_mapping_stays_as_it_is() -> None:
+    given = {"models": {"a": {"path": "relative.onnx"}}}
+    got = read(given)
+    assert got == given
+    assert got is not given
+
+
+def test_paths_are_relative_to_the_file_wherever_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.toml").write_text(
+        'path = "a.onnx"\nname = "path"\nnames = "coco.txt"\n'
+        '[[models]]\npath = "b.onnx"\n[[models]]\npath = "/abs/c.onnx"\n[models.inner]\npath = "d.onnx"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    folder = str(tmp_path / "sub")
+    assert read("sub/a.toml") == {
+        "path": f"{folder}/a.onnx",
+        "name": "path",
+        "names": f"{folder}/coco.txt",
+        "models": [{"path": f"{folder}/b.onnx"}, {"path": "/abs/c.onnx", "inner": {"path": f"{folder}/d.onnx"}}],
+    }
+
+
+def test_names_that_are_a_list_stay_a_list(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"names": ["cat", "dog"], "path": 5}')
+    assert read(tmp_path / "a.json") == {"names": ["cat", "dog"], "path": 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.ini", b"", r"a configuration ends in .toml, .yaml, .yml, .json, not in '.ini'"),
+        ("plain", b"", r"a configuration ends in .toml, .yaml, .yml, .json, not in ''"),
+        ("a.toml", b"[a\nb = 1", r"a.toml': .*line 1"),
+        ("a.toml", b"a = 1\na = 2\n", r"a.toml': .*line 2"),
+        ("a.toml", b"a = '\xff'", r"a.toml': .*utf-8"),
+        ("a.json", b'{"a": }', r"a.json': JSON is malformed: .*\(byte 6\)"),
+        ("a.json", b'{"a": "\xff"}', r"a.json': "),
+        ("a.json", b"", r"a.json': "),
+        ("a.json", b"[1, 2]", r"a.json': a configuration is a table of names, not a list"),
+        ("a.json", b"null", r"a.json': a configuration is a table of names, not a NoneType"),
+        ("a.yaml", b"a: [1, 2", r"a.yaml': "),
+        ("a.yaml", b"", r"a.yaml': a configuration is a table of names, not a NoneType"),
+        ("a.yaml", b"a: !!python/object/apply:os.system ['true']", r"a.yaml': .*python/object"),
+    ],
+)
+def test_files_that_are_wrong(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    if name.endswith(".yaml"):
+        pytest.importorskip("yaml")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path / name)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*none.toml': No such file or directory"):
+        read(tmp_path / "none.toml")
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(ConfigError, match="cannot read the configuration .*folder.toml': Is a directory"):
+        read(tmp_path / "folder.toml")
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*null"):
+        read("a\0.toml")
+
+
+def test_yaml_without_its_package_names_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: 1")
+    code = (
+        "import sys; sys.modules['yaml'] = None\n"
+        "from infersdk.config import read\nfrom infersdk.errors import ConfigError\n"
+        f"try:\n    read({str(tmp_path / 'a.yaml')!r})\nexcept ConfigError as e:\n    print(e)"
+    )
+    out = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True).stdout
+    assert 'a.yaml\': reading YAML needs PyYAML: pip install "infersdk[yaml]"' in out
+
+
+# ---- structs ----
+
+
+class Inner(msgspec.Struct, forbid_unknown_fields=True):
+    depth: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+class Outer(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    mode: Literal["fast", "exact"] = "exact"
+    conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
+    inner: Inner = msgspec.field(default_factory=Inner)
+
+
+def test_convert_fills_in_what_is_not_said() -> None:
+    made = convert({"name": "a", "inner": {"depth": 3}, "conf": 1}, Outer, "this")
+    assert (made.name, made.mode, made.conf, made.inner.depth) == ("a", "exact", 1.0, 3)
+    assert isinstance(made.conf, float)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, r"this thing: .*missing required field `name`"),
+        ({"name": 5}, r"this thing: Expected `str`, got `int` - at `\$.name`"),
+        ({"name": "a", "conf": "0.5"}, r"Expected `float`, got `str` - at `\$.conf`"),
+        ({"name": "a", "conf": 1.5}, r"Expected `float` <= 1.0 - at `\$.conf`"),
+        ({"name": "a", "mode": "slow"}, r"Invalid enum value 'slow' - at `\$.mode`"),
+        ({"name": "a", "inner": {"depth": 0}}, r"Expected `int` >= 1 - at `\$.inner.depth`"),
+        ({"name": "a", "inner": {"deep": 1}}, r"unknown field `deep` - at `\$.inner`"),
+        ({"name": "a", "nane": 1}, r"unknown field `nane`. Known are: name, mode, conf, inner$"),
+        ({"name": "a", 5: 1}, r"this thing: "),
+    ],
+)
+def test_convert_names_the_field_what_it_holds_and_what_it_may_hold(data: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        convert(data, Outer, "this thing")
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.__cause__ is None
+
+
+def test_the_known_fields_are_those_of_the_place_at_fault() -> None:
+    with pytest.raises(ConfigError) as caught:
+        convert({"name": "a", "inner": {"deep": 1}}, Outer, "this")
+    assert "Known are: name" not in str(caught.value)  # they are known at another place

@@ -1,0 +1,239 @@
+"""Who may know whom: read out of the source by its imports, and tried in processes of their own."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {"infersdk": ROOT / "infersdk", "infersdk.backends": ROOT / "backends", "infersdk.models": ROOT / "models"}
+
+#: The vendors' runtimes, and whatever else is not needed to import any module.
+RUNTIMES = {"onnxruntime", "openvino", "tensorrt", "tensorrt_rtx", "tensorrt_bindings", "pycuda", "cuda", "torch"}
+OPTIONAL = RUNTIMES | {"onnx", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest"}
+NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
+
+#: These modules are for who has the package they are named for.
+ABOUT_A_PACKAGE = {"infersdk.testing": "pytest", "infersdk.onnx_backend": "onnx"}
+
+
+def modules() -> dict[str, Path]:
+    """Each module of the package by its full name."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            name = ".".join([package, *(part for part in parts if part != "__init__")])
+            found[name] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name: str, *, lazy: bool) -> Iterator[tuple[str, int]]:
+    """The full names that a module imports, with the line; with `lazy` also those within functions.
+
+    What stands under `if TYPE_CHECKING:` is for the type checker alone, and does not count.
+    """
+    path = MODULES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+
+    def visit(node: ast.AST) -> Iterator[tuple[str, int]]:
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for child in node.orelse:
+                yield from visit(child)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not lazy:
+            return
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:  # `from . import errors` names a module, `from .errors import X` does not
+                inner = f"{base}.{alias.name}"
+                yield (inner if inner in MODULES or inner == "infersdk._native" else base), node.lineno
+        else:
+            for child in ast.iter_child_nodes(node):
+                yield from visit(child)
+
+    yield from visit(ast.parse(path.read_text("utf-8")))
+
+
+def ours(name: str, *, lazy: bool = True) -> set[str]:
+    return {target for target, _ in imports(name, lazy=lazy) if target.split(".")[0] == "infersdk"}
+
+
+def within(name: str, *parents: str) -> bool:
+    return any(name == parent or name.startswith(f"{parent}.") for parent in parents)
+
+
+def test_the_walk_sees_what_there_is() -> None:
+    # A test of the test: known imports of each kind are found, with those of functions apart.
+    assert "infersdk._native" in ours("infersdk._lib")
+    assert "infersdk.errors" in ours("infersdk._lib")
+    assert {"infersdk._lib", "infersdk.device", "infersdk.errors"} <= ours("infersdk.tensor")
+    assert "infersdk.config" in ours("infersdk.registry", lazy=True)
+    assert "infersdk.config" not in ours("infersdk.registry", lazy=False)
+    assert "infersdk.graph.info" in ours("infersdk.backends.onnxruntime")
+    assert "infersdk.tensor" not in ours("infersdk.backends.onnxruntime")  # for the type checker alone
+    assert len(MODULES) > 20
+
+
+#: What a module of the core may import of ours, from the bottom up. Everything may import errors.
+MAY_KNOW = {
+    "infersdk.errors": set(),
+    "infersdk._lib": {"_native"},
+    "infersdk.device": set(),
+    "infersdk.dlpack": {"_lib"},
+    "infersdk.tensor": {"_lib", "device", "dlpack"},
+    "infersdk.stream": {"_lib", "device", "tensor"},
+    "infersdk.infer": {"device", "tensor", "stream"},
+    "infersdk.config": set(),
+    "infersdk.registry": {"device", "infer", "config"},
+}
+
+
+@pytest.mark.parametrize("name", MAY_KNOW)
+def test_the_core_is_built_from_the_bottom_up(name: str) -> None:
+    allowed = {f"infersdk.{other}" for other in MAY_KNOW[name]} | {"infersdk.errors"}
+    assert ours(name) - {name} <= allowed
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_who_may_know_whom(name: str) -> None:
+    known = ours(name)
+    if name != "infersdk._lib":
+        assert "infersdk._native" not in known, "only _lib touches the native module"
+    if not within(name, "infersdk.backends"):
+        assert not {n for n in known if within(n, "infersdk.backends")}, "backends are known by strings alone"
+    if within(name, "infersdk.backends"):
+        upper = {n for n in known if within(n, "infersdk.models", "infersdk.cli", "infersdk.commands")}
+        assert not upper, "a backend knows nothing of what is built on it"
+    if not within(name, "infersdk.cli", "infersdk.commands", "infersdk.__main__"):
+        assert not {n for n in known if within(n, "infersdk.cli", "infersdk.commands")}, "the command line is on top"
+    if within(name, "infersdk.ops", "infersdk.pictures"):
+        assert not {n for n in known if within(n, "infersdk.infer", "infersdk.models")}, "operations know no models"
+    if name not in ("infersdk.testing", *ABOUT_A_PACKAGE):
+        assert "infersdk.testing" not in known
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_at_the_top_are_of_what_is_always_there(name: str) -> None:
+    if within(name, "infersdk.backends", "infersdk.interop") or name in ABOUT_A_PACKAGE:
+        pytest.skip("this module is for who has the package that it is about")
+    standard = sys.stdlib_module_names
+    for target, line in imports(name, lazy=False):
+        top = target.split(".")[0]
+        assert top in standard or top in NEEDED, f"{MODULES[name]}:{line} imports {top}"
+
+
+def fresh(code: str) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_importing_infersdk_imports_no_runtime_and_little_else() -> None:
+    loaded = set(json.loads(fresh("import sys, json, infersdk; print(json.dumps(list(sys.modules)))")))
+    assert not {name.split(".")[0] for name in loaded} & OPTIONAL
+    assert not loaded & {"infersdk.models", "infersdk.backends", "infersdk.ops", "infersdk.cli", "PIL.Image", "rich"}
+    assert {"infersdk.tensor", "infersdk.infer", "infersdk.registry"} <= loaded
+
+
+#: Finders come first to a module's name: this one says of the optional packages that they are not there.
+BLOCK = f"""
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in {sorted(OPTIONAL)!r}:
+            raise ModuleNotFoundError(f'No module named {{name!r}}', name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def test_each_module_can_be_imported_without_any_optional_package() -> None:
+    names = [
+        name
+        for name in MODULES
+        if not within(name, "infersdk.backends.", "infersdk.interop")
+        and name not in ABOUT_A_PACKAGE
+        and (name == "infersdk.backends" or not within(name, "infersdk.backends"))
+        and name != "infersdk.__main__"
+    ]
+    code = f"""{BLOCK}
+import importlib, json
+failed = {{}}
+for name in {names!r}:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        failed[name] = repr(error)
+print(json.dumps(failed))"""
+    assert json.loads(fresh(code)) == {}
+
+
+def test_a_module_alone_is_enough() -> None:
+    # Each first in its process: none counts on another having been imported before it. Forked, to be quick.
+    names = [n for n in MODULES if not within(n, "infersdk.backends", "infersdk.interop") and n not in ABOUT_A_PACKAGE]
+    names = [name for name in names if name != "infersdk.__main__"]
+    code = f"""
+import importlib, os, sys, json
+import numpy, msgspec, cffi, PIL.Image, rich.table, rich.console, importlib.metadata, concurrent.futures
+failed = []
+for name in {names!r}:
+    if (child := os.fork()) == 0:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            print(f'{{name}}: {{error!r}}', flush=True)
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        failed.append(name)
+print(json.dumps(failed))"""
+    assert fresh(code) == "[]\n"
+
+
+def test_backends_without_their_packages_say_so_through_the_registry() -> None:
+    code = f"""{BLOCK}
+import json, infersdk
+from infersdk.registry import backend_class, backends
+said = {{}}
+for name in backends():
+    try:
+        backend_class(name)
+    except infersdk.errors.BackendUnavailableError as error:
+        said[name] = str(error)
+print(json.dumps([backends(), said]))"""
+    names, said = json.loads(fresh(code))
+    assert {"onnxruntime", "openvino"} <= set(names)
+    assert set(said) == set(names)
+    assert said["onnxruntime"] == (
+        "backend 'onnxruntime' needs onnxruntime, which is not installed: pip install \"infersdk[onnxruntime]\""
+    )
+    for name, message in said.items():
+        assert message.startswith(f"backend {name!r} needs ")
+        assert "which is not installed: pip install" in message
+
+
+@pytest.mark.parametrize("folder", ["backends", "models"])
+def test_the_folders_are_imported_by_their_full_names_alone(folder: str) -> None:
+    code = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+try:
+    import {folder}
+except ImportError as error:
+    print(error)"""
+    assert fresh(code) == f"this folder is the package infersdk.{folder}; import it by that name\n"

@@ -1,0 +1,223 @@
+"""The source distribution, the wheel that is built from it, and what that installs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"infersdk": "infersdk", "backends": "infersdk/backends", "models": "infersdk/models"}  # and in the wheel
+
+# What is made in a checkout, and is not of it.
+MADE = shutil.ignore_patterns(
+    "build", "dist", "*.egg-info", ".git", ".*_cache", "__pycache__", "*.so", "*.o", "zz_pending.c", ".benchmarks",
+    ".hypothesis", ".venv", "venv",
+)  # fmt: skip
+
+
+def sources() -> set[str]:
+    """The files of the package and of its native half, by their paths in the repository."""
+    found = set()
+    for folder in (*FOLDERS, "native"):
+        for path in (ROOT / folder).rglob("*"):
+            parts = path.relative_to(ROOT).parts
+            made = "__pycache__" in parts or path.suffix in (".so", ".o", ".pyc") or path.name == "zz_pending.c"
+            if path.is_file() and not made:
+                found.add("/".join(parts))
+    return found
+
+
+def call(*command: str, folder: Path) -> None:
+    environment = os.environ | {"INFERSDK_CUDA": "0", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder, env=environment)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, built from a copy of the tree so that nothing is left behind in it."""
+    for needed in ("build", "setuptools", "cffi", "pip"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"building without a network needs {needed} to be installed")
+    folder = tmp_path_factory.mktemp("sdist")
+    shutil.copytree(ROOT, folder / "tree", ignore=MADE)
+    call(
+        sys.executable,
+        "-P",
+        "-m",
+        "build",
+        "--sdist",
+        "--no-isolation",
+        "-o",
+        str(folder / "dist"),
+        folder=folder / "tree",
+    )
+    (found,) = (folder / "dist").iterdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that is built from the source distribution alone."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (tree,) = folder.iterdir()
+    call(sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation", "-o", str(folder / "dist"), folder=tree)
+    (found,) = (folder / "dist").iterdir()
+    return found
+
+
+@pytest.mark.slow
+def test_the_sdist_has_all_that_the_build_and_the_tests_need(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert sdist.name == f"infersdk-{version()}.tar.gz"
+    assert sources() - names == set()
+    assert {
+        "pyproject.toml",
+        "setup.py",
+        "README.md",
+        "LICENSE",
+        "tests/conftest.py",
+        "tests/native/test_core.c",
+    } <= names
+    assert not {n for n in names if n.endswith((".so", ".o", ".pyc", "zz_pending.c"))}
+    assert not {n for n in names if n.split("/")[0] in ("build", "dist")}
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+    assert wheel.name.startswith(f"infersdk-{version()}-cp310-abi3-")
+    with zipfile.ZipFile(wheel) as archive:
+        entries = {info.filename: info for info in archive.infolist()}
+        tags = archive.read(f"infersdk-{version()}.dist-info/WHEEL").decode()
+        commands = archive.read(f"infersdk-{version()}.dist-info/entry_points.txt").decode()
+    wanted = set()
+    for source in sources():
+        folder, _, rest = source.partition("/")
+        if folder in FOLDERS:
+            wanted.add(f"{FOLDERS[folder]}/{rest}")
+    got = {name for name in entries if name.startswith("infersdk/")}
+    assert got == wanted | {"infersdk/_native.abi3.so"}
+    assert {"infersdk/py.typed", "infersdk/backends/onnxruntime.py", "infersdk/models/__init__.py"} <= got
+    assert {name.split("/")[0] for name in entries} == {"infersdk", f"infersdk-{version()}.dist-info"}
+    assert f"infersdk-{version()}.dist-info/licenses/LICENSE" in entries
+    assert "Tag: cp310-abi3-" in tags
+    assert "infersdk = infersdk.cli:main" in commands
+
+
+@pytest.mark.slow
+def test_the_wheel_is_small(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        sizes = {i.filename: i.compress_size for i in archive.infolist() if not i.filename.startswith("infersdk/data/")}
+    assert sum(sizes.values()) < 3_000_000, sorted(sizes.items(), key=lambda item: -item[1])[:5]
+
+
+@pytest.mark.slow
+def test_the_native_module_shows_its_init_function_and_needs_the_c_library_alone(wheel: Path, tmp_path: Path) -> None:
+    if sys.platform != "linux" or shutil.which("nm") is None or shutil.which("readelf") is None:
+        pytest.skip("needs binutils on Linux")
+    with zipfile.ZipFile(wheel) as archive:
+        module = archive.extract("infersdk/_native.abi3.so", tmp_path)
+    exported = subprocess.run(["nm", "-D", "--defined-only", module], check=True, capture_output=True, text=True).stdout
+    names = {line.split()[-1].partition("@")[0] for line in exported.splitlines()}
+    assert names <= {"PyInit__native", "_cffi_pypyinit__native"}
+    dynamic = subprocess.run(["readelf", "-d", module], check=True, capture_output=True, text=True).stdout
+    needed = {line.partition("[")[2].partition("]")[0] for line in dynamic.splitlines() if "(NEEDED)" in line}
+    assert {name.partition(".so")[0] for name in needed} <= {"libc", "libm", "libpthread", "ld-linux-x86-64"}
+
+
+@pytest.mark.slow
+def test_the_wheel_installs_and_works(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    call(
+        sys.executable,
+        "-P",
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        str(target),
+        str(wheel),
+        folder=tmp_path,
+    )
+    code = f"""
+import sys; sys.path.insert(0, {str(target)!r})
+import infersdk, infersdk.models, infersdk.backends, infersdk.config, importlib.metadata, importlib.resources
+assert infersdk.__file__.startswith({str(target)!r}), infersdk.__file__
+assert infersdk.models.__file__.startswith({str(target)!r})
+assert infersdk.__version__ == {version()!r} == importlib.metadata.version('infersdk')
+assert importlib.resources.files('infersdk').joinpath('py.typed').is_file()
+tensor = infersdk.Tensor((2, 3), 'uint8').copy_from([[1, 2, 300], [4, 5, 6]])
+print(tensor.numpy().sum(), len(infersdk.list_backends()) > 1)
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("273 True\n", "")
+
+
+@pytest.mark.slow
+def test_the_command_is_installed(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    call(
+        sys.executable,
+        "-P",
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        str(target),
+        str(wheel),
+        folder=tmp_path,
+    )
+    environment = os.environ | {"PYTHONPATH": str(target)}
+    done = subprocess.run(
+        [sys.executable, str(target / "bin" / "infersdk"), "--version"],
+        check=False, capture_output=True, text=True, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert version() in done.stdout
+
+
+def version() -> str:
+    """The one in pyproject.toml, of which all others are made."""
+    for line in (ROOT / "pyproject.toml").read_text("utf-8").splitlines():
+        if line.startswith("version = "):
+            return line.split('"')[1]
+    raise AssertionError("pyproject.toml has no version")
+
+
+def test_the_native_module_has_the_version_of_the_project() -> None:
+    import infersdk
+
+    assert infersdk.__version__ == version()
+
+
+def test_every_source_file_is_python_3_10() -> None:
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            ast.parse(path.read_text("utf-8"), str(path), feature_version=(3, 10))
+
+
+def test_every_folder_with_code_is_a_package_that_is_installed() -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    packages = ast.literal_eval("[" + text.partition("\npackages = [")[2].partition("]")[0] + "]")
+    found = set()
+    for folder, place in FOLDERS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            inner = path.parent.relative_to(ROOT / folder).parts
+            found.add(".".join([*place.split("/"), *inner]))
+    assert found == set(packages)

@@ -1,0 +1,210 @@
+"""Which backends there are, and load(): names, entry points, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import infersdk
+from infersdk import registry
+from infersdk.errors import (
+    BackendNotFoundError,
+    BackendUnavailableError,
+    ConfigError,
+    DeviceUnavailableError,
+    ModelFormatError,
+    ModelNotFoundError,
+)
+
+# A backend of somebody else's, whole: it adds one to what it is given, and its models are text files.
+MINE = """
+import msgspec
+import numpy as np
+from infersdk.infer import BackendInfo, Infer, TensorSpec
+
+class Options(msgspec.Struct, forbid_unknown_fields=True):
+    step: int = 1
+
+class Mine(Infer):
+    backend = "mine"
+    Options = Options
+    precision = "fp32"
+
+    @classmethod
+    def probe(cls):
+        return BackendInfo("1.0", ("cpu",))
+
+    def _load(self):
+        self.input_specs = self.output_specs = (TensorSpec("x", np.dtype("float32"), ("n",)),)
+
+    def _bind(self):
+        self._outputs["x"].resize(self._inputs["x"].shape)
+
+    def _run(self):
+        self._outputs["x"].numpy(writable=True)[:] = self._inputs["x"].numpy() + self.options.step
+
+    def _share(self, source):
+        pass
+
+    def _release(self):
+        pass
+
+class NoInfer:
+    pass
+
+class Outer:
+    Inner = Mine
+"""
+
+
+def in_a_process_with(folder: Path, points: dict[str, str], code: str) -> Any:
+    """Runs `code` where a distribution with these entry points is installed; returns what it puts into `result`."""
+    (folder / "infersdk_mine.py").write_text(MINE)
+    (folder / "infersdk_broken.py").write_text("raise OSError('libmine.so.7: cannot open shared object file')\n")
+    (folder / "infersdk_needy.py").write_text("import a_package_that_nobody_has\n")
+    info = folder / "infersdk_mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: infersdk-mine\nVersion: 1.0\n")
+    lines = "\n".join(f"{name} = {target}" for name, target in points.items())
+    (info / "entry_points.txt").write_text(f"[infersdk.backends]\n{lines}\n")
+    program = (
+        f"import json, sys; sys.path.insert(0, {str(folder)!r})\n"
+        "import infersdk, numpy as np\nfrom infersdk.registry import backend_class, backends\n"
+        "def error(call):\n    try:\n        call()\n    except infersdk.InferSDKError as e:\n"
+        "        return [type(e).__name__, str(e)]\n"
+        f"{code}\nprint(json.dumps(result))\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_backend_from_outside_works_like_one_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "model.txt").write_text("a model")
+    names, values, wrong = in_a_process_with(
+        tmp_path,
+        {"mine": "infersdk_mine:Mine", "nested": "infersdk_mine:Outer.Inner"},
+        f"""path = {str(tmp_path / "model.txt")!r}
+x = np.array([1, 2], 'float32')
+with infersdk.load(path, backend='mine', step=5) as infer:
+    values = [infer(x)['x'].tolist(), infer.clone()(x)['x'].tolist(), infer.precision, infer.device]
+values.append(backend_class('nested').__name__)
+result = [backends(), values, error(lambda: infersdk.load(path, backend='mine', stride=2))]""",
+    )
+    assert {"mine", "nested", "onnxruntime"} <= set(names)
+    assert names == sorted(names)
+    assert values == [[6, 7], [6, 7], "fp32", "cpu", "Mine"]
+    assert wrong[0] == "ConfigError"
+    assert "options of backend 'mine'" in wrong[1]
+    assert "Known are: step" in wrong[1]
+
+
+def test_backends_from_outside_that_do_not_work_say_why(tmp_path: Path) -> None:
+    points = {
+        "broken": "infersdk_broken:Mine",
+        "needy": "infersdk_needy:Mine",
+        "gone": "infersdk_gone:Mine",
+        "noinfer": "infersdk_mine:NoInfer",
+        "function": "infersdk_mine:msgspec",
+        "nothing": "infersdk_mine:Nothing",
+        "colonless": "infersdk_mine",
+    }
+    result = in_a_process_with(
+        tmp_path, points, f"result = {{n: error(lambda: backend_class(n)) for n in {[*points]!r}}}"
+    )
+    assert {kind for kind, _ in result.values()} == {"BackendUnavailableError"}
+    said = {name: message for name, (_, message) in result.items()}
+    assert said["broken"] == (
+        "backend 'broken' is installed but fails to import: OSError: libmine.so.7: cannot open shared object file. "
+        "Try to reinstall it: pip install --upgrade infersdk-mine"
+    )
+    assert said["needy"] == (
+        "backend 'needy' needs a_package_that_nobody_has, which is not installed: pip install --upgrade infersdk-mine"
+    )
+    assert "needs infersdk_gone, which is not installed" in said["gone"]
+    assert said["noinfer"] == "backend 'noinfer': infersdk_mine:NoInfer is not a subclass of infersdk.Infer"
+    assert "is not a subclass" in said["function"]
+    assert "AttributeError" in said["nothing"]
+    assert "infersdk_mine" in said["colonless"]
+
+
+def test_a_built_in_name_cannot_be_taken_over(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    result = in_a_process_with(
+        tmp_path, {"onnxruntime": "infersdk_mine:Mine"}, "result = backend_class('onnxruntime').__module__"
+    )
+    assert result == "infersdk.backends.onnxruntime"
+
+
+def test_unknown_names_are_told_the_known_ones() -> None:
+    with pytest.raises(
+        BackendNotFoundError, match=r"no backend 'onnxruntme'; there are .*onnxruntime.*\. Did you mean"
+    ):
+        registry.backend_class("onnxruntme")
+    with pytest.raises(BackendNotFoundError) as caught:
+        registry.backend_class("zzz")
+    assert "Did you mean" not in str(caught.value)
+    with pytest.raises(BackendNotFoundError):
+        registry.install_hint("zzz")
+
+
+def test_every_built_in_backend_has_an_install_hint_and_names_a_class() -> None:
+    for name, (target, hint) in registry._BUILT_IN.items():
+        assert hint.startswith('pip install "infersdk[')
+        assert registry.install_hint(name) == hint
+        try:
+            kind = registry.backend_class(name)
+        except BackendUnavailableError as error:
+            assert hint in str(error)  # noqa: PT017 - either way is right
+            continue
+        assert kind.backend == name
+        assert f"{kind.__module__}:{kind.__name__}" == target
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"precision": "fp61"}, ConfigError, "precision 'fp61' is none of fp32, fp16, bf16, int8"),
+        ({"precision": 16}, ConfigError, "precision 16 is none of"),
+        ({"max_batch": 0}, ConfigError, "max_batch is a whole number from 1, not 0"),
+        ({"max_batch": 2.0}, ConfigError, "max_batch is a whole number from 1, not 2.0"),
+        ({"max_batch": True}, ConfigError, "max_batch is a whole number from 1, not True"),
+        ({"device": "cuda:x"}, DeviceUnavailableError, "device 'cuda:x' is not understood"),
+        ({"device": ""}, DeviceUnavailableError, "device '' is not understood"),
+        ({"device": 0}, DeviceUnavailableError, 'device 0 is not understood; write "cpu", "cuda" or "cuda:1", say'),
+        ({"device": "cuda:99999999999"}, DeviceUnavailableError, "cuda:99999999999"),
+        ({"backend": "tensorflow"}, BackendNotFoundError, "no backend 'tensorflow'"),
+        ({"treads": 1}, ConfigError, "unknown field `treads`"),
+    ],
+)
+def test_arguments_that_load_refuses(
+    arguments: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    models = pytest.importorskip("onnx_models")
+    with pytest.raises(error, match=message):
+        infersdk.load(models.double(tmp_path / "m.onnx"), **arguments)
+
+
+def test_files_that_load_refuses(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ModelNotFoundError, match="no model at"):
+        infersdk.load(tmp_path / "none.onnx")
+    with pytest.raises(ModelFormatError, match="is a folder"):
+        infersdk.load(tmp_path)
+
+
+def test_load_takes_all_kinds_of_paths_and_devices(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = pytest.importorskip("onnx_models").double(tmp_path / "mödel 1.onnx")
+    x = np.ones((1, 4), np.float32)
+    for file, device in ((path, None), (str(path), "cpu"), (path, "CPU"), (path, infersdk.Device("cpu"))):
+        with infersdk.load(file, device=device) as infer:
+            assert (infer(x)["y"] == 2).all()
+            assert infer.device == "cpu"

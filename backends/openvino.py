@@ -7,6 +7,7 @@ by the runtime, and its tensor looks at that.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import re
@@ -120,9 +121,11 @@ class OpenVinoInfer(Infer):
         wanted = self._requested_precision
         # Left alone, plugins compute in less than the model was written in: bfloat16 on processors with AMX, float16
         # on GPUs. So the hint is always given. It leaves the quantised layers of an int8 model as they are.
-        properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(wanted or written, "f32")
+        properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(wanted or written or "", "f32")
         self._compiled = self._compile(model, target, properties)
         self._check_device(target)
+        self._settle_outputs()
+        self._passed_on = self._find_passed_on()
         self._precision = _executed_precision(self._compiled)
         self._check_precision(wanted, written)
         self._request = self._compiled.create_infer_request()
@@ -191,7 +194,7 @@ class OpenVinoInfer(Infer):
         except RuntimeError as error:
             text = _text(error)
             if "OpConversionFailure" in text:
-                raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {text}") from None
+                return self._read_content(text)
             hint = ""
             if "weights" in text and self.model.suffix == ".xml":
                 hint = f"; its weights belong beside it, in {self.model.with_suffix('.bin').name!r}"
@@ -199,6 +202,17 @@ class OpenVinoInfer(Infer):
         if not model.outputs:
             raise ModelFormatError(f"{str(self.model)!r} is not a valid model: it has no outputs")
         return model
+
+    def _read_content(self, failure: str) -> Any:
+        """The model out of the bytes of its file, for those whose file cannot be read.
+
+        ONNX files and bytes go through different readers, and that of files cannot convert some operators that other
+        one can (OpenVINO 2026.4: those that it takes apart by the functions of the ONNX standard).
+        """
+        try:
+            return _core().read_model(self.model.read_bytes())
+        except RuntimeError:  # weights in files of their own are not found from bytes, either
+            raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {failure}") from None
 
     def _compile(self, model: Any, target: str, properties: dict[str, Any]) -> Any:
         try:
@@ -221,10 +235,10 @@ class OpenVinoInfer(Infer):
                 "check the driver, or load with the device that is there"
             )
 
-    def _check_precision(self, wanted: str | None, written: str) -> None:
+    def _check_precision(self, wanted: str | None, written: str | None) -> None:
         runs = self._precision
         if wanted is None:
-            if (runs in ("fp16", "bf16") and runs != written) or (runs == "int8" != written):
+            if written and ((runs in ("fp16", "bf16") and runs != written) or (runs == "int8" != written)):
                 raise PrecisionUnavailableError(
                     f"{self.model.name} is written in {written}, and {self.device} computes it in {runs}; "
                     f"if that will do, ask for it: precision={runs!r}"
@@ -271,6 +285,29 @@ class OpenVinoInfer(Infer):
         }
         return specs, ties
 
+    def _settle_outputs(self) -> None:
+        """A plugin may find out, in compiling, how large an output always is that the graph leaves open."""
+        specs = []
+        for spec, port in zip(self.output_specs, self._compiled.outputs, strict=True):
+            if spec.is_dynamic and port.partial_shape.is_static:
+                self._ties[spec.name] = tuple(port.shape)
+                spec = dataclasses.replace(spec, shape=tuple(port.shape))  # noqa: PLW2901
+            specs.append(spec)
+        self.output_specs = tuple(specs)
+
+    def _find_passed_on(self) -> dict[str, str]:
+        """The input for each output that is nothing but that: once compiled, the two go by the same names.
+
+        Given a tensor for such an output, the processor's plugin leaves it as it is, or even writes what is in it over
+        the input (seen in OpenVINO 2026.4). So it gets none, and the input is copied here.
+        """
+        return {
+            output.name: source.name
+            for output, port in zip(self.output_specs, self._compiled.outputs, strict=True)
+            for source, other in zip(self.input_specs, self._compiled.inputs, strict=True)
+            if port.get_names() & other.get_names()
+        }
+
     def _spec(self, port: Any, side: str) -> TensorSpec:
         name, kind = _name(port), port.element_type.get_type_name()
         if kind not in _DTYPES:
@@ -305,6 +342,8 @@ class OpenVinoInfer(Infer):
         written = []
         for index, (name, shape) in enumerate(self._known_output_shapes().items()):
             spec = self.output_specs[index]
+            if name in self._passed_on:
+                continue
             if shape is None or name in self._loose:
                 self._loose.add(name)
                 empty = [d if isinstance(d, int) else 0 for d in spec.shape]
@@ -339,6 +378,9 @@ class OpenVinoInfer(Infer):
             self._unproven = []
         if self._loose:
             self._adopt_outputs()
+        for output, source in self._passed_on.items():
+            tensor = self._inputs[source]
+            self._outputs[output].resize(tensor.shape).copy_from(tensor)
         return None
 
     def _again(self) -> None:
@@ -468,17 +510,20 @@ def _metadata(model: Any) -> dict[str, str]:
     return found
 
 
-def _written_precision(model: Any) -> str:
-    """The arithmetic that a model asks for. Weights that are stored in less and widened before use do not count."""
+def _written_precision(model: Any) -> str | None:
+    """The arithmetic that a model asks for; None where there is none in floating point.
+
+    Weights that are stored in less and widened before use do not count.
+    """
     elements: Counter[str] = Counter()
     for node in model.get_ops():
         kind = node.get_type_name()
         if kind == "FakeQuantize":
             return "int8"
-        if kind not in ("Constant", "Convert", "Parameter", "Result"):
+        if kind not in ("Constant", "Convert", "ConvertLike", "Parameter", "Result"):
             names = {output.get_element_type().get_type_name() for output in node.outputs()}
             elements.update(_PRECISIONS[name] for name in names if name in ("f32", "f16", "bf16", "f64"))
-    return elements.most_common(1)[0][0] if elements else "fp32"
+    return elements.most_common(1)[0][0] if elements else None
 
 
 def _executed_precision(compiled: Any) -> str:

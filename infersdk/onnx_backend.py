@@ -18,8 +18,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from .device import Device
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
+    import onnx
 
     from .infer import Infer
 
@@ -84,28 +83,6 @@ class InferBackend(Backend):  # type: ignore[misc]
         rep = cls.prepare(model, device, **kwargs)
         with rep.infer:
             return rep.run(inputs)
-
-    @classmethod
-    def run_node(
-        cls,
-        node: onnx.NodeProto,
-        inputs: Sequence[npt.ArrayLike],
-        device: str = "CPU",
-        outputs_info: Sequence[tuple[npt.DTypeLike, tuple[int, ...]]] | None = None,
-        **kwargs: Any,
-    ) -> tuple[npt.NDArray[Any], ...]:
-        """Runs one node as a model of its own, in the newest version of the operators that this onnx knows."""
-        del outputs_info  # follows from the node and its inputs
-        helper = onnx.helper
-        arrays = [np.asarray(array) for array in inputs]
-        given = [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in zip((name for name in node.input if name), arrays, strict=True)
-        ]
-        results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        graph = helper.make_graph([node], node.op_type, given, results)
-        model = onnx.shape_inference.infer_shapes(helper.make_model(graph), strict_mode=True)
-        return cls.run_model(model, arrays, device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

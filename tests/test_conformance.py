@@ -70,15 +70,19 @@ class BareOnnxRuntime(BackendRep):
 
 
 class BareOpenVino(BackendRep):
-    """`openvino.Core().compile_model()`, in the arithmetic that the model is written in."""
+    """`openvino.Core().compile_model()`, in the arithmetic that the model is written in.
+
+    Left alone it computes in bfloat16 where the processor can, and fails some 260 cases more.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         import openvino
 
         core = openvino.Core()
-        self.model = core.compile_model(
-            core.read_model(model.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-        )
+        kinds = {value.type.tensor_type.elem_type for value in model.graph.input}
+        half = onnx.TensorProto.FLOAT16 in kinds and onnx.TensorProto.FLOAT not in kinds
+        settings = {"INFERENCE_PRECISION_HINT": "f16" if half else "f32"}
+        self.model = core.compile_model(core.read_model(model.SerializeToString()), "CPU", settings)
         weights = {tensor.name for tensor in model.graph.initializer}
         self.names = [value.name for value in model.graph.input if value.name not in weights]
         self.taken = {name for port in self.model.inputs for name in port.names}  # the others were folded away

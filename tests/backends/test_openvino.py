@@ -473,3 +473,78 @@ def test_classifier_agrees_with_onnx_runtime(assets: Path, picture: Callable[[in
         got, want = infer(x)["prob"], other(x)["prob"]
     np.testing.assert_array_equal(got.argsort(-1)[:, -5:], want.argsort(-1)[:, -5:])
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)
+
+
+# ---- what ONNX's own tests brought to light ----
+
+
+def value(name: str, kind: int = TensorProto.FLOAT, *shape: int | str) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def test_an_output_that_is_an_input_as_it_came(tmp_path: Path) -> None:
+    """The processor's plugin leaves its tensor unwritten, or writes that over the input."""
+    nodes = [
+        helper.make_node("Max", ["x"], ["same"]),
+        helper.make_node("Neg", ["z"], ["negative"]),
+        helper.make_node("Einsum", ["e"], ["scalar"], equation="->"),
+    ]
+    inputs = [value("x", TensorProto.FLOAT, "n", 3), value("z", TensorProto.FLOAT, "n"), value("e", TensorProto.DOUBLE)]
+    outputs = [
+        value("same", TensorProto.FLOAT, "n", 3), value("negative", TensorProto.FLOAT, "n"),
+        value("scalar", TensorProto.DOUBLE),
+    ]  # fmt: skip
+    infer = load(save(tmp_path / "same.onnx", nodes, inputs, outputs))
+    assert [spec.name for spec in infer.input_specs] == ["x", "z", "e"]
+    for twin in (infer, infer.clone()):
+        for rows in (2, 5, 1):
+            x = np.random.default_rng(rows).random((rows, 3), np.float32)
+            found = twin({"x": x, "z": x[:, 0], "e": np.array(float(rows))})
+            np.testing.assert_array_equal(twin.inputs["x"].numpy(), x)
+            np.testing.assert_array_equal(found["same"], x)
+            np.testing.assert_array_equal(found["negative"], -x[:, 0])
+            assert found["scalar"] == rows
+
+
+def test_an_input_that_comes_out_as_it_came_is_not_written(tmp_path: Path) -> None:
+    """Not even where the caller bound memory that is read-only."""
+    node, inputs = helper.make_node("Max", ["x"], ["y"]), [value("x", TensorProto.FLOAT, "n", 3)]
+    infer = load(save(tmp_path / "same.onnx", [node], inputs, [value("y", TensorProto.FLOAT, "n", 3)]))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    x.flags.writeable = False
+    infer.bind("x", infersdk.Tensor.wrap(x))
+    out = np.full((2, 3), -7, np.float32)
+    infer.bind("y", infersdk.Tensor.wrap(out))
+    for _ in range(2):
+        infer.forward()
+        np.testing.assert_array_equal(x.ravel(), range(6))
+        np.testing.assert_array_equal(out, x)
+
+
+def test_an_operator_that_only_the_reader_of_bytes_can_convert(tmp_path: Path) -> None:
+    node = helper.make_node("NegativeLogLikelihoodLoss", ["x", "t"], ["y"], reduction="sum", ignore_index=1)
+    inputs = [value("x", TensorProto.FLOAT, 2, 3), value("t", TensorProto.INT64, 2)]
+    infer = load(save(tmp_path / "loss.onnx", [node], inputs, [value("y")]))
+    x = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    assert infer({"x": x, "t": np.array([2, 1])})["y"] == -3
+
+
+def test_an_output_whose_size_is_found_in_compiling(tmp_path: Path) -> None:
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    inputs = [value("x", TensorProto.FLOAT, 2, 3, 4), value("shape", TensorProto.INT64, 1)]
+    infer = load(save(tmp_path / "reshape.onnx", [node], inputs, [value("y", TensorProto.FLOAT, "m")]))
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for target in (24, -1):
+        np.testing.assert_array_equal(infer({"x": x, "shape": np.array([target])})["y"], x.ravel())
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [(TensorProto.FLOAT16, TensorProto.FLOAT), (TensorProto.UINT8, TensorProto.INT64)]
+)
+def test_a_model_without_arithmetic_has_no_precision_to_refuse(source: int, target: int, tmp_path: Path) -> None:
+    node = helper.make_node("CastLike", ["x", "like"], ["y"])
+    infer = load(
+        save(tmp_path / "cast.onnx", [node], [value("x", source, 3), value("like", target, 1)], [value("y", target, 3)])
+    )
+    given = {spec.name: np.array([1, 2, 3][: spec.shape[0]], spec.dtype) for spec in infer.input_specs}  # type: ignore[misc]
+    np.testing.assert_array_equal(infer(given)["y"], [1, 2, 3])

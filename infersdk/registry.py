@@ -61,6 +61,8 @@ def install_hint(name: str) -> str:
 
 
 def _known(name: str) -> _Backend:
+    if name in _BUILT_IN:  # at once: looking through all installed packages takes milliseconds
+        return _BUILT_IN[name]
     known = _registered()
     if name in known:
         return known[name]

@@ -90,6 +90,58 @@ def end_to_end(model: YOLOv5, frames: list[np.ndarray[Any, Any]], batches: int =
     return count / (perf_counter() - start)
 
 
+def usual_path(path: Path, frames: list[np.ndarray[Any, Any]], repeat: int = 3) -> float:
+    """Pictures a second of what users write: ONNX Runtime's CUDA provider, OpenCV before it, torch's NMS behind it."""
+    ort, cv2, torch = (pytest.importorskip(name) for name in ("onnxruntime", "cv2", "torch"))
+    nms = pytest.importorskip("torchvision.ops").batched_nms
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        pytest.skip("the usual path needs onnxruntime-gpu")
+    if hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    session = ort.InferenceSession(str(path), providers=["CUDAExecutionProvider"])
+    assert session.get_providers()[0] == "CUDAExecutionProvider"
+    dtype = np.float16 if "float16" in session.get_inputs()[0].type else np.float32
+
+    def prepare(frame: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        image = cv2.resize(frame, (640, 360), interpolation=cv2.INTER_LINEAR)
+        image = cv2.copyMakeBorder(image, 140, 140, 0, 0, cv2.BORDER_CONSTANT, value=(114, 114, 114))
+        return np.ascontiguousarray(image[..., ::-1].transpose(2, 0, 1)).astype(dtype) / 255
+
+    def run() -> None:
+        batch = np.stack([prepare(frame) for frame in frames]).astype(dtype)
+        output = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: batch})[0]).cuda().float()
+        for x in output:
+            x = x[x[:, 4] > 0.25]  # noqa: PLW2901
+            score, kind = (x[:, 5:] * x[:, 4:5]).max(1)
+            keep = score > 0.25
+            x, score, kind = x[keep], score[keep], kind[keep]  # noqa: PLW2901
+            box = torch.cat([x[:, :2] - x[:, 2:4] / 2, x[:, :2] + x[:, 2:4] / 2], 1)
+            nms(box, score, kind, 0.45)[:300].cpu()
+
+    run()
+    start = perf_counter()
+    for _ in range(repeat):
+        run()
+    return repeat * len(frames) / (perf_counter() - start)
+
+
+def test_against_the_usual_path(assets: Path, tmp_path: Path) -> None:
+    """Ours on ordinary frames against ONNX Runtime's CUDA provider with OpenCV and torch, both FP16, batch 32."""
+    from infersdk.graph.fp16 import to_fp16
+
+    path = assets / "models" / "yolov5s-random.onnx"
+    half = tmp_path / "half.onnx"
+    half.write_bytes(to_fp16(path, keep_io=False).SerializeToString())
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(32)]
+    theirs = usual_path(half, frames)
+    with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, **options()) as model:
+        ours = end_to_end(model, frames)
+    print(
+        f"\nordinary frames to boxes: {ours:.0f} img/s; ONNX Runtime CUDA, OpenCV, torch {theirs:.0f}: {ours / theirs:.1f}x"
+    )
+
+
 def test_path(assets: Path) -> None:
     path = assets / "models" / "yolov5s-random.onnx"
     rng = np.random.default_rng(0)

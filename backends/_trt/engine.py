@@ -170,8 +170,8 @@ class Engine:
         if self._engine is None:
             raise EngineError(
                 doubts
-                or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it anew from its "
-                "ONNX file"
+                or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it anew "
+                "from its ONNX file"
             )
         self._compiled: Any = None
         self._key, self._kept = "", ""

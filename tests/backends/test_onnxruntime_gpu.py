@@ -1,0 +1,69 @@
+"""ONNX Runtime's CUDA provider, on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import infersdk
+from infersdk.testing import InferContract, contract_model
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(infersdk.device_count() == 0, reason="needs an NVIDIA GPU"),
+    pytest.mark.skipif("CUDAExecutionProvider" not in ort.get_available_providers(), reason="needs onnxruntime-gpu"),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _libraries() -> None:
+    """CUDA's libraries may have come as packages of their own."""
+    if hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+
+
+class TestOnnxRuntimeCuda(InferContract):
+    backend = "onnxruntime"
+    device = "cuda:0"
+    rtol, atol = 2e-3, 2e-3  # TF32
+    batch_atol = 2e-3
+    leak_cycles = 40
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(contract_model("net"))
+    yield path
+
+
+def test_reads_and_writes_device_tensors(net: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 3, 12, 10), dtype=np.float32)
+    with infersdk.load(net, device="cuda:0", max_batch=4) as infer:
+        tensor = infer.inputs["x"].resize(x.shape)
+        tensor.numpy(writable=True)[:] = x
+        at = tensor.device_ptr
+        output = infer.forward()["y"]
+        assert output.head is infersdk.Head.DEVICE
+        first = output.numpy().copy()
+        assert tensor.device_ptr == at
+        tensor.numpy(writable=True)[:] = 0
+        assert not np.allclose(infer.forward()["y"].numpy(), first)
+
+
+def test_cuda_graphs_give_the_same(net: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 12, 10), dtype=np.float32)
+    with infersdk.load(net, device="cuda:0", max_batch=2) as plain:
+        want = plain(x)["y"]
+    with infersdk.load(net, device="cuda:0", max_batch=2, cuda_graph=True) as infer:
+        for _ in range(4):
+            np.testing.assert_allclose(infer(x)["y"], want, atol=1e-6)
+        np.testing.assert_allclose(infer(x * 0)["y"][0], infer(x * 0)["y"][1], atol=1e-6)
+    with pytest.raises(infersdk.errors.ConfigError, match="cuda_graph"):
+        infersdk.load(net, cuda_graph=True)

@@ -138,7 +138,8 @@ def test_against_the_usual_path(assets: Path, tmp_path: Path) -> None:
     with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, **options()) as model:
         ours = end_to_end(model, frames)
     print(
-        f"\nordinary frames to boxes: {ours:.0f} img/s; ONNX Runtime CUDA, OpenCV, torch {theirs:.0f}: {ours / theirs:.1f}x"
+        f"\nordinary frames to boxes: {ours:.0f} img/s; ONNX Runtime CUDA, OpenCV, torch {theirs:.0f} img/s: "
+        f"{ours / theirs:.1f}x"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,10 +36,10 @@ class TestOnnxRuntimeCuda(InferContract):
 
 
 @pytest.fixture
-def net(tmp_path: Path) -> Iterator[Path]:
+def net(tmp_path: Path) -> Path:
     path = tmp_path / "net.onnx"
     path.write_bytes(contract_model("net"))
-    yield path
+    return path
 
 
 def test_reads_and_writes_device_tensors(net: Path) -> None:

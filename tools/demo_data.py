@@ -188,9 +188,13 @@ def detector_canvas(digits: Digits, seed: tuple[int, ...], size: int = SIZE, mos
 
 
 def demo_canvas(digits: Digits) -> Canvas:
-    """The packaged picture: nine digits on 640 x 480, so that a detector has to scale and letterbox it."""
+    """The packaged picture: nine digits on 640 x 480, so that a detector has to scale and letterbox it.
+
+    Its seed is chosen, unlike those of the pictures that are measured: of (3, 0), (3, 1), ... it is the first whose
+    nine digits both models read without a mistake.
+    """
     smallest, largest = DIGIT_SIZES
-    return compose(digits, (3, 0), 640, 480, (9, 9), (2 * smallest, 2 * largest))
+    return compose(digits, (3, 2), 640, 480, (9, 9), (2 * smallest, 2 * largest))
 
 
 def crop(image: np.ndarray, box: np.ndarray, margin: float = 0.1, square: bool = True) -> np.ndarray:

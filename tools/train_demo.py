@@ -3,7 +3,7 @@
     python tools/train_demo.py --out infersdk/data
 
 It takes about half an hour on two processor cores and needs torch, scikit-learn, opencv-python-headless, onnx,
-onnxruntime and pycocotools. `--quick` goes through every step in about a minute, to debug it; its models are no good.
+onnxruntime and pycocotools. `--quick` goes through every step in a few minutes, to debug it; its models are no good.
 
 Written to `--out`:
     digits_detector.onnx     `images` [batch, 3, 320, 320] -> `output0` [batch, 6300, 15], YOLOv5's interface
@@ -58,12 +58,16 @@ STAGES = (Stage(160, 10, 32, 2400, 4e-3), Stage(data.SIZE, 20, 16, 800, 2e-3))
 CLASSIFIER_STEPS = 2000
 PICTURES = 500  # held-back pictures to measure on
 
-TRAIN, HELD, CROPS = 1, 2, 4  # the first number of a picture's seed: streams that never meet (3 is the demo picture)
+TRAIN, HELD, CROPS = 1, 2, 4  # the first number of a picture's seed: streams that never meet (3: demo, 5: tests)
 EMA = 0.998
 
 
 class Pictures(Dataset):
+<<<<<<< HEAD
     """Batches for the detector, composed at each step: uint8 [n, 3, h, w], and the truth for `Detector.loss`."""
+=======
+    """Batches for the detector, composed at each step: pictures uint8 [n, 3, h, w], truth for `Detector.loss`."""
+>>>>>>> demo
 
     def __init__(self, digits: data.Digits, stage: Stage) -> None:
         self.digits, self.stage = digits, stage
@@ -229,7 +233,8 @@ trained on composed pictures of handwritten digits, and good for nothing else.
 | digits_detector.onnx | `images` [batch, 3, 320, 320] | `output0` [batch, 6300, 15] | {det_params:,} | {det_bytes:,} |
 | digits_classifier.onnx | `images` [batch, 3, 32, 32] | `logits` [batch, 10] | {cls_params:,} | {cls_bytes:,} |
 
-demo.jpg is a held-back picture of 640 x 480, demo.json its truth (boxes as x1, y1, x2, y2 in pixels).
+demo.jpg is a held-back picture of 640 x 480, demo.json its truth (boxes as x1, y1, x2, y2 in pixels). It was chosen for
+being read without a mistake; the pictures that the figures below come from were not chosen.
 
 - Inputs are float32 RGB / 255. The detector wants pictures letterboxed (grey {fill}); the classifier wants one digit,
   cut a tenth of its box wider on each side and scaled to 32 x 32.
@@ -262,14 +267,14 @@ above with them.
 
     python tools/train_demo.py --out infersdk/data
 
-It took {minutes:.0f} minutes on two processor cores with torch {torch}; all seeds are fixed.
+It took {minutes:.0f} minutes on two shared processor cores with torch {torch}; all seeds are fixed.
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, required=True, help="the folder to write to")
-    parser.add_argument("--quick", action="store_true", help="a minute's training, to see that every step works")
+    parser.add_argument("--quick", action="store_true", help="a hundred steps each, to see that all works")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(2)

@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     chosen = backend_arguments(arguments)
     picture = read_picture(PICTURE)
-    with YOLOv5(DETECTOR, **chosen) as detector:
+    # A digit is one digit: no second box of another class over it.
+    with YOLOv5(DETECTOR, conf=0.5, class_agnostic=True, **chosen) as detector:
         detector(picture)  # the first run warms up
         found = detector(PICTURE)
         timings = detector.timings

@@ -63,11 +63,7 @@ EMA = 0.998
 
 
 class Pictures(Dataset):
-<<<<<<< HEAD
-    """Batches for the detector, composed at each step: uint8 [n, 3, h, w], and the truth for `Detector.loss`."""
-=======
     """Batches for the detector, composed at each step: pictures uint8 [n, 3, h, w], truth for `Detector.loss`."""
->>>>>>> demo
 
     def __init__(self, digits: data.Digits, stage: Stage) -> None:
         self.digits, self.stage = digits, stage

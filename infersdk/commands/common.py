@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -96,6 +97,7 @@ def save_picture(image: Image.Image, path: str | os.PathLike[str]) -> Path:
         image.save(sibling)
         sibling.replace(target)
     except (OSError, ValueError) as error:
-        sibling.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            sibling.unlink()
         raise OutputError(f"cannot write the picture {str(target)!r}: {error}") from None
     return target

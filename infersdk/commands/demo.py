@@ -80,7 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _crop(pixels: np.ndarray[Any, Any], xyxy: tuple[float, float, float, float]) -> np.ndarray[Any, Any]:
-    """The box's part of the picture, at least a pixel."""
+    """A square around the box, a tenth wider on each side; what lies outside the picture repeats its border."""
+    left, top, right, bottom = xyxy
+    side = max(int(np.ceil(1.2 * max(right - left, bottom - top))), 1)
+    x, y = int((left + right - side) / 2), int((top + bottom - side) / 2)
     height, width = pixels.shape[:2]
-    left, top = min(int(xyxy[0]), width - 1), min(int(xyxy[1]), height - 1)
-    return pixels[top : max(int(np.ceil(xyxy[3])), top + 1), left : max(int(np.ceil(xyxy[2])), left + 1)]
+    rows = np.clip(np.arange(y, y + side), 0, height - 1)
+    columns = np.clip(np.arange(x, x + side), 0, width - 1)
+    return pixels[rows][:, columns]

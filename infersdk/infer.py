@@ -343,7 +343,7 @@ class Infer(ABC):
             if spec.kind == "tensor":
                 feeds[spec.name] = array = np.asarray(given[spec.name])
                 spec.check(array.shape, array.dtype)
-                self._check_batch(spec, array.shape)
+                self._check_max(spec, array.shape)
         return self._call(feeds)
 
     def _check_max_batch(self) -> None:
@@ -385,11 +385,11 @@ class Infer(ABC):
         for spec in self.input_specs:
             shape = self._inputs[spec.name].shape
             spec.check(shape)
-            self._check_batch(spec, shape)
+            self._check_max(spec, shape)
         self._bind()
         self._bound = self._generations()
 
-    def _check_batch(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    def _check_max(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
         if self.max_batch and shape and not isinstance(spec.shape[0], int) and shape[0] > self.max_batch:
             raise ShapeError(
                 f"a batch of {shape[0]} for input {spec.name!r} is more than max_batch={self.max_batch}; "

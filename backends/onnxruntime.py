@@ -21,6 +21,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from ..errors import (
     ConfigError,
     DeviceUnavailableError,
+    DTypeError,
     InferenceError,
     ModelFormatError,
     PrecisionUnavailableError,
@@ -30,6 +31,8 @@ from ..infer import BackendInfo, Infer, TensorSpec
 from ..stream import Stream
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..tensor import Tensor
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -38,6 +41,11 @@ _DTYPES = {
     "float": "float32", "float16": "float16", "double": "float64", "bool": "bool",
     "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
     "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
+}  # fmt: skip
+#: Element types that NumPy has not: the type of the same size, and the number that ONNX gives them.
+_BITS = {
+    "bfloat16": ("uint16", 16), "float8e4m3fn": ("uint8", 17), "float8e4m3fnuz": ("uint8", 18),
+    "float8e5m2": ("uint8", 19), "float8e5m2fnuz": ("uint8", 20),
 }  # fmt: skip
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _OPTIMISATION = {
@@ -157,12 +165,19 @@ class OnnxRuntimeInfer(Infer):
         return options
 
     def _spec(self, node: Any, side: str) -> TensorSpec:
-        match = re.fullmatch(r"tensor\((\w+)\)", node.type)
-        if match is None or match[1] not in _DTYPES:
+        element = _element(node.type)
+        if element in _DTYPES:
+            return TensorSpec(node.name, np.dtype(_DTYPES[element]), tuple(node.shape))
+        # Two elements to a byte are misread on the way in; bfloat16 and sparse tensors do not come out.
+        inward = side == "input"
+        refused = element not in ("", "string", *_BITS) or (element == "bfloat16" and not inward)
+        if refused or node.type.startswith("sparse"):
+            verb, place = ("take", "after") if inward else ("give", "before")
             raise UnsupportedModelError(
-                f"{side} {node.name!r} of {self.model.name} is a {node.type}; tensors of numbers and bools can be bound"
+                f"{side} {node.name!r} of {self.model.name} is a {node.type}, which ONNX Runtime does not {verb} in "
+                f"Python; convert it in the model, by a Cast {place} it"
             )
-        return TensorSpec(node.name, np.dtype(_DTYPES[match[1]]), tuple(node.shape))
+        return TensorSpec(node.name, np.dtype(object), tuple(node.shape), node.type)
 
     # ---- running ----
 
@@ -207,6 +222,14 @@ class OnnxRuntimeInfer(Infer):
         if self._fresh:
             self._adopt_outputs()
 
+    def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        given = {spec.name: _feed(spec, feeds[spec.name]) for spec in self.input_specs}
+        try:
+            results = self._session.run(None, given)
+        except Exception as error:
+            raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {_text(error)}") from None
+        return {spec.name: result for spec, result in zip(self.output_specs, results, strict=True)}
+
     def _loosen(self) -> bool:
         """An output's shape was not what its names or the last run let expect: the runtime allocates it each time."""
         if self._data_dependent:
@@ -245,6 +268,31 @@ class OnnxRuntimeInfer(Infer):
 
     def _release(self) -> None:
         del self._binding, self._session
+
+
+def _element(kind: str) -> str:
+    """The type of the elements of a `tensor(...)`; nothing for all that is no tensor."""
+    match = re.fullmatch(r"tensor\((\w+)\)", kind)
+    return match[1] if match else ""
+
+
+def _feed(spec: TensorSpec, value: Any) -> Any:
+    """What the session takes: strings as objects, types that NumPy has not as OrtValues, all else as it is."""
+    element = _element(spec.kind)
+    if element == "string":
+        texts = np.asarray(value)
+        if not all(isinstance(text, str) for text in texts.flat):  # it would read past the end of bytes
+            raise DTypeError(f"input {spec.name!r} takes strings, not {texts.dtype}; decode bytes, and leave no None")
+        return texts.astype(object)
+    if element in _BITS:
+        array, (bits, number) = np.asarray(value, order="C"), _BITS[element]
+        if array.dtype != bits and array.dtype.name.replace("_", "") != element:
+            raise DTypeError(
+                f"input {spec.name!r} takes {element}, not {array.dtype}; "
+                f"give an array of ml_dtypes, or the bits as {bits}"
+            )
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def _text(error: Exception) -> str:

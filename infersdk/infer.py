@@ -26,6 +26,7 @@ from .errors import (
     ModelFormatError,
     ModelNotFoundError,
     ShapeError,
+    UnsupportedModelError,
 )
 from .tensor import Tensor, dtype_code
 
@@ -43,11 +44,14 @@ class TensorSpec:
     """What a model says of one of its inputs or outputs.
 
     `shape` has an int for a fixed dimension, and for a free one its name in the model, or None if it has no name.
+    `kind` is "tensor" for numbers and bools. For all else that a model may take or give it is the runtime's name of the
+    type (`"tensor(string)"`, `"seq(tensor(float))"`), and `dtype` is object: no Tensor holds that.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | str | None, ...]
+    kind: str = "tensor"
 
     @property
     def is_dynamic(self) -> bool:
@@ -72,6 +76,8 @@ class TensorSpec:
         return f"({inner},)" if len(self.shape) == 1 else f"({inner})"
 
     def __str__(self) -> str:
+        if self.kind != "tensor":
+            return f"{self.name}: {self.kind} {self.text}" if self.shape else f"{self.name}: {self.kind}"
         return f"{self.name}: {self.dtype} {self.text}"
 
 
@@ -97,6 +103,9 @@ class Infer(ABC):
         infer.forward()
         infer.outputs["output0"].numpy()   # a view, overwritten by the next forward()
 
+    A model with an input or output that is no tensor of numbers or bools (strings, sequences: `spec.kind` tells) has
+    the quick way alone; whatever would bind tensors raises `UnsupportedModelError`.
+
     One `Infer` serves one thread at a time; `clone()` gives a second one that shares the weights or the engine.
 
     Attributes:
@@ -108,6 +117,8 @@ class Infer(ABC):
         metadata: what the model file says of itself, text by key.
     """
 
+    #: The first input or output that no tensor can hold: then the model is called, and never bound.
+    _unbindable: TensorSpec | None = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
     #: The name of the backend; a subclass sets it.
@@ -162,6 +173,13 @@ class Infer(ABC):
     def _run(self) -> None:
         """Runs the model over the bound tensors, bringing inputs up to date and moving the heads of the outputs."""
 
+    def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs a model that cannot be bound: a value for each input, checked where it is a tensor; the outputs by name.
+
+        Needed only of a backend whose specs have a `kind` of their own. What is returned is the caller's to keep.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has specs that no tensor can hold, and no _call()")
+
     def _wait(self) -> None:
         """Waits for what `_run()` queued, and raises InferenceError if it failed."""
         if self.stream is not None:
@@ -188,10 +206,14 @@ class Infer(ABC):
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
+        if self._unbindable is not None:
+            self._check_bindable()
         return self._inputs_view
 
     @property
     def outputs(self) -> Mapping[str, Tensor]:
+        if self._unbindable is not None:
+            self._check_bindable()
         return self._outputs_view
 
     def bind(self, name: str, tensor: Tensor) -> None:
@@ -201,8 +223,10 @@ class Infer(ABC):
 
         Raises:
             InputNameError, ShapeError, DTypeError, InputError: it does not fit, or is no Tensor.
+            UnsupportedModelError: the model has an input or output that no tensor can hold.
         """
         self._check_open()
+        self._check_bindable()
         if not isinstance(tensor, Tensor):
             raise InputError(f"a {type(tensor).__name__} cannot be bound to {name!r}; wrap it: Tensor.wrap(array)")
         for side, specs, tensors in (
@@ -245,10 +269,14 @@ class Infer(ABC):
         """Copies `x` in, runs, and copies the outputs out: arrays that are the caller's to keep.
 
         Args:
-            x: an array for a model of one input, or one per input name. Shape and type must be the model's own.
+            x: an array for a model of one input, or one per input name. Shape and type must be the model's own. What is
+                no tensor of numbers goes to the runtime, and comes from it, as its Python interface has it: arrays of
+                str, lists of arrays.
         """
         self._check_open()
         given = self._named(x)
+        if self._unbindable is not None:
+            return self._call_unbound(given)
         for spec in self.input_specs:
             array = np.asarray(given[spec.name])
             spec.check(array.shape, array.dtype)
@@ -301,6 +329,23 @@ class Infer(ABC):
         if self._closed:
             raise ClosedError(f"the {self.backend} model {self.model.name} was closed; load it again")
 
+    def _check_bindable(self) -> None:
+        if (spec := self._unbindable) is not None:
+            side = "input" if spec in self.input_specs else "output"
+            raise UnsupportedModelError(
+                f"{side} {spec.name!r} of {self.model.name} is of type {spec.kind}, which no tensor holds; "
+                "such a model is only called: infer({name: value})"
+            )
+
+    def _call_unbound(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        feeds = dict(given)
+        for spec in self.input_specs:
+            if spec.kind == "tensor":
+                feeds[spec.name] = array = np.asarray(given[spec.name])
+                spec.check(array.shape, array.dtype)
+                self._check_max(spec, array.shape)
+        return self._call(feeds)
+
     def _check_max_batch(self) -> None:
         batches = [spec.shape[0] for spec in self.input_specs if spec.shape]
         fixed = [d for d in batches if isinstance(d, int)]
@@ -313,10 +358,13 @@ class Infer(ABC):
 
     def _create_tensors(self) -> None:
         """One tensor for each input and output; a batch of `max_batch` will find its room reserved."""
+        specs = (*self.input_specs, *self.output_specs)
+        self._unbindable = next((spec for spec in specs if spec.kind != "tensor"), None)
+        bindable = self._unbindable is None
         self._bound = None
         self._lent: set[str] = set()  # names whose tensors are the user's own
-        self._inputs = {spec.name: self._new_tensor(spec) for spec in self.input_specs}
-        self._outputs = {spec.name: self._new_tensor(spec) for spec in self.output_specs}
+        self._inputs = {spec.name: self._new_tensor(spec) for spec in self.input_specs if bindable}
+        self._outputs = {spec.name: self._new_tensor(spec) for spec in self.output_specs if bindable}
         self._inputs_view = MappingProxyType(self._inputs)
         self._outputs_view = MappingProxyType(self._outputs)
 
@@ -333,16 +381,20 @@ class Infer(ABC):
         return tensor
 
     def _rebind(self) -> None:
+        self._check_bindable()  # without tensors nothing is ever bound, so that each run comes by here
         for spec in self.input_specs:
             shape = self._inputs[spec.name].shape
             spec.check(shape)
-            if self.max_batch and shape and not isinstance(spec.shape[0], int) and shape[0] > self.max_batch:
-                raise ShapeError(
-                    f"a batch of {shape[0]} for input {spec.name!r} is more than max_batch={self.max_batch}; "
-                    f"split it, or load the model with max_batch={shape[0]}"
-                )
+            self._check_max(spec, shape)
         self._bind()
         self._bound = self._generations()
+
+    def _check_max(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
+        if self.max_batch and shape and not isinstance(spec.shape[0], int) and shape[0] > self.max_batch:
+            raise ShapeError(
+                f"a batch of {shape[0]} for input {spec.name!r} is more than max_batch={self.max_batch}; "
+                f"split it, or load the model with max_batch={shape[0]}"
+            )
 
     def _generations(self) -> list[int]:
         """These change with the shapes and addresses of the tensors: of outputs too, which a user may have resized."""

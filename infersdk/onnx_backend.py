@@ -49,7 +49,7 @@ class InferBackendRep(BackendRep):  # type: ignore[misc]  # onnx is looked at wi
         self.input_names = tuple(input_names)
 
     def run(self, inputs: Sequence[npt.ArrayLike], **_: Any) -> tuple[npt.NDArray[Any], ...]:
-        """Takes one array for each input of the graph; returns the outputs in order, also by name (a named tuple)."""
+        """Takes a value for each input of the graph, an array for most; returns the outputs in order, also by name."""
         taken = {spec.name for spec in self.infer.input_specs}
         given = zip(self.input_names, inputs, strict=True)
         outputs = self.infer({name: array for name, array in given if name in taken})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import ConfigError, InputError
+from .errors import ConfigError, InputError, UnsupportedModelError
 from .ops.image import PixelTransform, as_image, letterbox
 from .pictures import read_picture
 from .tensor import Tensor
@@ -46,9 +46,13 @@ def random_inputs(
 
     Raises:
         ConfigError: an axis is free and nothing says how long it is, or the model fixes it otherwise.
+        UnsupportedModelError: an input is no tensor of numbers.
     """
     rng = np.random.default_rng(seed)
     _check_names(shapes, specs)
+    for spec in specs:
+        if spec.dtype == object:
+            raise UnsupportedModelError(f"input {spec.name!r} is no tensor of numbers: there is no making data for it")
     return {spec.name: _random(rng, _shape(spec, batch, shapes), spec.dtype) for spec in specs}
 
 

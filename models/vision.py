@@ -133,6 +133,8 @@ class VisionModel(ABC, Generic[Result]):
         inputs = self.infer.input_specs
         if len(inputs) != 1:
             raise self._unsupported(f"it has {len(inputs)} inputs, not one for pictures")
+        if odd := [spec for spec in self.infer.output_specs if spec.kind != "tensor"]:
+            raise self._unsupported(f"its output {odd[0]} is no tensor of numbers")
         self._spec = inputs[0]
         self.input_size = self._input_size(self._spec)
         self.names = class_names(self._given_names, self.infer.metadata)

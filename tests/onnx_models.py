@@ -20,6 +20,11 @@ def value(name: str, shape: Sequence[Dim] | None, dtype: str = "float32") -> Any
     return onnx.helper.make_tensor_value_info(name, code, shape)
 
 
+def typed(name: str, shape: Sequence[Dim] | None, kind: str) -> Any:
+    """One of an element type that NumPy has not, by ONNX's name: `"BFLOAT16"`."""
+    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.DataType.Value(kind), shape)
+
+
 def node(operator: str, inputs: str, outputs: str, **attributes: Any) -> Any:
     """`node("Add", "a b", "c")`."""
     return onnx.helper.make_node(operator, inputs.split(), outputs.split(), **attributes)
@@ -71,6 +76,12 @@ def twice_as_many(path: Path, named: str = "batch") -> Path:
         [value("x", ("batch", 2))],
         [value("y", (named, 2)), value("z", ("batch", 2))],
     )
+
+
+def sequence(path: Path) -> Path:
+    """s is the sequence of a and b."""
+    out = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
+    return save(path, [node("SequenceConstruct", "a b", "s")], [value("a", ("n",)), value("b", ("m",))], [out])
 
 
 def reshape(path: Path) -> Path:

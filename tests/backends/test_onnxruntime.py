@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import infersdk
 from infersdk import Infer, Tensor
 from infersdk.errors import (
+    ClosedError,
     ConfigError,
     DeviceUnavailableError,
     DTypeError,
@@ -202,6 +204,116 @@ def test_several_inputs_of_different_types(tmp_path: Path) -> None:
         infer({"rows": rows, "table": table})
 
 
+# ---- what no tensor holds ----
+
+
+def test_strings_in_and_out(tmp_path: Path) -> None:
+    path = models.save(
+        tmp_path / "m.onnx",
+        [models.node("StringNormalizer", "x", "y", case_change_action="UPPER", locale="C", stopwords=["monday"])],
+        [models.value("x", ("n",), "string")],
+        [models.value("y", ("m",), "string")],
+        metadata={"made": "here"},
+    )
+    infer = load(path, precision="fp32")
+    assert [str(spec) for spec in (*infer.input_specs, *infer.output_specs)] == [
+        "x: tensor(string) (n,)", "y: tensor(string) (m,)",
+    ]  # fmt: skip
+    assert infer.input_specs[0].dtype == object
+    assert (infer.precision, infer.metadata["made"]) == ("fp32", "here")
+    twin = infer.clone()
+    for x in (["monday", "tuesday", "two words"], np.array(["a", "b"]), np.array(["c"], object), ["monday", "d"]):
+        want = [word.upper() for word in x if word != "monday"]
+        for mine in (infer, twin):
+            assert mine(x)["y"].tolist() == mine({"x": x})["y"].tolist() == want
+    for wrong, kind in (([b"a"], r"\|S1"), ([1], "int64"), (["a", None], "object")):
+        with pytest.raises(DTypeError, match=f"input 'x' takes strings, not {kind}; decode bytes"):
+            infer(wrong)
+    with pytest.raises(InputNameError, match=r"no input 'z'; the model's inputs are \['x'\]"):
+        infer({"z": ["a"]})
+    with pytest.raises(InferenceError, match=r"failed to run m\.onnx: .*rank"):
+        infer([[["a"]]])
+    assert infer(["a"])["y"].tolist() == ["A"]
+    infer.close()
+    assert twin(["b"])["y"].tolist() == ["B"]
+    with pytest.raises(ClosedError):
+        infer(["a"])
+
+
+USES: dict[str, Callable[[Infer], Any]] = {
+    "inputs": lambda infer: infer.inputs,
+    "outputs": lambda infer: infer.outputs,
+    "bind": lambda infer: infer.bind("a", Tensor((1,))),
+    "forward": lambda infer: infer.forward(),
+    "enqueue": lambda infer: infer.enqueue(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_no_tensor_holds_is_called_and_never_bound(use: str, tmp_path: Path) -> None:
+    infer = load(models.sequence(tmp_path / "m.onnx"), max_batch=4)
+    for mine in (infer, infer.clone()):
+        with pytest.raises(
+            UnsupportedModelError,
+            match=r"output 's' of m\.onnx is of type seq\(tensor\(float\)\), which no tensor holds; .*infer\(\{name",
+        ):
+            USES[use](mine)
+
+
+def test_sequences_out_and_in(tmp_path: Path) -> None:
+    infer = load(models.sequence(tmp_path / "m.onnx"), max_batch=4)
+    assert str(infer.output_specs[0]) == "s: seq(tensor(float))"
+    a, b = np.arange(2, dtype=np.float32), np.ones(3, np.float32)
+    got = infer({"b": b, "a": a})
+    assert [part.tolist() for part in got["s"]] == [[0, 1], [1, 1, 1]]
+    # Its tensors are checked as they are elsewhere.
+    with pytest.raises(DTypeError, match="input 'a' takes float32, not float64"):
+        infer({"a": a.astype(float), "b": b})
+    with pytest.raises(ShapeError, match=r"input 'a' takes shape \(n,\), not \(1, 2\)"):
+        infer({"a": a[None], "b": b})
+    with pytest.raises(ShapeError, match="a batch of 5 for input 'a' is more than max_batch=4"):
+        infer({"a": np.ones(5, np.float32), "b": b})
+    joined = models.save(
+        tmp_path / "joined.onnx",
+        [models.node("ConcatFromSequence", "s", "y", axis=0)],
+        [models.onnx.helper.make_tensor_sequence_value_info("s", models.onnx.TensorProto.FLOAT, None)],
+        [models.value("y", ("n",))],
+    )
+    for back in (load(joined)(got["s"]), load(joined)(got)):
+        assert back["y"].tolist() == [0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "bits"),
+    [
+        ("BFLOAT16", "bfloat16", "uint16"),
+        ("FLOAT8E4M3FN", "float8_e4m3fn", "uint8"),
+        ("FLOAT8E5M2", "float8_e5m2", "uint8"),
+    ],
+)
+def test_floats_that_numpy_has_not(kind: str, name: str, bits: str, tmp_path: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    cast = models.node("Cast", "x", "y", to=models.onnx.TensorProto.FLOAT)
+    infer = load(
+        models.save(tmp_path / "m.onnx", [cast], [models.typed("x", None, kind)], [models.value("y", None)], opset=19)
+    )
+    x = np.array([[1, 2.5, -3], [0.25, 0, 4]], getattr(ml_dtypes, name))
+    for given in (x, x.view(bits), x.T, x[0, 1]):
+        want = np.asarray(given).view(x.dtype).astype(np.float32)
+        np.testing.assert_array_equal(infer(given)["y"], want, strict=True)
+    with pytest.raises(DTypeError, match=f"input 'x' takes {name.replace('_', '')}, not float32; .*bits as {bits}"):
+        infer(x.astype(np.float32))
+
+
+def test_bfloat16_does_not_come_out(tmp_path: Path) -> None:
+    same = models.node("Identity", "x", "y")
+    path = models.save(
+        tmp_path / "m.onnx", [same], [models.typed("x", (2,), "BFLOAT16")], [models.typed("y", (2,), "BFLOAT16")]
+    )
+    with pytest.raises(UnsupportedModelError, match=r"output 'y' of m\.onnx is a tensor\(bfloat16\).*Cast before it"):
+        load(path)
+
+
 # ---- clones and threads ----
 
 
@@ -316,7 +428,13 @@ def broken(folder: Path) -> dict[str, tuple[Path, type[InferSDKError], str]]:
     dangling = models.save(folder / "dangling.onnx", [models.node("Add", "x nowhere", "y")], x, y)
     future = models.save(folder / "future.onnx", [models.node("Neg", "x", "y")], x, y, opset=999)
     newer = models.save(folder / "newer.onnx", [models.node("Neg", "x", "y")], x, y, ir_version=99)
-    text = models.identity(folder / "strings.onnx", ("n",), "string")
+    nibbles = models.save(
+        folder / "nibbles.onnx",
+        [models.node("Cast", "x", "y", to=models.onnx.TensorProto.FLOAT)],
+        [models.typed("x", ("n",), "INT4")],
+        y,
+        opset=21,
+    )
     weights = folder / "external.onnx"
     models.save(weights, [models.node("Add", "x w", "y")], x, y, {"w": np.ones((2000,), np.float32)})
     model = models.onnx.load(str(weights))
@@ -334,7 +452,7 @@ def broken(folder: Path) -> dict[str, tuple[Path, type[InferSDKError], str]]:
         "dangling": (dangling, ModelFormatError, "dangling.onnx' is not a valid ONNX model: .*nowhere"),
         "opset": (future, UnsupportedModelError, "cannot load .*future.onnx.*[Oo]pset 999"),
         "ir version": (newer, UnsupportedModelError, "cannot load .*newer.onnx.*IR version: 99"),
-        "strings": (text, UnsupportedModelError, r"'x' of strings.onnx is a tensor\(string\); tensors of numb"),
+        "four bits": (nibbles, UnsupportedModelError, r"input 'x' of nibbles.onnx is a tensor\(int4\), which ONNX Ru"),
         "no weights": (weights, InferSDKError, "external.onnx.*gone.bin"),
     }  # fmt: skip
 
@@ -343,7 +461,7 @@ def broken(folder: Path) -> dict[str, tuple[Path, type[InferSDKError], str]]:
     "case",
     [
         "missing", "folder", "empty", "text", "zeros", "cut off", "no graph", "unknown operator", "dangling", "opset",
-        "ir version", "strings", "no weights",
+        "ir version", "four bits", "no weights",
     ],
 )  # fmt: skip
 def test_what_does_not_load_says_why_and_prints_nothing(

@@ -17,8 +17,10 @@ from infersdk.errors import (
     BackendUnavailableError,
     ConfigError,
     DeviceUnavailableError,
+    DTypeError,
     ModelFormatError,
     PrecisionUnavailableError,
+    ShapeError,
     UnsupportedModelError,
 )
 from infersdk.testing import contract_model
@@ -295,17 +297,52 @@ def test_metadata_of_onnx_and_ir(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(TensorProto.STRING, "string"), (TensorProto.BFLOAT16, "bf16"), (TensorProto.FLOAT8E4M3FN, "f8")]
+    ("kind", "side", "name"),
+    [
+        (TensorProto.STRING, "input 'x'", "string"),
+        (TensorProto.FLOAT8E4M3FN, "input 'x'", "f8"),
+        (TensorProto.BFLOAT16, "output 'y'", "bf16"),
+    ],
 )
-def test_element_types_that_tensors_do_not_hold(kind: int, name: str, tmp_path: Path) -> None:
+def test_element_types_that_do_not_get_through(kind: int, side: str, name: str, tmp_path: Path) -> None:
     path = save(
         tmp_path / "m.onnx",
         [helper.make_node("Identity", ["x"], ["y"])],
         [floats("x", 2, kind=kind)],
         [floats("y", 2, kind=kind)],
     )
-    with pytest.raises(UnsupportedModelError, match=rf"input 'x' of m\.onnx.*{name}"):
+    with pytest.raises(UnsupportedModelError, match=rf"{side} of m\.onnx.*{name}"):
         load(path)
+
+
+def test_bfloat16_is_called_and_never_bound(tmp_path: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    path = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Cast", ["x"], ["c"], to=TensorProto.FLOAT), helper.make_node("Add", ["c", "f"], ["y"])],
+        [floats("x", "n", 2, kind=TensorProto.BFLOAT16), floats("f", 1)],
+        [floats("y", "n", 2)],
+    )
+    with load(path) as infer:
+        assert str(infer.input_specs[0]) == "x: bf16 (?, 2)"
+        f = np.array([0.5], np.float32)
+        for mine in (infer, infer.clone()):
+            for rows in (3, 1, 4):
+                x = np.arange(2 * rows).reshape(rows, 2).astype(ml_dtypes.bfloat16) / 8
+                for given in (x, x.view(np.uint16)):
+                    y = mine({"x": given, "f": f})["y"]
+                    np.testing.assert_array_equal(y, x.astype(np.float32) + f)
+            for wrong, error, message in (
+                (x.astype(np.float32), DTypeError, "takes bfloat16, not float32; .*bits as uint16"),
+                (x[:, :1], ShapeError, r"takes shape \(\?, 2\), not \(4, 1\)"),
+            ):
+                with pytest.raises(error, match=message):
+                    mine({"x": wrong, "f": f})
+            for use in (mine.forward, mine.enqueue, lambda mine=mine: mine.inputs, lambda mine=mine: mine.outputs):
+                with pytest.raises(
+                    UnsupportedModelError, match=r"input 'x' of m\.onnx is of type bf16, which no tensor"
+                ):
+                    use()
 
 
 def test_operator_that_openvino_does_not_know(tmp_path: Path) -> None:

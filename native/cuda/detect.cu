@@ -8,7 +8,7 @@
  *
  *     scan      thresholds, finds the candidates of every picture: appends their keys, counts them
  *     select    where more were found than there is room for: finds them again and keeps the best max_candidates
- *     finish    up to 2048 candidates, a block a picture: sort, NMS, boxes out. More: a block sorts 2048 of them
+ *     finish    up to 512 candidates, a block a picture: sort, NMS, boxes out. More: a block sorts 2048 of them
  *     merge     many: the rank of each candidate is the sum of its ranks in the sorted parts; decodes boxes in order
  *     suppress  many: NMS, a block for each class of each picture
  *     emit      many: boxes out; the counters back to zero for the next run
@@ -22,23 +22,22 @@
 #include "../src/detect.h"
 #include "../src/fmath.h"
 #include "common.cuh"
+#include "kernels.cuh"
 
-#include <cuda_fp16.h>
 #include <stdlib.h>
 #include <string.h>
 
 namespace {
 
 constexpr int SCAN_THREADS = 256;
-constexpr int SCAN_EACH = 4;  /* rows of a thread, so that it has as many loads on their way */
 constexpr int STAGE = 1024;   /* candidates that a block of scan gathers before it appends them */
 constexpr int THREADS = 512;  /* of finish, merge and emit */
 constexpr int SUPPRESS_THREADS = 256; /* a task of it is one class, often a small one */
 constexpr int SELECT_THREADS = 1024;
 constexpr int CHUNK = 2048; /* keys that a block sorts */
+constexpr int FEW = 512;    /* candidates that it takes to their end: one tile of NMS */
 constexpr int MAX_PICTURES = 48;
 constexpr uint32_t ROOM = 65536; /* candidates there is room for, unless max_candidates asks for more */
-constexpr uint32_t ALL = 0xffffffffu;
 
 struct Picture {
     double to_source[6];
@@ -76,13 +75,7 @@ struct Run {
 };
 static_assert(sizeof(Run) <= 4096, "what every device takes as a parameter");
 
-__device__ inline uint32_t lanes_below() { return (1u << (threadIdx.x & 31)) - 1; }
-
 /* ---- one picture's output ---- */
-
-/* Nothing writes the outputs during a run. */
-__device__ inline float load(const float *at) { return __ldg(at); }
-__device__ inline float load(const __half *at) { return __half2float(__ldg(at)); }
 
 template <typename T> __device__ inline const T *output_of(const Run &run, int picture) {
     return (const T *)run.output + picture * run.output_size;
@@ -153,26 +146,21 @@ __device__ void scan_row(const Run &run, int picture, uint32_t anchor, float obj
     emit(lane == 0 && best_class != ALL && ifs__box_finite(box), key_of(run, best, anchor, best_class));
 }
 
-/* YOLOv5, YOLOX: SCAN_EACH anchors from `first` on for each thread of the block. `hits` holds one for each, and their
- * number behind them. First which rows have objectness, a thread a row; then the rows that have, a warp each. */
+/* YOLOv5, YOLOX: an anchor for each thread of the block, from `first` on. `hits` holds one for each, and their number
+ * behind them. First which rows have objectness, a thread a row; then the rows that have, a warp each. */
 template <typename T, class Emit>
 __device__ void scan_rows(const Run &run, int picture, uint32_t first, uint32_t *hits, Emit &emit) {
-    const uint32_t num_anchors = (uint32_t)run.num_anchors;
+    const uint32_t anchor = first + threadIdx.x;
     const T *objectness = output_of<T>(run, picture) + 4;
-    uint32_t *num_hits = hits + SCAN_EACH * blockDim.x;
+    uint32_t *num_hits = hits + blockDim.x;
     if (threadIdx.x == 0)
         *num_hits = 0;
-    float mine[SCAN_EACH];
-#pragma unroll
-    for (uint32_t e = 0; e < SCAN_EACH; e++) {
-        const uint32_t anchor = first + e * blockDim.x + threadIdx.x;
-        mine[e] = anchor < num_anchors ? load(objectness + (size_t)anchor * (size_t)run.row_length) : 0.0f;
-    }
+    float mine = 0;
+    if (anchor < (uint32_t)run.num_anchors)
+        mine = load(objectness + (size_t)anchor * (size_t)run.row_length);
     __syncthreads();
-#pragma unroll
-    for (uint32_t e = 0; e < SCAN_EACH; e++)
-        if (mine[e] > run.conf)
-            hits[atomicAdd(num_hits, 1u)] = first + e * blockDim.x + threadIdx.x;
+    if (mine > run.conf)
+        hits[atomicAdd(num_hits, 1u)] = anchor;
     __syncthreads();
     for (uint32_t i = threadIdx.x / 32; i < *num_hits; i += blockDim.x / 32) {
         const uint32_t row = hits[i];
@@ -223,8 +211,7 @@ __device__ void scan_columns(const Run &run, int picture, uint32_t first, Emit &
 /* The whole output, by one block. */
 template <typename T, class Emit> __device__ void scan_all(const Run &run, int picture, uint32_t *hits, Emit &emit) {
     const bool columns = run.head == IFS_HEAD_YOLOV8;
-    const uint32_t each = columns ? blockDim.x : SCAN_EACH * blockDim.x;
-    for (uint32_t first = 0; first < (uint32_t)run.num_anchors; first += each) {
+    for (uint32_t first = 0; first < (uint32_t)run.num_anchors; first += blockDim.x) {
         if (columns)
             scan_columns<T>(run, picture, first, emit);
         else
@@ -294,8 +281,8 @@ __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(const __grid_constan
     if constexpr (COLUMNS) {
         scan_columns<T>(run, picture, blockIdx.x * SCAN_THREADS, gather);
     } else {
-        __shared__ uint32_t hits[SCAN_EACH * SCAN_THREADS + 1];
-        scan_rows<T>(run, picture, blockIdx.x * SCAN_EACH * SCAN_THREADS, hits, gather);
+        __shared__ uint32_t hits[SCAN_THREADS + 1];
+        scan_rows<T>(run, picture, blockIdx.x * SCAN_THREADS, hits, gather);
     }
     gather.flush(&place);
 }
@@ -331,7 +318,7 @@ struct Collect {
 
 /* A block a picture. It scans the output once for each digit of the last key that stays, and once to collect. */
 template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(const __grid_constant__ Run run) {
-    __shared__ uint32_t counts[MAX_DIGIT], hits[SCAN_EACH * SELECT_THREADS + 1], taken, digit, below;
+    __shared__ uint32_t counts[MAX_DIGIT], hits[SELECT_THREADS + 1], taken, digit, below;
     const int picture = (int)blockIdx.x;
     if (run.found[picture] <= run.capacity)
         return;
@@ -581,7 +568,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) finish_kernel(c
         return;
     uint64_t *all = run.keys + (size_t)picture * run.capacity;
     load_and_sort(keys, all + first, min(count - first, (uint32_t)CHUNK));
-    if (count > CHUNK) {
+    if (count > FEW) {
         for (uint32_t i = threadIdx.x; i < CHUNK && first + i < count; i += THREADS)
             all[first + i] = keys[i];
         return;
@@ -616,7 +603,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
     constexpr uint32_t EACH = CHUNK / THREADS;
     const int picture = (int)blockIdx.y;
     const uint32_t count = stored(run, run.found[picture]), first = blockIdx.x * CHUNK;
-    if (count <= CHUNK || first >= count)
+    if (count <= FEW || first >= count)
         return;
     const uint64_t *all = run.keys + (size_t)picture * run.capacity;
     uint64_t mine[EACH];
@@ -699,7 +686,7 @@ __device__ uint32_t gather_class(const Run &run, int picture, uint32_t count, in
 __global__ void __launch_bounds__(SUPPRESS_THREADS) suppress_kernel(const __grid_constant__ Run run) {
     __shared__ Tile<SUPPRESS_THREADS> tile;
     __shared__ uint32_t numbers[SUPPRESS_THREADS / 32 + 1];
-    const bool many = threadIdx.x < (uint32_t)run.n && stored(run, run.found[threadIdx.x]) > CHUNK;
+    const bool many = threadIdx.x < (uint32_t)run.n && stored(run, run.found[threadIdx.x]) > FEW;
     if (!__syncthreads_or(many))
         return;
     const uint32_t classes = run.by_class ? (uint32_t)run.num_classes : 1;
@@ -707,7 +694,7 @@ __global__ void __launch_bounds__(SUPPRESS_THREADS) suppress_kernel(const __grid
         const int picture = (int)(task % (uint32_t)run.n);
         const uint32_t class_id = (uint32_t)(task / (uint32_t)run.n);
         const uint32_t found = stored(run, run.found[picture]);
-        if (found <= CHUNK)
+        if (found <= FEW)
             continue;
         uint32_t count = min(found, run.max_candidates);
         const size_t place = (size_t)picture * run.max_candidates;
@@ -740,7 +727,7 @@ __global__ void __launch_bounds__(THREADS) emit_kernel(const __grid_constant__ R
     __syncthreads();
     if (threadIdx.x == 0) /* for the next run */
         run.found[picture] = run.taken[picture] = 0;
-    if (many <= CHUNK)
+    if (many <= FEW)
         return;
     const uint32_t count = min(many, run.max_candidates);
     const size_t place = (size_t)picture * run.max_candidates;
@@ -895,10 +882,8 @@ template <typename T> static cudaError_t launch(const ifs_cuda_detector *d, cons
             return error;                                                                                              \
     } while (0)
     const unsigned n = (unsigned)run.n;
-    const bool columns = run.head == IFS_HEAD_YOLOV8;
-    const unsigned each = columns ? SCAN_THREADS : SCAN_EACH * SCAN_THREADS;
-    const dim3 tiles(((unsigned)run.num_anchors + each - 1) / each, n);
-    if (columns)
+    const dim3 tiles(((unsigned)run.num_anchors + SCAN_THREADS - 1) / SCAN_THREADS, n);
+    if (run.head == IFS_HEAD_YOLOV8)
         scan_kernel<T, true><<<tiles, SCAN_THREADS, 0, stream>>>(run);
     else
         scan_kernel<T, false><<<tiles, SCAN_THREADS, 0, stream>>>(run);
@@ -910,7 +895,7 @@ template <typename T> static cudaError_t launch(const ifs_cuda_detector *d, cons
     const dim3 chunks((run.capacity + CHUNK - 1) / CHUNK, n);
     finish_kernel<T><<<chunks, THREADS, 0, stream>>>(run);
     LAUNCHED;
-    if (run.capacity > CHUNK) {
+    if (run.capacity > FEW) {
         merge_kernel<T><<<chunks, THREADS, 0, stream>>>(run);
         LAUNCHED;
         const uint64_t tasks = (uint64_t)n * (run.by_class ? (uint32_t)run.num_classes : 1);

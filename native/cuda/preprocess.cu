@@ -14,8 +14,8 @@
  */
 #include "../src/pixel.h"
 #include "common.cuh"
+#include "kernels.cuh"
 
-#include <cuda_fp16.h>
 #include <stdio.h>
 
 namespace {
@@ -27,7 +27,7 @@ namespace {
 #define IFS__TILE_ROWS 8
 #endif
 #ifndef IFS__BLOCKS
-#define IFS__BLOCKS 6
+#define IFS__BLOCKS 5
 #endif
 
 constexpr int TILE_COLUMNS = IFS__TILE_COLUMNS; /* a lane's: 2 or 4 */
@@ -97,7 +97,7 @@ template <int WORDS> struct Words {
         shift = offset * 8; /* the funnel takes it modulo 32 */
 #pragma unroll
         for (uint32_t i = 0; i < WORDS; i++)
-            word[i] = __ldg(SAFE ? words + i : row.words + min(first + i, last));
+            word[i] = ::load(SAFE ? words + i : row.words + min(first + i, last));
     }
     /* The first four of the bytes, and the four behind them; what lies beyond the extent is anything. */
     __device__ uint32_t low() const { return __funnelshift_r(word[0], word[1], shift); }
@@ -396,8 +396,8 @@ __device__ void resize_tile(const Picture &p, const Store<T, OUT> &store, int32_
         columns.weights[j] = HALVES ? half_weights : tap.weights;
         columns.both |= columns.weights[j] >> 16 != 0;
     }
-    columns.both = __any_sync(~0u, columns.both);
-    const bool any = __any_sync(~0u, columns.covered != 0);
+    columns.both = __any_sync(ALL, columns.both);
+    const bool any = __any_sync(ALL, columns.covered != 0);
     /* Lane i has the tap of row y0 + i. */
     const int32_t my_row = y0 + (int32_t)(lane < TILE_ROWS ? lane : 0) - r.from_y;
     const ifs__pixel_tap my_tap = ifs__pixel_tap_of(r.first_y + my_row, r.scale_y, p.height, false);
@@ -417,8 +417,8 @@ __device__ void resize_tile(const Picture &p, const Store<T, OUT> &store, int32_
             store.empty_row(x0, y, lane);
             continue;
         }
-        const int32_t top = HALVES ? 2 * (r.first_y + row) : __shfl_sync(~0u, my_tap.index, i);
-        const uint32_t down = HALVES ? half_weights : __shfl_sync(~0u, my_tap.weights, i);
+        const int32_t top = HALVES ? 2 * (r.first_y + row) : __shfl_sync(ALL, my_tap.index, i);
+        const uint32_t down = HALVES ? half_weights : __shfl_sync(ALL, my_tap.weights, i);
         const int32_t first = max(0, min(top, p.height - 1)), second = max(0, min(top + 1, p.height - 1));
         const bool safe = Source::safe(p, second);
         Pairs<Source> upper, lower;

@@ -8,34 +8,36 @@
  *
  *     scan      thresholds, finds the candidates of every picture: appends their keys, counts them
  *     select    where more were found than there is room for: finds them again and keeps the best max_candidates
- *     finish    up to 4096 candidates, a block a picture: sort, NMS, boxes out. More: a block sorts 4096 of them
+ *     finish    up to 512 candidates, a block a picture: sort, NMS, boxes out. More: a block sorts 2048 of them
  *     merge     many: the rank of each candidate is the sum of its ranks in the sorted parts; decodes boxes in order
  *     suppress  many: NMS, a block for each class of each picture
  *     emit      many: boxes out; the counters back to zero for the next run
  *
  * The last three (and select) return at once where no picture has that many, which is the usual case.
  *
- * NMS goes through the boxes in order, 512 at a time, a thread a box. First each box is compared with those that were
- * kept before. Then a warp after the other settles its 32 boxes: which suppress which is known from the start, as a
- * mask a lane, so what remains is a few bit operations for each box that stays; the warps behind compare with those.
+ * NMS goes through the boxes in order, a tile at a time, a thread a box. First each box is compared with those that
+ * were kept before. Then a warp after the other settles its 32 boxes: which suppress which is known from the start, as
+ * a mask a lane, so what remains is a few bit operations for each box that stays; the warps behind compare with those.
  */
 #include "../src/detect.h"
 #include "../src/fmath.h"
 #include "common.cuh"
+#include "kernels.cuh"
 
-#include <cuda_fp16.h>
 #include <stdlib.h>
 #include <string.h>
 
 namespace {
 
 constexpr int SCAN_THREADS = 256;
-constexpr int THREADS = 512; /* of finish, merge, suppress and emit */
+constexpr int STAGE = 1024;   /* candidates that a block of scan gathers before it appends them */
+constexpr int THREADS = 512;  /* of finish, merge and emit */
+constexpr int SUPPRESS_THREADS = 256; /* a task of it is one class, often a small one */
 constexpr int SELECT_THREADS = 1024;
-constexpr int CHUNK = 4096; /* keys that a block sorts */
+constexpr int CHUNK = 2048; /* keys that a block sorts */
+constexpr int FEW = 512;    /* candidates that it takes to their end: one tile of NMS */
 constexpr int MAX_PICTURES = 48;
 constexpr uint32_t ROOM = 65536; /* candidates there is room for, unless max_candidates asks for more */
-constexpr uint32_t ALL = 0xffffffffu;
 
 struct Picture {
     double to_source[6];
@@ -73,13 +75,7 @@ struct Run {
 };
 static_assert(sizeof(Run) <= 4096, "what every device takes as a parameter");
 
-__device__ inline uint32_t lanes_below() { return (1u << (threadIdx.x & 31)) - 1; }
-
 /* ---- one picture's output ---- */
-
-/* Nothing writes the outputs during a run. */
-__device__ inline float load(const float *at) { return __ldg(at); }
-__device__ inline float load(const __half *at) { return __half2float(__ldg(at)); }
 
 template <typename T> __device__ inline const T *output_of(const Run &run, int picture) {
     return (const T *)run.output + picture * run.output_size;
@@ -150,26 +146,21 @@ __device__ void scan_row(const Run &run, int picture, uint32_t anchor, float obj
     emit(lane == 0 && best_class != ALL && ifs__box_finite(box), key_of(run, best, anchor, best_class));
 }
 
-/* YOLOv5, YOLOX: as many anchors from `first` on as the block has threads. `hits` holds one for each, and their number
- * behind them. First which rows have objectness, a thread each; then these rows, a warp each. */
+/* YOLOv5, YOLOX: an anchor for each thread of the block, from `first` on. `hits` holds one for each, and their number
+ * behind them. First which rows have objectness, a thread a row; then the rows that have, a warp each. */
 template <typename T, class Emit>
 __device__ void scan_rows(const Run &run, int picture, uint32_t first, uint32_t *hits, Emit &emit) {
-    const uint32_t num_anchors = (uint32_t)run.num_anchors, anchor = first + threadIdx.x;
+    const uint32_t anchor = first + threadIdx.x;
+    const T *objectness = output_of<T>(run, picture) + 4;
     uint32_t *num_hits = hits + blockDim.x;
     if (threadIdx.x == 0)
         *num_hits = 0;
+    float mine = 0;
+    if (anchor < (uint32_t)run.num_anchors)
+        mine = load(objectness + (size_t)anchor * (size_t)run.row_length);
     __syncthreads();
-    const T *objectness = output_of<T>(run, picture) + 4;
-    const bool hit = anchor < num_anchors && load(objectness + (size_t)anchor * (size_t)run.row_length) > run.conf;
-    const uint32_t mask = __ballot_sync(ALL, hit);
-    if (mask) {
-        uint32_t base = 0;
-        if ((threadIdx.x & 31) == 0)
-            base = atomicAdd(num_hits, (uint32_t)__popc(mask));
-        base = __shfl_sync(ALL, base, 0);
-        if (hit)
-            hits[base + __popc(mask & lanes_below())] = anchor;
-    }
+    if (mine > run.conf)
+        hits[atomicAdd(num_hits, 1u)] = anchor;
     __syncthreads();
     for (uint32_t i = threadIdx.x / 32; i < *num_hits; i += blockDim.x / 32) {
         const uint32_t row = hits[i];
@@ -178,7 +169,7 @@ __device__ void scan_rows(const Run &run, int picture, uint32_t first, uint32_t 
     __syncthreads();
 }
 
-/* YOLOv8: likewise, a thread an anchor all the way. */
+/* YOLOv8: one anchor for each thread of the block, all the way. */
 template <typename T, class Emit>
 __device__ void scan_columns(const Run &run, int picture, uint32_t first, Emit &emit) {
     const uint32_t num_anchors = (uint32_t)run.num_anchors, num_classes = (uint32_t)run.num_classes;
@@ -188,7 +179,7 @@ __device__ void scan_columns(const Run &run, int picture, uint32_t first, Emit &
     float best = 0;
     uint32_t best_class = ALL;
     bool finite = false, known = false;
-    constexpr uint32_t AHEAD = 8; /* loads on their way at once */
+    constexpr uint32_t AHEAD = 16; /* loads on their way at once */
     for (uint32_t start = 0; start < num_classes; start += AHEAD) {
         float scores[AHEAD];
 #pragma unroll
@@ -217,12 +208,15 @@ __device__ void scan_columns(const Run &run, int picture, uint32_t first, Emit &
     }
 }
 
-template <typename T, class Emit>
-__device__ void scan_anchors(const Run &run, int picture, uint32_t first, uint32_t *hits, Emit &emit) {
-    if (run.head == IFS_HEAD_YOLOV8)
-        scan_columns<T>(run, picture, first, emit);
-    else
-        scan_rows<T>(run, picture, first, hits, emit);
+/* The whole output, by one block. */
+template <typename T, class Emit> __device__ void scan_all(const Run &run, int picture, uint32_t *hits, Emit &emit) {
+    const bool columns = run.head == IFS_HEAD_YOLOV8;
+    for (uint32_t first = 0; first < (uint32_t)run.num_anchors; first += blockDim.x) {
+        if (columns)
+            scan_columns<T>(run, picture, first, emit);
+        else
+            scan_rows<T>(run, picture, first, hits, emit);
+    }
 }
 
 struct Append {
@@ -242,15 +236,55 @@ struct Append {
     }
 };
 
+/* The same by way of shared memory, so that a block counts once in global memory; what does not fit goes there. */
+struct Gather {
+    uint64_t *staged; /* [STAGE] */
+    uint32_t *num_staged;
+    Append append;
+    __device__ void operator()(bool is_one, uint64_t key) {
+        const uint32_t mask = __ballot_sync(ALL, is_one);
+        if (!mask)
+            return;
+        uint32_t base = 0;
+        if ((threadIdx.x & 31) == 0)
+            base = atomicAdd(num_staged, (uint32_t)__popc(mask));
+        base = __shfl_sync(ALL, base, 0) + (uint32_t)__popc(mask & lanes_below());
+        if (is_one && base < STAGE)
+            staged[base] = key;
+        append(is_one && base >= STAGE, key);
+    }
+    /* By the whole block. `place` is a shared number. */
+    __device__ void flush(uint32_t *place) {
+        __syncthreads();
+        const uint32_t count = min(*num_staged, (uint32_t)STAGE);
+        if (!count)
+            return;
+        if (threadIdx.x == 0)
+            *place = atomicAdd(append.count, count);
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < count; i += blockDim.x)
+            if (*place + i < append.capacity)
+                append.keys[*place + i] = staged[i];
+    }
+};
+
 template <typename T, bool COLUMNS>
 __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(const __grid_constant__ Run run) {
-    __shared__ uint32_t hits[SCAN_THREADS + 1];
+    __shared__ uint64_t staged[STAGE];
+    __shared__ uint32_t num_staged, place;
     const int picture = (int)blockIdx.y;
-    Append append = {run.found + picture, run.keys + (size_t)picture * run.capacity, run.capacity};
-    if (COLUMNS)
-        scan_columns<T>(run, picture, blockIdx.x * SCAN_THREADS, append);
-    else
-        scan_rows<T>(run, picture, blockIdx.x * SCAN_THREADS, hits, append);
+    if (threadIdx.x == 0)
+        num_staged = 0;
+    __syncthreads();
+    Gather gather = {
+        staged, &num_staged, {run.found + picture, run.keys + (size_t)picture * run.capacity, run.capacity}};
+    if constexpr (COLUMNS) {
+        scan_columns<T>(run, picture, blockIdx.x * SCAN_THREADS, gather);
+    } else {
+        __shared__ uint32_t hits[SCAN_THREADS + 1];
+        scan_rows<T>(run, picture, blockIdx.x * SCAN_THREADS, hits, gather);
+    }
+    gather.flush(&place);
 }
 
 /* Keys of a picture that are in its part of `keys`, once `select` has run. */
@@ -296,8 +330,7 @@ template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_k
             counts[i] = 0;
         __syncthreads();
         Count count = {counts, known, known_bits, shift, (1u << (above - shift)) - 1};
-        for (uint32_t first = 0; first < (uint32_t)run.num_anchors; first += SELECT_THREADS)
-            scan_anchors<T>(run, picture, first, hits, count);
+        scan_all<T>(run, picture, hits, count);
         __syncthreads();
         if (threadIdx.x < 32) { /* a lane sums 64 bins; then the lane with the wanted one goes through them */
             const uint32_t first = threadIdx.x * (MAX_DIGIT / 32);
@@ -329,8 +362,7 @@ template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_k
         taken = 0;
     __syncthreads();
     Collect collect = {{&taken, run.keys + (size_t)picture * run.capacity, run.capacity}, known};
-    for (uint32_t first = 0; first < (uint32_t)run.num_anchors; first += SELECT_THREADS)
-        scan_anchors<T>(run, picture, first, hits, collect);
+    scan_all<T>(run, picture, hits, collect);
 }
 
 /* ---- sorting ---- */
@@ -340,13 +372,15 @@ template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_k
 __device__ void sort_chunk(uint64_t *keys, uint32_t size) {
     for (uint32_t k = 2; k <= size; k *= 2)
         for (uint32_t j = k / 2; j > 0; j /= 2) {
-            for (uint32_t pair = threadIdx.x; pair < size / 2; pair += THREADS) {
-                const uint32_t i = 2 * pair - (pair & (j - 1));
+#pragma unroll
+            for (uint32_t e = 0; e < CHUNK / 2 / THREADS; e++) {
+                const uint32_t pair = threadIdx.x + e * THREADS, i = 2 * pair - (pair & (j - 1));
+                if (pair >= size / 2)
+                    break;
                 const uint64_t a = keys[i], b = keys[i + j];
-                if ((a > b) == ((i & k) == 0)) {
-                    keys[i] = b;
-                    keys[i + j] = a;
-                }
+                const bool swap = (a > b) == ((i & k) == 0);
+                keys[i] = swap ? b : a;
+                keys[i + j] = swap ? a : b;
             }
             if (j > 32 || (j == 1 && k > 32))
                 __syncthreads();
@@ -369,11 +403,11 @@ __device__ void load_and_sort(uint64_t *shared, const uint64_t *keys, uint32_t c
 
 /* ---- NMS ---- */
 
-struct Tile {
-    float4 box[THREADS];
-    float area[THREADS];
-    int32_t class_id[THREADS];
-    uint32_t stays[THREADS / 32]; /* a bit a box */
+template <int N> struct Tile {
+    float4 box[N];
+    float area[N];
+    int32_t class_id[N];
+    uint32_t stays[N / 32]; /* a bit a box */
 };
 
 __device__ inline ifs__box box_of(float4 v) {
@@ -396,21 +430,26 @@ struct Candidate {
  * stayed before it. Returns how many stay. `kept_boxes` and `kept_classes` hold as many, in global memory, and are used
  * only where there is more than one tile.
  */
-template <class Load, class Stay>
-__device__ uint32_t suppress(Tile &tile, uint32_t count, bool by_class, float iou, float4 *kept_boxes,
+template <int N, class Load, class Stay>
+__device__ uint32_t suppress(Tile<N> &tile, uint32_t count, bool by_class, float iou, float4 *kept_boxes,
                              int32_t *kept_classes, Load load, Stay stay) {
     const uint32_t me = threadIdx.x, lane = me & 31, warp = me / 32;
     uint32_t kept = 0;
-    for (uint32_t base = 0; base < count; base += THREADS) {
+    for (uint32_t base = 0; base < count; base += N) {
         const bool valid = base + me < count;
         Candidate mine = {{0, 0, 0, 0}, 0};
         if (valid)
             mine = load(base + me);
         const float area = ifs__box_area(mine.box);
         bool alive = valid;
+        /* Whether box i of the tile and mine overlap; the test is the same both ways. No branches. */
+        const auto suppresses = [&](uint32_t i) {
+            const bool same = !by_class | (tile.class_id[i] == mine.class_id);
+            return same & ifs__overlap(box_of(tile.box[i]), tile.area[i], mine.box, area, iou);
+        };
         /* Those that stayed in the tiles before. */
-        for (uint32_t start = 0; start < kept; start += THREADS) {
-            const uint32_t length = min(kept - start, (uint32_t)THREADS);
+        for (uint32_t start = 0; start < kept; start += N) {
+            const uint32_t length = min(kept - start, (uint32_t)N);
             __syncthreads();
             if (me < length) {
                 const float4 box = kept_boxes[start + me];
@@ -420,28 +459,23 @@ __device__ uint32_t suppress(Tile &tile, uint32_t count, bool by_class, float io
             }
             __syncthreads();
             for (uint32_t i = 0; i < length && alive; i++)
-                if ((!by_class || tile.class_id[i] == mine.class_id) &&
-                    ifs__overlap(box_of(tile.box[i]), tile.area[i], mine.box, area, iou))
-                    alive = false;
+                alive = !suppresses(i);
         }
         __syncthreads();
         tile.box[me] = vector_of(mine.box);
         tile.area[me] = area;
         tile.class_id[me] = mine.class_id;
-        if (me < THREADS / 32)
+        if (me < N / 32)
             tile.stays[me] = 0;
         __syncthreads();
 
-        const uint32_t num_warps = min((count - base + 31) / 32, (uint32_t)THREADS / 32);
+        const uint32_t num_warps = min((count - base + 31) / 32, (uint32_t)N / 32);
         uint32_t suppressed = 0; /* lanes behind this one that it would suppress */
         if (warp < num_warps) {
 #pragma unroll 4
-            for (uint32_t other = 1; other < 32; other++) {
-                const uint32_t i = warp * 32 + other;
-                if (other > lane && (!by_class || tile.class_id[i] == mine.class_id) &&
-                    ifs__overlap(mine.box, area, box_of(tile.box[i]), tile.area[i], iou))
-                    suppressed |= 1u << other;
-            }
+            for (uint32_t other = 1; other < 32; other++)
+                suppressed |= (uint32_t)suppresses(warp * 32 + other) << other;
+            suppressed &= ~lanes_below() & ~(1u << lane);
         }
         for (uint32_t turn = 0; turn < num_warps; turn++) {
             if (warp == turn) {
@@ -457,12 +491,8 @@ __device__ uint32_t suppress(Tile &tile, uint32_t count, bool by_class, float io
             }
             __syncthreads();
             if (warp > turn && alive)
-                for (uint32_t left = tile.stays[turn]; left && alive; left &= left - 1) {
-                    const uint32_t i = turn * 32 + (uint32_t)__ffs((int)left) - 1;
-                    if ((!by_class || tile.class_id[i] == mine.class_id) &&
-                        ifs__overlap(box_of(tile.box[i]), tile.area[i], mine.box, area, iou))
-                        alive = false;
-                }
+                for (uint32_t left = tile.stays[turn]; left && alive; left &= left - 1)
+                    alive = !suppresses(turn * 32 + (uint32_t)__ffs((int)left) - 1);
         }
 
         uint32_t before = kept, all = 0;
@@ -473,7 +503,7 @@ __device__ uint32_t suppress(Tile &tile, uint32_t count, bool by_class, float io
         }
         if (alive) {
             before += (uint32_t)__popc(tile.stays[warp] & lanes_below());
-            if (count > THREADS) {
+            if (count > N) {
                 kept_boxes[before] = vector_of(mine.box);
                 kept_classes[before] = mine.class_id;
             }
@@ -531,14 +561,14 @@ template <typename T> __device__ inline Candidate candidate_of(const Run &run, i
 
 template <typename T> __global__ void __launch_bounds__(THREADS) finish_kernel(const __grid_constant__ Run run) {
     __shared__ uint64_t keys[CHUNK];
-    __shared__ Tile tile;
+    __shared__ Tile<THREADS> tile;
     const int picture = (int)blockIdx.y;
     const uint32_t found = run.found[picture], count = stored(run, found), first = blockIdx.x * CHUNK;
     if (first >= count && first > 0)
         return;
     uint64_t *all = run.keys + (size_t)picture * run.capacity;
     load_and_sort(keys, all + first, min(count - first, (uint32_t)CHUNK));
-    if (count > CHUNK) {
+    if (count > FEW) {
         for (uint32_t i = threadIdx.x; i < CHUNK && first + i < count; i += THREADS)
             all[first + i] = keys[i];
         return;
@@ -573,7 +603,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
     constexpr uint32_t EACH = CHUNK / THREADS;
     const int picture = (int)blockIdx.y;
     const uint32_t count = stored(run, run.found[picture]), first = blockIdx.x * CHUNK;
-    if (count <= CHUNK || first >= count)
+    if (count <= FEW || first >= count)
         return;
     const uint64_t *all = run.keys + (size_t)picture * run.capacity;
     uint64_t mine[EACH];
@@ -614,7 +644,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
  * a part of the ranks, counts in it, and then writes behind the warps before it. */
 __device__ uint32_t gather_class(const Run &run, int picture, uint32_t count, int32_t class_id, uint32_t **members,
                                  uint32_t *numbers) {
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32, warps = THREADS / 32;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32, warps = SUPPRESS_THREADS / 32;
     const size_t place = (size_t)picture * run.max_candidates;
     const int32_t *classes = run.classes + place;
     const uint32_t length = ((count + warps - 1) / warps + 31) / 32 * 32;
@@ -653,10 +683,10 @@ __device__ uint32_t gather_class(const Run &run, int picture, uint32_t count, in
     return sum;
 }
 
-__global__ void __launch_bounds__(THREADS) suppress_kernel(const __grid_constant__ Run run) {
-    __shared__ Tile tile;
-    __shared__ uint32_t numbers[THREADS / 32 + 1];
-    const bool many = threadIdx.x < (uint32_t)run.n && stored(run, run.found[threadIdx.x]) > CHUNK;
+__global__ void __launch_bounds__(SUPPRESS_THREADS) suppress_kernel(const __grid_constant__ Run run) {
+    __shared__ Tile<SUPPRESS_THREADS> tile;
+    __shared__ uint32_t numbers[SUPPRESS_THREADS / 32 + 1];
+    const bool many = threadIdx.x < (uint32_t)run.n && stored(run, run.found[threadIdx.x]) > FEW;
     if (!__syncthreads_or(many))
         return;
     const uint32_t classes = run.by_class ? (uint32_t)run.num_classes : 1;
@@ -664,7 +694,7 @@ __global__ void __launch_bounds__(THREADS) suppress_kernel(const __grid_constant
         const int picture = (int)(task % (uint32_t)run.n);
         const uint32_t class_id = (uint32_t)(task / (uint32_t)run.n);
         const uint32_t found = stored(run, run.found[picture]);
-        if (found <= CHUNK)
+        if (found <= FEW)
             continue;
         uint32_t count = min(found, run.max_candidates);
         const size_t place = (size_t)picture * run.max_candidates;
@@ -697,7 +727,7 @@ __global__ void __launch_bounds__(THREADS) emit_kernel(const __grid_constant__ R
     __syncthreads();
     if (threadIdx.x == 0) /* for the next run */
         run.found[picture] = run.taken[picture] = 0;
-    if (many <= CHUNK)
+    if (many <= FEW)
         return;
     const uint32_t count = min(many, run.max_candidates);
     const size_t place = (size_t)picture * run.max_candidates;
@@ -815,7 +845,7 @@ ifs_status ifs_cuda_detector_create(const ifs_detect_params *params, int32_t max
         cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
         if (error != cudaSuccess)
             status = ifs__cuda_failed(error, device, "asking for its multiprocessors");
-        d->blocks = 4 * processors;
+        d->blocks = 8 * processors;
     }
     if (status == IFS_OK) {
         ifs__device_guard guard(device);
@@ -865,11 +895,12 @@ template <typename T> static cudaError_t launch(const ifs_cuda_detector *d, cons
     const dim3 chunks((run.capacity + CHUNK - 1) / CHUNK, n);
     finish_kernel<T><<<chunks, THREADS, 0, stream>>>(run);
     LAUNCHED;
-    if (run.capacity > CHUNK) {
+    if (run.capacity > FEW) {
         merge_kernel<T><<<chunks, THREADS, 0, stream>>>(run);
         LAUNCHED;
         const uint64_t tasks = (uint64_t)n * (run.by_class ? (uint32_t)run.num_classes : 1);
-        suppress_kernel<<<(unsigned)(tasks < (uint64_t)d->blocks ? tasks : d->blocks), THREADS, 0, stream>>>(run);
+        suppress_kernel<<<(unsigned)(tasks < (uint64_t)d->blocks ? tasks : d->blocks), SUPPRESS_THREADS, 0, stream>>>(
+            run);
         LAUNCHED;
     }
     emit_kernel<<<n, THREADS, 0, stream>>>(run);

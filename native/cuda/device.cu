@@ -302,8 +302,11 @@ ifs_status ifs__copy(int32_t device, void *dst, const void *src, size_t nbytes, 
     IFS__GUARD(device, "copying memory");
     if (stream)
         IFS__CUDA(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, stream->native), device, "copying memory");
-    else
+    else {
         IFS__CUDA(cudaMemcpy(dst, src, nbytes, cudaMemcpyDefault), device, "copying memory");
+        /* From pageable memory it returns with the bytes still on their way, and other streams would not wait. */
+        IFS__CUDA(cudaStreamSynchronize(cudaStreamLegacy), device, "copying memory");
+    }
     return IFS_OK;
 }
 

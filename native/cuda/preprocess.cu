@@ -3,34 +3,34 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A warp makes a tile of the canvas, TILE_WIDTH columns by TILE_ROWS rows: a lane has every 32nd column, so that loads
- * and stores of a warp lie side by side. The taps of its columns it computes once (in float64, as the host does), those
- * of the rows are computed by a lane each and handed round. What the tile does not take from the picture costs stores
- * only. All that a launch needs to know of the pictures travels as its parameter.
+ * A warp makes a tile of the canvas, TILE_WIDTH columns by TILE_ROWS rows; a lane has TILE_COLUMNS neighbours of each
+ * row, so that it stores them as one vector. The taps of its columns it computes once (in float64, as the host does),
+ * those of the rows are computed by a lane each and handed round. What the tile does not take from the picture costs
+ * stores only. All that a launch needs to know of the pictures travels as its parameter.
  *
  * The two neighbouring pixels of a tap are bytes at any address: the aligned words that hold them are loaded and
- * shifted. No word without a wanted byte is touched, so nothing outside the pages of the picture is.
+ * shifted. A word too many is loaded where it is certain to lie in the picture; in its last rows, only those that hold
+ * a wanted byte. So no word without a byte of the picture is touched.
  */
 #include "../src/pixel.h"
 #include "common.cuh"
+#include "kernels.cuh"
 
-#include <cuda_fp16.h>
 #include <stdio.h>
 
 namespace {
 
+#ifndef IFS__TILE_COLUMNS /* all of these can be set from outside, for measurements */
+#define IFS__TILE_COLUMNS 4
+#endif
 #ifndef IFS__TILE_ROWS
 #define IFS__TILE_ROWS 8
 #endif
-
-#ifndef IFS__TILE_COLUMNS
-#define IFS__TILE_COLUMNS 2
-#endif
 #ifndef IFS__BLOCKS
-#define IFS__BLOCKS 6
+#define IFS__BLOCKS 5
 #endif
 
-constexpr int TILE_COLUMNS = IFS__TILE_COLUMNS; /* a lane's */
+constexpr int TILE_COLUMNS = IFS__TILE_COLUMNS; /* a lane's: 2 or 4 */
 constexpr int TILE_WIDTH = 32 * TILE_COLUMNS;
 constexpr int TILE_ROWS = IFS__TILE_ROWS;
 constexpr int WARPS = 4; /* in a block */
@@ -73,48 +73,69 @@ static_assert(sizeof(Batch) <= 4096, "what every device takes as a parameter");
 
 /* ---- the bytes of two neighbouring pixels ---- */
 
-/* The words that hold bytes [offset, offset + extent] of a row. */
+/* A row of a plane: the aligned word that it begins in, and at which byte of that. */
+struct Row {
+    const uint32_t *words;
+    uint32_t begins;
+    __device__ Row(const uint8_t *data, int64_t stride, int32_t y) {
+        const uint8_t *row = data + y * stride;
+        begins = (uint32_t)(uintptr_t)row & 3;
+        words = (const uint32_t *)(row - begins);
+    }
+};
+
+/* The words that hold bytes [offset, offset + extent] of a row. SAFE: the two words behind the first one can be read,
+ * wanted or not. */
 template <int WORDS> struct Words {
     uint32_t word[WORDS];
     uint32_t shift;
 
-    __device__ void load(const uint8_t *row, uint32_t offset, uint32_t extent) {
-        const uint32_t misaligned = (uint32_t)(uintptr_t)row & 3;
-        const uint32_t *words = (const uint32_t *)(row - misaligned);
-        offset += misaligned;
+    template <bool SAFE> __device__ void load(const Row &row, uint32_t offset, uint32_t extent) {
+        offset += row.begins;
         const uint32_t first = offset >> 2, last = (offset + extent) >> 2;
-        shift = (offset & 3) * 8;
+        const uint32_t *words = row.words + first;
+        shift = offset * 8; /* the funnel takes it modulo 32 */
 #pragma unroll
         for (uint32_t i = 0; i < WORDS; i++)
-            word[i] = __ldg(words + (i == 0 ? first : min(first + i, last)));
+            word[i] = ::load(SAFE ? words + i : row.words + min(first + i, last));
     }
     /* The first four of the bytes, and the four behind them; what lies beyond the extent is anything. */
     __device__ uint32_t low() const { return __funnelshift_r(word[0], word[1], shift); }
     __device__ uint32_t high() const { return __funnelshift_r(word[1], word[WORDS - 1], shift); }
 };
 
+/* Whether the 8 bytes behind row y of a plane are bytes of the plane. */
+__device__ inline bool more_follows(int64_t stride, int32_t rows, int32_t y) { return (rows - 1 - y) * stride >= 8; }
+
 /*
  * A source gives the pair of pixels at a column of a row: `load` reads it (`both`: the right one is wanted too), and
- * `pair(c)` is byte c of the left pixel in byte 0, and of the right one in byte 1. CHANNELS is how many differ.
+ * after `finish`, `pair(c)` is byte c of the left pixel in byte 0, and of the right one in byte 1. CHANNELS is how many
+ * differ.
  */
 struct Gray {
     static constexpr int CHANNELS = 1;
+    typedef Row Rows;
+    static __device__ Rows rows(const Picture &p, int32_t y) { return Row(p.data, p.stride, y); }
+    static __device__ bool safe(const Picture &p, int32_t y) { return more_follows(p.stride, p.height, y); }
     Words<2> words;
-    __device__ void load(const Picture &p, int32_t x, int32_t y, bool both) {
-        words.load(p.data + y * p.stride, (uint32_t)x, both);
+    template <bool SAFE> __device__ void load(const Rows &rows, int32_t x, bool both) {
+        words.load<SAFE>(rows, (uint32_t)x, both);
     }
-    __device__ void finish() {}
+    __device__ void finish(bool) {}
     __device__ uint32_t pair(uint32_t) const { return words.low(); }
 };
 
 template <int PIXEL> struct Colour {
     static constexpr int CHANNELS = 3;
+    typedef Row Rows;
+    static __device__ Rows rows(const Picture &p, int32_t y) { return Row(p.data, p.stride, y); }
+    static __device__ bool safe(const Picture &p, int32_t y) { return more_follows(p.stride, p.height, y); }
     Words<3> words;
     uint32_t low, high;
-    __device__ void load(const Picture &p, int32_t x, int32_t y, bool both) {
-        words.load(p.data + y * p.stride, (uint32_t)x * PIXEL, both ? PIXEL + 2 : 2);
+    template <bool SAFE> __device__ void load(const Rows &rows, int32_t x, bool both) {
+        words.template load<SAFE>(rows, (uint32_t)x * PIXEL, both ? PIXEL + 2 : 2);
     }
-    __device__ void finish() {
+    __device__ void finish(bool) {
         low = words.low();
         high = words.high();
     }
@@ -126,18 +147,29 @@ template <int PIXEL> struct Colour {
 
 struct Nv12 {
     static constexpr int CHANNELS = 3;
+    struct Rows {
+        Row luma, chroma;
+    };
+    static __device__ Rows rows(const Picture &p, int32_t y) {
+        return {Row(p.data, p.stride, y), Row(p.uv, p.uv_stride, y >> 1)};
+    }
+    static __device__ bool safe(const Picture &p, int32_t y) {
+        return more_follows(p.stride, p.height, y) && more_follows(p.uv_stride, p.height >> 1, y >> 1);
+    }
     Words<2> luma, chroma;
     uint32_t left, right; /* BGR */
     uint32_t odd;
-    __device__ void load(const Picture &p, int32_t x, int32_t y, bool both) {
+    template <bool SAFE> __device__ void load(const Rows &rows, int32_t x, bool both) {
         odd = (uint32_t)x & 1;
-        luma.load(p.data + y * p.stride, (uint32_t)x, both);
-        chroma.load(p.uv + (y >> 1) * p.uv_stride, (uint32_t)x & ~1u, both && odd ? 3 : 1);
+        luma.load<SAFE>(rows.luma, (uint32_t)x, both);
+        chroma.load<SAFE>(rows.chroma, (uint32_t)x & ~1u, both && odd ? 3 : 1);
     }
-    __device__ void finish() {
+    __device__ void finish(bool both) {
         const uint32_t y = luma.low(), uv = chroma.low(), uv1 = odd ? uv >> 16 : uv;
         left = ifs__pixel_nv12((int32_t)(y & 255), (int32_t)(uv & 255), (int32_t)(uv >> 8 & 255));
-        right = ifs__pixel_nv12((int32_t)(y >> 8 & 255), (int32_t)(uv1 & 255), (int32_t)(uv1 >> 8 & 255));
+        right = 0;
+        if (both)
+            right = ifs__pixel_nv12((int32_t)(y >> 8 & 255), (int32_t)(uv1 & 255), (int32_t)(uv1 >> 8 & 255));
     }
     __device__ uint32_t pair(uint32_t c) const { return __byte_perm(left, right, c | (c + 4) << 4); }
     __device__ uint32_t byte(uint32_t pixel, uint32_t c) const { return (pixel ? right : left) >> (8 * c) & 255; }
@@ -146,15 +178,20 @@ struct Nv12 {
 /* Any colour source, converted to gray before it is sampled. RGB: red is byte 0. */
 template <class Source, bool RGB> struct ToGray {
     static constexpr int CHANNELS = 1;
+    typedef typename Source::Rows Rows;
+    static __device__ Rows rows(const Picture &p, int32_t y) { return Source::rows(p, y); }
+    static __device__ bool safe(const Picture &p, int32_t y) { return Source::safe(p, y); }
     Source source;
     uint32_t both_grays;
-    __device__ void load(const Picture &p, int32_t x, int32_t y, bool both) { source.load(p, x, y, both); }
+    template <bool SAFE> __device__ void load(const Rows &rows, int32_t x, bool both) {
+        source.template load<SAFE>(rows, x, both);
+    }
     __device__ uint32_t gray(uint32_t pixel) const {
         const uint32_t first = source.byte(pixel, 0), third = source.byte(pixel, 2);
         return ifs__pixel_gray(RGB ? third : first, source.byte(pixel, 1), RGB ? first : third);
     }
-    __device__ void finish() {
-        source.finish();
+    __device__ void finish(bool both) {
+        source.finish(both);
         both_grays = gray(0) | gray(1) << 8;
     }
     __device__ uint32_t pair(uint32_t) const { return both_grays; }
@@ -162,9 +199,56 @@ template <class Source, bool RGB> struct ToGray {
 
 /* ---- the output ---- */
 
-__device__ void convert(float value, float &out) { out = value; }
-__device__ void convert(float value, __half &out) { out = __float2half_rn(value); }
-__device__ void convert(float value, uint8_t &out) { out = ifs__pixel_byte(value); }
+/* What a store of so many bytes takes. */
+template <size_t NBYTES> struct Word;
+template <> struct Word<1> {
+    typedef uint8_t type;
+};
+template <> struct Word<2> {
+    typedef uint16_t type;
+};
+template <> struct Word<4> {
+    typedef uint32_t type;
+};
+template <> struct Word<8> {
+    typedef uint2 type;
+};
+template <> struct Word<16> {
+    typedef uint4 type;
+};
+
+template <typename T, int N> struct alignas(sizeof(T) * N) Vector {
+    T element[N];
+    __device__ void store(T *at) const {
+        typedef typename Word<sizeof(T) * N>::type All;
+        All all;
+        memcpy(&all, element, sizeof all);
+        *(All *)at = all;
+    }
+};
+
+template <int N> __device__ inline void convert(const float (&from)[N], Vector<float, N> &to) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to.element[i] = from[i];
+}
+template <int N> __device__ inline void convert(const float (&from)[N], Vector<__half, N> &to) {
+    if constexpr (N == 1) {
+        to.element[0] = __float2half_rn(from[0]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += 2) {
+            const __half2 two = __floats2half2_rn(from[i], from[i + 1]);
+            to.element[i] = __low2half(two);
+            to.element[i + 1] = __high2half(two);
+        }
+    }
+}
+template <int N> __device__ inline void convert(const float (&from)[N], Vector<uint8_t, N> &to) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to.element[i] = ifs__pixel_byte(from[i]);
+}
 
 /* Where a picture's numbers go, and what they become. */
 template <typename T, int OUT> struct Store {
@@ -179,10 +263,18 @@ template <typename T, int OUT> struct Store {
     }
     __device__ uint32_t byte_of(int c) const { return c == 0 ? first_byte : c == 1 ? 1 : 2 - first_byte; }
     __device__ T *at(int32_t x, int32_t y) const { return dst + ((size_t)y * batch.width + x) * batch.step; }
-    __device__ T number(int c, uint32_t value) const {
-        T out;
-        convert(ifs__pixel_scale(value, batch.scale[c], batch.bias[c]), out);
+    template <int N> __device__ Vector<T, N> numbers(int c, const uint32_t (&values)[N]) const {
+        float scaled[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            scaled[i] = ifs__pixel_scale(values[i], batch.scale[c], batch.bias[c]);
+        Vector<T, N> out;
+        convert(scaled, out);
         return out;
+    }
+    __device__ T number(int c, uint32_t value) const {
+        const uint32_t values[1] = {value};
+        return numbers(c, values).element[0];
     }
     __device__ void pixel(T *at, int c, uint32_t value) const { at[c * batch.plane] = number(c, value); }
     __device__ void empty(T *at) const {
@@ -191,23 +283,24 @@ template <typename T, int OUT> struct Store {
             pixel(at, c, batch.fill[c]);
     }
 
+    /* Whether neighbours in a row can be stored as vectors of `nbytes` at this address, in all channels. */
+    __device__ bool aligned(const T *at, uint32_t nbytes) const {
+        return batch.step == 1 && (((uintptr_t)at | (OUT > 1 ? batch.plane * sizeof(T) : 0)) & (nbytes - 1)) == 0;
+    }
+
     /* A row of a tile that shows nothing of the picture: 16 bytes a store where that can be. */
     __device__ void empty_row(int32_t x, int32_t y, uint32_t lane) const {
         T *row = at(x, y);
-        const size_t plane = batch.plane * sizeof(T);
-        if (batch.step == 1 && x + TILE_WIDTH <= batch.width && ((uintptr_t)row | (OUT > 1 ? plane : 0)) % 16 == 0) {
+        if (x + TILE_WIDTH <= batch.width && aligned(row, 16)) {
             constexpr uint32_t PER_STORE = 16 / sizeof(T), STORES = TILE_WIDTH / PER_STORE;
             for (uint32_t i = lane; i < OUT * STORES; i += 32) {
                 const uint32_t c = i / STORES;
-                union {
-                    T element[PER_STORE];
-                    uint4 all;
-                } pack;
+                Vector<T, PER_STORE> pack;
                 const T fill = number((int)c, batch.fill[c]);
 #pragma unroll
                 for (int e = 0; e < (int)PER_STORE; e++)
                     pack.element[e] = fill;
-                *(uint4 *)((uint8_t *)(row + i % STORES * PER_STORE) + c * plane) = pack.all;
+                pack.store(row + i % STORES * PER_STORE + c * batch.plane);
             }
             return;
         }
@@ -220,78 +313,124 @@ template <typename T, int OUT> struct Store {
 
 /* ---- RESIZE ---- */
 
-template <class Source, typename T, int OUT>
-__device__ void resize_tile(const Picture &p, const Store<T, OUT> &store, int32_t x0, int32_t y0, int32_t height) {
-    constexpr int CHANNELS = Source::CHANNELS;
-    const Resize &r = p.resize;
-    const bool halves = p.mode == HALVES;
-    const uint32_t lane = threadIdx.x & 31;
-    const Batch &batch = store.batch;
-    const uint32_t half_weights = 16 | 16 << 16;
-
+/* A lane's columns of a row of the canvas: where they are in the picture, and by which weights. */
+struct Columns {
     int32_t index[TILE_COLUMNS];
     uint32_t weights[TILE_COLUMNS];
-    uint32_t covered = 0;
+    uint32_t covered; /* a bit a column: the resized picture reaches there */
+    bool both;        /* some column of the warp takes its right pixel */
+};
+
+template <class Source> struct Pairs {
+    Source source[TILE_COLUMNS];
+    __device__ void load(const Picture &p, int32_t y, const Columns &columns, bool safe) {
+        const typename Source::Rows rows = Source::rows(p, y);
+        if (safe) {
+#pragma unroll
+            for (int j = 0; j < TILE_COLUMNS; j++)
+                source[j].template load<true>(rows, columns.index[j], columns.weights[j] >> 16 != 0);
+        } else {
+#pragma unroll
+            for (int j = 0; j < TILE_COLUMNS; j++)
+                source[j].template load<false>(rows, columns.index[j], columns.weights[j] >> 16 != 0);
+        }
+    }
+    __device__ void finish(bool both) {
+#pragma unroll
+        for (int j = 0; j < TILE_COLUMNS; j++)
+            source[j].finish(both);
+    }
+};
+
+/* The pixels at `at` and beside it, out of one row of the picture or two; of those, `there` are on the canvas, and with
+ * `whole` they can be stored as a vector. */
+template <class Source, bool HALVES, bool TWO_ROWS, typename T, int OUT>
+__device__ void resize_pixels(const Store<T, OUT> &store, const Columns &columns, const Pairs<Source> &upper,
+                              const Pairs<Source> &lower, uint32_t down, T *at, int32_t there, bool whole) {
+    const Batch &batch = store.batch;
+    uint32_t gray[TILE_COLUMNS];
+#pragma unroll
+    for (int c = 0; c < OUT; c++) {
+        uint32_t values[TILE_COLUMNS];
+#pragma unroll
+        for (int j = 0; j < TILE_COLUMNS; j++) {
+            if (c < Source::CHANNELS) {
+                const uint32_t byte = store.byte_of(c), weights = columns.weights[j];
+                const uint32_t row0 = ifs__pixel_sum(upper.source[j].pair(byte), weights) >> 4;
+                const uint32_t row1 = TWO_ROWS ? ifs__pixel_sum(lower.source[j].pair(byte), weights) >> 4 : 0;
+                gray[j] = HALVES ? ifs__pixel_mean(row0, row1)
+                                 : ifs__pixel_blend(row0, row1, down << 16, TWO_ROWS ? down & 0xffff0000u : 0);
+            }
+            values[j] = columns.covered >> j & 1 ? gray[j] : batch.fill[c];
+        }
+        const Vector<T, TILE_COLUMNS> numbers = store.numbers(c, values);
+        if (whole) {
+            numbers.store(at + c * batch.plane);
+        } else {
+#pragma unroll
+            for (int j = 0; j < TILE_COLUMNS; j++)
+                if (j < there)
+                    at[c * batch.plane + j * batch.step] = numbers.element[j];
+        }
+    }
+}
+
+template <class Source, bool HALVES, typename T, int OUT>
+__device__ void resize_tile(const Picture &p, const Store<T, OUT> &store, int32_t x0, int32_t y0) {
+    const Resize &r = p.resize;
+    const Batch &batch = store.batch;
+    const uint32_t lane = threadIdx.x & 31, half_weights = 16 | 16 << 16;
+    const int32_t x = x0 + (int32_t)lane * TILE_COLUMNS;
+
+    Columns columns;
+    columns.covered = 0;
+    columns.both = false;
 #pragma unroll
     for (int j = 0; j < TILE_COLUMNS; j++) {
-        const int32_t column = x0 + (int32_t)lane + 32 * j - r.from_x;
+        const int32_t column = x + j - r.from_x;
         const bool inside = column >= 0 && column < r.count_x;
-        covered |= (uint32_t)inside << j;
+        columns.covered |= (uint32_t)inside << j;
         const int32_t d = r.first_x + (inside ? column : 0);
         const ifs__pixel_tap tap = ifs__pixel_tap_of(d, r.scale_x, p.width, true);
-        index[j] = halves ? 2 * d : tap.index;
-        weights[j] = halves ? half_weights : tap.weights;
+        columns.index[j] = HALVES ? 2 * d : tap.index;
+        columns.weights[j] = HALVES ? half_weights : tap.weights;
+        columns.both |= columns.weights[j] >> 16 != 0;
     }
+    columns.both = __any_sync(ALL, columns.both);
+    const bool any = __any_sync(ALL, columns.covered != 0);
     /* Lane i has the tap of row y0 + i. */
     const int32_t my_row = y0 + (int32_t)(lane < TILE_ROWS ? lane : 0) - r.from_y;
     const ifs__pixel_tap my_tap = ifs__pixel_tap_of(r.first_y + my_row, r.scale_y, p.height, false);
 
+    const size_t row_step = (size_t)batch.width * batch.step;
+    const int32_t there = batch.width - x;
+    T *at = store.at(x, y0);
+    const bool whole =
+        there >= TILE_COLUMNS && row_step % TILE_COLUMNS == 0 && store.aligned(at, TILE_COLUMNS * sizeof(T));
+
 #pragma unroll 1
-    for (int i = 0; i < TILE_ROWS; i++) {
+    for (int i = 0; i < TILE_ROWS; i++, at += row_step) {
         const int32_t y = y0 + i, row = y - r.from_y;
-        if (y >= height)
+        if (y >= batch.height)
             return;
-        if (row < 0 || row >= r.count_y || __all_sync(~0u, covered == 0)) {
+        if (row < 0 || row >= r.count_y || !any) {
             store.empty_row(x0, y, lane);
             continue;
         }
-        const int32_t top = halves ? 2 * (r.first_y + row) : __shfl_sync(~0u, my_tap.index, i);
-        const uint32_t down = halves ? half_weights : __shfl_sync(~0u, my_tap.weights, i);
+        const int32_t top = HALVES ? 2 * (r.first_y + row) : __shfl_sync(ALL, my_tap.index, i);
+        const uint32_t down = HALVES ? half_weights : __shfl_sync(ALL, my_tap.weights, i);
         const int32_t first = max(0, min(top, p.height - 1)), second = max(0, min(top + 1, p.height - 1));
-        const bool two_rows = down >> 16 != 0;
-        Source a[TILE_COLUMNS], b[TILE_COLUMNS];
-#pragma unroll
-        for (int j = 0; j < TILE_COLUMNS; j++)
-            a[j].load(p, index[j], first, weights[j] >> 16 != 0);
-        if (two_rows)
-#pragma unroll
-            for (int j = 0; j < TILE_COLUMNS; j++)
-                b[j].load(p, index[j], second, weights[j] >> 16 != 0);
-#pragma unroll
-        for (int j = 0; j < TILE_COLUMNS; j++) {
-            const int32_t x = x0 + (int32_t)lane + 32 * j;
-            if (x >= batch.width)
-                break;
-            T *at = store.at(x, y);
-            if (!(covered >> j & 1)) {
-                store.empty(at);
-                continue;
-            }
-            a[j].finish();
-            if (two_rows)
-                b[j].finish();
-            uint32_t value = 0;
-#pragma unroll
-            for (int c = 0; c < OUT; c++) {
-                if (c < CHANNELS) {
-                    const uint32_t byte = store.byte_of(c);
-                    const uint32_t upper = ifs__pixel_sum(a[j].pair(byte), weights[j]) >> 4;
-                    const uint32_t lower = two_rows ? ifs__pixel_sum(b[j].pair(byte), weights[j]) >> 4 : 0;
-                    value = halves ? ifs__pixel_mean(upper, lower)
-                                   : ifs__pixel_blend(upper, lower, down << 16, down & 0xffff0000u);
-                }
-                store.pixel(at, c, value);
-            }
+        const bool safe = Source::safe(p, second);
+        Pairs<Source> upper, lower;
+        upper.load(p, first, columns, safe);
+        if (HALVES || down >> 16 != 0) {
+            lower.load(p, second, columns, safe);
+            upper.finish(columns.both);
+            lower.finish(columns.both);
+            resize_pixels<Source, HALVES, true>(store, columns, upper, lower, down, at, there, whole);
+        } else {
+            upper.finish(columns.both);
+            resize_pixels<Source, HALVES, false>(store, columns, upper, lower, down, at, there, whole);
         }
     }
 }
@@ -299,12 +438,12 @@ __device__ void resize_tile(const Picture &p, const Store<T, OUT> &store, int32_
 /* ---- WARP ---- */
 
 template <class Source, typename T, int OUT>
-__device__ void warp_tile(const Picture &p, const Store<T, OUT> &store, int32_t x0, int32_t y0, int32_t height) {
+__device__ void warp_tile(const Picture &p, const Store<T, OUT> &store, int32_t x0, int32_t y0) {
     constexpr int CHANNELS = Source::CHANNELS;
     const uint32_t lane = threadIdx.x & 31;
     const Batch &batch = store.batch;
 #pragma unroll 1
-    for (int i = 0; i < TILE_ROWS && y0 + i < height; i++)
+    for (int i = 0; i < TILE_ROWS && y0 + i < batch.height; i++)
 #pragma unroll 1
         for (int j = 0; j < TILE_COLUMNS; j++) {
             const int32_t x = x0 + (int32_t)lane + 32 * j, y = y0 + i;
@@ -328,11 +467,11 @@ __device__ void warp_tile(const Picture &p, const Store<T, OUT> &store, int32_t 
 #pragma unroll
             for (int t = 0; t < 2; t++)
                 if (rows[t])
-                    source[t].load(p, left ? ix : ix + 1, iy + t, left && right);
+                    source[t].template load<false>(Source::rows(p, iy + t), left ? ix : ix + 1, left && right);
 #pragma unroll
             for (int t = 0; t < 2; t++)
                 if (rows[t])
-                    source[t].finish();
+                    source[t].finish(true);
 #pragma unroll
             for (int c = 0; c < OUT; c++) {
                 uint32_t sums[2];
@@ -357,9 +496,11 @@ template <class Source, typename T, int OUT>
 __device__ void tile(const Batch &batch, const Picture &p, int32_t x, int32_t y) {
     const Store<T, OUT> store(batch, p, blockIdx.y);
     if (p.mode == WARP)
-        warp_tile<Source>(p, store, x, y, batch.height);
+        warp_tile<Source>(p, store, x, y);
+    else if (p.mode == HALVES)
+        resize_tile<Source, true>(p, store, x, y);
     else
-        resize_tile<Source>(p, store, x, y, batch.height);
+        resize_tile<Source, false>(p, store, x, y);
 }
 
 template <typename T, int OUT>

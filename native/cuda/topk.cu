@@ -10,18 +10,14 @@
 #include "../src/fmath.h"
 #include "../src/topk.h"
 #include "common.cuh"
+#include "kernels.cuh"
 
-#include <cuda_fp16.h>
 #include <math.h>
 
 namespace {
 
 constexpr int THREADS = 256;
 constexpr int EXPS = 2048; /* at a time; a multiple of the lanes */
-constexpr uint32_t ALL = 0xffffffffu;
-
-__device__ inline float load(const float *at) { return __ldg(at); }
-__device__ inline float load(const __half *at) { return __half2float(__ldg(at)); }
 
 __device__ inline uint64_t least_of_block(uint64_t key, uint64_t *of_warps) {
 #pragma unroll

@@ -45,14 +45,17 @@ static inline IFS__HD uint32_t ifs__pixel_sum(uint32_t pair, uint32_t weights) {
 #endif
 }
 
-/* Two sums of a row each, both >> 4, to a byte; the weights of the rows stand in the high halves. */
+/*
+ * Two sums of a row each, both >> 4, to a byte; the weights of the rows stand in the high halves. It needs no limit:
+ * with rounding, two weights are at most 2049 together, which makes a sum at most 255 * 2049 >> 4 = 32655, and the two
+ * products at most 32655 * 2049 >> 16 = 1020.
+ */
 static inline IFS__HD uint32_t ifs__pixel_blend(uint32_t row0, uint32_t row1, uint32_t high0, uint32_t high1) {
 #if defined(__CUDA_ARCH__)
-    uint32_t value = (__umulhi(row0, high0) + __umulhi(row1, high1) + 2) >> 2;
+    return (__umulhi(row0, high0) + __umulhi(row1, high1) + 2) >> 2;
 #else
-    uint32_t value = ((uint32_t)((uint64_t)row0 * high0 >> 32) + (uint32_t)((uint64_t)row1 * high1 >> 32) + 2) >> 2;
+    return ((uint32_t)((uint64_t)row0 * high0 >> 32) + (uint32_t)((uint64_t)row1 * high1 >> 32) + 2) >> 2;
 #endif
-    return value > 255 ? 255 : value;
 }
 
 /* Exactly half the size. */
@@ -86,17 +89,12 @@ static inline IFS__HD uint32_t ifs__pixel_nv12(int32_t y, int32_t u, int32_t v) 
            ifs__pixel_saturate((luma + 1673527 * v) >> 20) << 16;
 }
 
-/* 0 to 2^22 as a float: the bits go into the mantissa of 2^23. */
-static inline IFS__HD float ifs__pixel_float(uint32_t value) {
-    return ifs__float_of_bits(value | 0x4b000000u) - 8388608.0f;
-}
-
 /* y = x * scale + bias, rounded after each. */
 static inline IFS__HD float ifs__pixel_scale(uint32_t value, float scale, float bias) {
 #if defined(__CUDA_ARCH__)
-    return __fadd_rn(__fmul_rn(ifs__pixel_float(value), scale), bias);
+    return __fadd_rn(__fmul_rn(__uint2float_rn(value), scale), bias);
 #else
-    const float scaled = ifs__pixel_float(value) * scale;
+    const float scaled = (float)value * scale;
     return scaled + bias;
 #endif
 }

@@ -359,7 +359,7 @@ def test_detections_equal_the_hosts(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "num_anchors", [1, 31, 32, 33, 255, 256, 257, 511, 512, 513, 1024, 1025, 4095, 4096, 4097, 8193]
+    "num_anchors", [1, 31, 32, 33, 255, 256, 257, 511, 512, 513, 1023, 1025, 2047, 2048, 2049, 4097]
 )
 def test_any_number_of_candidates(rng: np.random.Generator, stream: Stream, num_anchors: int) -> None:
     for head in ("yolov5", "yolov8"):
@@ -370,7 +370,7 @@ def test_any_number_of_candidates(rng: np.random.Generator, stream: Stream, num_
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("class_agnostic", [False, True], ids=["classes", "agnostic"])
-@pytest.mark.parametrize("max_candidates", [0, 3000, 4096, 5000, 30000])
+@pytest.mark.parametrize("max_candidates", [0, 1500, 2048, 5000, 30000])
 def test_many_candidates(rng: np.random.Generator, stream: Stream, class_agnostic: bool, max_candidates: int) -> None:
     """More than one block sorts."""
     for num_classes, dtype in ((1, "float32"), (13, "float16")):
@@ -379,13 +379,13 @@ def test_many_candidates(rng: np.random.Generator, stream: Stream, class_agnosti
             class_agnostic=class_agnostic,
         )  # fmt: skip
         stats = assert_same(rng, case, ["plain", "none", "apart", "ties", "heap"], stream, repeat=2)
-        assert stats[0].candidates > 4096
+        assert stats[0].candidates > 2048
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["plain", "apart", "heap", "equal", "ties"])
 def test_thirty_thousand_of_one_class(rng: np.random.Generator, stream: Stream, kind: str) -> None:
-    case = Case("yolov8", 1, 33000, 0.0, max_det=1000)
+    case = Case("yolov8", 1, 40000, 0.0, max_det=1000)
     (stats,) = assert_same(rng, case, [kind], stream)
     assert stats.candidates > 25_000
     assert stats.dropped_candidates == stats.candidates - 30000

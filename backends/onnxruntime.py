@@ -185,8 +185,7 @@ class OnnxRuntimeInfer(Infer):
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
         where = self._where = (self._device.kind, self._device.index if self._device.kind == "cuda" else 0)
-        for name, tensor in self._inputs.items():
-            self._binding.bind_input(name, *where, tensor.dtype, tensor.shape, self._address(tensor, write=False))
+        self._bind_inputs()
         self._written: list[Tensor] = []
         for name, known in self._known_output_shapes().items():
             shape = self._outputs[name].shape if name in self._lent and known is None else known
@@ -195,20 +194,37 @@ class OnnxRuntimeInfer(Infer):
                 self._binding.bind_output(name, *where)
             else:
                 tensor = self._outputs[name].resize(shape)
-                self._binding.bind_output(name, *where, tensor.dtype, shape, self._address(tensor, write=True))
+                self._binding.bind_output(
+                    name, *self._place(tensor), tensor.dtype, shape, self._address(tensor, write=True)
+                )
                 self._written.append(tensor)
         self._read = tuple(self._inputs.values())
         self._fresh = bool(self._loose)  # the next run allocates
 
+    def _bind_inputs(self) -> None:
+        for name, tensor in self._inputs.items():
+            at = self._address(tensor, write=False)
+            if self.stream is not None:
+                self.stream.synchronize()  # the runtime may copy now, and not on our stream
+            self._binding.bind_input(name, *self._place(tensor), tensor.dtype, tensor.shape, at)
+
+    def _place(self, tensor: Tensor) -> tuple[str, int]:
+        """The side of a tensor that is bound: a user's own may live on the host alone."""
+        return self._where if tensor.device == self._device else ("cpu", 0)
+
     def _address(self, tensor: Tensor, *, write: bool) -> int:
         """Where the runtime reads or writes; moves the head."""
-        if self.stream is not None:
+        if self.stream is not None and tensor.device == self._device:
             return tensor.device_address(read=not write, write=write, stream=self.stream)
         return tensor.host_ptr(read=not write, write=write)
 
     def _run(self) -> None:
-        for tensor in self._read:
-            self._address(tensor, write=False)
+        if self.stream is None:
+            for tensor in self._read:
+                self._address(tensor, write=False)
+        else:
+            # An input that the graph wants on the other side is copied when it is bound, and not again.
+            self._bind_inputs()
         for tensor in self._written:
             self._address(tensor, write=True)
         try:

@@ -29,7 +29,10 @@ HEIGHT, WIDTH = 1080, 1920
 
 
 def options() -> dict[str, Any]:
-    return {"cuda_graph": True, "half_io": PRECISION == "fp16"} if BACKEND.startswith("tensorrt") else {}
+    if not BACKEND.startswith("tensorrt"):
+        return {}
+    eager = {"kernel_specialization": "eager"} if BACKEND == "tensorrt-rtx" else {}
+    return {"cuda_graph": True, "half_io": PRECISION == "fp16", **eager}
 
 
 def engine_only(path: Path, batch: int, seconds: float = 1.5) -> float:

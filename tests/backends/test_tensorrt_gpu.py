@@ -34,8 +34,8 @@ pytestmark = [
 
 RTX = "tensorrt-rtx"
 
-# TensorRT-RTX rounds factors to TF32 whatever its flag says, seen on compute capability 9.0; NVIDIA_TF32_OVERRIDE=0 in the
-# environment makes it keep to 1e-4.
+# TensorRT-RTX rounds factors to TF32 whatever its flag says, seen on compute capability 9.0. NVIDIA_TF32_OVERRIDE=0 in
+# the environment makes it keep to 1e-4.
 RTOL, ATOL = 3e-3, 1e-3
 
 

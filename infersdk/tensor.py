@@ -177,6 +177,21 @@ class _HostView:
         }
 
 
+class _Shared:
+    """What the tensors that share a memory know together.
+
+    Attributes:
+        resizes: how often it was resized.
+        stream: the stream that it was last used on: somebody else's must not go before the work on it is done.
+    """
+
+    __slots__ = ("resizes", "stream")
+
+    def __init__(self) -> None:
+        self.resizes = 0
+        self.stream: Stream | None = None
+
+
 class Tensor(_Handle):
     """A dense C-order array whose bytes live on the host, on a device, or on both.
 
@@ -198,11 +213,11 @@ class Tensor(_Handle):
         check(lib.ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, place))
         self._adopt(place[0])
 
-    def _adopt(self, handle: Any, lender: object = None, epoch: list[int] | None = None) -> Tensor:
+    def _adopt(self, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
         """Makes this tensor the owner of a native one, in place of what it had."""
         self.close()
-        if epoch is not None or not hasattr(self, "_epoch"):
-            self._epoch = epoch or [0]  # counts the resizes of all that share a memory
+        if shared is not None or not hasattr(self, "_shared"):
+            self._shared = shared or _Shared()
         self._own(handle, lib.ifs_tensor_destroy)
         self._lender = lender
         self._place = out("void *")
@@ -218,15 +233,15 @@ class Tensor(_Handle):
     @property
     def _generation(self) -> int:
         """Who has bound this tensor looks here whether to bind it anew: its owner's growth moves a view too."""
-        return self._epoch[0]
+        return self._shared.resizes
 
     # ---- making one ----
 
     @classmethod
-    def _of(cls, handle: Any, lender: object = None, epoch: list[int] | None = None) -> Tensor:
+    def _of(cls, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
         tensor = cls.__new__(cls)
         tensor._c = None
-        return tensor._adopt(handle, lender, epoch)
+        return tensor._adopt(handle, lender, shared)
 
     @classmethod
     def wrap(cls, array: npt.ArrayLike, device: str | Device | None = None) -> Tensor:
@@ -284,7 +299,7 @@ class Tensor(_Handle):
         """Looks from now on at memory that `lender` keeps alive: on device `ordinal`, or on the host if that is -1."""
         handle = self._borrowed(at, shape, code, ordinal, read_only=False, on_device=ordinal >= 0)
         self._adopt(handle, lender)
-        self._epoch[0] += 1
+        self._shared.resizes += 1
 
     @classmethod
     def from_dlpack(cls, source: Any, *, stream: Stream | None = None) -> Tensor:
@@ -413,11 +428,13 @@ class Tensor(_Handle):
         access = (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
         queue = ffi.NULL if stream is None else stream._open
         check(lib.ifs_tensor_device_on(self._open, access, queue, self._place))
+        self._shared.stream = stream
         return address(self._place[0])
 
     def fetch(self, stream: Stream) -> None:
         """Queues the copy to the host on `stream`, if the device is newer; a later access on the host waits for it."""
         check(lib.ifs_memory_fetch(lib.ifs_tensor_memory(self._open), stream._open))
+        self._shared.stream = stream
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -494,7 +511,7 @@ class Tensor(_Handle):
         if tuple(dims) != self.shape:
             check(lib.ifs_tensor_resize(self._open, len(dims), dims))
             self._reshaped()
-            self._epoch[0] += 1
+            self._shared.resizes += 1
         return self
 
     def __getitem__(self, rows: slice) -> Tensor:
@@ -506,7 +523,7 @@ class Tensor(_Handle):
         start, stop, _ = rows.indices(self._shape[0])
         place = out("ifs_tensor *")
         check(lib.ifs_tensor_slice(self._open, start, max(start, stop), place))
-        return Tensor._of(place[0], self._lender, self._epoch)
+        return Tensor._of(place[0], self._lender, self._shared)
 
     def offset(self, *index: int) -> int:
         """The element number of an index, missing last indices being 0: `t.offset(2)` is where the third row starts."""

@@ -625,7 +625,9 @@ class InferContract:
             cycle()
         own_after, resident_after, device_after = held()
         assert own_after == own, "tensors were left behind"
-        assert resident_after - resident < self.leak_bytes, f"{self.leak_cycles} cycles leak host memory"
+        assert resident_after - resident < self.leak_bytes, (
+            f"{self.leak_cycles} cycles leak host memory: {(resident_after - resident) / 2**20:.0f} MiB"
+        )
         assert device_after - device < self.leak_bytes, f"{self.leak_cycles} cycles leak device memory"
 
     def test_failing_to_load_leaks_nothing(self, model: Callable[[str], Path], tmp_path: Path) -> None:

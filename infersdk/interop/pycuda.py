@@ -19,7 +19,7 @@ import numpy as np
 
 from ..device import Device
 from ..errors import BackendUnavailableError, InputError
-from ..stream import Stream
+from ..stream import Event, Stream
 from ..tensor import Tensor
 
 try:
@@ -81,28 +81,35 @@ class Kernel:
         name: the `__global__` function in it. Its parameters are those of the call, in order.
         threads: threads of a block.
         options: what nvcc is given.
+
+    PyCUDA launches on streams of its own alone, so each kernel has one; events put its work where it belongs.
     """
 
     def __init__(self, source: str, name: str, *, threads: int = 256, options: list[str] | None = None) -> None:
         self._module = compiler.SourceModule(source, options=options, no_extern_c='extern "C"' in source)
         self._function = self._module.get_function(name)
+        self._theirs = cuda.Stream()
+        self._ours = as_stream(self._theirs)
+        self._before, self._after = Event(), Event()
         self.threads = threads
 
     def __call__(self, *arguments: Any, stream: Stream, grid: int | tuple[int, ...] | None = None) -> None:
-        """Queues the kernel on `stream`.
+        """Queues the kernel behind what stands on `stream`, and lets what comes next there wait for it.
 
         Args:
             arguments: tensors, whose device side is up to date and then the newer one, and NumPy scalars.
             stream: one of ours.
             grid: blocks; None is one thread for each element of the first tensor.
         """
-        native = [a.device_address(write=True, stream=stream) if isinstance(a, Tensor) else a for a in arguments]
-        native = [np.uintp(a) if isinstance(a, int) else a for a in native]
         if grid is None:
             first = next((a for a in arguments if isinstance(a, Tensor)), None)
             if first is None:
                 raise InputError("without a tensor among the arguments the grid has to be given")
-            grid = (max(first.size + self.threads - 1, 1) // self.threads, 1)
-        grid = (grid, 1) if isinstance(grid, int) else grid
-        queue = cuda.ExternalStream(stream.handle)
-        self._function(*native, block=(self.threads, 1, 1), grid=grid, stream=queue)
+            grid = max(first.size + self.threads - 1, 1) // self.threads
+        self._ours.wait(self._before.record(stream))
+        native = [
+            np.uintp(a.device_address(write=True, stream=self._ours)) if isinstance(a, Tensor) else a for a in arguments
+        ]
+        blocks = (grid, 1) if isinstance(grid, int) else grid
+        self._function(*native, block=(self.threads, 1, 1), grid=blocks, stream=self._theirs)
+        stream.wait(self._after.record(self._ours))

@@ -566,8 +566,8 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, int32_t n, 
  * `n` pictures into one batch at `dst`, where `nbytes` may be written: picture i becomes slice i, as ifs_preprocess
  * would make it from images[i] by geometries[i]. `images` and `geometries` are arrays on the host, the pictures' planes
  * lie on the device. The pictures may differ in size, format and geometry; the canvas is one for all (ERR_SHAPE). One
- * launch for up to 40 pictures; nothing is copied to the device but the launch itself. Read are only the aligned words
- * of 4 bytes that hold pixels.
+ * launch for up to 40 pictures; nothing is copied to the device but the launch itself. Read are only aligned words of
+ * 4 bytes that hold a byte of the picture, what lies between its rows included.
  */
 ifs_status ifs_cuda_preprocess(const ifs_image *images, const ifs_geometry *geometries, int32_t n,
                                const ifs_pixel_transform *transform, void *dst, size_t nbytes, int32_t device,

@@ -20,7 +20,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 VERSION = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
-ARCHS = ("75", "80", "86", "89", "90", "100", "120")
+ARCHS = ("75", "80", "90", "100", "120")  # code for 8.0 runs on 8.6 and 8.9 too
 
 
 def find_nvcc() -> str | None:
@@ -86,6 +86,7 @@ class BuildNative(build_ext):
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             command = [nvcc, "-c", str(source), "-o", str(target), "-O3", "-std=c++17", "--fmad=false", "--threads=0"]
+            command += ["-Xfatbin=-compress-all", "--compress-mode=size"]
             command += [
                 "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics",
                 "-Inative/include",

@@ -26,8 +26,8 @@ ml_dtypes = pytest.importorskip("ml_dtypes", reason="a dependency of onnx")
 from onnx.backend.base import Backend, BackendRep  # noqa: E402
 from onnx.backend.test import BackendTest  # noqa: E402
 
-from infersdk.onnx_backend import backend_for  # noqa: E402
 from infersdk.tensor import _CODES  # noqa: E402
+from infersdk.testing.onnx_backend import backend_for  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

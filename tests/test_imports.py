@@ -20,7 +20,7 @@ OPTIONAL = RUNTIMES | {"onnx", "cv2", "supervision", "yaml", "cupy", "numba", "m
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 
 #: These modules are for who has the package they are named for.
-ABOUT_A_PACKAGE = {"infersdk.testing": "pytest", "infersdk.onnx_backend": "onnx"}
+ABOUT_A_PACKAGE = {"infersdk.testing.contract": "pytest", "infersdk.testing.onnx_backend": "onnx"}
 
 
 def modules() -> dict[str, Path]:

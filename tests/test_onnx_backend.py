@@ -14,7 +14,7 @@ helper = onnx.helper
 
 from onnx.backend.base import Backend  # noqa: E402
 
-from infersdk.onnx_backend import InferBackend, backend_for  # noqa: E402
+from infersdk.testing.onnx_backend import InferBackend, backend_for  # noqa: E402
 
 RUNTIMES = ["onnxruntime", "openvino"]
 

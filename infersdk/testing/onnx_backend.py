@@ -4,7 +4,7 @@ The ONNX project ships its operator tests as a suite that any implementation of 
 through (https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html)::
 
     from onnx.backend.test import BackendTest
-    from infersdk.onnx_backend import backend_for
+    from infersdk.testing.onnx_backend import backend_for
 
     globals().update(BackendTest(backend_for("onnxruntime"), __name__).test_cases)   # for pytest or unittest to find
 
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from .device import Device
-from .errors import DeviceUnavailableError
-from .registry import backend_class, load
+from ..device import Device
+from ..errors import DeviceUnavailableError
+from ..registry import backend_class, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from .infer import Infer
+    from ..infer import Infer
 
 __all__ = ["InferBackend", "InferBackendRep", "backend_for"]
 

@@ -144,5 +144,7 @@ def test_import_stays_within_its_budget(tmp_path: Path) -> None:
     entries = [(int(own), name) for own, name in re.findall(r"(\d+) \| +\d+ \| +(.+)", text)]
     report = "\n".join(f"{own / 1e3:8.1f} ms  {name}" for own, name in sorted(entries, reverse=True)[:12])
     took, numpy = best["infersdk"] - best["nothing"], best["numpy"] - best["nothing"]
-    print(f"\nimport infersdk {took * 1e3:.0f} ms, of which numpy {numpy * 1e3:.0f} ms; by their own time:\n{report}")
-    assert took - numpy <= IMPORT_BUDGET
+    print(
+        f"\nimport infersdk {took * 1e3:.0f} ms; numpy, which comes with the first use, {numpy * 1e3:.0f} ms\n{report}"
+    )
+    assert took <= IMPORT_BUDGET

@@ -7,7 +7,8 @@
     infer = infersdk.load("yolov5s.onnx", backend="onnxruntime")     # the stable Infer
     detector = infersdk.models.YOLOv5("yolov5s.onnx")                # pictures in, boxes out
 
-Importing this package imports no runtime: each backend is imported when it is asked for.
+Importing this package imports no runtime: each backend is imported when it is asked for. Nor does it import NumPy: what
+stands here is imported when it is first looked at.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._lib import lib, text
-from .device import Device
 from .errors import InferSDKError
-from .infer import Infer, TensorSpec
-from .registry import backends as list_backends
-from .registry import load
-from .stream import Event, Stream, device_count, device_info
-from .tensor import Head, MixMemory, Tensor, memory_stats, pinned_empty
 
 if TYPE_CHECKING:
     from . import errors, models, ops
+    from .device import Device
+    from .infer import Infer, TensorSpec
+    from .registry import backends as list_backends
+    from .registry import load
+    from .stream import Event, Stream, device_count, device_info
+    from .tensor import Head, MixMemory, Tensor, memory_stats, pinned_empty
 
 __all__ = [
     "Device",
@@ -51,9 +52,36 @@ __all__ = [
 
 __version__: str = text(lib.ifs_version())
 
+#: Where each name comes from: "module:attribute", or a module alone.
+_HOMES = {
+    "Device": "device:Device",
+    "Event": "stream:Event",
+    "Head": "tensor:Head",
+    "Infer": "infer:Infer",
+    "MixMemory": "tensor:MixMemory",
+    "Stream": "stream:Stream",
+    "Tensor": "tensor:Tensor",
+    "TensorSpec": "infer:TensorSpec",
+    "device_count": "stream:device_count",
+    "device_info": "stream:device_info",
+    "errors": "errors",
+    "list_backends": "registry:backends",
+    "load": "registry:load",
+    "memory_stats": "tensor:memory_stats",
+    "models": "models",
+    "ops": "ops",
+    "pinned_empty": "tensor:pinned_empty",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Submodules are imported when they are first looked at, so that `import infersdk` stays quick."""
-    if name in ("errors", "models", "ops"):
-        return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    found = importlib.import_module(f".{module}", __name__)
+    globals()[name] = value = getattr(found, attribute) if attribute else found
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import infersdk
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"infersdk": ROOT / "infersdk", "infersdk.backends": ROOT / "backends", "infersdk.models": ROOT / "models"}
 
@@ -149,7 +151,15 @@ def test_importing_infersdk_imports_no_runtime_and_little_else() -> None:
     loaded = set(json.loads(fresh("import sys, json, infersdk; print(json.dumps(list(sys.modules)))")))
     assert not {name.split(".")[0] for name in loaded} & OPTIONAL
     assert not loaded & {"infersdk.models", "infersdk.backends", "infersdk.ops", "infersdk.cli", "PIL.Image", "rich"}
-    assert {"infersdk.tensor", "infersdk.infer", "infersdk.registry"} <= loaded
+    assert not loaded & {"numpy", "msgspec", "infersdk.tensor", "infersdk.infer", "infersdk.registry"}
+    assert {"infersdk._lib", "infersdk.errors"} <= loaded
+
+
+def test_all_public_names_are_there() -> None:
+    code = "import infersdk; print(all(getattr(infersdk, n) is not None for n in infersdk.__all__), dir(infersdk)[0])"
+    assert fresh(code).startswith("True")
+    with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
+        infersdk.nonesuch
 
 
 #: Finders come first to a module's name: this one says of the optional packages that they are not there.

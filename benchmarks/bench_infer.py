@@ -26,7 +26,7 @@ import infersdk
 ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
-#: At most so much may `forward()` take beyond the binding by hand, and `import infersdk` beyond NumPy's, in seconds.
+#: At most so much may `forward()` take beyond the binding by hand, and `import infersdk`, in seconds.
 FORWARD_BUDGET = 10e-6
 IMPORT_BUDGET = 20e-3
 

@@ -66,7 +66,7 @@ def test_around_the_engine(assets: Path, picture: str) -> None:
             model(image)
             ours.append(perf_counter() - start - model.timings.infer)
             engine.append(model.timings.infer)
-            output = next(iter(model.infer.outputs.values())).numpy()
+            output = next(iter(model.network.outputs.values())).numpy()
             start = perf_counter()
             usual_preprocess(image)
             rows = usual_postprocess(output)

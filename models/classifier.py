@@ -126,7 +126,7 @@ class Classifier(VisionModel[Classifications]):
         self.resize = self.settings.resize or round(shorter * 256 / 224)
         if self.resize < shorter:
             raise ConfigError(f"resize={self.resize} is less than the crop of {self.input_size}; it must cover it")
-        self._output = self.infer.output_specs[0].name
+        self._output = self.network.output_specs[0].name
 
     def _asked_size(self) -> tuple[int, int] | None:
         return square(self.settings.crop, "crop")
@@ -149,7 +149,7 @@ class Classifier(VisionModel[Classifications]):
         return _Scores(self, infer)
 
     def _results(self, geometries: Sequence[Geometry]) -> list[Classifications]:
-        return self._rank(self.infer, geometries)
+        return self._rank(self.network, geometries)
 
     def _rank(self, infer: Infer, geometries: Sequence[Geometry]) -> list[Classifications]:
         """The best classes out of the scores that `infer` has given."""

@@ -44,7 +44,7 @@ class Stage(Protocol):
 class _Slot:
     def __init__(self, model: VisionModel[Any], infer: Infer, capacity: int) -> None:
         assert infer.stream is not None
-        self.infer, self.stream = infer, infer.stream
+        self.network, self.stream = infer, infer.stream
         self.device = self.stream.device
         self._model = model
         self._batch = PictureBatch(capacity)
@@ -66,9 +66,9 @@ class _Slot:
         else:
             images = [as_image(p.pixels, p.format) for p in pictures]  # type: ignore[arg-type, union-attr]
         self._batch.fill(images, geometries)
-        tensor = model._input_of(self.infer, len(images))
+        tensor = model._input_of(self.network, len(images))
         self.bring(tensor, where if not self._lent else "stay")
-        self.infer.enqueue()
+        self.network.enqueue()
         self._stage.queue(geometries)
         self._geometries = geometries
 
@@ -96,7 +96,7 @@ class _Slot:
     def measure(self, pictures: Sequence[Picture], geometries: Sequence[Geometry], where: str) -> float:
         """Seconds that bringing a batch in takes this way, waited for: the better of two, after one to warm up."""
         self._batch.fill([as_image(p.pixels, p.format) for p in pictures], geometries)  # type: ignore[arg-type]
-        tensor = self._model._input_of(self.infer, len(pictures))
+        tensor = self._model._input_of(self.network, len(pictures))
         best = float("inf")
         for _ in range(3):
             start = perf_counter()
@@ -127,7 +127,7 @@ class DevicePath:
         self._capacity = capacity
         self._preprocess = preprocess
         self._found: dict[tuple[int, bool], str] = {}  # what "auto" has measured, by size and whether page-locked
-        self._slots = [_Slot(model, model.infer, capacity)]  # more when a second batch comes before the first is done
+        self._slots = [_Slot(model, model.network, capacity)]  # more when batches overlap
         self._turn = 0
 
     def run(self, batches: Iterator[Sequence[Picture | DevicePicture]]) -> Iterator[list[Any]]:
@@ -150,7 +150,7 @@ class DevicePath:
     def _next(self, begun: int) -> _Slot:
         """A free slot: a new one while there are few, else the one whose turn it is."""
         if begun == len(self._slots) < SLOTS:
-            self._slots.append(_Slot(self._model, self._model.infer.clone(), self._capacity))
+            self._slots.append(_Slot(self._model, self._model.network.clone(), self._capacity))
             self._turn = begun
         elif begun == 0:
             self._turn = 0
@@ -173,5 +173,5 @@ class DevicePath:
     def close(self) -> None:
         for slot in self._slots:
             slot.close()
-            if slot.infer is not self._model.infer:
-                slot.infer.close()
+            if slot.network is not self._model.network:
+                slot.network.close()

@@ -54,7 +54,7 @@ class VisionModel(ABC, Generic[Result]):
     """A model that takes pictures. A call takes one and gives one result, or a list and gives a list.
 
     Attributes:
-        infer: the `Infer` underneath.
+        network: the `Infer` underneath.
         names: the class names by class_id.
         input_size: (width, height) of the network's input.
         timings: how long the stages of the last call took; zeros before the first.
@@ -90,13 +90,13 @@ class VisionModel(ABC, Generic[Result]):
         if isinstance(path, Infer):
             if options:
                 raise ConfigError(f"options {sorted(options)} belong to load(); this Infer is loaded already")
-            self.infer = path
+            self.network = path
         else:
-            self.infer = load(path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options))
+            self.network = load(path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options))
         try:
             self._prepare()
         except BaseException:
-            self.infer.close()
+            self.network.close()
             raise
 
     @classmethod
@@ -130,22 +130,22 @@ class VisionModel(ABC, Generic[Result]):
 
     def _prepare(self) -> None:
         """Checks that the model is one for this wrapper, and makes what its calls reuse."""
-        inputs = self.infer.input_specs
+        inputs = self.network.input_specs
         if len(inputs) != 1:
             raise self._unsupported(f"it has {len(inputs)} inputs, not one for pictures")
-        if odd := [spec for spec in self.infer.output_specs if spec.kind != "tensor"]:
+        if odd := [spec for spec in self.network.output_specs if spec.kind != "tensor"]:
             raise self._unsupported(f"its output {odd[0]} is no tensor of numbers")
         self._spec = inputs[0]
         self.input_size = self._input_size(self._spec)
-        self.names = class_names(self._given_names, self.infer.metadata)
+        self.names = class_names(self._given_names, self.network.metadata)
         self._batched = not isinstance(self._spec.shape[0], int)
-        self._limit = (self.infer.max_batch or DEFAULT_BATCH) if self._batched else int(self._spec.shape[0] or 1)
+        self._limit = (self.network.max_batch or DEFAULT_BATCH) if self._batched else int(self._spec.shape[0] or 1)
         self._transform = self._pixel_transform(np.dtype(self._spec.dtype).name)
         # One geometry for a size: video frames and cameras repeat it.
         self._geometry = lru_cache(maxsize=64)(self._make_geometry)
         self._batch = PictureBatch(self._limit)
         self._path: DevicePath | None = None
-        if self.infer.stream is not None:
+        if self.network.stream is not None:
             self._path = DevicePath(self, self._limit, self._preprocess)
         self.timings = Timings(0.0, 0.0, 0.0, 0.0)
 
@@ -231,7 +231,7 @@ class VisionModel(ABC, Generic[Result]):
         start = perf_counter()
         geometries = self._fill([p for p in pictures if isinstance(p, Picture)])
         filled = perf_counter()
-        self.infer.forward()
+        self.network.forward()
         inferred = perf_counter()
         results = self._results(geometries)
         return results, (filled - start, inferred - filled, perf_counter() - inferred)
@@ -239,7 +239,7 @@ class VisionModel(ABC, Generic[Result]):
     def _fill(self, pictures: Sequence[Picture]) -> list[Geometry]:
         """Preprocesses straight into the rows of the bound input, several pictures on several threads."""
         geometries = [self._geometry(picture.size) for picture in pictures]
-        tensor = self._input_of(self.infer, len(pictures))
+        tensor = self._input_of(self.network, len(pictures))
         at = tensor.host_ptr(read=False, write=True)
         images = [as_image(p.pixels, p.format) for p in pictures]  # type: ignore[arg-type]
         if len(images) == 1:
@@ -275,7 +275,7 @@ class VisionModel(ABC, Generic[Result]):
         for side, wanted in zip((width, height), asked or (None, None), strict=True):
             if isinstance(side, int) and wanted not in (None, side):
                 raise ConfigError(
-                    f"the input of {self.infer.model.name} is {width} x {height}; it cannot be set to {asked}"
+                    f"the input of {self.network.model.name} is {width} x {height}; it cannot be set to {asked}"
                 )
             sides.append(side if isinstance(side, int) else wanted or self.fallback_size)
         return sides[0], sides[1]
@@ -288,13 +288,13 @@ class VisionModel(ABC, Generic[Result]):
         return (3, height, width) if self._layout == "chw" else (height, width, 3)
 
     def _unsupported(self, why: str) -> UnsupportedModelError:
-        return UnsupportedModelError(f"{self.infer.model.name} is no model for {type(self).__name__}: {why}")
+        return UnsupportedModelError(f"{self.network.model.name} is no model for {type(self).__name__}: {why}")
 
     def clone(self) -> Self:
         """A second wrapper for another thread, over the same weights or engine."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin.infer = self.infer.clone()
+        twin.network = self.network.clone()
         twin._prepare()
         return twin
 
@@ -302,7 +302,7 @@ class VisionModel(ABC, Generic[Result]):
         """Frees the model."""
         if self._path is not None:
             self._path.close()
-        self.infer.close()
+        self.network.close()
 
     def __enter__(self) -> Self:
         return self
@@ -312,8 +312,8 @@ class VisionModel(ABC, Generic[Result]):
 
     def __repr__(self) -> str:
         width, height = self.input_size
-        place = f"{self.infer.backend} on {self.infer.device}"
-        return f"<{type(self).__name__} {self.infer.model.name}, {width} x {height}, {place}>"
+        place = f"{self.network.backend} on {self.network.device}"
+        return f"<{type(self).__name__} {self.network.model.name}, {width} x {height}, {place}>"
 
 
 def square(size: int | Sequence[int] | None, what: str) -> tuple[int, int] | None:

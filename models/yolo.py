@@ -125,11 +125,11 @@ class YOLO(VisionModel[Detections]):
 
     def _find_output(self) -> str:
         """The output that holds all boxes: the first of three dimensions. Exporters may add raw feature maps to it."""
-        for spec in self.infer.output_specs:
+        for spec in self.network.output_specs:
             if len(spec.shape) == 3:
                 self._check_head(spec)
                 return spec.name
-        found = "; ".join(map(str, self.infer.output_specs))
+        found = "; ".join(map(str, self.network.output_specs))
         raise self._unsupported(f"no output has the three dimensions (batch, boxes, values): {found}")
 
     def _check_head(self, spec: TensorSpec) -> None:
@@ -179,7 +179,7 @@ class YOLO(VisionModel[Detections]):
         return _Boxes(self, infer, capacity)
 
     def _results(self, geometries: Sequence[Geometry]) -> list[Detections]:
-        tensor = self.infer.outputs[self._output]
+        tensor = self.network.outputs[self._output]
         decoder = self._decoder_of(tensor)
         at = tensor.host_ptr()
         row = tensor.nbytes // tensor.shape[0]
@@ -282,8 +282,8 @@ class YOLOX(YOLO):
             if sum((width // s) * (height // s) for s in strides) == anchors:
                 return strides
         raise UnsupportedModelError(
-            f"{self.infer.model.name} gives {anchors} boxes, but a YOLOX of {width} x {height} has one in each cell of "
-            "its grids of stride 8, 16 and 32"
+            f"{self.network.model.name} gives {anchors} boxes, but a YOLOX of {width} x {height} has one in each cell "
+            "of its grids of stride 8, 16 and 32"
         )
 
 

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         detector(picture)  # the first run warms up
         found = detector(PICTURE)
         timings = detector.timings
-        place = f"{detector.infer.backend} on {detector.infer.device}, {detector.infer.precision}"
+        place = f"{detector.network.backend} on {detector.network.device}, {detector.network.precision}"
     save_picture(found.draw(picture), arguments.output)
     crops = [_crop(picture.pixels, box.xyxy) for box in found]
     with Classifier(CLASSIFIER, channel_order="rgb", top_k=1, **CLASSIFIER_SETTINGS, **chosen) as classifier:

@@ -57,9 +57,9 @@ def by_hand(model: YOLOv5, frames: list[Any]) -> list[np.ndarray[Any, Any]]:
     results = []
     for frame in frames:
         geometry = model._geometry((frame.shape[1], frame.shape[0]))
-        tensor = model._input_of(model.infer, 1)
+        tensor = model._input_of(model.network, 1)
         tensor.numpy(writable=True)[0] = preprocess(frame, geometry, model._transform)
-        output = next(iter(model.infer.forward().values())).numpy()[0]
+        output = next(iter(model.network.forward().values())).numpy()[0]
         with Detector("yolov5", 80, len(output)) as decode:
             results.append(decode(output, geometry)[0])
     return results
@@ -99,7 +99,7 @@ def test_preprocessing_on_either_side_gives_the_same_tensor(detector: YOLOv5, fr
     tensors = []
     for where in ("device", "host"):
         slot.measure(pictures, geometries, where)
-        tensor = detector.infer.inputs["images"]
+        tensor = detector.network.inputs["images"]
         tensor.device_address(write=True)  # what the device holds
         tensors.append(tensor.numpy().copy())
     np.testing.assert_array_equal(*tensors)

@@ -205,7 +205,7 @@ def test_configuration_of_an_application(two_boxes: Path, tmp_path: Path, suffix
     models = create(file)
     with models["seer"] as model:
         assert model.settings.conf == 0.6
-        assert model.infer.options.threads == 1
+        assert model.network.options.threads == 1
         assert len(model(np.zeros((64, 64, 3), np.uint8))) == 1
 
 

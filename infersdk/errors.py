@@ -21,6 +21,10 @@
     ├── ImageError (ValueError)             a picture that is missing, truncated, or no picture
     ├── TensorFileError (ValueError)        a tensor file that is malformed
     ├── InferenceError                      the runtime failed while it ran a model
+    ├── PipelineError                       a request that a pipeline did not run
+    │   ├── Overloaded                      all its slots are taken
+    │   ├── DeadlineExceeded (TimeoutError) its batch had not left by then
+    │   └── ForkError                       the pipeline was made in another process
     ├── NativeError                         the core failed in a way that has no better name here
     │   ├── OutOfMemoryError (MemoryError)
     │   ├── ReadOnlyError
@@ -110,6 +114,22 @@ class TensorFileError(InferSDKError, ValueError):
 
 class InferenceError(InferSDKError):
     """The runtime failed while it ran a model."""
+
+
+class PipelineError(InferSDKError):
+    """A request that a pipeline did not run."""
+
+
+class Overloaded(PipelineError):  # noqa: N818 - it says what is the matter, as TimeoutError's kin do
+    """All slots of a pipeline are taken, and the caller would not wait, or not longer."""
+
+
+class DeadlineExceeded(PipelineError, TimeoutError):  # noqa: N818
+    """The batch of a request had not left by its deadline."""
+
+
+class ForkError(PipelineError):
+    """A pipeline was used in a child process: its threads are the parent's."""
 
 
 class NativeError(InferSDKError):

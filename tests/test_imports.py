@@ -101,7 +101,8 @@ MAY_KNOW = {
     "infersdk.stream": {"_lib", "device", "tensor"},
     "infersdk.infer": {"device", "tensor", "stream"},
     "infersdk.config": set(),
-    "infersdk.registry": {"device", "infer", "config"},
+    "infersdk.handover": {"device", "infer", "stream"},
+    "infersdk.registry": {"device", "infer", "config", "handover"},
 }
 
 

@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .device import Device
 from .errors import DeviceUnavailableError, InferenceError, UnsupportedModelError
 from .infer import BackendInfo, Infer
 from .stream import device_info
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
     import msgspec
 
+    from .device import Device
+
 __all__ = ["Handover", "check_device"]
 
 _log = logging.getLogger("infersdk.handover")
@@ -39,7 +40,7 @@ _log = logging.getLogger("infersdk.handover")
 _PATIENCE = 10.0
 
 
-class _Stopped(Exception):
+class _Stopped(Exception):  # noqa: N818 - it is none
     """Nobody waits for the build any more."""
 
 
@@ -163,7 +164,7 @@ def _stop_all() -> None:
 def check_device(kind: type[Infer], name: str, device: Device) -> None:
     """Raises DeviceUnavailableError if it can be known without loading anything that the device is not there."""
     there = kind.probe().devices
-    if str(device) not in there and device.kind not in there:
+    if str(device) not in there and not (device.ordinal >= 0 and device.kind in there):
         raise DeviceUnavailableError(f"device {str(device)!r}: backend {name!r} has {', '.join(there) or 'none'} here")
     if device.ordinal >= 0:
         device_info(device)
@@ -178,8 +179,9 @@ class Handover(Infer):
 
     Args:
         model: the model file.
-        target: the class of the backend that was asked for; `device`, `precision`, `max_batch` and `options` are for it.
+        target: the class of the backend that was asked for.
         stand_in: makes the Infer that serves at first.
+        device, precision, max_batch, options: for the target.
     """
 
     def __init__(

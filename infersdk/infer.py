@@ -221,10 +221,10 @@ class Infer(ABC):
 
     @property
     def change_due(self) -> bool:
-        """Whether there is something for `change()` to do: another backend is ready, or will not be (`while_building`)."""
+        """Whether `change()` has something to do (`while_building`): another backend is ready, or will never be."""
         return False
 
-    def change(self) -> None:
+    def change(self) -> None:  # noqa: B027 - ordinarily there is nothing to change
         """Goes over to the backend that is ready now, if one is; left alone, the next run does so."""
 
     @property

@@ -7,7 +7,7 @@ import time
 import weakref
 from typing import Any
 
-from infersdk import Infer
+from infersdk import Infer  # noqa: TC001
 from infersdk.backends.openvino import OpenVinoInfer, Options
 
 #: Those that were loaded.

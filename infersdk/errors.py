@@ -19,6 +19,7 @@
     │   ├── ShapeError
     │   └── DTypeError (TypeError)
     ├── ImageError (ValueError)             a picture that is missing, truncated, or no picture
+    ├── VideoError (ValueError)             a video that is missing, damaged, or no video
     ├── TensorFileError (ValueError)        a tensor file that is malformed
     ├── InferenceError                      the runtime failed while it ran a model
     ├── PipelineError                       a request that a pipeline did not run
@@ -106,6 +107,10 @@ class DTypeError(InputError, TypeError):
 
 class ImageError(InferSDKError, ValueError):
     """A picture that is missing, truncated, or no picture."""
+
+
+class VideoError(InferSDKError, ValueError):
+    """A video that is missing, damaged, or no video."""
 
 
 class TensorFileError(InferSDKError, ValueError):

@@ -110,6 +110,7 @@ class Infer(ABC):
 
     Attributes:
         backend: the name it was loaded under.
+        active_backend: the one that serves now: another one only with `load(..., while_building=...)`.
         device: where it runs, as a name (`"cpu"`, `"cuda:0"`).
         max_batch: the largest batch it takes; None where the backend sets no limit and none was asked for.
         input_specs, output_specs: what the model says of its inputs and outputs, in order.
@@ -125,6 +126,10 @@ class Infer(ABC):
     backend: ClassVar[str] = ""
     #: The device when none is asked for; a subclass may set another.
     default_device: ClassVar[str] = "cpu"
+    #: The largest batch when none is asked for; None is no limit.
+    default_max_batch: ClassVar[int | None] = None
+    #: Goes up with each change of what serves (`while_building`): whoever has prepared something for it does so anew.
+    generation: int = 0
     #: A msgspec.Struct of what `load(..., **options)` takes for this backend; a subclass sets it.
     Options: ClassVar[type[Any]]
 
@@ -203,6 +208,24 @@ class Infer(ABC):
     @property
     def device(self) -> str:
         return str(self._device)
+
+    @property
+    def active(self) -> Infer:
+        """What serves now: this one, unless it was loaded with `while_building`."""
+        return self
+
+    @property
+    def active_backend(self) -> str:
+        """The name of the backend that serves now."""
+        return self.active.backend
+
+    @property
+    def change_due(self) -> bool:
+        """Whether `change()` has something to do (`while_building`): another backend is ready, or will never be."""
+        return False
+
+    def change(self) -> None:  # noqa: B027 - ordinarily there is nothing to change
+        """Goes over to the backend that is ready now, if one is; left alone, the next run does so."""
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
@@ -379,6 +402,16 @@ class Infer(ABC):
             reserve(write=True, read=False)
             tensor.resize(shape)
         return tensor
+
+    def _take_tensors(self, other: Infer) -> None:
+        """From now on the tensors of `other` are bound here, and `other` keeps them."""
+        self._inputs, self._outputs, self._lent = other._inputs, other._outputs, other._lent
+        self._inputs_view, self._outputs_view = other._inputs_view, other._outputs_view
+        self._bound = None
+
+    def _lose_tensors(self) -> None:
+        """Its tensors belong to another, and are not closed with it."""
+        self._inputs, self._outputs, self._lent = {}, {}, set()
 
     def _rebind(self) -> None:
         self._check_bindable()  # without tensors nothing is ever bound, so that each run comes by here

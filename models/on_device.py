@@ -127,7 +127,8 @@ class DevicePath:
         self._capacity = capacity
         self._preprocess = preprocess
         self._found: dict[tuple[int, bool], str] = {}  # what "auto" has measured, by size and whether page-locked
-        self._slots = [_Slot(model, model.network, capacity)]  # more when batches overlap
+        self._network = model.network.active  # these slots are for no other
+        self._slots = [_Slot(model, self._network, capacity)]  # more when batches overlap
         self._turn = 0
 
     def run(self, batches: Iterator[Sequence[Picture | DevicePicture]]) -> Iterator[list[Any]]:
@@ -150,7 +151,7 @@ class DevicePath:
     def _next(self, begun: int) -> _Slot:
         """A free slot: a new one while there are few, else the one whose turn it is."""
         if begun == len(self._slots) < SLOTS:
-            self._slots.append(_Slot(self._model, self._model.network.clone(), self._capacity))
+            self._slots.append(_Slot(self._model, self._network.clone(), self._capacity))
             self._turn = begun
         elif begun == 0:
             self._turn = 0
@@ -173,5 +174,5 @@ class DevicePath:
     def close(self) -> None:
         for slot in self._slots:
             slot.close()
-            if slot.network is not self._model.network:
+            if slot.network is not self._network:
                 slot.network.close()

@@ -117,6 +117,7 @@ class VisionModel(ABC, Generic[Result]):
             "names",
             "channel_order",
             "preprocess",
+            "while_building",
             *cls.Settings.__struct_fields__,
         }
         if unknown := sorted(set(fields) - known):
@@ -144,6 +145,7 @@ class VisionModel(ABC, Generic[Result]):
         # One geometry for a size: video frames and cameras repeat it.
         self._geometry = lru_cache(maxsize=64)(self._make_geometry)
         self._batch = PictureBatch(self._limit)
+        self._generation = self.network.generation
         self._path: DevicePath | None = None
         if self.network.stream is not None:
             self._path = DevicePath(self, self._limit, self._preprocess)
@@ -185,12 +187,31 @@ class VisionModel(ABC, Generic[Result]):
     def stream(self, pictures: Iterable[PictureSource | Picture]) -> Iterator[Result]:
         """The results of any number of pictures, in order, a batch at a time; reads as few ahead as it can."""
         batches = self._batches(pictures)
-        if self._path is not None:
-            for results in self._path.run(batches):
-                yield from results
-        else:
-            for batch in batches:
+        while True:
+            self._follow()
+            if self._path is not None:
+                for results in self._path.run(iter(lambda: None if self._outdated else next(batches, None), None)):
+                    yield from results
+                if not self._outdated:
+                    return
+            else:
+                batch = next(batches, None)
+                if batch is None:
+                    return
                 yield from self._on_host(batch)[0]
+
+    @property
+    def _outdated(self) -> bool:
+        """Whether the network runs elsewhere than what was prepared for, or is about to (`while_building`)."""
+        return self.network.change_due or self.network.generation != self._generation
+
+    def _follow(self) -> None:
+        """Prepares anew for where the network runs now. Only while no batch is on its way."""
+        if self._outdated:
+            if self._path is not None:
+                self._path.close()
+            self.network.change()
+            self._prepare()
 
     def _batches(self, sources: Iterable[PictureSource | Picture]) -> Iterator[list[Picture | DevicePicture]]:
         """The pictures read, in batches; those on a device and those on the host do not mix."""
@@ -210,6 +231,7 @@ class VisionModel(ABC, Generic[Result]):
         return read_picture(source, channel_order=self.channel_order)
 
     def _many(self, sources: Sequence[PictureSource | Picture]) -> list[Result]:
+        self._follow()
         start = perf_counter()
         results: list[Result] = []
         stages = [0.0, 0.0, 0.0]
@@ -312,7 +334,7 @@ class VisionModel(ABC, Generic[Result]):
 
     def __repr__(self) -> str:
         width, height = self.input_size
-        place = f"{self.network.backend} on {self.network.device}"
+        place = f"{self.network.active_backend} on {self.network.device}"
         return f"<{type(self).__name__} {self.network.model.name}, {width} x {height}, {place}>"
 
 

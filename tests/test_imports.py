@@ -18,7 +18,7 @@ PACKAGES = {"infersdk": ROOT / "infersdk", "infersdk.backends": ROOT / "backends
 
 #: The vendors' runtimes, and whatever else is not needed to import any module.
 RUNTIMES = {"onnxruntime", "openvino", "tensorrt", "tensorrt_rtx", "tensorrt_bindings", "pycuda", "cuda", "torch"}
-OPTIONAL = RUNTIMES | {"onnx", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest"}
+OPTIONAL = RUNTIMES | {"onnx", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest", "av"}
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 
 #: These modules are for who has the package they are named for.
@@ -101,7 +101,8 @@ MAY_KNOW = {
     "infersdk.stream": {"_lib", "device", "tensor"},
     "infersdk.infer": {"device", "tensor", "stream"},
     "infersdk.config": set(),
-    "infersdk.registry": {"device", "infer", "config"},
+    "infersdk.handover": {"device", "infer", "stream"},
+    "infersdk.registry": {"device", "infer", "config", "handover"},
 }
 
 

@@ -46,6 +46,7 @@ class _TensorRt(Infer):
     """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
 
     default_device = "cuda:0"
+    default_max_batch = 1
     Options = Options
     flavour: ClassVar[Flavour]
 

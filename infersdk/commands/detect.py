@@ -54,6 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     targets = _targets(arguments.sources, arguments.output)
     videos = [is_video(source) for source in arguments.sources]
+    backend = backend_arguments(arguments)
+    if any(videos) and arguments.backend == "onnxruntime" and arguments.device in (None, "cpu"):
+        # Its idle threads would spin on the cores that decoding, drawing and encoding need meanwhile.
+        backend.setdefault("allow_spinning", False)
     with detector(
         arguments.model or DETECTOR,
         type=arguments.type,
@@ -61,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         conf=arguments.conf,
         iou=arguments.iou,
         max_det=arguments.max_det,
-        **backend_arguments(arguments),
+        **backend,
     ) as model:
         rows = []
         for picture, target, video in zip(arguments.sources, targets, videos, strict=True):

@@ -29,7 +29,6 @@ _SUFFIXES = frozenset(
         ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv",
     }
 )  # fmt: skip
-)
 
 
 def is_video(source: str) -> bool:

@@ -24,7 +24,7 @@ from ...graph.digest import file_digest, model_digest
 from ...graph.info import onnx_info
 from ...infer import TensorSpec
 from .details import EngineDetails, TensorDetails
-from .profiles import make_profile
+from .profiles import make_profiles
 from .progress import make_monitor, run_cancellable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["build_engine", "engine_key", "load_plugins"]
 
 #: Goes into each key: raise it when the code here would build another engine from the same inputs.
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 def engine_key(
@@ -64,6 +64,7 @@ def engine_key(
         "precision": precision,
         "max_batch": max_batch,
         "profiles": {name: [r.min, r.opt, r.max] for name, r in options.profiles.items()},
+        "exact_batches": options.exact_batches,
         "workspace": _workspace(options),
         "tf32": _tf32(options, precision),
         "optimization_level": options.optimization_level,
@@ -126,16 +127,17 @@ def build_engine(
             if not parsed:
                 raise _parser_error(flavour, model, parser)
             inputs, outputs = _described(network, info.inputs, info.outputs, flavour)
-            profile = make_profile(inputs, max_batch, options.profiles)
+            alone = options.exact_batches if flavour.builds_quickly else options.exact_batches or []
+            profiles = make_profiles(inputs, max_batch, options.profiles, alone)
             config = builder.create_builder_config()
             _configure(flavour, config, options, precision)
             _set_targets(trt, config, targets)
-            if profile:
+            for profile in profiles:
                 ranges = builder.create_optimization_profile()
                 for name, shapes in profile.items():
                     ranges.set_shape(name, *shapes)
                 if config.add_optimization_profile(ranges) < 0:
-                    raise ConfigError(f"{flavour.title} refuses the profiles {profile}: {last(complaints)}")
+                    raise ConfigError(f"{flavour.title} refuses the profile {profile}: {last(complaints)}")
             config.progress_monitor = monitor
             kept = _timing_cache(flavour, config, timings, device)
             blob = builder.build_serialized_network(network, config)
@@ -153,7 +155,7 @@ def build_engine(
                 precision=real,
                 inputs=[TensorDetails.of(spec) for spec in inputs],
                 outputs=[TensorDetails.of(spec) for spec in outputs],
-                profiles=[profile] if profile else [],
+                profiles=profiles,
                 metadata=dict(info.metadata),
                 model=str(model.absolute()),
                 model_sha256=digest,
@@ -280,10 +282,10 @@ def _tf32(options: Options, precision: str | None) -> bool:
 
 def _told(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
     """The options for the manifest, those that were set."""
-    told: dict[str, Any] = {"precision": precision, "max_batch": max_batch}
-    for name in ("workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag"):
-        told[name] = getattr(options, name)
-    return {name: value for name, value in told.items() if value not in (None, [], "")}
+    plain, told = type(options)(), {"precision": precision, "max_batch": max_batch}
+    names = ("exact_batches", "workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag")
+    told |= {name: getattr(options, name) for name in names if getattr(options, name) != getattr(plain, name)}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:

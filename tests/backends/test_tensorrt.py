@@ -27,7 +27,7 @@ from infersdk.backends._trt.engine import check_details, manifest_path, read_eng
 from infersdk.backends._trt.flavour import FLAVOURS
 from infersdk.backends._trt.infer import Options
 from infersdk.backends._trt.options import Range
-from infersdk.backends._trt.profiles import fits, make_profile
+from infersdk.backends._trt.profiles import fits, make_profile, make_profiles
 from infersdk.backends.tensorrt import build
 from infersdk.errors import (
     BackendUnavailableError,
@@ -134,7 +134,11 @@ def test_builds_for_named_capabilities_without_a_gpu(net: Path, tmp_path: Path) 
     assert details["metadata"] == {"names": "{0: 'person'}", "stride": "32"}
     assert details["inputs"] == [{"name": "images", "dtype": "float32", "shape": ["batch", 3, 16, 16]}]
     assert details["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["batch", 8, 16, 16]}]
-    assert details["profiles"] == [{"images": [[1, 3, 16, 16], [4, 3, 16, 16], [4, 3, 16, 16]]}]
+    assert details["profiles"] == [
+        {"images": [[4, 3, 16, 16]] * 3},  # the largest and the smallest batch alone
+        {"images": [[1, 3, 16, 16]] * 3},
+        {"images": [[1, 3, 16, 16], [4, 3, 16, 16], [4, 3, 16, 16]]},
+    ]
     assert details["options"] == {"max_batch": 4}
     assert details["build_seconds"] > 0
     assert {file.name for file in tmp_path.iterdir()} == {"net.onnx", "out.engine", "out.engine.json"}
@@ -245,7 +249,7 @@ def test_what_is_no_model(tmp_path: Path, content: bytes, capfd: pytest.CaptureF
 @rtx
 def test_arguments_that_do_not_fit(net: Path, tmp_path: Path) -> None:
     out, common = tmp_path / "out.engine", {"compute_capabilities": ("8.6",)}
-    with pytest.raises(ConfigError, match=r"Known are: profiles, workspace"):
+    with pytest.raises(ConfigError, match=r"Known are: profiles, exact_batches, workspace"):
         build(net, out, **common, no_such_option=1)
     with pytest.raises(ConfigError, match="optimization_level"):
         build(net, out, **common, optimization_level=9)
@@ -309,6 +313,27 @@ def test_profile_by_batch() -> None:
 def test_profiles_that_do_not_fit(given: dict[str, Range], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make_profile([SPEC], 4, given)
+
+
+def test_batch_sizes_with_a_profile_of_their_own() -> None:
+    def sizes(batches: list[int] | None, max_batch: int | None = 4, given: dict[str, Range] | None = None) -> list[Any]:
+        return [tuple(s[0] for s in p["x"]) for p in make_profiles([SPEC], max_batch, given or {}, batches)]
+
+    assert sizes(None) == [(4, 4, 4), (1, 1, 1), (1, 4, 4)]
+    assert sizes(None, 1) == [(1, 1, 1)]
+    assert sizes([]) == [(1, 4, 4)]
+    assert sizes([2, 3, 2]) == [(2, 2, 2), (3, 3, 3), (1, 4, 4)]
+    given = {"x": Range([2, 3, 8], [2, 3, 8], [8, 3, 8])}
+    assert sizes(None, None, given) == [(2, 2, 8)]
+    assert sizes([8], None, given) == [(8, 8, 8), (2, 2, 8)]
+    assert make_profiles([TensorSpec("fixed", np.dtype("float32"), (2, 3))], 4, {}, None) == []
+    with pytest.raises(ConfigError, match=r"exact_batches=\[1, 5\]: 5 is not within the range of 1 to 4"):
+        sizes([1, 5])
+    free = {"x": Range([1, 3, 4], [1, 3, 8], [4, 3, 8])}
+    wide = TensorSpec("x", np.dtype("float32"), ("batch", 3, "side"))
+    assert len(make_profiles([wide], 4, free, None)) == 1
+    with pytest.raises(ConfigError, match="other dimensions than the batch are free"):
+        make_profiles([wide], 4, free, [1])
 
 
 def test_what_fits_a_profile() -> None:

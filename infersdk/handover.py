@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import logging
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -157,8 +158,9 @@ def _stop_all() -> None:
     builds = list(_running)
     for build in builds:
         build.stop()
+    deadline = time.monotonic() + _PATIENCE
     for build in builds:
-        build.thread.join(_PATIENCE)
+        build.thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def check_device(kind: type[Infer], name: str, device: Device) -> None:

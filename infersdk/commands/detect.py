@@ -54,6 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     targets = _targets(arguments.sources, arguments.output)
     videos = [is_video(source) for source in arguments.sources]
+    backend = backend_arguments(arguments)
+    if any(videos):
+        _share_processor(backend)
     with detector(
         arguments.model or DETECTOR,
         type=arguments.type,
@@ -61,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         conf=arguments.conf,
         iou=arguments.iou,
         max_det=arguments.max_det,
-        **backend_arguments(arguments),
+        **backend,
     ) as model:
         rows = []
         for picture, target, video in zip(arguments.sources, targets, videos, strict=True):
@@ -90,6 +93,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json and not any(videos):
         print_json(rows)
     return 0
+
+
+def _share_processor(backend: dict[str, Any]) -> None:
+    """On the processor the model runs beside decoding, drawing and encoding: what is quickest then, unless told."""
+    from ..registry import backend_class
+
+    if (backend["device"] or backend_class(backend["backend"]).default_device) != "cpu":
+        return
+    if backend["max_batch"] is None:
+        backend["max_batch"] = 1  # one picture's results stay in the caches
+    if backend["backend"] == "onnxruntime":
+        backend.setdefault("allow_spinning", False)  # idle threads would spin on cores that have work
 
 
 def _targets(sources: list[str], output: Path | None) -> list[Path | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -29,7 +30,6 @@ _SUFFIXES = frozenset(
         ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv",
     }
 )  # fmt: skip
-)
 
 
 def is_video(source: str) -> bool:
@@ -66,6 +66,8 @@ def detect_video(model: YOLO, source: str, target: Path | None, *, as_json: bool
     done = 0
     start = perf_counter()
     with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "the video .* is damaged", RuntimeWarning)  # the summary says so
         reader = stack.enter_context(VideoReader(source))
         progress = stack.enter_context(_progress())
         bar = progress.add_task(Path(source).name or source, total=reader.frames, fps=0.0)
@@ -91,6 +93,8 @@ def detect_video(model: YOLO, source: str, target: Path | None, *, as_json: bool
                 "dropped": reader.dropped,
                 "labels": dict(labels.most_common()),
             }
+            if reader.damage:
+                summary["damage"] = reader.damage
             if target is not None and done:
                 summary["output"] = str(target)
             _print_summary(summary, as_json)
@@ -136,4 +140,6 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
         f"{summary['source']}: {summary['frames']} frames in {summary['seconds']:.1f} s, {summary['fps']:.1f} fps"
         f"{dropped}{note}"
     )
+    if "damage" in summary:
+        out.print(f"[yellow]{summary['source']} is damaged: {summary['damage']}[/yellow]")
     out.print(", ".join(f"{count} x {label}" for label, count in summary["labels"].items()) or "nothing found")

@@ -51,7 +51,7 @@ class VideoWriter:
     frame is not left behind. The sound of a source is not taken over.
 
     Args:
-        path: the file: .mp4, .m4v, .mov, .mkv, .ts, .avi or .webm.
+        path: the file: .mp4, .m4v, .mov, .mkv, .ts, .webm, or .avi, which has no times and one rate.
         size: (width, height); None takes the first picture's. A side that is odd is made even by repeating its last
             row or column, since players want it so.
         fps: frames a second, where `write()` is told no time.
@@ -94,8 +94,11 @@ class VideoWriter:
         except (av.error.FFmpegError, OSError) as error:
             raise OutputError(f"cannot write the video {str(self.path)!r}: {reason(error)}") from None
         self.frames = 0
+        rate = Fraction(self._fps).limit_denominator(1001)
+        # The length of a tick. AVI has no times: its frames all last as long.
+        self._tick = 1 / rate if self.path.suffix.lower() == ".avi" else Fraction(1, _TICKS)
         self._last = -1  # tick of the last picture
-        self._encoder = _Encoder(av, container, self._partial, self.codec, self._fps, dict(options or {}), ahead)
+        self._encoder = _Encoder(av, container, self._partial, self.codec, rate, self._tick, dict(options or {}), ahead)
         self._av = av
         self._finalizer = weakref.finalize(self, self._encoder.discard)
 
@@ -127,13 +130,13 @@ class VideoWriter:
                 f"a picture of {picture.size} in a video of {self.size}, (width, height); resize it before"
             )
         if time is None:
-            tick = self._last + max(1, round(_TICKS / self._fps)) if self.frames else 0
+            tick = self._last + max(1, round(1 / (self._tick * Fraction(self._fps)))) if self.frames else 0
         elif math.isfinite(time) and time >= 0:
-            tick = max(round(time * _TICKS), self._last + 1)
+            tick = max(round(time / self._tick), self._last + 1)
         else:
             raise InputError(f"a picture is shown at so many seconds from 0, not {time!r}")
         frame = self._av.VideoFrame.from_ndarray(_even(picture), format=_PICTURE_FORMATS[picture.format])
-        frame.pts, frame.time_base = tick, Fraction(1, _TICKS)
+        frame.pts, frame.time_base = tick, self._tick
         self._last = tick
         self.frames += 1
         self._encoder.put(frame)
@@ -172,10 +175,18 @@ class _Encoder:
     """The thread's side: it does not know the writer, so that one that is forgotten can go."""
 
     def __init__(
-        self, av: Any, container: Any, partial: Path, codec: str, fps: float, options: dict[str, str], ahead: int
+        self,
+        av: Any,
+        container: Any,
+        partial: Path,
+        codec: str,
+        rate: Fraction,
+        tick: Fraction,
+        options: dict[str, str],
+        ahead: int,
     ) -> None:
         self._av, self._container, self._partial = av, container, partial
-        self._codec, self._fps, self._options = codec, fps, options
+        self._codec, self._rate, self._tick, self._options = codec, rate, tick, options
         self._queue: queue.Queue[Any] = queue.Queue(ahead)
         self._stop = False
         self.error: Exception | None = None
@@ -223,13 +234,12 @@ class _Encoder:
                 self.error = self.error or error
 
     def _add(self, width: int, height: int) -> Any:
-        rate = Fraction(self._fps).limit_denominator(1001)
         stream = self._container.add_stream(
-            self._codec, rate=rate, options=_OPTIONS.get(self._codec, {}) | self._options
+            self._codec, rate=self._rate, options=_OPTIONS.get(self._codec, {}) | self._options
         )
         context = stream.codec_context
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        context.time_base = Fraction(1, _TICKS)
+        context.time_base = self._tick
         context.thread_type = "AUTO"
         # Said in the file, or players guess by the size.
         self._matrix = self._av.video.reformatter.Colorspace.ITU709 if height > 576 else None

@@ -111,6 +111,11 @@ class OpenVinoInfer(Infer):
     def probe(cls) -> BackendInfo:
         return BackendInfo(ov.get_version().split("-")[0], (*_devices(), "auto"))
 
+    @property
+    def concurrency(self) -> int:
+        """The infer requests that the compiled model runs side by side: its streams."""
+        return int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+
     # ---- loading ----
 
     def _load(self) -> None:

@@ -243,7 +243,8 @@ class VisionModel(ABC, Generic[Result]):
                     from ..pipeline import Pipeline
 
                     serving.pipeline = Pipeline(self, **serving.settings)
-        return serving.pipeline
+        made: Pipeline[Result] = serving.pipeline
+        return made
 
     def serve(self, **settings: Any) -> Pipeline[Result]:
         """Makes the pipeline with settings of your own: those of `infersdk.pipeline.PipelineSettings`.
@@ -256,8 +257,9 @@ class VisionModel(ABC, Generic[Result]):
         with self._serving.guard:
             if self._serving.pipeline is not None:
                 raise ConfigError(f"{self!r} serves already; call serve() before the first submit(), map() or infer()")
-            self._serving.pipeline = Pipeline(self, **{**self._serving.settings, **settings})
-            return self._serving.pipeline
+            made: Pipeline[Result] = Pipeline(self, **{**self._serving.settings, **settings})
+            self._serving.pipeline = made
+            return made
 
     def submit(
         self, picture: PictureSource | Picture, *, timeout: float | None = None, deadline: float | None = None

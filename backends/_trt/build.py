@@ -22,8 +22,10 @@ from ...errors import (
 )
 from ...graph.digest import file_digest, model_digest
 from ...graph.info import onnx_info
-from ...infer import TensorSpec
+from ...graph.precision import main_precision
+from ...infer import TensorSpec, describe_layers, keeps_precision
 from .details import EngineDetails, TensorDetails
+from .layers import network_layers
 from .profiles import make_profile
 from .progress import make_monitor, run_cancellable
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["build_engine", "engine_key", "load_plugins"]
 
 #: Goes into each key: raise it when the code here would build another engine from the same inputs.
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 def engine_key(
@@ -76,6 +78,7 @@ def engine_key(
     if precision == "fp16":
         parts["converter"] = _converter_version()
         parts["half_io"] = options.half_io
+        parts["keep"] = sorted(set(options.fp16_keep))
     return key_of(parts), digest
 
 
@@ -107,7 +110,7 @@ def build_engine(
     trt, started = flavour.trt, time.monotonic()
     info = onnx_info(model)
     targets = _targets(flavour, capabilities)
-    source, real = _source(model, info.precision, precision, flavour, options.half_io)
+    source = _source(model, info.precision, precision, flavour, options)
     load_plugins(flavour, options.plugins)
     cancelled = threading.Event()
     monitor = make_monitor(trt, options.progress, cancelled)
@@ -125,6 +128,13 @@ def build_engine(
             parsed = parser.parse_from_file(str(model)) if source is None else parser.parse(source, str(model))
             if not parsed:
                 raise _parser_error(flavour, model, parser)
+            layers = network_layers(trt, network)
+            real = main_precision(layers)
+            if precision is not None and not keeps_precision(precision, real, layers):
+                raise PrecisionUnavailableError(
+                    f"precision {precision!r}: {flavour.title} would run {model.name} in {real} "
+                    f"({describe_layers(layers)}), the types that its graph is written in; leave precision out"
+                )
             inputs, outputs = _described(network, info.inputs, info.outputs, flavour)
             profile = make_profile(inputs, max_batch, options.profiles)
             config = builder.create_builder_config()
@@ -151,6 +161,7 @@ def build_engine(
                 capabilities=sorted(capabilities) if targets else _native(flavour, device),
                 gpu=device.name if device else None,
                 precision=real,
+                layers=dict(layers),
                 inputs=[TensorDetails.of(spec) for spec in inputs],
                 outputs=[TensorDetails.of(spec) for spec in outputs],
                 profiles=[profile] if profile else [],
@@ -173,10 +184,14 @@ def build_engine(
 # ---- the model ----
 
 
-def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, half_io: bool) -> tuple[bytes | None, str]:
-    """What to parse (None is the file itself), and its precision. The network is built in the types of the graph."""
+def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, options: Options) -> bytes | None:
+    """What to parse; None is the file itself. The network is built in the types of the graph."""
+    if options.fp16_keep and (wanted != "fp16" or written != "fp32"):
+        raise ConfigError(
+            f"fp16_keep is for precision='fp16' of an fp32 model, not for {wanted!r}, and {model.name} is {written}"
+        )
     if wanted is None or wanted == written:
-        return None, written
+        return None
     if wanted != "fp16" or written != "fp32":
         how = "quantise it first" if wanted == "int8" else f"convert it to {wanted} first"
         raise PrecisionUnavailableError(
@@ -186,11 +201,16 @@ def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, hal
     from ...graph.fp16 import to_fp16
 
     try:
-        return to_fp16(model, keep_io=not half_io).SerializeToString(), "fp16"
+        content: bytes = to_fp16(
+            model, keep_io=not options.half_io, keep_nodes=options.fp16_keep
+        ).SerializeToString()
+    except ConfigError:
+        raise
     except ValueError as error:  # protobuf's limit
         raise UnsupportedModelError(
             f"{model.name} is too large to be converted on loading ({error}); convert it to an fp16 file first"
         ) from None
+    return content
 
 
 def _described(
@@ -281,8 +301,9 @@ def _tf32(options: Options, precision: str | None) -> bool:
 def _told(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
     """The options for the manifest, those that were set."""
     told: dict[str, Any] = {"precision": precision, "max_batch": max_batch}
-    for name in ("workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag"):
+    for name in ("workspace", "tf32", "optimization_level", "plugins", "cache_tag", "fp16_keep"):
         told[name] = getattr(options, name)
+    told["half_io"] = options.half_io or None
     return {name: value for name, value in told.items() if value not in (None, [], "")}
 
 

@@ -23,7 +23,7 @@ from ..errors import BackendUnavailableError, ConfigError, InputError, Unsupport
 from ..tensor import Tensor
 from .fp16 import always_fp32
 from .info import load_onnx, precision_of
-from .precision import _taken, in_order, is_quantised, node_names
+from .precision import in_order, is_quantised, node_names, taken
 
 if TYPE_CHECKING:
     import os
@@ -231,7 +231,7 @@ class _Graph:
             node.name = name
         steps = []
         for node in in_order(graph.node, [*self._inputs, *self._weights]):
-            takes = [name for name in dict.fromkeys(_taken(node)) if name]
+            takes = [name for name in dict.fromkeys(taken(node)) if name]
             steps.append(_Step(node.name, node, takes, node.op_type not in stay and node.op_type != "Constant"))
         last = {name: step for step in steps for name in step.takes}
         for name, step in last.items():

@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["PRECISIONS", "in_order", "is_quantised", "layer_precisions", "main_precision", "node_names"]
+from ..errors import BackendUnavailableError
+from ..infer import PRECISIONS
 
-#: From the widest to the narrowest.
-PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+__all__ = [
+    "in_order", "is_quantised", "layer_precisions", "main_precision", "node_names", "parse_graph", "taken"
+]  # fmt: skip
 
 #: Layers that compute in integers whatever surrounds them.
 _INTEGER = frozenset(
@@ -28,6 +30,19 @@ _QUANTISING = _INTEGER | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantize
 #: What a value may pass through between its DequantizeLinear and the layer that takes it.
 _MOVES = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _LIGHTLESS = _MOVES | {"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Gather", "Concat"}
+
+
+def parse_graph(content: bytes) -> Any:
+    """The `onnx.ModelProto` that a runtime wrote; its weights may be elsewhere.
+
+    Raises:
+        BackendUnavailableError: the `onnx` package is not installed.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise BackendUnavailableError('reading a precision back needs the onnx package: pip install "onnx>=1.17"') from None
+    return onnx.load_model_from_string(content)
 
 
 def layer_precisions(model: Any, *, executed: bool) -> Counter[str]:
@@ -73,7 +88,7 @@ def in_order(nodes: Iterable[Any], known: Iterable[str]) -> list[Any]:
     while rest:
         later = []
         for node in rest:
-            if all(name in ready or name not in made for name in _taken(node)):
+            if all(name in ready or name not in made for name in taken(node)):
                 found.append(node)
                 ready.update(node.output)
             else:
@@ -84,14 +99,14 @@ def in_order(nodes: Iterable[Any], known: Iterable[str]) -> list[Any]:
     return found
 
 
-def _taken(node: Any) -> Iterator[str]:
+def taken(node: Any) -> Iterator[str]:
     """The values that a node takes, those that its subgraphs take from around them included."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             own = {value.name for value in (*graph.input, *graph.initializer)}
             for inner in graph.node:
-                yield from (name for name in _taken(inner) if name not in own)
+                yield from (name for name in taken(inner) if name not in own)
                 own.update(inner.output)
 
 

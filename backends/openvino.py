@@ -230,11 +230,11 @@ class OpenVinoInfer(Infer):
                 raise ConfigError(
                     f"options of backend 'openvino': {target} does not take config {given}: {_text(error)}"
                 ) from None
-            hint = {"INFERENCE_PRECISION_HINT": "f32"}
-            if self._requested_precision in ("fp16", "bf16") and _compiles(model, target, properties | hint, without={}):
+            wide, wanted = properties | {"INFERENCE_PRECISION_HINT": "f32"}, self._requested_precision
+            if wanted in ("fp16", "bf16") and _compiles(model, target, wide, without={}):
                 raise PrecisionUnavailableError(
-                    f"precision {self._requested_precision!r}: OpenVINO compiles {self.model.name} for {target} without "
-                    f"it, and fails with it: {_text(error)}; leave precision out"
+                    f"precision {wanted!r}: OpenVINO compiles {self.model.name} for {target} without it, and fails "
+                    f"with it: {_text(error)}; leave precision out"
                 ) from None
             raise UnsupportedModelError(
                 f"OpenVINO cannot compile {str(self.model)!r} for {target}: {_text(error)}"

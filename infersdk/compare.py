@@ -33,7 +33,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["CompareReport", "Difference", "LayerDifference", "SideReport", "Tolerance", "compare", "difference"]
+__all__ = [
+    "CompareReport",
+    "Difference",
+    "LayerDifference",
+    "SideReport",
+    "Tolerance",
+    "compare",
+    "difference",
+    "parse_side",
+]
 
 Arrays: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 Runner: TypeAlias = Callable[[Arrays], Arrays]
@@ -383,11 +392,21 @@ def _loaders(sides: Sequence[str] | Mapping[str, str | Loader]) -> dict[str, Loa
     return {name: _loader(side) if isinstance(side, str) else side for name, side in named.items()}
 
 
-def _loader(side: str) -> Loader:
+def parse_side(side: str) -> tuple[str, str | None, str | None]:
+    """Backend, device and precision out of `"backend@device/precision"`; the latter two may be left out.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
     match = _SIDE.fullmatch(side)
     if match is None:
         raise ConfigError(f"{side!r} is not of the form backend, backend@device, backend/precision")
-    return lambda file: load(file, match["backend"], device=match["device"], precision=match["precision"])
+    return match["backend"], match["device"], match["precision"]
+
+
+def _loader(side: str) -> Loader:
+    backend, device, precision = parse_side(side)
+    return lambda file: load(file, backend, device=device, precision=precision)
 
 
 def _call(runner: Runner, sample: Arrays) -> Arrays:

@@ -56,6 +56,7 @@ class VisionModel(ABC, Generic[Result]):
     Attributes:
         network: the `Infer` underneath.
         names: the class names by class_id.
+        class_count: how many classes the model tells apart; None where it leaves that open and has not run yet.
         input_size: (width, height) of the network's input.
         timings: how long the stages of the last call took; zeros before the first.
     """
@@ -137,6 +138,7 @@ class VisionModel(ABC, Generic[Result]):
             raise self._unsupported(f"its output {odd[0]} is no tensor of numbers")
         self._spec = inputs[0]
         self.input_size = self._input_size(self._spec)
+        self.class_count: int | None = None
         self.names = class_names(self._given_names, self.network.metadata)
         self._batched = not isinstance(self._spec.shape[0], int)
         self._limit = (self.network.max_batch or DEFAULT_BATCH) if self._batched else int(self._spec.shape[0] or 1)

@@ -18,7 +18,9 @@ PACKAGES = {"infersdk": ROOT / "infersdk", "infersdk.backends": ROOT / "backends
 
 #: The vendors' runtimes, and whatever else is not needed to import any module.
 RUNTIMES = {"onnxruntime", "openvino", "tensorrt", "tensorrt_rtx", "tensorrt_bindings", "pycuda", "cuda", "torch"}
-OPTIONAL = RUNTIMES | {"onnx", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest"}
+OPTIONAL = RUNTIMES | {
+    "onnx", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest", "pycocotools", "faster_coco_eval"
+}  # fmt: skip
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 
 #: These modules are for who has the package they are named for.

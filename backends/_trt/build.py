@@ -201,9 +201,7 @@ def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, opt
     from ...graph.fp16 import to_fp16
 
     try:
-        content: bytes = to_fp16(
-            model, keep_io=not options.half_io, keep_nodes=options.fp16_keep
-        ).SerializeToString()
+        content: bytes = to_fp16(model, keep_io=not options.half_io, keep_nodes=options.fp16_keep).SerializeToString()
     except ConfigError:
         raise
     except ValueError as error:  # protobuf's limit

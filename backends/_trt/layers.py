@@ -17,8 +17,7 @@ _NAMES = {"FLOAT": "fp32", "HALF": "fp16", "BF16": "bf16"}
 def network_layers(trt: Any, network: Any) -> Counter[str]:
     """How many layers that carry the work compute in each precision; without any, all that compute in floating point.
 
-    A layer is `"int8"` where both of its factors come out of DEQUANTIZE layers: so is INT8 asked for, and a builder that
-    cannot have it fails.
+    A layer is `"int8"` where both of its factors come out of DEQUANTIZE layers: that is how INT8 is asked for.
     """
     kinds = {int(value): name for name, value in trt.LayerType.__members__.items()}
     types = {int(value): _NAMES.get(name, "") for name, value in trt.DataType.__members__.items()}

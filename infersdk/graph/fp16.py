@@ -1,8 +1,8 @@
 """FP32 graphs as FP16 ones, for runtimes that run a graph in the types it is written in.
 
 The work is ONNX Runtime's converter: weights and operators become float16, casts go where the two meet, and operators
-that float16 does not suit (`DEFAULT_OP_BLOCK_LIST` there) stay as they were. What flows from one node that stays float32
-to another stays float32 on the way, too: the converter alone would round it in between.
+that float16 does not suit (`DEFAULT_OP_BLOCK_LIST` there) stay as they were. What flows from one node that stays
+float32 to another stays float32 on the way, too: the converter alone would round it in between.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each node is run by ONNX Runtime on what the FP32 graph gives it, once as it is and once as an engine in FP16 would: the
 inputs and weights rounded to float16, the sum inside in float32, the result rounded. So a node is blamed for what it
-does itself, and not for what came before it. What that adds up to is measured on the outputs, with and without the nodes
-that stay FP32. No processor without FP16 arithmetic could show it otherwise: there runtimes compute FP16 graphs in FP32.
+does itself, and not for what came before it. What that adds up to is measured on the outputs, with and without the
+nodes that stay FP32. Running an FP16 graph would not show it here: without FP16 arithmetic runtimes compute it in FP32.
 
 ::
 
@@ -286,7 +286,8 @@ class _Graph:
                 full.pop(name, None)
                 half.pop(name, None)
         for name, meter in outputs.items():
-            a, b = (values.get(name, self._weights.get(name)) for values in (full, half))
+            a = full[name] if name in full else self._weights[name]
+            b = half[name] if name in half else self._weights[name]
             if a.dtype == np.float32 and a.shape == b.shape:
                 meter.add(a, b)
 

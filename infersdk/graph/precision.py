@@ -1,7 +1,7 @@
 """The arithmetic of an ONNX graph, layer by layer: of one as it is written, and of one that a runtime has rewritten.
 
-What counts is the layers in which nearly all of the work is: convolutions, matrix products, recurrent layers, attention.
-Weights that are stored in less than they are computed in do not make a layer one of that type.
+What counts is the layers in which nearly all of the work is: convolutions, matrix products, recurrent layers,
+attention. Weights that are stored in less than they are computed in do not make a layer one of that type.
 """
 
 from __future__ import annotations
@@ -29,7 +29,16 @@ _HEAVY = _INTEGER | {
 _QUANTISING = _INTEGER | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 #: What a value may pass through between its DequantizeLinear and the layer that takes it.
 _MOVES = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-_LIGHTLESS = _MOVES | {"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Gather", "Concat"}
+_LIGHTLESS = _MOVES | {
+    "Cast",
+    "CastLike",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "Constant",
+    "Shape",
+    "Gather",
+    "Concat",
+}
 
 
 def parse_graph(content: bytes) -> Any:
@@ -41,7 +50,9 @@ def parse_graph(content: bytes) -> Any:
     try:
         import onnx
     except ImportError:
-        raise BackendUnavailableError('reading a precision back needs the onnx package: pip install "onnx>=1.17"') from None
+        raise BackendUnavailableError(
+            'reading a precision back needs the onnx package: pip install "onnx>=1.17"'
+        ) from None
     return onnx.load_model_from_string(content)
 
 
@@ -110,9 +121,7 @@ def taken(node: Any) -> Iterator[str]:
                 own.update(inner.output)
 
 
-def _count(
-    graph: Any, around: Mapping[str, int], executed: bool, heavy: Counter[str], light: Counter[str]
-) -> None:
+def _count(graph: Any, around: Mapping[str, int], executed: bool, heavy: Counter[str], light: Counter[str]) -> None:
     import onnx
 
     kinds = onnx.TensorProto
@@ -141,9 +150,9 @@ def _count(
                 floats = [names[kind] for kind in inputs if names.get(kind, "int8") != "int8"]
                 heavy[floats[0] if floats else "fp32"] += 1
         elif node.op_type not in _LIGHTLESS:
-            kind = names.get(types.get(node.output[0], 0) if node.output else 0, "")
-            if kind not in ("", "int8") or node.op_type.startswith("QLinear"):
-                light[kind or "int8"] += 1
+            name = names.get(types.get(node.output[0], 0) if node.output else 0, "")
+            if name not in ("", "int8") or node.op_type.startswith("QLinear"):
+                light[name or "int8"] += 1
 
 
 def _dequantised(node: Any, makers: Mapping[str, Any]) -> bool:

@@ -473,7 +473,9 @@ def test_a_quantised_model_whose_layers_fell_back_is_not_int8(tmp_path: Path) ->
         assert infer.precision == "int8"
         assert infer.layer_precisions == {"int8": 3}
     written = quantise(path, "QUInt8")
-    with pytest.raises(PrecisionUnavailableError, match=r"in int8 on cpu \(3 layers in int8\); load the model that it was"):
+    with pytest.raises(
+        PrecisionUnavailableError, match=r"in int8 on cpu \(3 layers in int8\); load the model that it was"
+    ):
         load(written, precision="fp32")
     # Without its optimisations the runtime dequantises, and computes in FP32.
     with load(written, graph_optimization="disabled") as infer:

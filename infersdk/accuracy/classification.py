@@ -136,7 +136,7 @@ def _class_ids(pictures: Sequence[LabelledPicture], names: Sequence[str], classe
         else:
             have = f"classes of other names, as {names[0]!r}" if names else "no class names"
             raise ConfigError(
-                f"the label {unknown[0]!r} is no class of the model, which has {have}; and by order the {len(named)} "
+                f"the label {unknown[0]!r} is no class of the model, which has {have}; by order the {len(named)} "
                 f"labels do not fit its {classes} classes; give its class names (--names), or number the labels"
             )
     found = [places[p.label] if isinstance(p.label, str) else p.label for p in pictures]

@@ -24,7 +24,8 @@ def growing(tmp_path: Path) -> Path:
     """A softmax without the care that it takes: exp(40 a) / sum(exp(40 a)); and a square beside it."""
     rng = np.random.default_rng(0)
     weights = {
-        "w": rng.normal(size=(64, 64)) / 8, "u": rng.normal(size=(64, 4)), "v": np.eye(4), "big": 40.0, "two": 2.0, "axes": [1],
+        "w": rng.normal(size=(64, 64)) / 8, "u": rng.normal(size=(64, 4)), "v": np.eye(4),
+        "big": 40.0, "two": 2.0, "axes": [1],
     }  # fmt: skip
     nodes = [
         models.node("MatMul", "x w", "a", name="first"), models.node("Relu", "a", "b"),

@@ -197,6 +197,11 @@ class OnnxRuntimeInfer(Infer):
 
     def _check_precision(self) -> None:
         wanted = self._requested_precision
+        if wanted not in (None, "fp32") and self._executed is None:
+            raise PrecisionUnavailableError(
+                f"precision {wanted!r}: what ONNX Runtime has made of {self.model.name} could not be written to "
+                f"{tempfile.gettempdir()!r}, so nobody can tell that it runs so; make room, or leave precision out"
+            )
         if wanted is None or keeps_precision(wanted, self.precision, self.layer_precisions):
             return
         told = describe_layers(self.layer_precisions)

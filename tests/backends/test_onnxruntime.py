@@ -505,6 +505,19 @@ def test_a_model_partly_int8(tmp_path: Path) -> None:
             load(tmp_path / "part.onnx", precision=precision)
 
 
+def test_what_cannot_be_read_back_is_not_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, half = network(tmp_path / "m.onnx"), network(tmp_path / "half.onnx", "float16")
+    quantised = quantise(full, "QUInt8")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with load(full, precision="fp32") as infer:
+        assert infer.layer_precisions == {"fp32": 2}
+    for path, precision in ((half, "fp16"), (quantised, "int8")):
+        with load(path) as infer:
+            assert infer.input_specs
+        with pytest.raises(PrecisionUnavailableError, match=r"could not be written to .*none', so nobody can tell"):
+            load(path, precision=precision)
+
+
 def test_nothing_is_left_of_the_graph_that_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()

@@ -62,6 +62,7 @@ class VisionModel(ABC, Generic[Result]):
     Attributes:
         network: the `Infer` underneath.
         names: the class names by class_id.
+        class_count: how many classes the model tells apart; None where it leaves that open and has not run yet.
         input_size: (width, height) of the network's input.
         timings: how long the stages of the last call took; zeros before the first.
     """
@@ -155,6 +156,7 @@ class VisionModel(ABC, Generic[Result]):
             raise self._unsupported(f"its output {odd[0]} is no tensor of numbers")
         self._spec = inputs[0]
         self.input_size = self._input_size(self._spec)
+        self.class_count: int | None = None
         self.names = class_names(self._given_names, self.network.metadata)
         self._batched = not isinstance(self._spec.shape[0], int)
         usual = self._most or self.network.max_batch or DEFAULT_BATCH

@@ -426,7 +426,7 @@ class Batcher:
     def check_process(self) -> None:
         if os.getpid() != self._process:
             raise ForkError(
-                f"{self._name} was made in process {self._process}, and its threads are not in this one, {os.getpid()}; "
+                f"{self._name} was made in process {self._process}, and this is {os.getpid()}, without its threads; "
                 "make it after the fork, or start processes with the method 'spawn'"
             )
 

@@ -17,11 +17,13 @@ read when they are asked for, so that they cost nothing in between. Needs promet
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .pipeline import Pipeline
 from .stats import BOUNDS
+
+if TYPE_CHECKING:
+    from .pipeline import Pipeline
 
 __all__ = ["PipelineCollector", "export"]
 

@@ -167,7 +167,7 @@ def test_path(assets: Path) -> None:
         with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, preprocess=where, **options()) as model:
             fast, plain = end_to_end(model, locked), end_to_end(model, ordinary)
             limit, plain_limit = min(32 / many, 32 / bus), min(32 / many, 32 / bus, 32 / staged)
-            chosen = sorted(set(model._path._found.values())) if where == "auto" else where
+            chosen = sorted(set(model._ways.found.values())) if where == "auto" else where
             print(
                 f"preprocess={where} {chosen}: page-locked {fast:.0f} img/s = {fast / limit:.1%} of {limit:.0f}; "
                 f"ordinary {plain:.0f} img/s = {plain / plain_limit:.1%} of {plain_limit:.0f}"

@@ -24,7 +24,7 @@
     ├── InferenceError                      the runtime failed while it ran a model
     ├── PipelineError                       a request that a pipeline did not run
     │   ├── Overloaded                      all its slots are taken
-    │   ├── DeadlineExceeded (TimeoutError) its batch had not left by then
+    │   ├── DeadlineExceeded (TimeoutError)  its batch had not left by then
     │   └── ForkError                       the pipeline was made in another process
     ├── NativeError                         the core failed in a way that has no better name here
     │   ├── OutOfMemoryError (MemoryError)

@@ -203,6 +203,11 @@ class Infer(ABC):
     def precision(self) -> str:
         """The arithmetic that really runs: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`."""
 
+    @property
+    def concurrency(self) -> int:
+        """Runs that are best made side by side, each on a clone; more than one where a stream queues them."""
+        return 1 if self.stream is None else 3
+
     # ---- the interface ----
 
     @property

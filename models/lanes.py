@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import ConfigError
 from ..ops import as_image, preprocess_into
 from ..pictures import DevicePicture, Picture
 
@@ -25,22 +24,11 @@ class PictureLane(Generic[Result]):
 
     Args:
         model: the lane's own; it is closed with it.
-        capacity: rows.
     """
 
-    def __init__(self, model: VisionModel[Result], capacity: int | None) -> None:
-        limit = model._limit
-        largest = model.network.max_batch if model._batched else limit
-        if capacity is not None and largest is not None and capacity > largest:
-            raise ConfigError(
-                f"max_batch={capacity}, but {model.network.model.name} was loaded for batches up to {largest}; load it "
-                f"with max_batch={capacity}"
-            )
-        if capacity is not None and model._batched:
-            model._limit = limit = capacity
-            model._prepare_ways()
-        self.capacity = limit
+    def __init__(self, model: VisionModel[Result]) -> None:
         self._model = model
+        self.capacity = model._limit
         self._arrange()
 
     def _arrange(self) -> None:

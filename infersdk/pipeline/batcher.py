@@ -17,91 +17,18 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, DeadlineExceeded, ForkError, Overloaded
+from .slots import Buffer, Group, Request, Waiter
 from .stats import Counters, PipelineStats
 
 if TYPE_CHECKING:
     from .lanes import Lane
 
-__all__ = ["Batcher", "Request"]
-
-
-class Request(Future[Any]):
-    """A future, and where its request is."""
-
-    def __init__(self, batcher: Batcher, item: Any, deadline: float | None) -> None:
-        super().__init__()
-        self.item = item
-        self.deadline = deadline  # on the monotonic clock
-        self.submitted = monotonic()
-        self.buffer: _Buffer | None = None  # where its slot is
-        self.row = -1
-        self.preparing = False
-        self.left = False  # its batch is on its way, or has been
-        self.over = False  # it is settled, or about to be: whoever sets this under the lock settles it
-        self._batcher = batcher
-
-    def cancel(self) -> bool:
-        """Cancels the request, unless its batch has left. Its slot is free again at once."""
-        if not super().cancel():
-            return False
-        self._batcher.dropped(self)
-        return True
-
-
-class _Buffer:
-    """A lane and the requests in its rows."""
-
-    def __init__(self, lane: Lane, group: _Group) -> None:
-        self.lane, self.group = lane, group
-        self.capacity = lane.capacity
-        self.clear()
-
-    def clear(self) -> None:
-        self.rows: list[Request | None] = []
-        self.holes: list[int] = []  # rows whose request has gone
-        self.todo: deque[Request] = deque()  # placed, and not taken by a worker yet
-        self.preparing = 0  # rows that workers are at
-        self.first = 0.0  # when its oldest request was submitted
-        self.sealed = False  # it takes no more requests
-
-    @property
-    def live(self) -> int:
-        return len(self.rows) - len(self.holes)
-
-    @property
-    def full(self) -> bool:
-        return self.live >= self.capacity
-
-
-class _Group:
-    """Lanes that take turns on one model: `permits` of them may run at a time."""
-
-    def __init__(self, lanes: Sequence[Lane], permits: int, wake: threading.Condition) -> None:
-        self.buffers = [_Buffer(lane, self) for lane in lanes]
-        self.free: deque[_Buffer] = deque(self.buffers)
-        self.ready: deque[_Buffer] = deque()  # full, in the order in which they became so
-        self.permits, self.running = permits, 0
-        self.wake = wake  # the runners of this group wait here
-
-    @property
-    def load(self) -> float:
-        return (self.running + len(self.ready)) / self.permits
-
-
-class _Waiter:
-    """A request in line for a slot."""
-
-    __slots__ = ("gate", "request")
-
-    def __init__(self, request: Request, gate: threading.Lock | None) -> None:
-        self.request = request
-        self.gate = gate  # held until the request has its slot, or never will; None where nobody waits
+__all__ = ["Batcher"]
 
 
 class Batcher:
@@ -120,13 +47,13 @@ class Batcher:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # the workers wait here
         self._drained = threading.Condition(self._lock)  # and close() here
-        self._groups = [_Group(lanes, permits, threading.Condition(self._lock)) for lanes, permits in groups]
+        self._groups = [Group(lanes, permits, threading.Condition(self._lock)) for lanes, permits in groups]
         self.capacity = self._groups[0].buffers[0].capacity
         self.slots = sum(buffer.capacity for group in self._groups for buffer in group.buffers)
         self._max_delay, self._reject, self._name = max_delay, reject, name
-        self._filling: _Buffer | None = None
-        self._todo: deque[_Buffer] = deque()  # with rows to prepare
-        self._line: deque[_Waiter] = deque()
+        self._filling: Buffer | None = None
+        self._todo: deque[Buffer] = deque()  # with rows to prepare
+        self._line: deque[Waiter] = deque()
         self._deadlines: list[tuple[float, int, Request]] = []
         self._order = count()
         self._counters = Counters()
@@ -155,7 +82,7 @@ class Batcher:
     ) -> Request:
         """Takes a request in; see `Pipeline.submit()`. Without `wait` it may still be in line when this returns."""
         self.check_process()
-        request = Request(self, item, None if deadline is None else monotonic() + deadline)
+        request = Request(self, item, deadline)
         late = deadline is not None and deadline <= 0
         gate: threading.Lock | None = None
         with self._lock:
@@ -174,7 +101,7 @@ class Batcher:
                 if wait:
                     gate = threading.Lock()
                     gate.acquire()
-                self._line.append(_Waiter(request, gate))
+                self._line.append(Waiter(request, gate))
                 if deadline is not None:
                     self._watch(request)
             else:
@@ -217,7 +144,7 @@ class Batcher:
 
     def _place(self, request: Request) -> bool:
         """Gives a request a slot, if one is free. Under the lock."""
-        buffer = self._filling
+        buffer = self._filling or next((b for g in self._groups for b in g.ready if b.holes), None)
         if buffer is None:
             group = min((g for g in self._groups if g.free), key=lambda g: g.load, default=None)
             if group is None:
@@ -238,7 +165,7 @@ class Batcher:
         buffer.todo.append(request)
         if self._idle:
             self._work.notify()
-        if buffer.full:
+        if buffer.full and not buffer.sealed:
             buffer.sealed = True
             buffer.group.ready.append(buffer)
             buffer.group.wake.notify_all()
@@ -275,15 +202,18 @@ class Batcher:
                 self._todo.remove(buffer)
         self._vacate(buffer, request.row)
 
-    def _vacate(self, buffer: _Buffer, row: int) -> None:
+    def _vacate(self, buffer: Buffer, row: int) -> None:
         """A row is free again. Under the lock."""
         buffer.rows[row] = None
         buffer.holes.append(row)
         if buffer.sealed:
-            if not buffer.live and not buffer.preparing and buffer in buffer.group.ready:
+            if buffer not in buffer.group.ready:
+                buffer.group.wake.notify_all()  # the runner that has it may wait for its last row
+            elif buffer.live or buffer.preparing:
+                self._grant()
+            else:
                 buffer.group.ready.remove(buffer)
                 self._release(buffer)
-            buffer.group.wake.notify_all()  # a runner may wait for its last row
             return
         live = [request.submitted for request in buffer.rows if request is not None]
         if live:
@@ -293,7 +223,7 @@ class Batcher:
             self._release(buffer)
         self._grant()
 
-    def _release(self, buffer: _Buffer) -> None:
+    def _release(self, buffer: Buffer) -> None:
         """A buffer is empty. Under the lock."""
         buffer.clear()
         buffer.group.free.append(buffer)
@@ -358,7 +288,7 @@ class Batcher:
             if taken:
                 self._prepare_rows(buffer, taken)
 
-    def _take_some(self) -> tuple[_Buffer, list[tuple[int, Request]]]:
+    def _take_some(self) -> tuple[Buffer, list[tuple[int, Request]]]:
         """A fair part of what is to prepare in the oldest buffer. Under the lock."""
         buffer = self._todo[0]
         share = -(-len(buffer.todo) // self._workers)
@@ -370,7 +300,7 @@ class Batcher:
         buffer.preparing += len(requests)
         return buffer, [(request.row, request) for request in requests]
 
-    def _prepare_rows(self, buffer: _Buffer, taken: list[tuple[int, Request]]) -> None:
+    def _prepare_rows(self, buffer: Buffer, taken: list[tuple[int, Request]]) -> None:
         prepare, failed = buffer.lane.prepare, []
         for row, request in taken:
             if request.over:
@@ -393,7 +323,7 @@ class Batcher:
 
     # ---- the runners ----
 
-    def _run(self, group: _Group) -> None:
+    def _run(self, group: Group) -> None:
         while True:
             with self._lock:
                 buffer = self._next(group)
@@ -408,7 +338,7 @@ class Batcher:
                 _fail(request, _too_late(request))
             self._run_batch(buffer)
 
-    def _next(self, group: _Group) -> _Buffer | None:
+    def _next(self, group: Group) -> Buffer | None:
         """Waits for a batch that may leave; None at the end. Under the lock."""
         while True:
             timeout = None
@@ -427,7 +357,7 @@ class Batcher:
                 return None
             group.wake.wait(timeout)
 
-    def _leave(self, buffer: _Buffer) -> list[Request]:
+    def _leave(self, buffer: Buffer) -> list[Request]:
         """Marks the requests of a buffer as on their way; returns those that come too late. Under the lock."""
         now, expired = monotonic(), []
         for row, request in enumerate(buffer.rows):
@@ -444,7 +374,7 @@ class Batcher:
             buffer.rows[row] = None
         return expired
 
-    def _run_batch(self, buffer: _Buffer) -> None:
+    def _run_batch(self, buffer: Buffer) -> None:
         group, lane, counters = buffer.group, buffer.lane, self._counters
         requests = [request for request in buffer.rows if request is not None]
         left = monotonic()
@@ -453,7 +383,7 @@ class Batcher:
         try:
             try:
                 if requests:
-                    requests = _close_ranks(buffer)
+                    requests = buffer.close_ranks()
                     lane.run(len(requests))
             finally:
                 ran = monotonic()
@@ -496,7 +426,7 @@ class Batcher:
     def check_process(self) -> None:
         if os.getpid() != self._process:
             raise ForkError(
-                f"{self._name} was made in process {self._process}, and its threads are not in this one ({os.getpid()}): "
+                f"{self._name} was made in process {self._process}, and its threads are not in this one ({os.getpid()}); "
                 "make it after the fork, or start processes with the method 'spawn'"
             )
 
@@ -559,26 +489,13 @@ class Batcher:
             group.wake.notify_all()
 
 
-def _close_ranks(buffer: _Buffer) -> list[Request]:
-    """Moves the last rows to where requests have gone, so that those that are left lie in front; these, in order."""
-    rows = buffer.rows
-    there = sum(request is not None for request in rows)
-    holes = [row for row in range(there) if rows[row] is None]
-    behind = [row for row in range(there, len(rows)) if rows[row] is not None]
-    for hole, source in zip(holes, behind, strict=True):
-        buffer.lane.move(source, hole)
-        rows[hole], rows[source] = rows[source], None
-    return [request for request in rows if request is not None]
-
-
 def _fail(request: Request, error: BaseException) -> None:
     if request.set_running_or_notify_cancel():
         request.set_exception(error)
 
 
 def _too_late(request: Request) -> DeadlineExceeded:
-    assert request.deadline is not None
     return DeadlineExceeded(
-        f"the request was not on its way within its {request.deadline - request.submitted:.3g} s; give it longer, submit "
-        "less at a time, or make the model faster"
+        f"the request was not on its way within its {request.within:.3g} s; give it longer, submit less at a time, or make "
+        "the model faster"
     )

@@ -7,7 +7,7 @@ import atexit
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
@@ -18,10 +18,11 @@ from ..errors import ConfigError, Overloaded
 from ..infer import Infer
 from .batcher import Batcher
 from .lanes import InferLane, Lane
-from .stats import PipelineStats
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from .stats import PipelineStats
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]
 
@@ -82,9 +83,7 @@ class Pipeline(Generic[Result]):
         UnsupportedModelError: requests cannot share a run of this model.
     """
 
-    def __init__(
-        self, models: Servable[Result] | Infer | Sequence[Servable[Result] | Infer], **settings: Any
-    ) -> None:
+    def __init__(self, models: Servable[Result] | Infer | Sequence[Servable[Result] | Infer], **settings: Any) -> None:
         self.settings = convert(settings, PipelineSettings, "Pipeline settings")
         several = list(models) if isinstance(models, Sequence) else [models]
         if not several:
@@ -97,7 +96,7 @@ class Pipeline(Generic[Result]):
     # ---- requests ----
 
     def submit(self, item: Any, *, timeout: float | None = None, deadline: float | None = None) -> Future[Result]:
-        """Takes a request in: a picture for a wrapper; for an `Infer` an array without its batch axis, or a dict of such.
+        """Takes a request in: a picture for a wrapper; for an `Infer` an array without the batch axis, or a dict of them.
 
         The item must stay as it is until the future ends: it is read by another thread.
 

@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["CompareReport", "Difference", "LayerDifference", "SideReport", "Tolerance", "compare", "difference"]
+__all__ = [
+    "CompareReport",
+    "Difference",
+    "LayerDifference",
+    "SideReport",
+    "Tolerance",
+    "compare",
+    "difference",
+]
 
 Arrays: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 Runner: TypeAlias = Callable[[Arrays], Arrays]

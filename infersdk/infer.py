@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
     from .stream import Stream
 
-__all__ = ["BackendInfo", "Infer", "TensorSpec"]
+__all__ = ["BackendInfo", "Infer", "TensorSpec", "describe_layers", "keeps_precision"]
+
+#: From the widest to the narrowest.
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,21 @@ class TensorSpec:
         if self.kind != "tensor":
             return f"{self.name}: {self.kind} {self.text}" if self.shape else f"{self.name}: {self.kind}"
         return f"{self.name}: {self.dtype} {self.text}"
+
+
+def keeps_precision(wanted: str, runs: str, layers: Mapping[str, int]) -> bool:
+    """Whether a model that runs so keeps the promise of `precision=wanted`: most layers run in it, and none in less."""
+    narrower = PRECISIONS[PRECISIONS.index(wanted) + 1 :]
+    return runs == wanted and not any(layers.get(name) for name in narrower)
+
+
+def describe_layers(counts: Mapping[str, int]) -> str:
+    """`Infer.layer_precisions` as a person would say it: `24 layers in fp32, 2 in int8`."""
+    ranked = sorted(counts.items(), key=lambda entry: -entry[1])
+    if not ranked:
+        return "it has no layers that compute"
+    (first, many), *rest = ranked
+    return ", ".join([f"{many} layer{'s' if many > 1 else ''} in {first}", *(f"{n} in {name}" for name, n in rest)])
 
 
 @dataclass(frozen=True)
@@ -201,7 +219,15 @@ class Infer(ABC):
     @property
     @abstractmethod
     def precision(self) -> str:
-        """The arithmetic that really runs: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`."""
+        """The arithmetic that really runs in most layers: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`."""
+
+    @property
+    def layer_precisions(self) -> Mapping[str, int]:
+        """How many of the layers that carry the work (convolutions, matrix products, ...) run in each precision.
+
+        A runtime may have fused, split or dropped layers of the file. Empty where the backend cannot tell.
+        """
+        return MappingProxyType({})
 
     @property
     def concurrency(self) -> int:

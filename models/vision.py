@@ -62,6 +62,7 @@ class VisionModel(ABC, Generic[Result]):
     Attributes:
         network: the `Infer` underneath.
         names: the class names by class_id.
+        class_count: how many classes the model tells apart; None where it leaves that open and has not run yet.
         input_size: (width, height) of the network's input.
         timings: how long the stages of the last call took; zeros before the first.
     """
@@ -155,6 +156,7 @@ class VisionModel(ABC, Generic[Result]):
             raise self._unsupported(f"its output {odd[0]} is no tensor of numbers")
         self._spec = inputs[0]
         self.input_size = self._input_size(self._spec)
+        self.class_count: int | None = None
         self.names = class_names(self._given_names, self.network.metadata)
         self._batched = not isinstance(self._spec.shape[0], int)
         usual = self._most or self.network.max_batch or DEFAULT_BATCH
@@ -243,7 +245,8 @@ class VisionModel(ABC, Generic[Result]):
                     from ..pipeline import Pipeline
 
                     serving.pipeline = Pipeline(self, **serving.settings)
-        return serving.pipeline
+        made: Pipeline[Result] = serving.pipeline
+        return made
 
     def serve(self, **settings: Any) -> Pipeline[Result]:
         """Makes the pipeline with settings of your own: those of `infersdk.pipeline.PipelineSettings`.
@@ -256,8 +259,9 @@ class VisionModel(ABC, Generic[Result]):
         with self._serving.guard:
             if self._serving.pipeline is not None:
                 raise ConfigError(f"{self!r} serves already; call serve() before the first submit(), map() or infer()")
-            self._serving.pipeline = Pipeline(self, **{**self._serving.settings, **settings})
-            return self._serving.pipeline
+            made: Pipeline[Result] = Pipeline(self, **{**self._serving.settings, **settings})
+            self._serving.pipeline = made
+            return made
 
     def submit(
         self, picture: PictureSource | Picture, *, timeout: float | None = None, deadline: float | None = None

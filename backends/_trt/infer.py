@@ -6,6 +6,7 @@ import contextlib
 import math
 import warnings
 from collections import OrderedDict
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from ...errors import (
     PrecisionUnavailableError,
     ShapeError,
 )
-from ...infer import BackendInfo, Infer
+from ...infer import BackendInfo, Infer, keeps_precision
 from ...stream import Graph, Stream
 from ...tensor import Tensor
 from .._cuda import cuda_device, device_count
@@ -39,7 +40,7 @@ __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
 GRAPHS = 16
 
 #: Options that have no effect on an engine that is built already.
-_BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "optimization_level")
+_BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
 class _TensorRt(Infer):
@@ -72,6 +73,7 @@ class _TensorRt(Infer):
             self._profiles = self._engine.profiles([spec.name for spec in self.input_specs])
             # Fused layers hide their types from the engine inspector, so without a manifest nothing true can be said.
             self._precision = details.precision if details else "unknown"
+            self._layers = MappingProxyType(dict(details.layers) if details else {})
             self._check_precision()
             self._check_batch()
             self._start()
@@ -145,7 +147,9 @@ class _TensorRt(Infer):
 
     def _check_precision(self) -> None:
         wanted = self._requested_precision
-        if wanted is not None and wanted != self._precision:
+        if wanted is not None and (
+            self._precision == "unknown" or not keeps_precision(wanted, self._precision, self._layers)
+        ):
             raise PrecisionUnavailableError(
                 f"precision {wanted!r}: the engine {self.model.name} is {self._precision}; build one that is {wanted}, "
                 "or leave precision out"
@@ -340,6 +344,11 @@ class _TensorRt(Infer):
     @property
     def precision(self) -> str:
         return self._precision
+
+    @property
+    def layer_precisions(self) -> Mapping[str, int]:
+        """As the runtime parsed them when the engine was built, out of its manifest."""
+        return self._layers
 
     def _share(self, source: _TensorRt) -> None:
         with self._cuda:

@@ -33,6 +33,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             unless precision="fp32" was asked for.
         half_io: with precision="fp16", inputs and outputs are float16 too, instead of what they are in the model: half
             the bytes, and no conversion at either end. The wrappers take either.
+        fp16_keep: with precision="fp16": names of nodes of the model that stay FP32
+            (`infersdk.graph.fp16_parity.find_fp16_loss` finds which should).
         optimization_level: 0 (quick to build) to 5 (quick to run); None is the runtime's own.
         plugins: libraries of plugins to load before the model is parsed, or the engine read.
         cache: where built engines are kept: the user's cache (True), a folder, or nowhere (False).
@@ -50,6 +52,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     workspace: str | int | None = None
     tf32: bool | None = None
     half_io: bool = False
+    fp16_keep: list[str] = []
     optimization_level: Annotated[int, msgspec.Meta(ge=0, le=5)] | None = None
     plugins: list[str] = []
     cache: bool | str = True

@@ -307,11 +307,11 @@ class Batcher:
                 continue
             try:
                 prepare(row, request.item)
-            except BaseException as error:
-                failed.append((request, error))
+            except BaseException as why:
+                failed.append((request, why))
         with self._lock:
             buffer.preparing -= len(taken)
-            failed = [(request, error) for request, error in failed if self._take(request, "failed")]
+            failed = [entry for entry in failed if self._take(entry[0], "failed")]
             for row, request in taken:
                 request.preparing = False
                 if request.over:
@@ -426,7 +426,7 @@ class Batcher:
     def check_process(self) -> None:
         if os.getpid() != self._process:
             raise ForkError(
-                f"{self._name} was made in process {self._process}, and its threads are not in this one ({os.getpid()}); "
+                f"{self._name} was made in process {self._process}, and this is {os.getpid()}, without its threads; "
                 "make it after the fork, or start processes with the method 'spawn'"
             )
 
@@ -496,6 +496,6 @@ def _fail(request: Request, error: BaseException) -> None:
 
 def _too_late(request: Request) -> DeadlineExceeded:
     return DeadlineExceeded(
-        f"the request was not on its way within its {request.within:.3g} s; give it longer, submit less at a time, or make "
-        "the model faster"
+        f"the request was not on its way within its {request.within:.3g} s; give it longer, submit less at a time, or "
+        "make the model faster"
     )

@@ -64,7 +64,8 @@ class InferLane:
             for spec in specs:
                 if not spec.shape or (isinstance(spec.shape[0], int) and spec.shape[0] != capacity):
                     raise UnsupportedModelError(
-                        f"{side} {spec} of {infer.model.name} has no free batch axis in front: requests cannot share a run"
+                        f"{side} {spec} of {infer.model.name} has no free batch axis in front, so requests cannot "
+                        "share a run"
                     )
         free = [spec for spec in self._specs if any(not isinstance(d, int) for d in spec.shape[1:])]
         if free:

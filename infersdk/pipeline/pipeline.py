@@ -96,7 +96,7 @@ class Pipeline(Generic[Result]):
     # ---- requests ----
 
     def submit(self, item: Any, *, timeout: float | None = None, deadline: float | None = None) -> Future[Result]:
-        """Takes a request in: a picture for a wrapper; for an `Infer` an array without the batch axis, or a dict of them.
+        """Takes a request in: a picture for a wrapper; for an `Infer` arrays without the batch axis.
 
         The item must stay as it is until the future ends: it is read by another thread.
 
@@ -188,6 +188,12 @@ class Pipeline(Generic[Result]):
     def stats(self) -> PipelineStats:
         """What it has done so far."""
         return self._core.stats()
+
+    def durations(self) -> dict[str, tuple[list[int], float, int]]:
+        """By stage the histogram behind `stats()`: the counts of the buckets up to each of `stats.BOUNDS` seconds, and
+        above; the sum in seconds; how many.
+        """
+        return self._core.durations()
 
     def close(self, *, drain: bool = True) -> None:
         """Ends it. A second call does nothing.

@@ -58,7 +58,7 @@ class Durations:
 
     def percentiles(self) -> Percentiles:
         mean = self.sum / self.count if self.count else 0.0
-        return Percentiles(self.count, mean, *(self.quantile(q) for q in (0.5, 0.9, 0.99)), self.max)
+        return Percentiles(self.count, mean, self.quantile(0.5), self.quantile(0.9), self.quantile(0.99), self.max)
 
 
 @dataclass(frozen=True, slots=True)

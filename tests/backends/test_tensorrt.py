@@ -179,12 +179,14 @@ def test_builds_real_models(assets: Path, tmp_path: Path, name: str, precision: 
 def test_fp16_is_a_graph_of_fp16(net: Path, tmp_path: Path) -> None:
     manifest = build(net, tmp_path / "out.engine", compute_capabilities=("8.6",), precision="fp16")
     assert manifest.details["precision"] == "fp16"
+    assert manifest.details["layers"] == {"fp16": 1}
     assert manifest.details["inputs"][0]["dtype"] == "float32"  # inputs and outputs stay as they were
     assert manifest.details["outputs"][0]["dtype"] == "float32"
 
 
-def quantised() -> Any:
-    """A matrix product with int8 weights: what TensorRT-RTX takes of INT8 (it has no INT8 convolutions)."""
+def quantised(*, activations: bool = True) -> Any:
+    """A matrix product with int8 weights, and int8 activations or none: what TensorRT-RTX takes of INT8 (it has no INT8
+    convolutions)."""
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.integers(-100, 100, (16, 8)).astype(np.int8),
@@ -192,15 +194,54 @@ def quantised() -> Any:
         "zero": np.asarray(0, np.int8),
     }
     nodes = [node("DequantizeLinear", "w scale zero", "dw"), node("MatMul", "x dw", "y")]
+    if activations:
+        nodes = [
+            node("QuantizeLinear", "x scale zero", "qx"), node("DequantizeLinear", "qx scale zero", "dx"),
+            nodes[0], node("MatMul", "dx dw", "y"),
+        ]  # fmt: skip
     return make_model(nodes, {"x": ("n", 16)}, {"y": ("n", 8)}, weights)
 
 
 @rtx
 def test_int8_is_a_quantised_graph(save: Callable[..., Path], tmp_path: Path) -> None:
     path = save(quantised())
-    assert build(path, tmp_path / "a.engine", compute_capabilities=("8.6",)).details["precision"] == "int8"
+    details = build(path, tmp_path / "a.engine", compute_capabilities=("8.6",), precision="int8").details
+    assert (details["precision"], details["layers"]) == ("int8", {"int8": 1})
     with pytest.raises(PrecisionUnavailableError, match=r"'fp16': net\.onnx is int8"):
         build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="fp16")
+
+
+@rtx
+def test_weights_in_int8_are_not_arithmetic_in_int8(save: Callable[..., Path], tmp_path: Path) -> None:
+    path = save(quantised(activations=False))
+    details = build(path, tmp_path / "a.engine", compute_capabilities=("8.6",)).details
+    assert (details["precision"], details["layers"]) == ("fp32", {"fp32": 1})
+    with pytest.raises(PrecisionUnavailableError, match=r"'int8': net\.onnx is fp32"):
+        build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="int8")
+    with pytest.raises(UnsupportedModelError, match="is quantised; make the model fp16 that it was quantised from"):
+        build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="fp16")
+
+
+@rtx
+def test_nodes_that_stay_fp32(save: Callable[..., Path], tmp_path: Path) -> None:
+    """What the network says once it is parsed, and a key of its own."""
+    weights = {name: np.eye(16, dtype=np.float32) for name in ("v", "w", "u")}
+    nodes = [
+        node("MatMul", "x v", "a", name="one"), node("MatMul", "a w", "b", name="two"), node("MatMul", "b u", "y")
+    ]  # fmt: skip
+    path = save(make_model(nodes, {"x": ("n", 16)}, {"y": ("n", 16)}, weights))
+    common: dict[str, Any] = {"compute_capabilities": ("8.6",), "precision": "fp16"}
+    assert build(path, tmp_path / "a.engine", **common).details["layers"] == {"fp16": 3}
+    details = build(path, tmp_path / "a.engine", **common, fp16_keep=["two"]).details
+    assert details["layers"] == {"fp16": 2, "fp32": 1}
+    assert details["precision"] == "fp16"
+    assert details["options"]["fp16_keep"] == ["two"]
+    with pytest.raises(ConfigError, match=r"has no node 'tow' to keep in fp32; did you mean 'two'\?"):
+        build(path, tmp_path / "a.engine", **common, fp16_keep=["tow"])
+    with pytest.raises(ConfigError, match="fp16_keep is for precision='fp16' of an fp32 model, not for None"):
+        build(path, tmp_path / "a.engine", compute_capabilities=("8.6",), fp16_keep=["two"])
+    with pytest.raises(UnsupportedModelError, match="stays fp32"):
+        build(path, tmp_path / "a.engine", **common, fp16_keep=["one", "two"])
 
 
 @rtx
@@ -516,7 +557,8 @@ def test_the_key_depends_on_all_that_makes_the_engine(net: Path, tmp_path: Path)
     other.write_bytes(net.read_bytes())
     assert key(other) == key()  # what counts is the content
     changed = [
-        key(precision="fp16"), key(precision="fp32"), key(max_batch=2), key(capabilities=("8.9",)),
+        key(precision="fp16"), key(precision="fp16", options=Options(fp16_keep=["conv1"])),
+        key(precision="fp32"), key(max_batch=2), key(capabilities=("8.9",)),
         key(device=SimpleNamespace(capability="8.9", name="A")), key(device=None), key(options=Options(tf32=False)),
         key(options=Options(workspace="1GB")), key(options=Options(workspace="2GB")),
         key(options=Options(optimization_level=1)), key(options=Options(cache_tag="a")),

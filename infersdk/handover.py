@@ -351,6 +351,14 @@ class Handover(Infer):
         return self._active.device
 
     @property
+    def concurrency(self) -> int:
+        """That of who serves now; on a device, where runs overlap, what will serve there decides."""
+        return max(self._active.concurrency, 3 if self._asked["device"].ordinal >= 0 else 1)
+
+    def padded_batch(self, n: int) -> int:
+        return self._active.padded_batch(n)
+
+    @property
     def precision(self) -> str:
         return self._active.precision
 

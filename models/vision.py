@@ -365,10 +365,11 @@ class VisionModel(ABC, Generic[Result]):
         return geometries
 
     def _input_of(self, infer: Infer, pictures: int) -> Tensor:
-        """The bound input, sized for so many pictures."""
+        """The bound input, sized for so many pictures at least."""
         width, height = self.input_size
         tensor: Tensor = infer.inputs[self._spec.name]
-        return tensor.resize((pictures if self._batched else self._limit, *self._canvas_shape(width, height)))
+        rows = infer.padded_batch(pictures) if self._batched else self._limit
+        return tensor.resize((rows, *self._canvas_shape(width, height)))
 
     # ---- shared machinery ----
 

@@ -103,14 +103,14 @@ class InferLane:
         for spec, rows in zip(self._specs, self._rows, strict=True):
             tensor = infer.inputs[spec.name]
             if not isinstance(spec.shape[0], int):
-                tensor.resize((count, *rows.shape[1:]))
+                tensor.resize((infer.padded_batch(count), *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the rows were written behind its back
         infer.forward()
 
     def results(self, count: int) -> Sequence[Any]:
         outputs = {name: tensor.numpy()[:count].copy() for name, tensor in self._infer.outputs.items()}
         for name, array in outputs.items():
-            if len(array) != count:
+            if len(array) < count:
                 raise UnsupportedModelError(f"output {name!r} has {len(array)} rows for a batch of {count}")
         return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
 

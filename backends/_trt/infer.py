@@ -344,8 +344,8 @@ class _TensorRt(Infer):
     # ---- the rest ----
 
     def padded_batch(self, n: int) -> int:
-        """Kernels are compiled (TensorRT-RTX) and graphs captured for each size anew, which takes seconds: so it is only
-        for 1, 2, 3, 4, 6, 8, 12, 16, 24... and the largest.
+        """Kernels are compiled (TensorRT-RTX) and graphs captured for each size anew, which takes seconds: so there are
+        only 1, 2, 3, 4, 6, 8, 12, 16, 24... and the largest.
         """
         if not (self.flavour.runtime_cache or self._captures) or n >= (self.max_batch or n):
             return n

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["InferLane", "Lane"]
 
+#: Bytes that are copied sooner than another thread is woken up.
+QUICK = 64 * 1024
+
 
 class Lane(Protocol):
     """A batch buffer with `capacity` rows, and a model that runs it. What a `Pipeline` is made of.
@@ -23,6 +26,9 @@ class Lane(Protocol):
     """
 
     capacity: int
+
+    def quick(self, item: Any) -> bool:
+        """Whether preparing it takes so little that the submitting thread had best do so itself. Any thread may ask."""
 
     def prepare(self, row: int, item: Any) -> None:
         """Writes a request into a row. What it raises becomes that request's own failure."""
@@ -77,6 +83,9 @@ class InferLane:
         for spec in self._specs:
             tensor = infer.inputs[spec.name].resize((capacity, *spec.shape[1:]))  # type: ignore[arg-type]
             self._rows.append(tensor.numpy(writable=True))
+
+    def quick(self, item: Any) -> bool:
+        return isinstance(item, np.ndarray) and item.nbytes <= QUICK
 
     def prepare(self, row: int, item: Any) -> None:
         if isinstance(item, Mapping):

@@ -23,6 +23,7 @@ from .names import class_names
 from .on_device import DevicePath, Stage
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from typing_extensions import Self
 
     from ..infer import TensorSpec
@@ -191,6 +192,32 @@ class VisionModel(ABC, Generic[Result]):
         else:
             for batch in batches:
                 yield from self._on_host(batch)[0]
+
+    def network_inputs(
+        self, pictures: Iterable[PictureSource | Picture], *, batch: int | None = None
+    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """What the network would be given for these pictures, a batch at a time: `{input: array}`, nothing is run.
+
+        Args:
+            pictures: on the host, as a call takes them.
+            batch: pictures a batch at most; a model of a fixed batch keeps to its own, and the last one is filled up
+                with its last picture.
+        """
+        limit = min(batch or self._limit, self._limit) if self._batched else self._limit
+        group: list[Picture] = []
+
+        def filled() -> dict[str, npt.NDArray[Any]]:
+            missing = 0 if self._batched else self._limit - len(group)
+            self._fill([*group, *[group[-1]] * missing])
+            return {self._spec.name: self.network.inputs[self._spec.name].numpy().copy()}
+
+        for source in pictures:
+            group.append(read_picture(source, channel_order=self.channel_order))
+            if len(group) == limit:
+                yield filled()
+                group.clear()
+        if group:
+            yield filled()
 
     def _batches(self, sources: Iterable[PictureSource | Picture]) -> Iterator[list[Picture | DevicePicture]]:
         """The pictures read, in batches; those on a device and those on the host do not mix."""

@@ -9,6 +9,7 @@ the shape turns out to depend on the data, each run allocates anew.
 from __future__ import annotations
 
 import functools
+import platform
 import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,6 +28,7 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
+from ..graph.unsigned import unsigned_model
 from ..infer import BackendInfo, Infer, TensorSpec
 from ..stream import Stream
 
@@ -47,6 +49,7 @@ _BITS = {
     "bfloat16": ("uint16", 16), "float8e4m3fn": ("uint8", 17), "float8e4m3fnuz": ("uint8", 18),
     "float8e5m2": ("uint8", 19), "float8e5m2fnuz": ("uint8", 20),
 }  # fmt: skip
+_X86 = platform.machine().lower() in ("x86_64", "amd64")
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _OPTIMISATION = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -106,9 +109,11 @@ class OnnxRuntimeInfer(Infer):
         elif self.options.cuda_graph:
             raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
         settings |= {key: str(value) for key, value in self.options.provider_options.items()}
+        # On x86 signed activations would be computed in floating point, or slowly.
+        content = unsigned_model(self.model) if provider == _PROVIDERS["cpu"] and _X86 else None
         try:
             self._session = ort.InferenceSession(
-                str(self.model), self._session_options(), providers=[(provider, settings)]
+                content or str(self.model), self._session_options(), providers=[(provider, settings)]
             )
         except (ort_errors.InvalidProtobuf, ort_errors.NoModel) as error:
             raise ModelFormatError(f"{str(self.model)!r} is not an ONNX model, or is corrupt: {_text(error)}") from None

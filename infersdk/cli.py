@@ -19,7 +19,7 @@ from .errors import BackendError, ConfigError, ImageError, InferSDKError, InputE
 
 __all__ = ["main"]
 
-COMMANDS = ("demo", "detect", "classify", "info", "compare", "build", "cache", "doctor")
+COMMANDS = ("demo", "detect", "classify", "info", "compare", "quantize", "build", "cache", "doctor")
 
 _CODES: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], int], ...] = (
     ((ConfigError, InputError, ImageError, ModelError, OutputError), 2),

@@ -14,7 +14,7 @@ from .graph import QuantizedGraph, quantize
 from .histogram import Histogram, Range, entropy_threshold, quantize_expand
 from .inputs import PictureInputs
 from .measure import Speed, agreement, compare_speed
-from .observe import calibrate
+from .observe import Observations, calibrate, observe
 from .search import LayerCost, SearchReport, search
 from .table import CalibrationTable, TensorRange, read_tensorrt_cache
 
@@ -22,6 +22,7 @@ __all__ = [
     "CalibrationTable",
     "Histogram",
     "LayerCost",
+    "Observations",
     "PictureInputs",
     "QuantizedGraph",
     "Range",
@@ -32,6 +33,7 @@ __all__ = [
     "calibrate",
     "compare_speed",
     "entropy_threshold",
+    "observe",
     "quantize",
     "quantize_expand",
     "read_tensorrt_cache",

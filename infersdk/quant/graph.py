@@ -32,7 +32,7 @@ __all__ = ["Placement", "Plan", "QuantizedGraph", "plan", "quantize"]
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 #: What runs in 8 bits between them, so that nothing goes back to floating point on the way.
 BETWEEN = frozenset(
-    {"Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul", "Relu"}
+    {"AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul", "Relu"}
     | {"Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
 _OPSET = 13  # the first with a scale for each channel
@@ -100,7 +100,9 @@ def plan(model: str | os.PathLike[str], *, exclude: Sequence[str] = (), placemen
     graph = prepared.graph
     given = {node.name for node in (*whole.graph.node, *graph.node)}
     if unknown := [name for name in exclude if name not in given]:
-        raise ConfigError(f"exclude: {str(model)!r} has no node {unknown[0]!r}; `infersdk quantize --layers` lists them")
+        raise ConfigError(
+            f"exclude: {str(model)!r} has no node {unknown[0]!r}; `infersdk quantize --layers` lists them"
+        )
     weights = {tensor.name: tensor for tensor in graph.initializer}
     weighted = [n for n in graph.node if n.op_type in WEIGHTED and len(n.input) > 1 and n.input[1] in weights]
     left = {n.name: "the mean of a distribution" for n in weighted if _is_mean(n, graph, weights)}
@@ -109,7 +111,7 @@ def plan(model: str | os.PathLike[str], *, exclude: Sequence[str] = (), placemen
         raise UnsupportedModelError(f"{str(model)!r} has no convolution or matrix product with weights to quantise")
     body = _ancestors(graph, {n.name for n in weighted if n.name not in left})
     floats = _float_tensors(prepared)
-    chosen = [n for n in layers]
+    chosen = list(layers)
     if placement == "all":
         chosen += [
             n
@@ -303,6 +305,7 @@ def _rewrite(model: Plan, table: CalibrationTable, nodes: Sequence[str]) -> Any:
         )
         quantizer.quantize_model()
     result = quantizer.model.model
+    _undo(result, frozenset(nodes))
     result.producer_name, result.producer_version = "infersdk", ""
     kept = {entry.domain: entry for entry in model.model.opset_import}
     used = {node.domain for node in result.graph.node}
@@ -310,6 +313,21 @@ def _rewrite(model: Plan, table: CalibrationTable, nodes: Sequence[str]) -> Any:
     del result.opset_import[:]
     result.opset_import.extend(imports)
     return result
+
+
+def _undo(model: Any, nodes: Collection[str]) -> None:
+    """Nodes in floating point read activations as they were, not quantised and back."""
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    for node in model.graph.node:
+        if node.name in nodes or node.op_type == "QuantizeLinear":
+            continue
+        for index, name in enumerate(node.input):
+            back = made_by.get(name)
+            if back is None or back.op_type != "DequantizeLinear":
+                continue
+            there = made_by.get(back.input[0])
+            if there is not None and there.op_type == "QuantizeLinear":
+                node.input[index] = there.input[0]
 
 
 @contextlib.contextmanager

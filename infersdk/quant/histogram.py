@@ -56,6 +56,10 @@ class Range:
     def nonfinite(self) -> int:
         return int(self._range.nonfinite)
 
+    @property
+    def zeros(self) -> int:
+        return int(self._range.zeros)
+
 
 class Histogram:
     """How often |x| falls into each of equal bins from 0 to `absmax`; what lies beyond is in the last.
@@ -83,13 +87,17 @@ class Histogram:
     def update(self, values: npt.NDArray[Any]) -> None:
         """Takes in float32 values of any shape."""
         source = _floats(values)
-        check(
-            lib.ifs_histogram_add(source, values.size, self.absmax, self._pointer, len(self.counts), self._nonfinite)
-        )
+        check(lib.ifs_histogram_add(source, values.size, self.absmax, self._pointer, len(self.counts), self._nonfinite))
 
-    def entropy(self, levels: int = LEVELS) -> float:
-        """The threshold of the least Kullback-Leibler divergence: (m + 0.5) bin widths, see `entropy_threshold`."""
-        best, _ = entropy_threshold(self.counts, levels)
+    def entropy(self, levels: int = LEVELS, *, zeros: int = 0) -> float:
+        """The threshold of the least Kullback-Leibler divergence: (m + 0.5) bin widths, see `entropy_threshold`.
+
+        So many values that are exactly 0 are left out: each scale holds them without an error, and after a ReLU they
+        are so many that the search would see nothing else.
+        """
+        counts = self.counts.copy()
+        counts[0] -= min(zeros, int(counts[0]))
+        best, _ = entropy_threshold(counts, levels)
         return min((best + 0.5) * self.width, self.absmax)
 
     def percentile(self, percent: float) -> float:
@@ -103,9 +111,7 @@ class Histogram:
         return (min(int(reached), len(self.counts) - 1) + 1) * self.width
 
 
-def entropy_threshold(
-    counts: npt.NDArray[np.int64], levels: int = LEVELS, *, plain: bool = False
-) -> tuple[int, float]:
+def entropy_threshold(counts: npt.NDArray[np.int64], levels: int = LEVELS, *, plain: bool = False) -> tuple[int, float]:
     """How many bins to keep so that `levels` levels tell the least less, and the divergence then.
 
     For each i from `levels` to the number of bins - 1: P is the first i bins with everything beyond added to the last,

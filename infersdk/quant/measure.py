@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ class Speed:
 def compare_speed(
     fp32: str | os.PathLike[str],
     int8: str | os.PathLike[str],
-    inputs: Iterable[dict[str, npt.NDArray[Any]]],
+    inputs: Iterable[Mapping[str, npt.NDArray[Any]]],
     *,
     backend: str = "onnxruntime",
     runs: int = 20,

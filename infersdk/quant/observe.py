@@ -21,25 +21,65 @@ from .table import CalibrationTable, Method, TensorRange
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["calibrate"]
+__all__ = ["PERCENTILE", "Observations", "calibrate", "observe"]
 
 #: Fewer samples than this say too little of what is to come.
 MIN_SAMPLES = 8
+#: Of magnitudes that are not clipped. Of the millions in an activation the rarest hundred-thousandth is left out.
+PERCENTILE = 99.999
 _LARGEST_FILE = 2**31 - 1  # what protobuf puts into one message
 
 #: Is told the pass ("ranges", "histograms") and how many samples of it are done.
 Progress = Callable[[str, int], None]
 
 
-def calibrate(
+class Observations:
+    """What the activations of a model were like over some data; thresholds of any method follow without it.
+
+    Attributes:
+        samples: pictures, or rows of arrays.
+        ranges: by name of the activation.
+        histograms: likewise; empty where only ranges were asked for.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike[str], samples: int, ranges: dict[str, Range], histograms: dict[str, Histogram]
+    ) -> None:
+        self._digest, self._name = model_digest(model), Path(model).name
+        self.samples, self.ranges, self.histograms = samples, ranges, histograms
+
+    def table(self, method: Method = "entropy", percentile: float = PERCENTILE) -> CalibrationTable:
+        """The calibration table by one of the methods; see `calibrate`."""
+        check_method(method, percentile)
+        if method != "minmax" and not self.histograms:
+            raise ConfigError(f"method {method!r} needs histograms, and only ranges were observed")
+        tensors = {}
+        for name, found in self.ranges.items():
+            if method == "minmax":
+                threshold = found.absmax
+            elif method == "percentile":
+                threshold = self.histograms[name].percentile(percentile)
+            else:
+                threshold = self.histograms[name].entropy(zeros=found.zeros)
+            tensors[name] = TensorRange(found.min, found.max, threshold)
+        return CalibrationTable(
+            model=self._digest,
+            name=self._name,
+            method=method,
+            percentile=percentile if method == "percentile" else None,
+            samples=self.samples,
+            tensors=tensors,
+        )
+
+
+def observe(
     model: str | os.PathLike[str],
     data: Inputs,
     *,
-    method: Method = "entropy",
-    percentile: float = 99.99,
+    histograms: bool = True,
     min_samples: int = MIN_SAMPLES,
     progress: Progress | None = None,
-) -> CalibrationTable:
+) -> Observations:
     """Runs a model over data, once for the ranges of its activations and once for their histograms.
 
     The memory it takes does not depend on the amount of data: 2,048 counters an activation, and one batch.
@@ -48,22 +88,15 @@ def calibrate(
         model: an ONNX file in FP32.
         data: `PictureInputs`, a list of arrays or of dicts of arrays by input (with the batch axis), or a function that
             returns an iterator over such.
-        method: `"entropy"` (least Kullback-Leibler divergence), `"percentile"`, or `"minmax"` (nothing is clipped; one
-            pass).
-        percentile: of the magnitudes that are not clipped, for that method.
+        histograms: False leaves out the second pass, which `"minmax"` does without.
         min_samples: fewer are an error.
         progress: called after each batch.
 
     Raises:
         CalibrationError: there are too few samples, they do not fit the model, or an activation is NaN, infinite, or 0
             throughout.
-        ConfigError: no such method, or a percentile out of range.
         ModelError, BackendUnavailableError: as `plan`.
     """
-    if method not in get_args(Method):
-        raise ConfigError(f"method {method!r} is none of {', '.join(get_args(Method))}")
-    if not 0 < percentile <= 100:
-        raise ConfigError(f"percentile is above 0 and at most 100, not {percentile!r}")
     planned = plan(model)
     with _Observer(planned.model, planned.activations) as observer, ThreadPoolExecutor(os.cpu_count()) as pool:
         ranges = {name: Range() for name in planned.activations}
@@ -76,34 +109,52 @@ def calibrate(
                 progress("ranges", samples)
         _check_enough(samples, min_samples)
         _check_alive(ranges, samples)
-        thresholds = {name: found.absmax for name, found in ranges.items()}
-        if method != "minmax":
-            histograms = {name: Histogram(found.absmax) for name, found in ranges.items()}
-            again = 0
-            for count, values in observer.run(data):
-                list(pool.map(lambda name, v=values: histograms[name].update(v[name]), values))
-                again += count
-                if progress:
-                    progress("histograms", again)
-            if again != samples:
-                raise CalibrationError(f"the data gave {samples} samples, and {again} when gone through again")
-            names = list(histograms)
-            found = pool.map(
-                lambda name: (
-                    histograms[name].entropy() if method == "entropy" else histograms[name].percentile(percentile)
-                ),
-                names,
-            )
-            thresholds = dict(zip(names, found, strict=True))
-    tensors = {name: TensorRange(r.min, r.max, thresholds[name]) for name, r in ranges.items()}
-    return CalibrationTable(
-        model=model_digest(model),
-        name=Path(model).name,
-        method=method,
-        percentile=percentile if method == "percentile" else None,
-        samples=samples,
-        tensors=tensors,
-    )
+        if not histograms:
+            return Observations(model, samples, ranges, {})
+        found = {name: Histogram(r.absmax) for name, r in ranges.items()}
+        again = 0
+        for count, values in observer.run(data):
+            list(pool.map(lambda name, v=values: found[name].update(v[name]), values))
+            again += count
+            if progress:
+                progress("histograms", again)
+    if again != samples:
+        raise CalibrationError(f"the data gave {samples} samples, and {again} when gone through again")
+    return Observations(model, samples, ranges, found)
+
+
+def calibrate(
+    model: str | os.PathLike[str],
+    data: Inputs,
+    *,
+    method: Method = "entropy",
+    percentile: float = PERCENTILE,
+    min_samples: int = MIN_SAMPLES,
+    progress: Progress | None = None,
+) -> CalibrationTable:
+    """The calibration table of a model, from data; as `observe`, then one method.
+
+    Args:
+        model, data, min_samples, progress: as `observe` takes them.
+        method: `"entropy"` (least Kullback-Leibler divergence), `"percentile"`, or `"minmax"` (nothing is clipped; one
+            pass).
+        percentile: of the magnitudes that are not clipped, for that method.
+
+    Raises:
+        ConfigError: no such method, or a percentile out of range.
+        CalibrationError, ModelError, BackendUnavailableError: as `observe`.
+    """
+    check_method(method, percentile)
+    seen = observe(model, data, histograms=method != "minmax", min_samples=min_samples, progress=progress)
+    return seen.table(method, percentile)
+
+
+def check_method(method: str, percentile: float) -> None:
+    """Raises ConfigError for a method that is none, or a percentile out of range."""
+    if method not in get_args(Method):
+        raise ConfigError(f"method {method!r} is none of {', '.join(get_args(Method))}")
+    if not 0 < percentile <= 100:
+        raise ConfigError(f"percentile is above 0 and at most 100, not {percentile!r}")
 
 
 def _check_enough(samples: int, least: int) -> None:

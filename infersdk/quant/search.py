@@ -34,7 +34,7 @@ class LayerCost:
 
     Attributes:
         name, operator: of the node.
-        error: the noise in the outputs over their power, sum (y - y')^2 / sum y^2, the mean over the outputs; 0 is none.
+        error: the noise in the outputs over their power, sum (y - y')^2 / sum y^2, their mean; 0 is none.
         floating: whether the search has left it in floating point.
     """
 

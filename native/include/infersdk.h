@@ -629,6 +629,7 @@ typedef struct ifs_range {
     float min, max;    /* of the finite values; 0 while there is none */
     int64_t count;     /* values so far */
     int64_t nonfinite; /* of which NaN or infinite */
+    int64_t zeros;     /* of which 0 */
 } ifs_range;
 
 /* Widens `range` by `count` values. */
@@ -652,6 +653,9 @@ ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t lev
  * spread over the bins where P is not 0; both are normalised (S. Migacz, "8-bit Inference with TensorRT", 2017). Were Q
  * made of P itself, i = levels would always win with Q = P. A Q of 0 where P is not is infinitely far; where all
  * candidates are, `best` is num_bins: nothing is to be cut off. The threshold is (best + 0.5) * absmax / num_bins.
+ *
+ * Zeros do not suffer from any scale, and after a ReLU they are so many that the search would see nothing else: take
+ * them out of bin 0 first (ifs_range counts them).
  *
  * `plain` asks for the reference, which is slow; the other way gives the same `best`. `divergence` may be NULL.
  * ERR_INVALID_ARGUMENT: all bins are 0, or one is negative.

@@ -9,19 +9,21 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int64_t range_none(const float *x, size_t n, float *min, float *max) {
-    int64_t bad = 0;
+static int64_t range_none(const float *x, size_t n, float *min, float *max, int64_t *zeros) {
+    int64_t bad = 0, zero = 0;
     float low = *min, high = *max;
     for (size_t i = 0; i < n; i++) {
         if (!(fabsf(x[i]) <= FLT_MAX)) {
             bad++;
             continue;
         }
+        zero += x[i] == 0;
         low = x[i] < low ? x[i] : low;
         high = x[i] > high ? x[i] : high;
     }
     *min = low;
     *max = high;
+    *zeros += zero;
     return bad;
 }
 
@@ -64,7 +66,7 @@ ifs_status ifs_range_update(const float *x, int64_t count, ifs_range *range) {
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "range is NULL");
     const bool first = range->count == range->nonfinite; /* no finite value so far */
     float min = first ? FLT_MAX : range->min, max = first ? -FLT_MAX : range->max;
-    const int64_t bad = passes()->range(x, (size_t)count, &min, &max);
+    const int64_t bad = passes()->range(x, (size_t)count, &min, &max, &range->zeros);
     range->count += count;
     range->nonfinite += bad;
     if (range->count == range->nonfinite)

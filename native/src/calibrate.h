@@ -15,8 +15,8 @@
 #define IFS__HISTOGRAM_MAX_BINS 65536
 
 typedef struct ifs__calibration_passes {
-    /* Widens *min and *max by the finite values of x; returns how many are not finite. */
-    int64_t (*range)(const float *x, size_t n, float *min, float *max);
+    /* Widens *min and *max by the finite values of x, adds to *zeros; returns how many are not finite. */
+    int64_t (*range)(const float *x, size_t n, float *min, float *max, int64_t *zeros);
 
     /* tables[i % 4][min(|x[i]| * scale, last)]++ for the finite values; returns how many are not finite. n < 2^32. */
     int64_t (*histogram)(const float *x, size_t n, float scale, int32_t last, uint32_t *tables, size_t pitch);

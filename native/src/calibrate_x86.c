@@ -15,10 +15,10 @@
 
 /* ---- AVX-512 ---- */
 
-IFS__TARGET_AVX512 static int64_t range_avx512(const float *x, size_t n, float *min, float *max) {
+IFS__TARGET_AVX512 static int64_t range_avx512(const float *x, size_t n, float *min, float *max, int64_t *zeros) {
     const __m512 most = _mm512_set1_ps(FLT_MAX);
     __m512 low = _mm512_set1_ps(*min), high = _mm512_set1_ps(*max);
-    int64_t good = 0;
+    int64_t good = 0, zero = 0;
     for (size_t i = 0; i < n; i += 16) {
         const __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
         const __m512 v = _mm512_maskz_loadu_ps(valid, x + i);
@@ -26,9 +26,11 @@ IFS__TARGET_AVX512 static int64_t range_avx512(const float *x, size_t n, float *
         low = _mm512_mask_min_ps(low, finite, low, v);
         high = _mm512_mask_max_ps(high, finite, high, v);
         good += __builtin_popcount(finite);
+        zero += __builtin_popcount(_mm512_mask_cmp_ps_mask(valid, v, _mm512_setzero_ps(), _CMP_EQ_OQ));
     }
     *min = _mm512_reduce_min_ps(low);
     *max = _mm512_reduce_max_ps(high);
+    *zeros += zero;
     return (int64_t)n - good;
 }
 
@@ -63,7 +65,7 @@ const ifs__calibration_passes ifs__calibration_avx512 = {range_avx512, histogram
 
 /* ---- AVX2 ---- */
 
-IFS__TARGET_AVX2 static int64_t range_avx2(const float *x, size_t n, float *min, float *max) {
+IFS__TARGET_AVX2 static int64_t range_avx2(const float *x, size_t n, float *min, float *max, int64_t *zeros) {
     const __m256 most = _mm256_set1_ps(FLT_MAX), sign = _mm256_set1_ps(-0.0F);
     __m256 low = _mm256_set1_ps(*min), high = _mm256_set1_ps(*max);
     int64_t bad = 0;
@@ -74,6 +76,7 @@ IFS__TARGET_AVX2 static int64_t range_avx2(const float *x, size_t n, float *min,
         low = _mm256_blendv_ps(low, _mm256_min_ps(low, v), finite);
         high = _mm256_blendv_ps(high, _mm256_max_ps(high, v), finite);
         bad += __builtin_popcount(~(unsigned)_mm256_movemask_ps(finite) & 0xff);
+        *zeros += __builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_EQ_OQ)));
     }
     float lows[8], highs[8];
     _mm256_storeu_ps(lows, low);
@@ -87,6 +90,7 @@ IFS__TARGET_AVX2 static int64_t range_avx2(const float *x, size_t n, float *min,
             bad++;
             continue;
         }
+        *zeros += x[i] == 0;
         *min = x[i] < *min ? x[i] : *min;
         *max = x[i] > *max ? x[i] : *max;
     }

@@ -34,8 +34,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument("-o", "--output", type=Path, help="by default the model's name with .int8.onnx")
     parser.add_argument("--limit", type=int, metavar="N", help="of the pictures, N spread evenly (default: all)")
     group = parser.add_argument_group("calibration")
-    group.add_argument("--method", choices=("entropy", "minmax", "percentile"), help="(default: entropy)")
-    group.add_argument("--percentile", type=float, default=99.99, help="for that method (default: %(default)s)")
+    group.add_argument(
+        "--method",
+        choices=("auto", "entropy", "minmax", "percentile"),
+        help="auto (the default) tries all on what was observed, and takes the one whose results agree best with FP32",
+    )
+    group.add_argument("--percentile", type=float, default=99.999, help="for that method (default: %(default)s)")
     group.add_argument(
         "--table", type=Path, help="a calibration table or TensorRT cache: read if it is there, else written"
     )
@@ -77,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.table and arguments.table.exists():
         table = quant.CalibrationTable.load(arguments.table)
         table.check(arguments.model)
-        if arguments.method not in (None, table.method):
+        if arguments.method not in (None, "auto", table.method):
             raise ConfigError(
                 f"{str(arguments.table)!r} was made by {table.method}; it cannot be used for {arguments.method}"
             )
@@ -90,17 +94,17 @@ def run(arguments: argparse.Namespace) -> int:
     with _bar(arguments.json) as bar, contextlib.ExitStack() as stack:
         inputs = None
         wrapper = stack.enter_context(_wrapper(arguments, arguments.model)) if arguments.data else None
+        report, reference, methods = None, None, {}
+        if wrapper is not None:
+            reference = wrapper(measuring)
+            inputs = quant.PictureInputs(wrapper, measuring, batch=1)
         if table is None:
             assert wrapper is not None
-            table = _calibrate(arguments, wrapper, calibrating, bar)
+            table, methods = _calibrate(arguments, wrapper, calibrating, measuring, reference, bar)
             if arguments.table:
                 table.save(arguments.table)
         if arguments.tensorrt_cache:
             table.save_tensorrt_cache(arguments.tensorrt_cache)
-        report, reference = None, None
-        if wrapper is not None:
-            reference = wrapper(measuring)
-            inputs = quant.PictureInputs(wrapper, measuring, batch=1)
         if arguments.max_drop is not None:
             assert inputs is not None
             report = _search(arguments, table, inputs, measuring, reference, bar)
@@ -113,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
                 speed = quant.compare_speed(
                     arguments.model, made.path, inputs, backend=arguments.backend, device=arguments.device
                 )
-    _tell(arguments, made, table, report, agreement, speed, len(measuring))
+    _tell(arguments, made, table, methods, report, agreement, speed, len(measuring))
     return 1 if report is not None and not report.reached else 0
 
 
@@ -171,18 +175,35 @@ Bar = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], Non
 
 
 def _calibrate(
-    arguments: argparse.Namespace, wrapper: VisionModel[Any], pictures: Sequence[Path], bar: Bar
-) -> CalibrationTable:
+    arguments: argparse.Namespace,
+    wrapper: VisionModel[Any],
+    pictures: Sequence[Path],
+    measuring: Sequence[Path],
+    reference: Any,
+    bar: Bar,
+) -> tuple[CalibrationTable, dict[str, float]]:
+    """The table, and the agreement by method where several were tried."""
     from .. import quant
 
-    passes = 1 if arguments.method == "minmax" else 2
+    method = arguments.method or "auto"
+    passes = 1 if method == "minmax" else 2
     with bar("calibrating", passes * len(pictures)) as advance:
-        return quant.calibrate(
+        seen = quant.observe(
             arguments.model,
             quant.PictureInputs(wrapper, pictures),
-            method=arguments.method or "entropy",
-            percentile=arguments.percentile,
+            histograms=method != "minmax",
             progress=lambda step, done: advance(done + (len(pictures) if step == "histograms" else 0)),
+        )
+    if method != "auto":
+        return seen.table(method, arguments.percentile), {}
+    with bar("trying methods", 4) as advance:
+        return quant.best_method(
+            arguments.model,
+            seen,
+            lambda path: _agreement(arguments, path, measuring, reference),
+            exclude=arguments.exclude,
+            placement=arguments.placement,
+            progress=lambda step, done, of: advance(done),
         )
 
 
@@ -256,6 +277,7 @@ def _tell(
     arguments: argparse.Namespace,
     made: Any,
     table: CalibrationTable,
+    methods: dict[str, float],
     report: SearchReport | None,
     agreement: float | None,
     speed: Speed | None,
@@ -265,6 +287,8 @@ def _tell(
         data: dict[str, Any] = {
             "output": str(made.path),
             "method": table.method,
+            "percentile": table.percentile,
+            "methods": methods,
             "samples": table.samples,
             "layers": len(made.layers),
             "floating": list(made.floating),
@@ -291,6 +315,8 @@ def _tell(
     from rich.markup import escape
 
     out = console()
+    if methods:
+        out.print("agreement by method: " + ", ".join(f"{name} {value:.1f}%" for name, value in methods.items()))
     if report is not None:
         _show_search(report, arguments.max_drop)
     size, before = made.path.stat().st_size, arguments.model.stat().st_size

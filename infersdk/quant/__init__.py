@@ -15,7 +15,7 @@ from .histogram import Histogram, Range, entropy_threshold, quantize_expand
 from .inputs import PictureInputs
 from .measure import Speed, agreement, compare_speed
 from .observe import Observations, calibrate, observe
-from .search import LayerCost, SearchReport, search
+from .search import LayerCost, SearchReport, best_method, search
 from .table import CalibrationTable, TensorRange, read_tensorrt_cache
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Speed",
     "TensorRange",
     "agreement",
+    "best_method",
     "calibrate",
     "compare_speed",
     "entropy_threshold",

@@ -174,16 +174,21 @@ def _prepare(model: Any, path: str | os.PathLike[str]) -> Any:
     import onnx
 
     _quantization(path)
-    from onnxruntime.quantization.shape_inference import quant_pre_process
+    import onnxruntime
 
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
-        with _quiet(), tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder:
             if next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0) < _OPSET:
                 model = onnx.version_converter.convert_version(model, _OPSET)
-            target = Path(folder) / "prepared.onnx"
-            quant_pre_process(model, target, skip_symbolic_shape=True)
-            prepared = onnx.load(str(target))
-    except Exception as error:  # it has no exceptions of its own
+            source, target = Path(folder) / "source.onnx", Path(folder) / "prepared.onnx"
+            onnx.save(model, str(source))
+            options.optimized_model_filepath = str(target)
+            onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+            prepared = onnx.shape_inference.infer_shapes(onnx.load(str(target)), data_prop=True)
+    except Exception as error:  # neither package has exceptions of its own for it
         raise UnsupportedModelError(f"{str(path)!r} cannot be prepared for quantisation: {error}") from error
     used = {node.domain for node in prepared.graph.node} | {""}
     imports = [entry for entry in prepared.opset_import if entry.domain.replace("ai.onnx", "", 1) in used]
@@ -304,8 +309,9 @@ def _rewrite(model: Plan, table: CalibrationTable, nodes: Sequence[str]) -> Any:
             },
         )
         quantizer.quantize_model()
+    _undo(quantizer.model.model, frozenset(nodes))
+    quantizer.model.topological_sort()
     result = quantizer.model.model
-    _undo(result, frozenset(nodes))
     result.producer_name, result.producer_version = "infersdk", ""
     kept = {entry.domain: entry for entry in model.model.opset_import}
     used = {node.domain for node in result.graph.node}

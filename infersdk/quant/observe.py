@@ -211,7 +211,8 @@ class _Observer:
         """How many samples a batch has, and its activations by name."""
         for feeds in batches_of(data, self._inputs):
             try:
-                found = self._session.run(self._computed, feeds)
+                # No names would mean all outputs.
+                found = self._session.run(self._computed, feeds) if self._computed else []
             except Exception as error:  # the runtime has no root of its own exceptions
                 shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
                 if "INVALID_ARGUMENT" in str(error):

@@ -14,13 +14,14 @@ import numpy as np
 from ..errors import CalibrationError, ConfigError
 from .graph import Placement, Plan, plan, quantize
 from .inputs import Inputs, batches_of
+from .observe import PERCENTILE, Observations
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .table import CalibrationTable
 
-__all__ = ["LayerCost", "SearchReport", "search"]
+__all__ = ["LayerCost", "SearchReport", "best_method", "search"]
 
 #: Gives the metric of a model file, in per cent: more is better.
 Metric = Callable[[Path], float]
@@ -132,6 +133,42 @@ def search(
         names = tuple(cost.name for cost in ranked[:high])
         costs = tuple(LayerCost(c.name, c.operator, c.error, c.name in names) for c in ranked)
         return SearchReport(names, costs, baseline, tuple(tried.items()), reached)
+
+
+def best_method(
+    model: str | os.PathLike[str],
+    seen: Observations,
+    metric: Metric,
+    *,
+    percentiles: Sequence[float] = (99.99, PERCENTILE),
+    exclude: Sequence[str] = (),
+    placement: Placement = "all",
+    progress: Progress | None = None,
+) -> tuple[CalibrationTable, dict[str, float]]:
+    """Tries each method on what was observed, and takes the one with the best metric.
+
+    Args:
+        model: the ONNX file that was observed.
+        seen: with histograms.
+        metric: of a model file, more is better.
+        percentiles: that are tried.
+        exclude, placement: as `quantize` takes them.
+        progress: called after each method.
+
+    Returns:
+        The table, and the metric by method; `"percentile 99.99"` is one.
+    """
+    planned = plan(model, exclude=exclude, placement=placement)
+    tables = {"entropy": seen.table("entropy")}
+    tables |= {f"percentile {percent:g}": seen.table("percentile", percent) for percent in percentiles}
+    tables["minmax"] = seen.table("minmax")
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for done, (name, table) in enumerate(tables.items(), 1):
+            found[name] = metric(quantize(planned, Path(folder) / "tried.onnx", table).path)
+            if progress:
+                progress("method", done, len(tables))
+    return tables[max(found, key=lambda name: found[name])], found
 
 
 def _rank(

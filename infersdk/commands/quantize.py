@@ -94,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     with _bar(arguments.json) as bar, contextlib.ExitStack() as stack:
         inputs = None
         wrapper = stack.enter_context(_wrapper(arguments, arguments.model)) if arguments.data else None
-        report, reference, methods = None, None, {}
+        report, reference = None, None
+        methods: dict[str, float] = {}
         if wrapper is not None:
             reference = wrapper(measuring)
             inputs = quant.PictureInputs(wrapper, measuring, batch=1)

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Observations:
         self._digest, self._name = model_digest(model), Path(model).name
         self.samples, self.ranges, self.histograms = samples, ranges, histograms
 
-    def table(self, method: Method = "entropy", percentile: float = PERCENTILE) -> CalibrationTable:
+    def table(self, method: Method | str = "entropy", percentile: float = PERCENTILE) -> CalibrationTable:
         """The calibration table by one of the methods; see `calibrate`."""
         check_method(method, percentile)
         if method != "minmax" and not self.histograms:
@@ -65,7 +65,7 @@ class Observations:
         return CalibrationTable(
             model=self._digest,
             name=self._name,
-            method=method,
+            method=check_method(method, percentile),
             percentile=percentile if method == "percentile" else None,
             samples=self.samples,
             tensors=tensors,
@@ -149,12 +149,13 @@ def calibrate(
     return seen.table(method, percentile)
 
 
-def check_method(method: str, percentile: float) -> None:
-    """Raises ConfigError for a method that is none, or a percentile out of range."""
+def check_method(method: str, percentile: float) -> Method:
+    """Returns the method. Raises ConfigError for one that is none, or a percentile out of range."""
     if method not in get_args(Method):
         raise ConfigError(f"method {method!r} is none of {', '.join(get_args(Method))}")
     if not 0 < percentile <= 100:
         raise ConfigError(f"percentile is above 0 and at most 100, not {percentile!r}")
+    return cast("Method", method)
 
 
 def _check_enough(samples: int, least: int) -> None:

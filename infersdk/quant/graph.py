@@ -32,9 +32,11 @@ __all__ = ["Placement", "Plan", "QuantizedGraph", "plan", "quantize"]
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 #: What runs in 8 bits between them, so that nothing goes back to floating point on the way.
 BETWEEN = frozenset(
-    {"AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul", "Relu"}
+    {"Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul", "Relu"}
     | {"Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
+#: Functions of one value: one that follows a layer goes with it.
+FUNCTIONS = frozenset({"Clip", "LeakyRelu", "Relu", "Sigmoid"})
 _OPSET = 13  # the first with a scale for each channel
 
 #: `"all"`: also what lies between layers is quantised, ONNX Runtime's way to stay in 8 bits. `"inputs"`: what enters a
@@ -52,6 +54,7 @@ class Plan:
         nodes: of all nodes that are.
         activations: names of the tensors whose range has to be known.
         left: weighted nodes that stay in floating point by default, with the reason.
+        groups: the nodes of each weighted one: itself, and the activation function behind it.
     """
 
     model: Any
@@ -59,6 +62,11 @@ class Plan:
     nodes: tuple[str, ...]
     activations: tuple[str, ...]
     left: Mapping[str, str]
+    groups: Mapping[str, tuple[str, ...]]
+
+    def with_functions(self, names: Collection[str]) -> set[str]:
+        """These nodes, each layer among them with its activation function."""
+        return {member for name in names for member in self.groups.get(name, (name,))}
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ def plan(model: str | os.PathLike[str], *, exclude: Sequence[str] = (), placemen
 
     Args:
         model: an ONNX file in FP32.
-        exclude: names of nodes that stay in floating point.
+        exclude: names of nodes that stay in floating point; with a layer its activation function does.
         placement: see `Placement`.
 
     Raises:
@@ -106,7 +114,9 @@ def plan(model: str | os.PathLike[str], *, exclude: Sequence[str] = (), placemen
     weights = {tensor.name: tensor for tensor in graph.initializer}
     weighted = [n for n in graph.node if n.op_type in WEIGHTED and len(n.input) > 1 and n.input[1] in weights]
     left = {n.name: "the mean of a distribution" for n in weighted if _is_mean(n, graph, weights)}
-    layers = [n for n in weighted if n.name not in left and n.name not in exclude]
+    groups = {n.name: (n.name, *_function_of(n, graph)) for n in weighted}
+    excluded = {member for name in exclude for member in groups.get(name, (name,))}
+    layers = [n for n in weighted if n.name not in left and n.name not in excluded]
     if not layers:
         raise UnsupportedModelError(f"{str(model)!r} has no convolution or matrix product with weights to quantise")
     body = _ancestors(graph, {n.name for n in weighted if n.name not in left})
@@ -116,14 +126,16 @@ def plan(model: str | os.PathLike[str], *, exclude: Sequence[str] = (), placemen
         chosen += [
             n
             for n in graph.node
-            if n.op_type in BETWEEN and n.name in body and n.name not in exclude and n.output[0] in floats
+            if n.op_type in BETWEEN and n.name in body and n.name not in excluded and n.output[0] in floats
         ]
     used = {name for n in chosen for name in n.input}
     if placement == "all":
         # What only the tail reads stays as it is: raw boxes and scores, or a classifier's features.
         used |= {name for n in chosen for name in n.output if _feeds(graph, name, body)}
     activations = [name for name in _in_order(graph) if name in used and name in floats and name not in weights]
-    return Plan(prepared, tuple(n.name for n in layers), tuple(n.name for n in chosen), tuple(activations), left)
+    return Plan(
+        prepared, tuple(n.name for n in layers), tuple(n.name for n in chosen), tuple(activations), left, groups
+    )
 
 
 def quantize(
@@ -154,7 +166,9 @@ def quantize(
         table.check(model)
         model = plan(model, exclude=exclude, placement=placement)
         exclude = ()
-    nodes = [name for name in model.nodes if name not in exclude and (only is None or name in only)]
+    excluded = model.with_functions(exclude)
+    wanted = set(model.nodes) if only is None else model.with_functions(only)
+    nodes = [name for name in model.nodes if name in wanted and name not in excluded]
     table.require(_touched(model, set(nodes)))
     result = _rewrite(model, table, nodes)
     target = Path(output)
@@ -220,6 +234,17 @@ def _is_mean(node: Any, graph: Any, weights: Mapping[str, Any]) -> bool:
         return False
     values = onnx.numpy_helper.to_array(kernel).reshape(-1)
     return bool(np.array_equal(values, np.arange(values.size)))
+
+
+def _function_of(node: Any, graph: Any) -> list[str]:
+    """The activation function behind a layer: ReLU and its like, or x * sigmoid(x)."""
+    made, found = {node.output[0]}, []
+    for other in graph.node:
+        follows = other.op_type in FUNCTIONS and other.input[0] == node.output[0]
+        if follows or (other.op_type == "Mul" and made.issuperset(other.input)):
+            found.append(other.name)
+            made.add(other.output[0])
+    return found
 
 
 def _ancestors(graph: Any, names: Collection[str]) -> set[str]:
@@ -304,8 +329,7 @@ def _rewrite(model: Plan, table: CalibrationTable, nodes: Sequence[str]) -> Any:
             extra_options={
                 "ActivationSymmetric": True,
                 "WeightSymmetric": True,
-                # A weight's range is that of the weight; clipping where a bias would not fit is not wanted.
-                "QDQDisableWeightAdjustForInt32Bias": True,
+                "QuantizeBias": False,  # TensorRT takes no 32-bit integers there; the others quantise it themselves
             },
         )
         quantizer.quantize_model()

@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import platform
 import re
+import tempfile
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,7 +31,7 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.unsigned import unsigned_model
-from ..infer import BackendInfo, Infer, TensorSpec
+from ..infer import BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
 from ..stream import Stream
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         allow_spinning: idle threads spin for a while: lower latency, at the cost of a busy processor.
         provider_options: handed to the execution provider as they are.
         session_config: the session's configuration entries, as they are.
+        fp16_keep: with precision="fp16" of an FP32 model: names of nodes that stay FP32
+            (`infersdk.graph.fp16_parity.find_fp16_loss` finds which should).
         cuda_graph: on an NVIDIA GPU, runs are captured and replayed as CUDA graphs, one for each set of shapes; outputs
             must have shapes that follow from the inputs'.
     """
@@ -81,6 +85,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     allow_spinning: bool = True
     provider_options: dict[str, str | int | bool] = {}
     session_config: dict[str, str] = {}
+    fp16_keep: list[str] = []
     cuda_graph: bool = False
 
 
@@ -108,21 +113,14 @@ class OnnxRuntimeInfer(Infer):
                 settings["enable_cuda_graph"] = "1"
         elif self.options.cuda_graph:
             raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
+        if self._device.kind == "cuda" and self._requested_precision == "fp32":
+            settings["use_tf32"] = "0"  # else products are rounded to TF32 on tensor cores
         settings |= {key: str(value) for key, value in self.options.provider_options.items()}
-        # On x86 signed activations would be computed in floating point, or slowly.
-        content = unsigned_model(self.model) if provider == _PROVIDERS["cpu"] and _X86 else None
-        try:
-            self._session = ort.InferenceSession(
-                content or str(self.model), self._session_options(), providers=[(provider, settings)]
-            )
-        except (ort_errors.InvalidProtobuf, ort_errors.NoModel) as error:
-            raise ModelFormatError(f"{str(self.model)!r} is not an ONNX model, or is corrupt: {_text(error)}") from None
-        except ort_errors.InvalidGraph as error:
-            raise ModelFormatError(f"the graph of {str(self.model)!r} is not valid: {_text(error)}") from None
-        except Exception as error:  # the runtime has no root of its own exceptions
-            if re.search("No graph was found|Invalid model", str(error)):  # and no kinds of their own for these
-                raise ModelFormatError(f"{str(self.model)!r} is not a valid ONNX model: {_text(error)}") from None
-            raise UnsupportedModelError(f"ONNX Runtime cannot load {str(self.model)!r}: {_text(error)}") from None
+        source = self._source()
+        if _X86 and provider == _PROVIDERS["cpu"] and isinstance(source, str):
+            # Signed activations would be computed in floating point, or slowly.
+            source = unsigned_model(self.model) or source
+        self._session = self._start(source, provider, settings)
         # The runtime falls back to the processor with a warning at most: look at what it really took.
         taken = self._session.get_providers()
         if taken[0] != provider:
@@ -136,12 +134,7 @@ class OnnxRuntimeInfer(Infer):
         self.metadata = MappingProxyType(dict(self._session.get_modelmeta().custom_metadata_map))
         self._loose: set[str] = set()  # outputs that the runtime allocates
         self._data_dependent = False  # whether it has to do so in each run
-        wanted = self._requested_precision
-        if wanted is not None and wanted != self.precision:
-            raise PrecisionUnavailableError(
-                f"precision {wanted!r}: ONNX Runtime runs a graph as it is written, and {self.model.name} is "
-                f"{self.precision}; convert or quantise the model to {wanted}, or leave precision out"
-            )
+        self._check_precision()
         self._binding = self._session.io_binding()
 
     def _provider(self) -> str:
@@ -153,6 +146,82 @@ class OnnxRuntimeInfer(Infer):
         hint = '; for a GPU: pip install "infersdk[gpu]"' if self._device.kind == "cuda" else ""
         raise DeviceUnavailableError(
             f"device {self.device!r}: the installed ONNX Runtime {ort.__version__} has {' and '.join(there)}{hint}"
+        )
+
+    def _source(self) -> str | bytes:
+        """What to load: the file, or the bytes of a graph made FP16 of an FP32 one."""
+        wanted, keep = self._requested_precision, self.options.fp16_keep
+        if keep and wanted != "fp16":
+            raise ConfigError(f"fp16_keep is for precision='fp16', not for {wanted!r}")
+        if wanted != "fp16":
+            return str(self.model)
+        from ..graph.fp16 import to_fp16
+        from ..graph.info import load_onnx, precision_of
+        from ..graph.precision import is_quantised
+
+        graph = load_onnx(self.model, external_data=False)
+        if precision_of(graph) != "fp32" or is_quantised(graph):
+            if keep:
+                raise ConfigError(f"fp16_keep is for an fp32 model, and {self.model.name} is {precision_of(graph)}")
+            return str(self.model)
+        try:
+            content: bytes = to_fp16(self.model, keep_nodes=keep).SerializeToString()
+        except ConfigError:
+            raise
+        except ValueError as error:  # protobuf's limit
+            raise UnsupportedModelError(
+                f"{self.model.name} is too large to be converted on loading ({error}); convert it to an fp16 file first"
+            ) from None
+        except UnsupportedModelError as error:
+            raise PrecisionUnavailableError(f"precision 'fp16': {error}") from None
+        return content
+
+    def _start(self, source: str | bytes, provider: str, settings: Mapping[str, str]) -> Any:
+        """A session. What the runtime made of the graph is kept in `_executed`, without its weights."""
+        self._executed: bytes | None = None
+        options = self._session_options()
+        try:
+            with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
+                file = Path(folder, "executed.onnx")
+                options.optimized_model_filepath = str(file)
+                for key, value in (("file_name", "weights"), ("min_size_in_bytes", "1024")):
+                    options.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
+                session = ort.InferenceSession(source, options, providers=[(provider, settings)])
+                self._executed = file.read_bytes()
+                return session
+        except Exception:  # the model is at fault, or it is one that cannot be written: that is seen without
+            options = self._session_options()
+        try:
+            return ort.InferenceSession(source, options, providers=[(provider, settings)])
+        except (ort_errors.InvalidProtobuf, ort_errors.NoModel) as error:
+            raise ModelFormatError(f"{str(self.model)!r} is not an ONNX model, or is corrupt: {_text(error)}") from None
+        except ort_errors.InvalidGraph as error:
+            raise ModelFormatError(f"the graph of {str(self.model)!r} is not valid: {_text(error)}") from None
+        except Exception as error:  # the runtime has no root of its own exceptions
+            if re.search("No graph was found|Invalid model", str(error)):  # and no kinds of their own for these
+                raise ModelFormatError(f"{str(self.model)!r} is not a valid ONNX model: {_text(error)}") from None
+            raise UnsupportedModelError(f"ONNX Runtime cannot load {str(self.model)!r}: {_text(error)}") from None
+
+    def _check_precision(self) -> None:
+        wanted = self._requested_precision
+        if wanted not in (None, "fp32") and self._executed is None:
+            raise PrecisionUnavailableError(
+                f"precision {wanted!r}: what ONNX Runtime has made of {self.model.name} could not be written to "
+                f"{tempfile.gettempdir()!r}, so nobody can tell that it runs so; make room, or leave precision out"
+            )
+        if wanted is None or keeps_precision(wanted, self.precision, self.layer_precisions):
+            return
+        told = describe_layers(self.layer_precisions)
+        hint = {
+            "int8": "quantise the model (Q/DQ, with uint8 activations where it is to run on an x86 processor)",
+            "fp16": f"the {_PROVIDERS[self._device.kind]} has no fp16 kernels for the others",
+            "bf16": "it has no bf16 layers; backend 'openvino' may",
+        }.get(wanted, "")
+        if self.layer_precisions.get("int8") and wanted != "int8":
+            hint = "load the model that it was quantised from"
+        raise PrecisionUnavailableError(
+            f"precision {wanted!r}: ONNX Runtime would run {self.model.name} in {self.precision} on {self.device} "
+            f"({told}); {hint}; or leave precision out"
         )
 
     def _session_options(self) -> Any:
@@ -275,14 +344,24 @@ class OnnxRuntimeInfer(Infer):
     # ---- the rest ----
 
     @functools.cached_property
-    def _graph_precision(self) -> str:
-        from ..graph.info import load_onnx, precision_of
+    def layer_precisions(self) -> Mapping[str, int]:
+        """Read back from the graph that the runtime has made of the model, in which it shows what fell back."""
+        from ..graph.info import load_onnx
+        from ..graph.precision import layer_precisions, parse_graph
 
-        return precision_of(load_onnx(self.model, external_data=False))
+        if self._executed is None:  # the runtime cannot write it: as the model is written
+            return MappingProxyType(layer_precisions(load_onnx(self.model, external_data=False), executed=True))
+        return MappingProxyType(layer_precisions(parse_graph(self._executed), executed=True))
+
+    @functools.cached_property
+    def _main_precision(self) -> str:
+        from ..graph.precision import main_precision
+
+        return main_precision(self.layer_precisions)
 
     @property
     def precision(self) -> str:
-        return self._graph_precision
+        return self._main_precision
 
     def _share(self, source: OnnxRuntimeInfer) -> None:
         self._binding = self._session.io_binding()

@@ -32,7 +32,7 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.unsigned import unsigned_model
-from ..infer import BackendInfo, Infer, TensorSpec
+from ..infer import PRECISIONS, BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,6 +112,11 @@ class OpenVinoInfer(Infer):
     def probe(cls) -> BackendInfo:
         return BackendInfo(ov.get_version().split("-")[0], (*_devices(), "auto"))
 
+    @property
+    def concurrency(self) -> int:
+        """The infer requests that the compiled model runs side by side: its streams."""
+        return int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+
     # ---- loading ----
 
     def _load(self) -> None:
@@ -125,12 +130,16 @@ class OpenVinoInfer(Infer):
         wanted = self._requested_precision
         # Left alone, plugins compute in less than the model was written in: bfloat16 on processors with AMX, float16
         # on GPUs. So the hint is always given. It leaves the quantised layers of an int8 model as they are.
-        properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(wanted or written or "", "f32")
+        asked = wanted or written or ""
+        if wanted is None and asked in ("fp16", "bf16") and asked not in _offered(target):
+            asked = "fp32"  # given a hint that it cannot follow, the processor's plugin takes another, bfloat16 for one
+        properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(asked, "f32")
         self._compiled = self._compile(model, target, properties)
         self._check_device(target)
         self._settle_outputs()
         self._passed_on = self._find_passed_on()
-        self._precision = _executed_precision(self._compiled)
+        self._layers = _executed_precisions(self._compiled)
+        self._precision = max(PRECISIONS, key=lambda name: (self._layers[name], -PRECISIONS.index(name)))
         self._check_precision(wanted, written)
         self._request = self._compiled.create_infer_request()
         self._loose: set[str] = set()  # outputs whose shape turned out to depend on the data
@@ -229,6 +238,12 @@ class OpenVinoInfer(Infer):
                 raise ConfigError(
                     f"options of backend 'openvino': {target} does not take config {given}: {_text(error)}"
                 ) from None
+            wide, wanted = properties | {"INFERENCE_PRECISION_HINT": "f32"}, self._requested_precision
+            if wanted in ("fp16", "bf16") and _compiles(model, target, wide, without={}):
+                raise PrecisionUnavailableError(
+                    f"precision {wanted!r}: OpenVINO compiles {self.model.name} for {target} without it, and fails "
+                    f"with it: {_text(error)}; leave precision out"
+                ) from None
             raise UnsupportedModelError(
                 f"OpenVINO cannot compile {str(self.model)!r} for {target}: {_text(error)}"
             ) from None
@@ -249,13 +264,14 @@ class OpenVinoInfer(Infer):
                     f"{self.model.name} is written in {written}, and {self.device} computes it in {runs}; "
                     f"if that will do, ask for it: precision={runs!r}"
                 )
-        elif runs != wanted:
-            hint = f"leave precision out, or ask for {runs!r}"
-            if wanted == "int8":
+        elif not keeps_precision(wanted, runs, self._layers):
+            kept = keeps_precision(runs, runs, self._layers)
+            hint = f"leave precision out, or ask for {runs!r}" if kept else "leave precision out"
+            if wanted == "int8" != written:
                 hint = "quantise the model first (NNCF, or ONNX Runtime's QDQ), or leave precision out"
             raise PrecisionUnavailableError(
-                f"precision {wanted!r}: {self.model.name} would run in {runs} on {self.device}, which offers "
-                f"{', '.join(_capabilities(self._compiled))}; {hint}"
+                f"precision {wanted!r}: {self.model.name} would run in {runs} on {self.device} "
+                f"({describe_layers(self._layers)}), which offers {', '.join(_capabilities(self._compiled))}; {hint}"
             )
 
     # ---- what the model says of itself ----
@@ -430,6 +446,11 @@ class OpenVinoInfer(Infer):
     def precision(self) -> str:
         return self._precision
 
+    @property
+    def layer_precisions(self) -> Mapping[str, int]:
+        """Read back from the kernels of the compiled model."""
+        return MappingProxyType(self._layers)
+
     def _share(self, source: OpenVinoInfer) -> None:
         self._request = self._compiled.create_infer_request()
         self._loose = set(source._loose)
@@ -483,13 +504,17 @@ def _known_properties(target: str) -> set[str]:
 
 def _capabilities(compiled: Any) -> list[str]:
     """The arithmetic of the devices that a model was compiled for, in our words."""
-    found = []
-    for device in compiled.get_property("EXECUTION_DEVICES"):
-        for name in _core().get_property(device.strip("()"), "OPTIMIZATION_CAPABILITIES"):
-            ours = _PRECISIONS.get(name.lower())
-            if ours and ours not in found:
-                found.append(ours)
-    return found
+    devices = [device.strip("()") for device in compiled.get_property("EXECUTION_DEVICES")]
+    return list(dict.fromkeys(name for device in devices for name in _offered(device)))
+
+
+@functools.cache
+def _offered(target: str) -> tuple[str, ...]:
+    """The arithmetic of a device; of AUTO, of the first that it would take."""
+    if target == "AUTO":
+        target = max(_core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
+    found = (_PRECISIONS.get(name.lower()) for name in _core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
 def _compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:
@@ -558,13 +583,13 @@ def _written_precision(model: Any) -> str | None:
     return elements.most_common(1)[0][0] if elements else None
 
 
-def _executed_precision(compiled: Any) -> str:
-    """The arithmetic that really runs, read back from the layers of the compiled model."""
+def _executed_precisions(compiled: Any) -> Counter[str]:
+    """How many layers run in each arithmetic, read back from those of the compiled model."""
     try:
         layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
     except RuntimeError:  # a plugin that does not tell
         hint = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        return _PRECISIONS.get(hint, "fp32")
+        return Counter([_PRECISIONS.get(hint, "fp32")])
     heavy: Counter[str] = Counter()
     light: Counter[str] = Counter()
     for layer in layers:
@@ -579,9 +604,7 @@ def _executed_precision(compiled: Any) -> str:
             heavy[runs] += 1
         elif runs != "int8":  # data in bytes, as from a picture, is not a quantised model
             light[runs] += 1
-    if heavy["int8"]:
-        return "int8"
-    return next((counter.most_common(1)[0][0] for counter in (heavy, light) if counter), "fp32")
+    return heavy or light
 
 
 def _text_of(layer: Any, key: str) -> str:

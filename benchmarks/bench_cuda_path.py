@@ -8,7 +8,9 @@ The first figure of each row is ours, the second what it is held against.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk import Event, Stream, Tensor, device_count, device_info, load, pinned_empty
+from infersdk import Event, Pipeline, Stream, Tensor, device_count, device_info, load, pinned_empty
 from infersdk.models import YOLOv5
 from infersdk.ops import Geometry, as_image
 from infersdk.ops.batch import PictureBatch, shared_workers
@@ -93,6 +95,74 @@ def end_to_end(model: YOLOv5, frames: list[np.ndarray[Any, Any]], batches: int =
     return count / (perf_counter() - start)
 
 
+def submitted(pipeline: Pipeline[Any], frames: list[np.ndarray[Any, Any]], threads: int = 64, each: int = 300) -> float:
+    """Results a second, of so many threads that submit one frame, wait for its boxes, and submit the next."""
+
+    def work(seed: int) -> None:
+        for i in range(each):
+            pipeline.submit(frames[(seed + i) % len(frames)]).result()
+
+    for rounds in (20, each):
+        each = rounds
+        workers = [threading.Thread(target=work, args=(seed,)) for seed in range(threads)]
+        start = perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return threads * each / (perf_counter() - start)
+
+
+def in_flight(pipeline: Pipeline[Any], frames: list[np.ndarray[Any, Any]], count: int = 20_000) -> float:
+    """Results a second of one thread that keeps the slots full."""
+    for _ in pipeline.map(frames[i % len(frames)] for i in range(1000)):
+        pass
+    start = perf_counter()
+    for _ in pipeline.map(frames[i % len(frames)] for i in range(count)):
+        pass
+    return count / (perf_counter() - start)
+
+
+def page_locked(count: int = 32) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    locked = [pinned_empty((HEIGHT, WIDTH, 3)) for _ in range(count)]
+    for target in locked:
+        target[:] = rng.integers(0, 256, target.shape, np.uint8)
+    return locked
+
+
+def test_submitters(assets: Path) -> None:
+    """64 threads that submit single frames, against the streamed path; and as many devices as there are."""
+    path = assets / "models" / "yolov5s-random.onnx"
+    frames = page_locked()
+    rates = {}
+    with contextlib.ExitStack() as stack:
+        models = [
+            stack.enter_context(
+                YOLOv5(path, backend=BACKEND, device=f"cuda:{i}", precision=PRECISION, max_batch=32, **options())
+            )
+            for i in range(device_count())
+        ]
+        streamed = end_to_end(models[0], frames)
+        print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._ways.found.values()))}")
+        for devices in range(1, len(models) + 1):
+            for delay, slots in ((0.001, None), (0.005, None), (0.005, 256 * devices)):
+                with Pipeline(models[:devices], max_delay=delay, slots=slots, workers=2) as pipeline:
+                    flight = in_flight(pipeline, frames)
+                    for threads in (64, 128 * devices):
+                        rate = submitted(pipeline, frames, threads)
+                        sizes = pipeline.stats().batch_sizes
+                        mean = sum(k * v for k, v in sizes.items()) / sum(sizes.values())
+                        print(
+                            f"{devices} device(s), {threads} submitters, max_delay {delay}, {pipeline.slots} slots: "
+                            f"{rate:.0f} img/s = {rate / streamed:.1%} of the streamed path; one thread with map() "
+                            f"{flight:.0f} = {flight / streamed:.1%}; mean batch {mean:.1f}"
+                        )
+                        rates[devices] = max(rates.get(devices, 0), rate, flight)
+    if len(rates) > 1:
+        print(f"{len(models)} devices: {rates[len(models)] / rates[1]:.2f} times one")
+
+
 def usual_path(path: Path, frames: list[np.ndarray[Any, Any]], repeat: int = 3) -> float:
     """Pictures a second of what users write: ONNX Runtime's CUDA provider, OpenCV before it, torch's NMS behind it."""
     ort, cv2, torch = (pytest.importorskip(name) for name in ("onnxruntime", "cv2", "torch"))
@@ -167,7 +237,7 @@ def test_path(assets: Path) -> None:
         with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, preprocess=where, **options()) as model:
             fast, plain = end_to_end(model, locked), end_to_end(model, ordinary)
             limit, plain_limit = min(32 / many, 32 / bus), min(32 / many, 32 / bus, 32 / staged)
-            chosen = sorted(set(model._path._found.values())) if where == "auto" else where
+            chosen = sorted(set(model._ways.found.values())) if where == "auto" else where
             print(
                 f"preprocess={where} {chosen}: page-locked {fast:.0f} img/s = {fast / limit:.1%} of {limit:.0f}; "
                 f"ordinary {plain:.0f} img/s = {plain / plain_limit:.1%} of {plain_limit:.0f}"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from . import errors, models, ops
     from .device import Device
     from .infer import Infer, TensorSpec
+    from .pipeline import Pipeline
     from .registry import backends as list_backends
     from .registry import load
     from .stream import Event, Stream, device_count, device_info
@@ -35,6 +36,7 @@ __all__ = [
     "Infer",
     "InferSDKError",
     "MixMemory",
+    "Pipeline",
     "Stream",
     "Tensor",
     "TensorSpec",
@@ -59,6 +61,7 @@ _HOMES = {
     "Head": "tensor:Head",
     "Infer": "infer:Infer",
     "MixMemory": "tensor:MixMemory",
+    "Pipeline": "pipeline:Pipeline",
     "Stream": "stream:Stream",
     "Tensor": "tensor:Tensor",
     "TensorSpec": "infer:TensorSpec",

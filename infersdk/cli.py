@@ -15,14 +15,23 @@ import sys
 from collections.abc import Sequence
 
 from . import __version__
-from .errors import BackendError, ConfigError, ImageError, InferSDKError, InputError, ModelError, OutputError
+from .errors import (
+    BackendError,
+    ConfigError,
+    ImageError,
+    InferSDKError,
+    InputError,
+    ModelError,
+    OutputError,
+    VideoError,
+)
 
 __all__ = ["main"]
 
 COMMANDS = ("demo", "detect", "classify", "info", "compare", "quantize", "build", "cache", "doctor")
 
 _CODES: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], int], ...] = (
-    ((ConfigError, InputError, ImageError, ModelError, OutputError), 2),
+    ((ConfigError, InputError, ImageError, VideoError, ModelError, OutputError), 2),
     (BackendError, 3),
 )
 

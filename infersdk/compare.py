@@ -13,7 +13,6 @@ of a model and returns what runs it: an `Infer`, or any callable from a dict of 
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ import numpy as np
 
 from .errors import ConfigError, InputError, InputNameError
 from .infer import Infer, TensorSpec, model_file
-from .registry import load
+from .registry import load, split_place
 from .samples import random_inputs
 
 if TYPE_CHECKING:
@@ -33,7 +32,15 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["CompareReport", "Difference", "LayerDifference", "SideReport", "Tolerance", "compare", "difference"]
+__all__ = [
+    "CompareReport",
+    "Difference",
+    "LayerDifference",
+    "SideReport",
+    "Tolerance",
+    "compare",
+    "difference",
+]
 
 Arrays: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 Runner: TypeAlias = Callable[[Arrays], Arrays]
@@ -373,9 +380,6 @@ class _Runners(dict[str, Runner]):
         self._stack.close()
 
 
-_SIDE = re.compile(r"(?P<backend>[^@/]+)(@(?P<device>[^@/]+))?(/(?P<precision>\w+))?")
-
-
 def _loaders(sides: Sequence[str] | Mapping[str, str | Loader]) -> dict[str, Loader]:
     named = sides if isinstance(sides, Mapping) else {side: side for side in sides}
     if len(named) < 2 or len(named) < len(sides):
@@ -384,10 +388,8 @@ def _loaders(sides: Sequence[str] | Mapping[str, str | Loader]) -> dict[str, Loa
 
 
 def _loader(side: str) -> Loader:
-    match = _SIDE.fullmatch(side)
-    if match is None:
-        raise ConfigError(f"{side!r} is not of the form backend, backend@device, backend/precision")
-    return lambda file: load(file, match["backend"], device=match["device"], precision=match["precision"])
+    backend, device, precision = split_place(side)
+    return lambda file: load(file, backend, device=device, precision=precision)
 
 
 def _call(runner: Runner, sample: Arrays) -> Arrays:

@@ -20,8 +20,13 @@
     │   ├── DTypeError (TypeError)
     │   └── CalibrationError                data or a table that a model cannot be quantised with
     ├── ImageError (ValueError)             a picture that is missing, truncated, or no picture
+    ├── VideoError (ValueError)             a video that is missing, damaged, or no video
     ├── TensorFileError (ValueError)        a tensor file that is malformed
     ├── InferenceError                      the runtime failed while it ran a model
+    ├── PipelineError                       a request that a pipeline did not run
+    │   ├── Overloaded                      all its slots are taken
+    │   ├── DeadlineExceeded (TimeoutError)  its batch had not left by then
+    │   └── ForkError                       the pipeline was made in another process
     ├── NativeError                         the core failed in a way that has no better name here
     │   ├── OutOfMemoryError (MemoryError)
     │   ├── ReadOnlyError
@@ -109,12 +114,32 @@ class ImageError(InferSDKError, ValueError):
     """A picture that is missing, truncated, or no picture."""
 
 
+class VideoError(InferSDKError, ValueError):
+    """A video that is missing, damaged, or no video."""
+
+
 class TensorFileError(InferSDKError, ValueError):
     """A tensor file that is truncated, oversized, or malformed."""
 
 
 class InferenceError(InferSDKError):
     """The runtime failed while it ran a model."""
+
+
+class PipelineError(InferSDKError):
+    """A request that a pipeline did not run."""
+
+
+class Overloaded(PipelineError):  # noqa: N818 - it says what is the matter, as TimeoutError's kin do
+    """All slots of a pipeline are taken, and the caller would not wait, or not longer."""
+
+
+class DeadlineExceeded(PipelineError, TimeoutError):  # noqa: N818
+    """The batch of a request had not left by its deadline."""
+
+
+class ForkError(PipelineError):
+    """A pipeline was used in a child process: its threads are the parent's."""
 
 
 class NativeError(InferSDKError):

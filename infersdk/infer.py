@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
     from .stream import Stream
 
-__all__ = ["BackendInfo", "Infer", "TensorSpec"]
+__all__ = ["BackendInfo", "Infer", "TensorSpec", "describe_layers", "keeps_precision"]
+
+#: From the widest to the narrowest.
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,21 @@ class TensorSpec:
         return f"{self.name}: {self.dtype} {self.text}"
 
 
+def keeps_precision(wanted: str, runs: str, layers: Mapping[str, int]) -> bool:
+    """Whether a model that runs so keeps the promise of `precision=wanted`: most layers run in it, and none in less."""
+    narrower = PRECISIONS[PRECISIONS.index(wanted) + 1 :]
+    return runs == wanted and not any(layers.get(name) for name in narrower)
+
+
+def describe_layers(counts: Mapping[str, int]) -> str:
+    """`Infer.layer_precisions` as a person would say it: `24 layers in fp32, 2 in int8`."""
+    ranked = sorted(counts.items(), key=lambda entry: -entry[1])
+    if not ranked:
+        return "it has no layers that compute"
+    (first, many), *rest = ranked
+    return ", ".join([f"{many} layer{'s' if many > 1 else ''} in {first}", *(f"{n} in {name}" for name, n in rest)])
+
+
 @dataclass(frozen=True)
 class BackendInfo:
     """What `infersdk doctor` tells of a backend that is there."""
@@ -110,6 +128,7 @@ class Infer(ABC):
 
     Attributes:
         backend: the name it was loaded under.
+        active_backend: the one that serves now: another one only with `load(..., while_building=...)`.
         device: where it runs, as a name (`"cpu"`, `"cuda:0"`).
         max_batch: the largest batch it takes; None where the backend sets no limit and none was asked for.
         input_specs, output_specs: what the model says of its inputs and outputs, in order.
@@ -125,6 +144,10 @@ class Infer(ABC):
     backend: ClassVar[str] = ""
     #: The device when none is asked for; a subclass may set another.
     default_device: ClassVar[str] = "cpu"
+    #: The largest batch when none is asked for; None is no limit.
+    default_max_batch: ClassVar[int | None] = None
+    #: Goes up with each change of what serves (`while_building`): whoever has prepared something for it does so anew.
+    generation: int = 0
     #: A msgspec.Struct of what `load(..., **options)` takes for this backend; a subclass sets it.
     Options: ClassVar[type[Any]]
 
@@ -196,13 +219,44 @@ class Infer(ABC):
     @property
     @abstractmethod
     def precision(self) -> str:
-        """The arithmetic that really runs: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`."""
+        """The arithmetic that really runs in most layers: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`."""
+
+    @property
+    def layer_precisions(self) -> Mapping[str, int]:
+        """How many of the layers that carry the work (convolutions, matrix products, ...) run in each precision.
+
+        A runtime may have fused, split or dropped layers of the file. Empty where the backend cannot tell.
+        """
+        return MappingProxyType({})
+
+    @property
+    def concurrency(self) -> int:
+        """Runs that are best made side by side, each on a clone; more than one where a stream queues them."""
+        return 1 if self.stream is None else 3
 
     # ---- the interface ----
 
     @property
     def device(self) -> str:
         return str(self._device)
+
+    @property
+    def active(self) -> Infer:
+        """What serves now: this one, unless it was loaded with `while_building`."""
+        return self
+
+    @property
+    def active_backend(self) -> str:
+        """The name of the backend that serves now."""
+        return self.active.backend
+
+    @property
+    def change_due(self) -> bool:
+        """Whether `change()` has something to do (`while_building`): another backend is ready, or will never be."""
+        return False
+
+    def change(self) -> None:  # noqa: B027 - ordinarily there is nothing to change
+        """Goes over to the backend that is ready now, if one is; left alone, the next run does so."""
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
@@ -379,6 +433,16 @@ class Infer(ABC):
             reserve(write=True, read=False)
             tensor.resize(shape)
         return tensor
+
+    def _take_tensors(self, other: Infer) -> None:
+        """From now on the tensors of `other` are bound here, and `other` keeps them."""
+        self._inputs, self._outputs, self._lent = other._inputs, other._outputs, other._lent
+        self._inputs_view, self._outputs_view = other._inputs_view, other._outputs_view
+        self._bound = None
+
+    def _lose_tensors(self) -> None:
+        """Its tensors belong to another, and are not closed with it."""
+        self._inputs, self._outputs, self._lent = {}, {}, set()
 
     def _rebind(self) -> None:
         self._check_bindable()  # without tensors nothing is ever bound, so that each run comes by here

@@ -145,7 +145,8 @@ def _decode(file: Path | io.BytesIO, what: str) -> Picture:
         with Image.open(file) as image:
             return _from_pil(image, what)
     except FileNotFoundError:
-        raise ImageError(f"no picture at {what}; the path is relative to {os.getcwd()}") from None
+        where = "" if isinstance(file, Path) and file.is_absolute() else f"; the path is relative to {os.getcwd()}"
+        raise ImageError(f"no picture at {what}{where}") from None
     except UnidentifiedImageError:
         raise ImageError(f"{what}: not a picture of a kind that can be read") from None
     except ImageError:

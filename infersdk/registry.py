@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import operator
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .device import Device
@@ -94,6 +95,21 @@ def backend_class(name: str) -> type[Infer]:
     return found
 
 
+_PLACE = re.compile(r"(?P<backend>[^@/]+)(@(?P<device>[^@/]+))?(/(?P<precision>\w+))?")
+
+
+def split_place(text: str) -> tuple[str, str | None, str | None]:
+    """`"openvino"`, `"onnxruntime@cuda:0"` or `"openvino@cpu/bf16"` as (backend, device, precision).
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    match = _PLACE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ConfigError(f"{text!r} is not of the form backend, backend@device, backend/precision")
+    return match["backend"], match["device"], match["precision"]
+
+
 def load(
     path: str | os.PathLike[str],
     backend: str = "onnxruntime",
@@ -101,6 +117,7 @@ def load(
     device: str | Device | None = None,
     precision: str | None = None,
     max_batch: int | None = None,
+    while_building: str | None = None,
     **options: Any,
 ) -> Infer:
     """Loads a model on a backend. Strict: the backend, device and precision asked for, or an error.
@@ -111,6 +128,8 @@ def load(
         device: `"cpu"`, `"cuda:0"`, or what else the backend knows; None is the backend's natural one.
         precision: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; None takes the model as it was written.
         max_batch: the largest batch that will be run; memory for it is set aside now.
+        while_building: another backend, as `"onnxruntime"`, `"onnxruntime@cpu"` or `"openvino/bf16"`, that serves until
+            this one is ready, which loads on a thread meanwhile: see `infersdk.handover`.
         **options: the backend's own, checked against its `Options`.
 
     Raises:
@@ -123,10 +142,23 @@ def load(
         raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
     from .config import convert
 
-    return kind(
-        model_file(path),
-        device=Device.parse(device if device is not None else kind.default_device),
+    file = model_file(path)
+    place = Device.parse(device if device is not None else kind.default_device)
+    own = convert(options, kind.Options, f"options of backend {backend!r}")
+    if while_building is None:
+        return kind(file, device=place, precision=precision, max_batch=max_batch, options=own)
+    from .handover import Handover, check_device
+
+    check_device(kind, backend, place)
+    name, on, arithmetic = split_place(while_building)
+    # Both take the same batches: what a request may be does not change with who serves it.
+    largest = max_batch if max_batch is not None or getattr(own, "profiles", None) else kind.default_max_batch
+    return Handover(
+        file,
+        kind,
+        lambda: load(file, name, device=on, precision=arithmetic, max_batch=largest),
+        device=place,
         precision=precision,
         max_batch=max_batch,
-        options=convert(options, kind.Options, f"options of backend {backend!r}"),
+        options=own,
     )

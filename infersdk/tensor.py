@@ -301,6 +301,20 @@ class Tensor(_Handle):
         self._adopt(handle, lender)
         self._shared.resizes += 1
 
+    def _take_home(self, device: Device) -> None:
+        """Memory of its own for `device`, with the same content, in place of what it borrows; else nothing."""
+        if self._lender is None:
+            return
+        place, dims = out("ifs_tensor *"), _dims(self.shape)
+        check(lib.ifs_tensor_create(dtype_code(self.dtype), len(dims), dims, device.ordinal, place))
+        try:
+            check(lib.ifs_tensor_copy(place[0], self._open))
+        except BaseException:
+            lib.ifs_tensor_destroy(place[0])
+            raise
+        self._adopt(place[0])
+        self._shared.resizes += 1
+
     @classmethod
     def from_dlpack(cls, source: Any, *, stream: Stream | None = None) -> Tensor:
         """Borrows whatever speaks DLPack (torch, CuPy, NumPy, ...), on the host or on a CUDA device, without a copy.

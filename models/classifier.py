@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -126,7 +127,10 @@ class Classifier(VisionModel[Classifications]):
         self.resize = self.settings.resize or round(shorter * 256 / 224)
         if self.resize < shorter:
             raise ConfigError(f"resize={self.resize} is less than the crop of {self.input_size}; it must cover it")
-        self._output = self.network.output_specs[0].name
+        spec = self.network.output_specs[0]
+        self._output = spec.name
+        sizes = [d for d in spec.shape[1:] if isinstance(d, int)]
+        self.class_count = math.prod(sizes) if len(sizes) == len(spec.shape) - 1 else None
 
     def _asked_size(self) -> tuple[int, int] | None:
         return square(self.settings.crop, "crop")
@@ -157,6 +161,7 @@ class Classifier(VisionModel[Classifications]):
         scores = scores.reshape(scores.shape[0], -1)[: len(geometries)]  # (N, classes, 1, 1) is common
         if scores.dtype not in (np.float32, np.float16):
             raise self._unsupported(f"its output {self._output!r} is {scores.dtype}, not float32 or float16")
+        self.class_count = scores.shape[1]
         softmax = self.settings.softmax
         results = []
         for row in scores:

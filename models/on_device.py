@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ..ops import Geometry
     from .vision import VisionModel
 
-__all__ = ["DevicePath", "Stage"]
+__all__ = ["DevicePath", "Stage", "Ways"]
 
 #: Batches on their way at once: one is copied in, one runs, one is copied out.
 SLOTS = 3
@@ -119,6 +120,14 @@ class _Slot:
         self._frames.close()
 
 
+class Ways:
+    """What "auto" has measured for a model and its clones, by the size of a batch and whether it is page-locked."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, bool], str] = {}
+        self.guard = Lock()
+
+
 class DevicePath:
     """The slots of one wrapper."""
 
@@ -126,8 +135,9 @@ class DevicePath:
         self._model = model
         self._capacity = capacity
         self._preprocess = preprocess
-        self._found: dict[tuple[int, bool], str] = {}  # what "auto" has measured, by size and whether page-locked
-        self._slots = [_Slot(model, model.network, capacity)]  # more when batches overlap
+        self._ways = model._ways
+        self._network = model.network.active  # these slots are for no other
+        self._slots = [_Slot(model, self._network, capacity)]  # more when batches overlap
         self._turn = 0
 
     def run(self, batches: Iterator[Sequence[Picture | DevicePicture]]) -> Iterator[list[Any]]:
@@ -147,10 +157,16 @@ class DevicePath:
             for slot in begun:  # a picture could not be read, or nobody wants the rest
                 slot.finish()
 
+    def run_one(self, pictures: Sequence[Picture | DevicePicture], geometries: Sequence[Geometry]) -> list[Any]:
+        """The results of one batch, waited for."""
+        slot = self._slots[0]
+        slot.begin(pictures, geometries, self._where(slot, pictures, geometries))
+        return slot.finish()
+
     def _next(self, begun: int) -> _Slot:
         """A free slot: a new one while there are few, else the one whose turn it is."""
         if begun == len(self._slots) < SLOTS:
-            self._slots.append(_Slot(self._model, self._model.network.clone(), self._capacity))
+            self._slots.append(_Slot(self._model, self._network.clone(), self._capacity))
             self._turn = begun
         elif begun == 0:
             self._turn = 0
@@ -165,13 +181,14 @@ class DevicePath:
         hosts = [p for p in pictures if isinstance(p, Picture)]
         size = sum(p.pixels.nbytes for p in hosts)
         key = (size.bit_length(), is_page_locked(hosts[0].pixels))
-        if key not in self._found:
-            times = {where: slot.measure(hosts, geometries, where) for where in ("device", "host")}
-            self._found[key] = min(times, key=times.__getitem__)
-        return self._found[key]
+        with self._ways.guard:
+            if key not in self._ways.found:
+                times = {where: slot.measure(hosts, geometries, where) for where in ("device", "host")}
+                self._ways.found[key] = min(times, key=times.__getitem__)
+            return self._ways.found[key]
 
     def close(self) -> None:
         for slot in self._slots:
             slot.close()
-            if slot.network is not self._model.network:
+            if slot.network is not self._network:
                 slot.network.close()

@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
 
+import msgspec
 import numpy as np
 
 from ..config import convert
@@ -19,14 +21,18 @@ from ..ops import Geometry, PixelTransform, as_image, preprocess_into
 from ..ops.batch import PictureBatch, shared_workers
 from ..pictures import DevicePicture, Picture, PictureSource, read_picture
 from ..registry import load
+from .lanes import PictureLane
 from .names import class_names
-from .on_device import DevicePath, Stage
+from .on_device import DevicePath, Stage, Ways
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import numpy.typing as npt
     from typing_extensions import Self
 
     from ..infer import TensorSpec
+    from ..pipeline import Pipeline
     from ..tensor import Tensor
 
 __all__ = ["Timings", "VisionModel"]
@@ -57,6 +63,7 @@ class VisionModel(ABC, Generic[Result]):
     Attributes:
         network: the `Infer` underneath.
         names: the class names by class_id.
+        class_count: how many classes the model tells apart; None where it leaves that open and has not run yet.
         input_size: (width, height) of the network's input.
         timings: how long the stages of the last call took; zeros before the first.
     """
@@ -65,6 +72,8 @@ class VisionModel(ABC, Generic[Result]):
     Settings: ClassVar[type[Any]]
     #: The input size where the model leaves it open and nothing is said.
     fallback_size: ClassVar[int] = 640
+    #: Pictures that go through together at most; None is what the network was loaded for.
+    _most: int | None = None
 
     def __init__(
         self,
@@ -87,6 +96,8 @@ class VisionModel(ABC, Generic[Result]):
             raise ConfigError(f"preprocess {preprocess!r} is none of 'auto', 'device', 'host'")
         self.channel_order = channel_order
         self._preprocess = preprocess
+        self._serving = _Serving()
+        self._ways = Ways()
         self._given_names = names
         if isinstance(path, Infer):
             if options:
@@ -104,9 +115,11 @@ class VisionModel(ABC, Generic[Result]):
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The wrapper that a table of a configuration describes; `options` are the backend's own."""
         fields = dict(config)
-        options = fields.pop("options", {})
+        options, pipeline = fields.pop("options", {}), fields.pop("pipeline", {})
         if not isinstance(options, Mapping):
             raise ConfigError(f"options is a table of the backend's own settings, not {options!r}")
+        if not isinstance(pipeline, Mapping):
+            raise ConfigError(f"pipeline is a table of the settings of submit() and map(), not {pipeline!r}")
         path = fields.pop("path", None)
         if not isinstance(path, str):
             raise ConfigError(f"{cls.__name__}: path names the model file, and is {path!r}")
@@ -118,14 +131,20 @@ class VisionModel(ABC, Generic[Result]):
             "names",
             "channel_order",
             "preprocess",
+            "while_building",
             *cls.Settings.__struct_fields__,
         }
         if unknown := sorted(set(fields) - known):
             raise ConfigError(
                 f"{cls.__name__}: no setting {unknown[0]!r}; there are {', '.join(sorted(known))}; "
-                "what belongs to the backend goes under options"
+                "what belongs to the backend goes under options, what to submit() and map() under pipeline"
             )
-        return cls(path, **fields, **options)
+        from ..pipeline import PipelineSettings
+
+        settings = msgspec.structs.asdict(convert(pipeline, PipelineSettings, f"{cls.__name__} pipeline"))
+        model = cls(path, **fields, **options)
+        model._serving.settings = settings
+        return model
 
     # ---- what a wrapper fills in ----
 
@@ -138,13 +157,16 @@ class VisionModel(ABC, Generic[Result]):
             raise self._unsupported(f"its output {odd[0]} is no tensor of numbers")
         self._spec = inputs[0]
         self.input_size = self._input_size(self._spec)
+        self.class_count: int | None = None
         self.names = class_names(self._given_names, self.network.metadata)
         self._batched = not isinstance(self._spec.shape[0], int)
-        self._limit = (self.network.max_batch or DEFAULT_BATCH) if self._batched else int(self._spec.shape[0] or 1)
+        usual = self._most or self.network.max_batch or DEFAULT_BATCH
+        self._limit = usual if self._batched else int(self._spec.shape[0] or 1)
         self._transform = self._pixel_transform(np.dtype(self._spec.dtype).name)
         # One geometry for a size: video frames and cameras repeat it.
         self._geometry = lru_cache(maxsize=64)(self._make_geometry)
         self._batch = PictureBatch(self._limit)
+        self._generation = self.network.generation
         self._path: DevicePath | None = None
         if self.network.stream is not None:
             self._path = DevicePath(self, self._limit, self._preprocess)
@@ -186,11 +208,17 @@ class VisionModel(ABC, Generic[Result]):
     def stream(self, pictures: Iterable[PictureSource | Picture]) -> Iterator[Result]:
         """The results of any number of pictures, in order, a batch at a time; reads as few ahead as it can."""
         batches = self._batches(pictures)
-        if self._path is not None:
-            for results in self._path.run(batches):
-                yield from results
-        else:
-            for batch in batches:
+        while True:
+            self._follow()
+            if self._path is not None:
+                for results in self._path.run(iter(lambda: None if self._outdated else next(batches, None), None)):
+                    yield from results
+                if not self._outdated:
+                    return
+            else:
+                batch = next(batches, None)
+                if batch is None:
+                    return
                 yield from self._on_host(batch)[0]
 
     def network_inputs(
@@ -203,6 +231,7 @@ class VisionModel(ABC, Generic[Result]):
             batch: pictures a batch at most; a model of a fixed batch keeps to its own, and the last one is filled up
                 with its last picture.
         """
+        self._follow()
         limit = min(batch or self._limit, self._limit) if self._batched else self._limit
         group: list[Picture] = []
 
@@ -218,6 +247,92 @@ class VisionModel(ABC, Generic[Result]):
                 group.clear()
         if group:
             yield filled()
+
+    @property
+    def _outdated(self) -> bool:
+        """Whether the network runs elsewhere than what was prepared for, or is about to (`while_building`)."""
+        return self.network.change_due or self.network.generation != self._generation
+
+    def _follow(self) -> None:
+        """Prepares anew for where the network runs now. Only while no batch is on its way."""
+        if self._outdated:
+            if self._path is not None:
+                self._path.close()
+            self.network.change()
+            self._prepare()
+
+    # ---- requests: batched with whatever else is waiting ----
+
+    @property
+    def pipeline(self) -> Pipeline[Result]:
+        """What runs the requests of `submit()`, `map()` and `infer()`; it is made when it is first asked for."""
+        serving = self._serving
+        if serving.pipeline is None:
+            with serving.guard:
+                if serving.pipeline is None:
+                    from ..pipeline import Pipeline
+
+                    serving.pipeline = Pipeline(self, **serving.settings)
+        made: Pipeline[Result] = serving.pipeline
+        return made
+
+    def serve(self, **settings: Any) -> Pipeline[Result]:
+        """Makes the pipeline with settings of your own: those of `infersdk.pipeline.PipelineSettings`.
+
+        Raises:
+            ConfigError: it is there already, or a setting says something wrong.
+        """
+        from ..pipeline import Pipeline
+
+        with self._serving.guard:
+            if self._serving.pipeline is not None:
+                raise ConfigError(f"{self!r} serves already; call serve() before the first submit(), map() or infer()")
+            made: Pipeline[Result] = Pipeline(self, **{**self._serving.settings, **settings})
+            self._serving.pipeline = made
+            return made
+
+    def submit(
+        self, picture: PictureSource | Picture, *, timeout: float | None = None, deadline: float | None = None
+    ) -> Future[Result]:
+        """One picture, run together with whatever else is waiting; any number of threads may call. See
+        `Pipeline.submit()`.
+        """
+        return self.pipeline.submit(picture, timeout=timeout, deadline=deadline)
+
+    def submit_many(
+        self, pictures: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None
+    ) -> list[Future[Result]]:
+        """Several of them. See `Pipeline.submit_many()`."""
+        return self.pipeline.submit_many(pictures, timeout=timeout, deadline=deadline)
+
+    def map(
+        self, pictures: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False
+    ) -> Iterator[Result]:
+        """The results of any number of pictures, in order; they may be endless. See `Pipeline.map()`."""
+        return self.pipeline.map(pictures, in_flight=in_flight, return_exceptions=return_exceptions)
+
+    async def infer(self, picture: PictureSource | Picture, *, deadline: float | None = None) -> Result:
+        """From asyncio. See `Pipeline.infer()`."""
+        return await self.pipeline.infer(picture, deadline=deadline)
+
+    def lane(self, capacity: int | None) -> PictureLane[Result]:
+        """For a pipeline: batches of up to `capacity` pictures, on a clone of the network.
+
+        Raises:
+            ConfigError: the network was loaded for less.
+        """
+        largest = self.network.max_batch if self._batched else self._limit
+        if capacity is not None and largest is not None and capacity > largest:
+            raise ConfigError(
+                f"max_batch={capacity}, but {self.network.model.name} takes batches up to {largest}; "
+                + (f"load it with max_batch={capacity}" if self._batched else "export it with a free batch dimension")
+            )
+        return PictureLane(self._twin(capacity or self._most))
+
+    @property
+    def concurrency(self) -> int:
+        """For a pipeline: batches that are best run side by side."""
+        return self.network.concurrency
 
     def _batches(self, sources: Iterable[PictureSource | Picture]) -> Iterator[list[Picture | DevicePicture]]:
         """The pictures read, in batches; those on a device and those on the host do not mix."""
@@ -237,6 +352,7 @@ class VisionModel(ABC, Generic[Result]):
         return read_picture(source, channel_order=self.channel_order)
 
     def _many(self, sources: Sequence[PictureSource | Picture]) -> list[Result]:
+        self._follow()
         start = perf_counter()
         results: list[Result] = []
         stages = [0.0, 0.0, 0.0]
@@ -319,14 +435,24 @@ class VisionModel(ABC, Generic[Result]):
 
     def clone(self) -> Self:
         """A second wrapper for another thread, over the same weights or engine."""
+        return self._twin(self._most)
+
+    def _twin(self, most: int | None) -> Self:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
+        twin._most, twin._serving = most, _Serving(dict(self._serving.settings))
         twin.network = self.network.clone()
-        twin._prepare()
+        try:
+            twin._prepare()
+        except BaseException:
+            twin.network.close()
+            raise
         return twin
 
     def close(self) -> None:
-        """Frees the model."""
+        """Frees the model. What was submitted and has not begun to run is cancelled."""
+        if self._serving.pipeline is not None:
+            self._serving.pipeline.close(drain=False)
         if self._path is not None:
             self._path.close()
         self.network.close()
@@ -339,8 +465,17 @@ class VisionModel(ABC, Generic[Result]):
 
     def __repr__(self) -> str:
         width, height = self.input_size
-        place = f"{self.network.backend} on {self.network.device}"
+        place = f"{self.network.active_backend} on {self.network.device}"
         return f"<{type(self).__name__} {self.network.model.name}, {width} x {height}, {place}>"
+
+
+class _Serving:
+    """The pipeline of a wrapper, once there is one."""
+
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+        self.settings: Mapping[str, Any] = settings or {}
+        self.pipeline: Any = None
+        self.guard = Lock()
 
 
 def square(size: int | Sequence[int] | None, what: str) -> tuple[int, int] | None:

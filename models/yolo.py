@@ -111,6 +111,9 @@ class YOLO(VisionModel[Detections]):
     def _prepare(self) -> None:
         super()._prepare()
         self._output = self._find_output()
+        shape = next(spec.shape for spec in self.network.output_specs if spec.name == self._output)
+        classes = self._dimensions(tuple(d if isinstance(d, int) else 0 for d in shape))[1]
+        self.class_count = classes if classes > 0 else None
         self._decoder: Detector | None = None
 
     def _asked_size(self) -> tuple[int, int] | None:
@@ -160,6 +163,7 @@ class YOLO(VisionModel[Detections]):
         anchors, classes = self._dimensions(shape)
         if anchors < 1 or classes < 1:
             raise self._unsupported(f"its output has shape {shape}, which leaves {classes} classes")
+        self.class_count = classes
         settings = self.settings
         return Detector(
             self.head,

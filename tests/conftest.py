@@ -32,3 +32,12 @@ def rng() -> np.random.Generator:
     seed = int(os.environ.get("INFERSDK_SEED", np.random.SeedSequence().entropy % 2**32))  # type: ignore[operator]
     print(f"INFERSDK_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that run for minutes run when they are asked for: -m soak."""
+    if "soak" not in config.getoption("-m", ""):
+        soaks = [item for item in items if item.get_closest_marker("soak")]
+        items[:] = [item for item in items if item not in soaks]
+        if soaks:
+            config.hook.pytest_deselected(items=soaks)

@@ -22,9 +22,11 @@ from ...errors import (
 )
 from ...graph.digest import file_digest, model_digest
 from ...graph.info import onnx_info
-from ...infer import TensorSpec
+from ...graph.precision import main_precision
+from ...infer import TensorSpec, describe_layers, keeps_precision
 from .details import EngineDetails, TensorDetails
-from .profiles import make_profile
+from .layers import network_layers
+from .profiles import make_profiles
 from .progress import make_monitor, run_cancellable
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["build_engine", "engine_key", "load_plugins"]
 
 #: Goes into each key: raise it when the code here would build another engine from the same inputs.
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 def engine_key(
@@ -64,6 +66,7 @@ def engine_key(
         "precision": precision,
         "max_batch": max_batch,
         "profiles": {name: [r.min, r.opt, r.max] for name, r in options.profiles.items()},
+        "exact_batches": options.exact_batches,
         "workspace": _workspace(options),
         "tf32": _tf32(options, precision),
         "optimization_level": options.optimization_level,
@@ -76,6 +79,7 @@ def engine_key(
     if precision == "fp16":
         parts["converter"] = _converter_version()
         parts["half_io"] = options.half_io
+        parts["keep"] = sorted(set(options.fp16_keep))
     return key_of(parts), digest
 
 
@@ -107,7 +111,7 @@ def build_engine(
     trt, started = flavour.trt, time.monotonic()
     info = onnx_info(model)
     targets = _targets(flavour, capabilities)
-    source, real = _source(model, info.precision, precision, flavour, options.half_io)
+    source = _source(model, info.precision, precision, flavour, options)
     load_plugins(flavour, options.plugins)
     cancelled = threading.Event()
     monitor = make_monitor(trt, options.progress, cancelled)
@@ -125,17 +129,25 @@ def build_engine(
             parsed = parser.parse_from_file(str(model)) if source is None else parser.parse(source, str(model))
             if not parsed:
                 raise _parser_error(flavour, model, parser)
+            layers = network_layers(trt, network)
+            real = main_precision(layers)
+            if precision is not None and not keeps_precision(precision, real, layers):
+                raise PrecisionUnavailableError(
+                    f"precision {precision!r}: {flavour.title} would run {model.name} in {real} "
+                    f"({describe_layers(layers)}), the types that its graph is written in; leave precision out"
+                )
             inputs, outputs = _described(network, info.inputs, info.outputs, flavour)
-            profile = make_profile(inputs, max_batch, options.profiles)
+            alone = options.exact_batches if flavour.builds_quickly else options.exact_batches or []
+            profiles = make_profiles(inputs, max_batch, options.profiles, alone)
             config = builder.create_builder_config()
             _configure(flavour, config, options, precision)
             _set_targets(trt, config, targets)
-            if profile:
+            for profile in profiles:
                 ranges = builder.create_optimization_profile()
                 for name, shapes in profile.items():
                     ranges.set_shape(name, *shapes)
                 if config.add_optimization_profile(ranges) < 0:
-                    raise ConfigError(f"{flavour.title} refuses the profiles {profile}: {last(complaints)}")
+                    raise ConfigError(f"{flavour.title} refuses the profile {profile}: {last(complaints)}")
             config.progress_monitor = monitor
             kept = _timing_cache(flavour, config, timings, device)
             blob = builder.build_serialized_network(network, config)
@@ -151,9 +163,10 @@ def build_engine(
                 capabilities=sorted(capabilities) if targets else _native(flavour, device),
                 gpu=device.name if device else None,
                 precision=real,
+                layers=dict(layers),
                 inputs=[TensorDetails.of(spec) for spec in inputs],
                 outputs=[TensorDetails.of(spec) for spec in outputs],
-                profiles=[profile] if profile else [],
+                profiles=profiles,
                 metadata=dict(info.metadata),
                 model=str(model.absolute()),
                 model_sha256=digest,
@@ -173,10 +186,14 @@ def build_engine(
 # ---- the model ----
 
 
-def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, half_io: bool) -> tuple[bytes | None, str]:
-    """What to parse (None is the file itself), and its precision. The network is built in the types of the graph."""
+def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, options: Options) -> bytes | None:
+    """What to parse; None is the file itself. The network is built in the types of the graph."""
+    if options.fp16_keep and (wanted != "fp16" or written != "fp32"):
+        raise ConfigError(
+            f"fp16_keep is for precision='fp16' of an fp32 model, not for {wanted!r}, and {model.name} is {written}"
+        )
     if wanted is None or wanted == written:
-        return None, written
+        return None
     if wanted != "fp16" or written != "fp32":
         how = "quantise it first" if wanted == "int8" else f"convert it to {wanted} first"
         raise PrecisionUnavailableError(
@@ -186,11 +203,14 @@ def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, hal
     from ...graph.fp16 import to_fp16
 
     try:
-        return to_fp16(model, keep_io=not half_io).SerializeToString(), "fp16"
+        content: bytes = to_fp16(model, keep_io=not options.half_io, keep_nodes=options.fp16_keep).SerializeToString()
+    except ConfigError:
+        raise
     except ValueError as error:  # protobuf's limit
         raise UnsupportedModelError(
             f"{model.name} is too large to be converted on loading ({error}); convert it to an fp16 file first"
         ) from None
+    return content
 
 
 def _described(
@@ -280,10 +300,12 @@ def _tf32(options: Options, precision: str | None) -> bool:
 
 def _told(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
     """The options for the manifest, those that were set."""
-    told: dict[str, Any] = {"precision": precision, "max_batch": max_batch}
-    for name in ("workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag"):
-        told[name] = getattr(options, name)
-    return {name: value for name, value in told.items() if value not in (None, [], "")}
+    plain, told = type(options)(), {"precision": precision, "max_batch": max_batch}
+    names = (
+        "exact_batches", "workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag", "fp16_keep",
+    )  # fmt: skip
+    told |= {name: getattr(options, name) for name in names if getattr(options, name) != getattr(plain, name)}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:

@@ -36,7 +36,8 @@ class EngineDetails(msgspec.Struct, kw_only=True):
         version: of the runtime that built it.
         capabilities: the compute capabilities that it was built for; none is for those that the runtime says.
         gpu: the GPU that it was built on, if on one.
-        precision: the arithmetic of the graph.
+        precision: the arithmetic of most of the layers, as the runtime parsed them.
+        layers: how many layers that carry the work have which.
         profiles: the shapes that it takes.
         metadata: what the ONNX file said of itself.
         model, model_sha256: that file.
@@ -55,6 +56,7 @@ class EngineDetails(msgspec.Struct, kw_only=True):
     model_sha256: str
     options: dict[str, Any]
     build_seconds: float
+    layers: dict[str, int] = {}
 
     def plain(self) -> dict[str, Any]:
         """As it will be read back from a manifest."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import datetime
 import hashlib
 import struct
-import threading
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...cache import Cache, Manifest, key_of, read_manifest, write_blob
-from ...errors import EngineError, OutputError, UnsupportedModelError
+from ...errors import EngineError, UnsupportedModelError
 from .build import last, shape_tensor, spec_of
+from .compiled import Compiled, compiled_for
 from .details import EngineDetails, TensorDetails
 
 if TYPE_CHECKING:
@@ -151,8 +148,7 @@ class Engine:
     def __init__(self, flavour: Flavour, data: bytes, what: str, device: CudaDevice, cache: Cache | None) -> None:
         trt = flavour.trt
         self.flavour = flavour
-        self._guard = threading.Lock()
-        self._cache, self._what, self._device = cache, what, device
+        self._what = what
         with flavour.complaints() as complaints:
             self._runtime = trt.Runtime(flavour.logger)
             doubts = ""
@@ -173,25 +169,29 @@ class Engine:
                 or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it anew "
                 "from its ONNX file"
             )
-        self._compiled: Any = None
-        self._key, self._kept = "", 0
+        self.compiled: Compiled | None = None
         if flavour.runtime_cache:
-            self._compiled = self._engine.create_runtime_config().create_runtime_cache()
-            self._key = key_of(
+            key = key_of(
                 {"compiled": 1, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
                  "capability": device.capability, "engine": hashlib.sha256(data).hexdigest()}
             )  # fmt: skip
-            if cache is not None and (found := cache.get(self._key)) and self._compiled.deserialize(found[0]):
-                self._kept = len(found[0])
-            _LIVE.add(self)
+            make = self._engine.create_runtime_config().create_runtime_cache
+            self.compiled = compiled_for(make, key, cache, device, flavour.backend, Path(what).name)
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """The device memory that a context needs while it runs, whatever the shapes."""
+        return int(self._engine.device_memory_size_v2)
 
     def context(self, options: Options) -> Any:
-        """A new execution context. One thread at a time uses it."""
+        """A new execution context, without the device memory that it runs in. One thread at a time uses it."""
         trt = self.flavour.trt
+        lent = trt.ExecutionContextAllocationStrategy.USER_MANAGED
         with self.flavour.complaints() as complaints:
-            if self.flavour.runtime_cache:
+            if self.compiled is not None:
                 config = self._engine.create_runtime_config()
-                config.set_runtime_cache(self._compiled)
+                config.set_execution_context_allocation_strategy(lent)
+                config.set_runtime_cache(self.compiled.raw)
                 if options.kernel_specialization is not None:
                     config.dynamic_shapes_kernel_specialization_strategy = getattr(
                         trt.DynamicShapesKernelSpecializationStrategy, options.kernel_specialization.upper()
@@ -200,7 +200,7 @@ class Engine:
                     config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
                 context = self._engine.create_execution_context(runtime_config=config)
             else:
-                context = self._engine.create_execution_context()
+                context = self._engine.create_execution_context(lent)
         if context is None:
             raise EngineError(f"{self._what!r}: no execution context can be had: {last(complaints)}")
         return context
@@ -233,19 +233,6 @@ class Engine:
             for index in range(self._engine.num_optimization_profiles)
         ]
 
-    def keep_compiled(self) -> None:
-        """Stores what the runtime has compiled so far, if that is more than is stored already."""
-        if self._compiled is None or self._cache is None:
-            return
-        with self._guard, self._device, contextlib.suppress(OutputError):  # it saves time, no more
-            blob = self._compiled.serialize()
-            data = bytes(blob) if blob is not None else b""
-            if len(data) > self._kept:  # the runtime writes the same kernels in another order each time
-                self._cache.put(
-                    self._key, data, kind="compiled", backend=self.flavour.backend, label=Path(self._what).name
-                )
-                self._kept = len(data)
-
 
 def _three(shapes: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     low, opt, high = (tuple(shape) for shape in shapes)
@@ -260,14 +247,3 @@ def _reasons(trt: Any, bits: int) -> str:
         if int(bits) & int(value)
     ]
     return ", ".join(names) or "it does not say why"
-
-
-# Kernels may be compiled beside the first runs, so what there is at the end of the process is kept as well.
-_LIVE: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-@atexit.register
-def _keep_all() -> None:
-    for engine in list(_LIVE):
-        with contextlib.suppress(Exception):  # the process is going, and so may be the driver
-            engine.keep_compiled()

@@ -31,6 +31,7 @@ class Flavour:
         checks_engines: can tell from an engine's header whether it will run here.
         runtime_cache: compiles kernels when it runs, and can keep them.
         timing_cache: measures kernels when it builds, and can keep the figures.
+        builds_quickly: in seconds, since it compiles only when it runs: more profiles cost little.
     """
 
     backend: str
@@ -41,6 +42,7 @@ class Flavour:
     checks_engines: bool
     runtime_cache: bool
     timing_cache: bool
+    builds_quickly: bool
 
     @functools.cached_property
     def trt(self) -> Any:
@@ -74,11 +76,11 @@ FLAVOURS = {
     for flavour in (
         Flavour(
             backend="tensorrt", title="TensorRT", modules=("tensorrt",), oldest=10, capability_targeting=False,
-            checks_engines=False, runtime_cache=False, timing_cache=True,
+            checks_engines=False, runtime_cache=False, timing_cache=True, builds_quickly=False,
         ),
         Flavour(
             backend="tensorrt-rtx", title="TensorRT-RTX", modules=("tensorrt_rtx_bindings", "tensorrt_rtx"), oldest=1,
-            capability_targeting=True, checks_engines=True, runtime_cache=True, timing_cache=False,
+            capability_targeting=True, checks_engines=True, runtime_cache=True, timing_cache=False, builds_quickly=True,
         ),
     )
 }  # fmt: skip

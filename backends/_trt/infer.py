@@ -6,6 +6,7 @@ import contextlib
 import math
 import warnings
 from collections import OrderedDict
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from ...errors import (
     PrecisionUnavailableError,
     ShapeError,
 )
-from ...infer import BackendInfo, Infer
+from ...infer import BackendInfo, Infer, keeps_precision
 from ...stream import Graph, Stream
 from ...tensor import Tensor
 from .._cuda import cuda_device, device_count
@@ -39,13 +40,14 @@ __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
 GRAPHS = 16
 
 #: Options that have no effect on an engine that is built already.
-_BUILDING = ("profiles", "workspace", "tf32", "half_io", "optimization_level")
+_BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
 class _TensorRt(Infer):
     """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
 
     default_device = "cuda:0"
+    default_max_batch = 1
     Options = Options
     flavour: ClassVar[Flavour]
 
@@ -71,10 +73,10 @@ class _TensorRt(Infer):
             self._profiles = self._engine.profiles([spec.name for spec in self.input_specs])
             # Fused layers hide their types from the engine inspector, so without a manifest nothing true can be said.
             self._precision = details.precision if details else "unknown"
+            self._layers = MappingProxyType(dict(details.layers) if details else {})
             self._check_precision()
             self._check_batch()
             self._start()
-            self._engine.keep_compiled()
 
     def _cuda_device(self) -> Any:
         if self._device.kind != "cuda":
@@ -145,7 +147,9 @@ class _TensorRt(Infer):
 
     def _check_precision(self) -> None:
         wanted = self._requested_precision
-        if wanted is not None and wanted != self._precision:
+        if wanted is not None and (
+            self._precision == "unknown" or not keeps_precision(wanted, self._precision, self._layers)
+        ):
             raise PrecisionUnavailableError(
                 f"precision {wanted!r}: the engine {self.model.name} is {self._precision}; build one that is {wanted}, "
                 "or leave precision out"
@@ -169,35 +173,51 @@ class _TensorRt(Infer):
         self.max_batch = self.max_batch or largest
 
     def _start(self) -> None:
-        """A context and a stream of this Infer's own."""
-        self._context = self._engine.context(self.options)
+        """A stream of this Infer's own; contexts come with the shapes that need them."""
         self.stream: Stream = Stream(self._device)
-        self._shapes: dict[str, tuple[int, ...]] = {}  # as the context has them
-        self._places: dict[str, int] = {}
+        self._contexts: dict[int, _Context] = {}  # by the profile
+        self._scratch: Tensor | None = None  # the device memory that they run in, one at a time
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
         self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
         self._graphs: OrderedDict[tuple[Any, ...], Graph | None] = OrderedDict()
         self._captures = self.options.cuda_graph and not self.flavour.runtime_cache
         self._first = True
+        self._context = self._context_for(0)
+
+    def _context_for(self, profile: int) -> _Context:
+        """The context for a profile: switching one between profiles would cost more than a small run."""
+        found = self._contexts.get(profile)
+        if found is None:
+            raw = self._engine.context(self.options)
+            if profile and not raw.set_optimization_profile_async(profile, self.stream.handle):
+                raise InferenceError(f"{self.model.name}: profile {profile} cannot be made active")
+            if nbytes := self._engine.scratch_nbytes:
+                if self._scratch is None:
+                    self._scratch = Tensor((nbytes,), "uint8", self._device)
+                raw.set_device_memory(self._scratch.device_address(read=False, write=True), nbytes)
+            found = self._contexts[profile] = _Context(raw, profile)
+            self.stream.synchronize()
+        return found
 
     # ---- running ----
 
     def _bind(self) -> None:
         shapes = {spec.name: self._inputs[spec.name].shape for spec in self.input_specs}
         with self._cuda, self.flavour.complaints() as complaints:
-            self._choose_profile(shapes)
+            self._context = self._context_for(self._profile_of(shapes))
+            raw, set_already = self._context.raw, self._context.shapes
             for name, shape in shapes.items():
-                if self._shapes.get(name) != shape:
-                    self._shapes.pop(name, None)
-                    if not self._context.set_input_shape(name, shape):
+                if set_already.get(name) != shape:
+                    set_already.pop(name, None)
+                    if not raw.set_input_shape(name, shape):
                         raise ShapeError(f"input {name!r}: the engine does not take {shape}: {last(complaints)}")
-                    self._shapes[name] = shape
-            if missing := self._context.infer_shapes():
+                    set_already[name] = shape
+            if missing := raw.infer_shapes():
                 raise InferenceError(f"{self.model.name}: the shape of {missing[0]!r} cannot be inferred")
             self._sources = [(name, tensor, self._stage(name, tensor)) for name, tensor in self._inputs.items()]
             self._results: list[tuple[str, Tensor, Tensor, tuple[int, ...]]] = []
             for name, tensor in self._outputs.items():
-                shape = tuple(self._context.get_tensor_shape(name))
+                shape = tuple(raw.get_tensor_shape(name))
                 if -1 in shape:
                     self._grow(name, tensor)
                 else:
@@ -205,21 +225,18 @@ class _TensorRt(Infer):
                     self._results.append((name, tensor, self._stage(name, tensor), shape))
         self._copied = any(tensor is not stage for _, tensor, stage, _ in self._results)
 
-    def _choose_profile(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        active = self._context.active_optimization_profile
-        if 0 <= active < len(self._profiles) and fits(self._profiles[active], shapes):
-            return
+    def _profile_of(self, shapes: dict[str, tuple[int, ...]]) -> int:
+        """The first profile that takes the shapes: those for one batch size alone come before the one for all."""
+        if not self._profiles:
+            return 0
         for index, profile in enumerate(self._profiles):
             if fits(profile, shapes):
-                self._shapes.clear()
-                if not self._context.set_optimization_profile_async(index, self.stream.handle):
-                    raise InferenceError(f"{self.model.name}: profile {index} cannot be made active")
-                self.stream.synchronize()
-                return
+                return index
+        widest = self._profiles[-1]
         told = "; ".join(
-            f"{name} is {shape}, and may be {self._profiles[0][name][0]} to {self._profiles[0][name][2]}"
+            f"{name} is {shape}, and may be {widest[name][0]} to {widest[name][2]}"
             for name, shape in shapes.items()
-            if not fits(self._profiles[0], {name: shape})
+            if not fits(widest, {name: shape})
         )
         raise ShapeError(
             f"the engine of {self.model.name} was not built for these shapes: input {told}; load the model with "
@@ -241,7 +258,9 @@ class _TensorRt(Infer):
         allocator = self._grown.get(name)
         if allocator is None:
             allocator = self._grown[name] = _allocator(self.flavour.trt)
-            self._context.set_output_allocator(name, allocator)
+        if name not in self._context.grows:
+            self._context.raw.set_output_allocator(name, allocator)
+            self._context.grows.add(name)
         allocator.tensor = tensor
 
     def _run(self) -> None:
@@ -268,16 +287,19 @@ class _TensorRt(Infer):
         if self._first:
             self._first = False
             self._wait()
-            self._engine.keep_compiled()
+            if self._engine.compiled is not None:
+                self._engine.compiled.keep_first()
 
     def _set_address(self, name: str, at: int) -> None:
-        if self._places.get(name) != at:
-            self._context.set_tensor_address(name, at)
-            self._places[name] = at
+        context = self._context
+        if context.places.get(name) != at:
+            context.raw.set_tensor_address(name, at)
+            context.places[name] = at
 
     def _launch(self) -> None:
         """As a CUDA graph: the first run with these shapes and addresses goes as it is, the second is captured."""
-        key = (*self._shapes.values(), *self._places.values())
+        context = self._context
+        key = (context.profile, *context.shapes.values(), *context.places.values())
         graph = self._graphs.get(key)
         if graph is None:
             if key not in self._graphs or self._grown:  # memory that is allocated in the run cannot be captured
@@ -291,7 +313,7 @@ class _TensorRt(Infer):
         graph.launch(self.stream)
 
     def _execute(self) -> None:
-        if not self._context.execute_async_v3(self.stream.handle):
+        if not self._context.raw.execute_async_v3(self.stream.handle):
             raise self._failure()
 
     def _wait(self) -> None:
@@ -323,21 +345,39 @@ class _TensorRt(Infer):
     def precision(self) -> str:
         return self._precision
 
+    @property
+    def layer_precisions(self) -> Mapping[str, int]:
+        """As the runtime parsed them when the engine was built, out of its manifest."""
+        return self._layers
+
     def _share(self, source: _TensorRt) -> None:
         with self._cuda:
             self._start()
 
     def _release(self) -> None:
-        with contextlib.suppress(CudaError):  # a failed device must not keep the rest from being freed
-            self._engine.keep_compiled()
-            with self._cuda:
-                self.stream.synchronize()
+        with contextlib.suppress(CudaError), self._cuda:  # a failed device must not keep the rest from being freed
+            self.stream.synchronize()
         self._grown.clear()
-        del self._context, self._engine
         self._graphs.clear()
+        self._contexts.clear()
+        del self._context, self._engine
+        if self._scratch is not None:
+            self._scratch.close()
         self.stream.close()
         for stage in self._stages.values():
             stage.close()
+
+
+class _Context:
+    """An execution context, and what has been told to it."""
+
+    __slots__ = ("grows", "places", "profile", "raw", "shapes")
+
+    def __init__(self, raw: Any, profile: int) -> None:
+        self.raw, self.profile = raw, profile
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.places: dict[str, int] = {}
+        self.grows: set[str] = set()  # outputs with an allocator
 
 
 class _Allocator:

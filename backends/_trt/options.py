@@ -25,11 +25,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes:
         profiles: for an input by its name, `{"min": [...], "opt": [...], "max": [...]}`. An input whose batch alone is
             free needs none: it is built for 1 to `max_batch`, and tuned for `max_batch`.
+        exact_batches: batch sizes that the engine is tuned for one by one, beside the range: a batch of just that size
+            runs faster, and each costs a part of the time to build and of the engine's size. None is 1 and `max_batch`
+            with TensorRT-RTX, which builds in seconds, and none with TensorRT.
         workspace: the most scratch memory that a kernel may ask for, as `"2GB"`; None is no limit.
         tf32: whether FP32 layers may round their factors to TF32 on tensor cores. None is yes, as the runtime has it,
             unless precision="fp32" was asked for.
         half_io: with precision="fp16", inputs and outputs are float16 too, instead of what they are in the model: half
             the bytes, and no conversion at either end. The wrappers take either.
+        fp16_keep: with precision="fp16": names of nodes of the model that stay FP32
+            (`infersdk.graph.fp16_parity.find_fp16_loss` finds which should).
         optimization_level: 0 (quick to build) to 5 (quick to run); None is the runtime's own.
         plugins: libraries of plugins to load before the model is parsed, or the engine read.
         cache: where built engines are kept: the user's cache (True), a folder, or nowhere (False).
@@ -43,9 +48,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     profiles: dict[str, Range] = {}
+    exact_batches: list[Annotated[int, msgspec.Meta(ge=1)]] | None = None
     workspace: str | int | None = None
     tf32: bool | None = None
     half_io: bool = False
+    fp16_keep: list[str] = []
     optimization_level: Annotated[int, msgspec.Meta(ge=0, le=5)] | None = None
     plugins: list[str] = []
     cache: bool | str = True

@@ -11,10 +11,46 @@ if TYPE_CHECKING:
     from ...infer import TensorSpec
     from .options import Range
 
-__all__ = ["Profile", "fits", "make_profile"]
+__all__ = ["Profile", "fits", "make_profile", "make_profiles"]
 
 #: For each input by its name: the smallest shape, the one to tune for, the largest.
 Profile = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+
+def make_profiles(
+    specs: Sequence[TensorSpec], max_batch: int | None, given: Mapping[str, Range], batches: Sequence[int] | None
+) -> list[Profile]:
+    """The profiles to build, the ones to be tried first before the others.
+
+    Args:
+        batches: sizes that get a profile for themselves alone, which the runtime can tune further than one for a range.
+            None is the smallest and the largest, if the batch is all that is free and nothing is `given`.
+
+    Raises:
+        ConfigError, UnsupportedModelError: as `make_profile()`; or a size of `batches` lies outside the range.
+    """
+    whole = make_profile(specs, max_batch, given)
+    if not whole:
+        return []
+    if given and batches is None:
+        return [whole]
+    free = {spec.name for spec in specs if spec.shape and not isinstance(spec.shape[0], int)} & set(whole)
+    fixed = all(low[1:] == high[1:] for low, _, high in whole.values()) and free == set(whole)
+    lows, highs = {whole[name][0][0] for name in free}, {whole[name][2][0] for name in free}
+    if not fixed or len(lows) != 1 or len(highs) != 1:
+        if batches:
+            raise ConfigError(f"exact_batches={list(batches)}: other dimensions than the batch are free in {whole}")
+        return [whole]
+    low, high = lows.pop(), highs.pop()
+    wanted = (high, low) if batches is None else tuple(batches)
+    if outside := [size for size in wanted if not low <= size <= high]:
+        raise ConfigError(f"exact_batches={list(wanted)}: {outside[0]} is not within the range of {low} to {high}")
+    exact = [
+        {name: ((size, *shapes[0][1:]),) * 3 for name, shapes in whole.items()}
+        for size in dict.fromkeys(wanted)
+        if low < high
+    ]
+    return [*exact, whole]
 
 
 def make_profile(specs: Sequence[TensorSpec], max_batch: int | None, given: Mapping[str, Range]) -> Profile:

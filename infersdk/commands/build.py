@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
+import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
+from .common import console, plain
+
+if TYPE_CHECKING:
+    from ..graph.fp16_parity import ParityReport
 
 __all__ = ["register"]
 
@@ -45,6 +51,19 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--workspace", metavar="2GB", help="the most scratch memory that a kernel may ask for")
     parser.add_argument("--optimization-level", type=int, choices=range(6), help="0 builds quickly, 5 runs quickly")
     parser.add_argument("--plugin", action="append", default=[], metavar="LIBRARY", help="plugins to load first")
+    fp16 = parser.add_argument_group("with --precision fp16")
+    fp16.add_argument(
+        "--data",
+        metavar="FOLDER",
+        help="samples (.npy, .npz, pictures): nodes that overflow on them in fp16, or lose too much, stay fp32",
+    )
+    fp16.add_argument("--samples", type=int, metavar="N", help="take so many of them at most (default: 16)")
+    fp16.add_argument(
+        "--fp16-tolerance", type=float, metavar="X", help="the relative error a node may have (default: 0.01)"
+    )
+    fp16.add_argument(
+        "--fp16-keep", action="append", default=[], metavar="NODE", help="a node that stays fp32; may be repeated"
+    )
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON, and no progress")
     parser.set_defaults(func=_build)
 
@@ -60,6 +79,10 @@ def _build(arguments: argparse.Namespace) -> int:
         "optimization_level": arguments.optimization_level,
         "plugins": arguments.plugin,
     }
+    parity = _parity(arguments, options["profiles"])
+    options["fp16_keep"] = list(dict.fromkeys([*arguments.fp16_keep, *(parity.keep if parity else ())]))
+    if parity is not None and not arguments.json:
+        _tell(parity)
     with _bar(arguments.json, f"Building {Path(output).name}") as progress:
         manifest = build(
             arguments.model,
@@ -73,7 +96,10 @@ def _build(arguments: argparse.Namespace) -> int:
             **options,
         )
     if arguments.json:
-        print(json.dumps({"path": str(Path(output).absolute()), **json.loads(manifest.text())}, indent=2))
+        told = {"path": str(Path(output).absolute()), **json.loads(manifest.text())}
+        if parity is not None:
+            told["fp16_parity"] = plain(dataclasses.asdict(parity))
+        print(json.dumps(told, indent=2))
         return 0
     details = manifest.details
     on = " and ".join(details["capabilities"]) or "8.0 and later"
@@ -82,6 +108,56 @@ def _build(arguments: argparse.Namespace) -> int:
         f"compute capability {on}, built in {details['build_seconds']:.1f} s"
     )
     return 0
+
+
+def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, Sequence[int]]]) -> ParityReport | None:
+    """Which nodes have to stay FP32, by the samples of --data; None where none are given."""
+    given = [name for name in ("data", "samples", "fp16_tolerance", "fp16_keep") if getattr(arguments, name)]
+    if given and arguments.precision != "fp16":
+        raise ConfigError(f"--{given[0].replace('_', '-')} is for --precision fp16")
+    if arguments.data is None:
+        if alone := [name for name in given if name in ("samples", "fp16_tolerance")]:
+            raise ConfigError(f"--{alone[0].replace('_', '-')} goes with --data, the samples to look at")
+        return None
+    from ..graph import onnx_info
+    from ..graph.fp16_parity import find_fp16_loss
+    from ..samples import read_samples
+
+    count = 16 if arguments.samples is None else arguments.samples
+    if count < 1:
+        raise ConfigError(f"--samples is a whole number from 1, not {count}")
+    specs = onnx_info(arguments.model).inputs
+    shapes = {name: shape["opt"] for name, shape in profiles.items()}
+    samples = itertools.islice(read_samples(arguments.data, specs, shapes=shapes), count)
+    tolerance = 0.01 if arguments.fp16_tolerance is None else arguments.fp16_tolerance
+    return find_fp16_loss(arguments.model, samples, tolerance=tolerance)
+
+
+def _tell(parity: ParityReport) -> None:
+    """What stays FP32 and why, and what it is worth."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = console()
+    samples = f"{parity.samples} sample{'s' if parity.samples > 1 else ''}"
+    if parity.losses:
+        table = Table(title=f"Stay fp32, by {samples}", title_justify="left")
+        table.add_column("node", overflow="fold")
+        table.add_column("why", overflow="fold")
+        for name in ("largest", "error"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for loss in parity.losses:
+            table.add_row(
+                escape(f"{loss.node} ({loss.operator})"), loss.reason, f"{loss.largest:.3g}", f"{loss.error:.2g}"
+            )
+        out.print(table)
+    else:
+        out.print(f"By {samples} all of {parity.nodes} nodes can be fp16")
+    for output in parity.outputs:
+        out.print(
+            f"{escape(output.name)}: relative error {output.error_before:.2g} with all in fp16, "
+            f"{output.error_after:.2g} with {len(parity.losses)} nodes in fp32"
+        )
 
 
 def _profile(text: str) -> tuple[str, dict[str, list[int]]]:

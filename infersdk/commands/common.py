@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 
     from ..models import Timings
 
-__all__ = ["add_backend_arguments", "add_json_argument", "backend_arguments", "console", "print_json", "save_picture"]
+__all__ = [
+    "add_backend_arguments",
+    "add_json_argument",
+    "backend_arguments",
+    "console",
+    "plain",
+    "print_json",
+    "save_picture",
+]
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +74,15 @@ def print_json(data: Any) -> None:
     """One JSON document on stdout."""
     json.dump(data, sys.stdout, indent=2, ensure_ascii=False)
     sys.stdout.write("\n")
+
+
+def plain(value: Any) -> Any:
+    """As JSON takes it: infinities and NaN, which it has not, as text."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -1,33 +1,43 @@
-"""`infersdk compare`: do two backends give the same results, and if not, from which layer on?"""
+"""`infersdk compare`: do two backends give the same results, and if not, from which layer on? Is one as good?"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .common import add_json_argument, console, print_json
+from .accuracy import add_task_arguments, check_task_arguments, contenders, run_gate
+from .common import add_json_argument, console, plain, print_json
 
 if TYPE_CHECKING:
-    from ..compare import CompareReport, Difference, SideReport
+    from ..accuracy import Contender
+    from ..compare import CompareReport, Difference, Loader, SideReport
 
 
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "compare",
-        help="run a model on several backends and compare the results",
-        description="Runs a model on the same inputs on several backends and measures each against the first. "
-        "The exit code is 1 when one is outside the tolerance.",
+        help="compare backends, precisions and files: by their outputs, or by their accuracy",
+        description="Runs a model on the same inputs on several backends, and candidates to take its place, and "
+        "measures each against the first: by its outputs, or with --task by its accuracy on labelled pictures. "
+        "The exit code is 1 when one is outside the tolerance, or drops by more than is allowed.",
     )
     parser.add_argument("model", type=Path)
+    parser.add_argument("candidates", nargs="*", metavar="CANDIDATE", help="as --candidate")
+    parser.add_argument(
+        "--candidate",
+        action="append",
+        default=[],
+        metavar="[BACKEND=]FILE",
+        help="another file of the model, quantised say, on each of --backends or on one of its own; repeatable",
+    )
     parser.add_argument(
         "--backends",
-        default="onnxruntime,openvino",
         metavar="NAME,NAME",
-        help="each as name, name@device or name/precision; the first is the reference (default: %(default)s)",
+        help="each as name, name@device or name/precision; the first, with the model, is the reference "
+        "(default: onnxruntime,openvino; with candidates onnxruntime)",
     )
     data = parser.add_argument_group("inputs")
     data.add_argument("--data", type=Path, metavar="FOLDER", help=".npy, .npz, tensor files or pictures")
@@ -45,6 +55,7 @@ def register(subparsers: Any) -> None:
     limits.add_argument("--rtol", type=float, default=1e-3, help="(default: %(default)s)")
     limits.add_argument("--cosine", type=float, default=1e-4, help="1 - cosine of each output (default: %(default)s)")
     parser.add_argument("--layers", action="store_true", help="find the first layer where the results part")
+    add_task_arguments(parser)
     add_json_argument(parser)
     parser.set_defaults(func=run)
 
@@ -53,15 +64,18 @@ def run(arguments: argparse.Namespace) -> int:
     from ..compare import Tolerance, compare
     from ..samples import random_inputs, read_samples
 
+    check_task_arguments(arguments)
     batch, seed, data = arguments.batch, arguments.seed, arguments.data
     if batch is not None and batch < 1:
         raise ConfigError(f"--batch is a whole number from 1, not {batch}")
     if seed < 0:
         raise ConfigError(f"--seed is a whole number from 0, not {seed}")
+    if arguments.task is not None:
+        return run_gate(arguments)
     shapes = dict(_shape(entry) for entry in arguments.shape)
     report = compare(
         arguments.model,
-        [name for name in arguments.backends.split(",") if name],
+        _sides(arguments),
         lambda specs: (
             read_samples(data, specs, batch=batch, shapes=shapes)
             if data
@@ -77,6 +91,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.agrees else 1
 
 
+def _sides(arguments: argparse.Namespace) -> list[str] | dict[str, str | Loader]:
+    """The model on each backend; with candidates, those beside it, whatever file they are asked for."""
+    found = contenders(arguments)
+    model = str(arguments.model)
+    if all(contender.model == model for contender in found):
+        return [contender.side for contender in found]
+    if arguments.layers:
+        raise ConfigError("--layers looks into one model on several backends; leave the candidates out")
+    if len(set(found)) < len(found):
+        raise ConfigError("two of the contenders are the same: " + ", ".join(c.label for c in found))
+    sides: dict[str, str | Loader] = {}
+    for contender in found:
+        label = contender.side if contender.model == model else f"{contender.model} on {contender.side}"
+        sides[label] = contender.side if contender.model == model else _loader(contender)
+    return sides
+
+
+def _loader(contender: Contender) -> Loader:
+    from ..registry import load
+
+    return lambda file: load(contender.model, **contender.arguments())
+
+
 def _shape(entry: str) -> tuple[str, tuple[int, ...]]:
     name, _, sizes = entry.rpartition("=")
     try:
@@ -86,15 +123,7 @@ def _shape(entry: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _plain(report: CompareReport) -> dict[str, Any]:
-    """As JSON takes it: infinities and NaN, which it has not, as text."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(inner) for key, inner in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(inner) for inner in value]
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
+    """As JSON takes it, with what is worked out from it."""
     data: dict[str, Any] = plain(dataclasses.asdict(report))
     for entry, side in zip(data["sides"], report.sides, strict=True):
         entry |= {"agrees": side.agrees}

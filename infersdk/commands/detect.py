@@ -1,8 +1,10 @@
-"""`infersdk detect`: boxes in pictures."""
+"""`infersdk detect`: boxes in pictures and videos."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from .common import (
     stage_line,
     stages,
 )
+from .detect_video import detect_video, is_video
 
 if TYPE_CHECKING:
     from ..models import Detections
@@ -24,9 +27,13 @@ if TYPE_CHECKING:
 
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "detect", help="find objects in pictures", description="Finds objects in pictures and tells or draws them."
+        "detect",
+        help="find objects in pictures and videos",
+        description="Finds objects in pictures and videos, and tells or draws them.",
     )
-    parser.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE")
+    parser.add_argument(
+        "sources", nargs="+", metavar="SOURCE", help="a picture, a video, a URL (rtsp://...) or a camera (/dev/video0)"
+    )
     parser.add_argument("--model", type=Path, help="the model file (default: the packaged detector of digits)")
     parser.add_argument(
         "--type", default="auto", choices=("auto", "yolov5", "yolov8", "yolox"), help="the head's layout"
@@ -35,9 +42,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--conf", type=float, default=0.25, help="score that a box must exceed (default: %(default)s)")
     parser.add_argument("--iou", type=float, default=0.45, help="overlap above which NMS drops (default: %(default)s)")
     parser.add_argument("--max-det", type=int, default=300, help="boxes a picture at most (default: %(default)s)")
-    parser.add_argument(
-        "-o", "--output", type=Path, help="draw the boxes: a file for one picture, a folder for several"
-    )
+    parser.add_argument("-o", "--output", type=Path, help="draw the boxes: a file for one source, a folder for several")
     add_backend_arguments(parser)
     add_json_argument(parser)
     parser.set_defaults(func=run)
@@ -47,7 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
     from ..data import DETECTOR
     from ..models import detector
 
-    targets = _targets(arguments.pictures, arguments.output)
+    targets = _targets(arguments.sources, arguments.output)
+    videos = [is_video(source) for source in arguments.sources]
+    backend = backend_arguments(arguments)
+    if any(videos):
+        _share_processor(backend)
     with detector(
         arguments.model or DETECTOR,
         type=arguments.type,
@@ -55,15 +64,18 @@ def run(arguments: argparse.Namespace) -> int:
         conf=arguments.conf,
         iou=arguments.iou,
         max_det=arguments.max_det,
-        **backend_arguments(arguments),
+        **backend,
     ) as model:
         rows = []
-        for picture, target in zip(arguments.pictures, targets, strict=True):
+        for picture, target, video in zip(arguments.sources, targets, videos, strict=True):
+            if video:
+                detect_video(model, picture, target, as_json=arguments.json)
+                continue
             found = model(picture)
             if target is not None:
                 save_picture(found.draw(picture), target)
             row = {
-                "picture": str(picture),
+                "picture": picture,
                 "size": list(found.size),
                 "detections": [box.as_dict() for box in found],
                 "dropped": found.stats.dropped_candidates + found.stats.dropped_detections,
@@ -71,25 +83,46 @@ def run(arguments: argparse.Namespace) -> int:
             }
             if target is not None:
                 row["output"] = str(target)
+            if any(videos) and arguments.json:  # a line a frame, and so a line a picture
+                print(json.dumps(row, ensure_ascii=False))
             rows.append(row)
             if not arguments.json:
-                print_detections(found, str(picture))
+                print_detections(found, picture)
                 note = f"  → {target}" if target is not None else ""
                 console().print(f"[dim]{stage_line(model.timings)}[/dim]{note}\n")
-    if arguments.json:
+    if arguments.json and not any(videos):
         print_json(rows)
     return 0
 
 
-def _targets(pictures: list[Path], output: Path | None) -> list[Path | None]:
-    """Where each picture's drawing goes."""
+def _share_processor(backend: dict[str, Any]) -> None:
+    """On the processor the model runs beside decoding, drawing and encoding: what is quickest then, unless told."""
+    from ..registry import backend_class
+
+    if (backend["device"] or backend_class(backend["backend"]).default_device) != "cpu":
+        return
+    if backend["max_batch"] is None:
+        backend["max_batch"] = 1  # one picture's results stay in the caches
+    if backend["backend"] == "onnxruntime":
+        backend.setdefault("allow_spinning", False)  # idle threads would spin on cores that have work
+
+
+def _targets(sources: list[str], output: Path | None) -> list[Path | None]:
+    """Where the drawing of each goes."""
     if output is None:
-        return [None] * len(pictures)
-    if len(pictures) == 1 and output.suffix and not output.is_dir():
+        return [None] * len(sources)
+    if len(sources) == 1 and output.suffix and not output.is_dir():
         return [output]
     if output.suffix:
-        raise ConfigError(f"-o {str(output)!r} is one file, but there are {len(pictures)} pictures; give a folder")
-    return [output / picture.name for picture in pictures]
+        raise ConfigError(f"-o {str(output)!r} is one file, but there are {len(sources)} sources; give a folder")
+    return [output / _name(source) for source in sources]
+
+
+def _name(source: str) -> str:
+    """The file name for what is drawn: of a stream or camera, one that can be a file's."""
+    if "://" in source or source.startswith("/dev/"):
+        return f"{re.sub(r'[^A-Za-z0-9]+', '_', source).strip('_')}.mp4"
+    return Path(source).name
 
 
 def print_detections(found: Detections, title: str) -> None:

@@ -23,8 +23,8 @@ __all__ = ["ModelInfo", "load_onnx", "onnx_info"]
 class ModelInfo:
     """The outside of a model, and what it is made of.
 
-    `precision` is the arithmetic that the graph asks for: `"int8"` where it quantises, else the type that most of its
-    weights have. `parameters` counts the elements of the weights.
+    `precision` is the arithmetic that the graph asks for in most of its layers: `"int8"` where both factors of a layer
+    are quantised, else the type that it computes in. `parameters` counts the elements of the weights.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -79,24 +79,15 @@ def onnx_info(path: str | os.PathLike[str]) -> ModelInfo:
 
 
 def precision_of(model: Any) -> str:
-    """The arithmetic that a graph asks for."""
+    """The arithmetic that a graph asks for in most of its layers; in one without any, the type of its inputs."""
     import onnx
 
-    if any(node.op_type in _QUANTISED for node in model.graph.node):
-        return "int8"
+    from .precision import layer_precisions, main_precision
+
+    if counts := layer_precisions(model, executed=False):
+        return main_precision(counts)
     names = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
-    elements: Counter[str] = Counter()
-    for tensor in model.graph.initializer:
-        if tensor.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, *names):
-            elements[names.get(tensor.data_type, "fp32")] += prod(tensor.dims)
-    if not elements:
-        elements.update(names.get(value.type.tensor_type.elem_type, "fp32") for value in model.graph.input)
-    return elements.most_common(1)[0][0] if elements else "fp32"
-
-
-_QUANTISED = frozenset(
-    {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}
-)
+    return next((names.get(value.type.tensor_type.elem_type, "fp32") for value in model.graph.input), "fp32")
 
 
 def _spec(value: Any) -> TensorSpec:

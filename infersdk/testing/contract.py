@@ -190,6 +190,9 @@ class InferContract:
 
     def test_runs_in_the_precision_of_the_model(self, net: Infer) -> None:
         assert net.precision == (self.precision or "fp32")
+        layers = net.layer_precisions
+        assert set(layers) <= set(PRECISIONS)
+        assert not layers or layers[net.precision] == max(layers.values())
 
     @pytest.mark.parametrize("precision", PRECISIONS)
     def test_gives_the_precision_asked_for_or_says_why_not(

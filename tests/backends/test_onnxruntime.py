@@ -399,16 +399,131 @@ def test_metadata_of_the_file(tmp_path: Path) -> None:
         infer.metadata["stride"] = "64"  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("dtype", "precision"), [("float32", "fp32"), ("float16", "fp16"), ("uint8", "fp32")])
-def test_precision_is_that_of_the_graph(dtype: str, precision: str, tmp_path: Path) -> None:
-    path = models.double(tmp_path / "m.onnx", dtype=dtype)
-    assert load(path).precision == precision
-    assert load(path, precision=precision).precision == precision
-    with pytest.raises(
-        PrecisionUnavailableError,
-        match=f"precision 'int8': ONNX Runtime runs a graph as it is written, and m.onnx is {precision}; convert or",
-    ):
+def network(path: Path, dtype: str = "float32", *, convolutions: int = 2) -> Path:
+    """Convolutions with a Relu after each, [n, 3, 12, 12] to the same."""
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": (rng.normal(size=(3, 3, 3, 3)) / 4).astype(dtype) for i in range(convolutions)}
+    nodes, at = [], "x"
+    for i in range(convolutions):
+        nodes += [models.node("Conv", f"{at} w{i}", f"c{i}", pads=[1] * 4), models.node("Relu", f"c{i}", f"r{i}")]
+        at = f"r{i}"
+    nodes[-1].output[0] = "y"
+    shape = ("n", 3, 12, 12)
+    return models.save(path, nodes, [models.value("x", shape, dtype)], [models.value("y", shape, dtype)], weights)
+
+
+def quantise(path: Path, activations: str) -> Path:
+    """The same in INT8, by Q/DQ."""
+    from onnxruntime import quantization as q
+
+    class Reader(q.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            rng = np.random.default_rng(0)
+            self.data = iter([{"x": rng.standard_normal((1, 3, 12, 12), dtype=np.float32)} for _ in range(4)])
+
+        def get_next(self) -> Any:
+            return next(self.data, None)
+
+    out = path.with_name(f"{activations}.onnx")
+    kind = q.QuantType[activations]
+    q.quantize_static(
+        str(path), str(out), Reader(), quant_format=q.QuantFormat.QDQ, activation_type=kind,
+        weight_type=q.QuantType.QInt8, per_channel=True,
+    )  # fmt: skip
+    return out
+
+
+def test_precision_is_read_back_from_what_runs(tmp_path: Path) -> None:
+    path = network(tmp_path / "m.onnx")
+    with load(path) as infer, load(path, precision="fp32") as asked:
+        assert infer.precision == asked.precision == "fp32"
+        assert infer.layer_precisions == {"fp32": 2}
+        assert infer.clone().layer_precisions == {"fp32": 2}
+    with pytest.raises(PrecisionUnavailableError, match=r"'int8': ONNX Runtime would run m\.onnx in fp32.*2 layers in"):
         load(path, precision="int8")
+    with pytest.raises(PrecisionUnavailableError, match=r"'bf16'.*\(2 layers in fp32\); it has no bf16 layers"):
+        load(path, precision="bf16")
+    with pytest.raises(ConfigError, match="fp16_keep is for precision='fp16', not for None"):
+        load(path, fp16_keep=["Conv_0"])
+
+
+@pytest.mark.parametrize("written", ["float32", "float16"])
+def test_fp16_is_given_or_refused(written: str, tmp_path: Path) -> None:
+    """x86 processors run an FP16 graph in FP32 by casts: then it must not be called FP16."""
+    path = network(tmp_path / "m.onnx", written)
+    x = np.random.default_rng(1).random((1, 3, 12, 12)).astype(written)
+    with load(network(tmp_path / "full.onnx")) as full:
+        want = full(x.astype(np.float32))["y"]
+    try:
+        infer = load(path, precision="fp16")
+    except PrecisionUnavailableError as error:
+        assert "would run m.onnx in fp32 on cpu (2 layers in fp32)" in str(error)  # noqa: PT017
+        infer = load(path)
+        assert infer.precision == "fp32"
+    else:
+        assert infer.precision == "fp16"
+        assert "fp16" in infer.layer_precisions
+    with infer:
+        np.testing.assert_allclose(infer(x)["y"], want, atol=1e-2)
+
+
+def test_a_quantised_model_whose_layers_fell_back_is_not_int8(tmp_path: Path) -> None:
+    path = network(tmp_path / "m.onnx", convolutions=3)
+    with load(quantise(path, "QUInt8"), precision="int8") as infer:
+        assert infer.precision == "int8"
+        assert infer.layer_precisions == {"int8": 3}
+    written = quantise(path, "QUInt8")
+    with pytest.raises(
+        PrecisionUnavailableError, match=r"in int8 on cpu \(3 layers in int8\); load the model that it was"
+    ):
+        load(written, precision="fp32")
+    # Without its optimisations the runtime dequantises, and computes in FP32.
+    with load(written, graph_optimization="disabled") as infer:
+        assert infer.precision == "fp32"
+        assert infer.layer_precisions == {"fp32": 3}
+    with pytest.raises(PrecisionUnavailableError, match=r"'int8'.*in fp32 on cpu \(3 layers in fp32\); quantise the"):
+        load(written, precision="int8", graph_optimization="disabled")
+
+
+def test_a_model_partly_int8(tmp_path: Path) -> None:
+    """What most layers run in; FP32 is promised only where nothing runs in less."""
+    path = quantise(network(tmp_path / "m.onnx", convolutions=3), "QUInt8")
+    model = models.onnx.load(str(path))
+    float_weights = np.random.default_rng(3).normal(size=(3, 3, 3, 3)).astype(np.float32)
+    for i in range(4):
+        at = "y" if i == 0 else f"more{i - 1}"
+        name = f"more{i}" if i < 3 else "z"
+        model.graph.initializer.append(models.onnx.numpy_helper.from_array(float_weights, f"v{i}"))
+        model.graph.node.append(models.node("Conv", f"{at} v{i}", name, pads=[1] * 4))
+    model.graph.output[0].name = "z"
+    models.onnx.save(model, str(tmp_path / "part.onnx"))
+    with load(tmp_path / "part.onnx") as infer:
+        assert infer.precision == "fp32"
+        assert infer.layer_precisions == {"int8": 3, "fp32": 4}
+    for precision in ("fp32", "int8"):
+        with pytest.raises(PrecisionUnavailableError, match=r"\(4 layers in fp32, 3 in int8\)"):
+            load(tmp_path / "part.onnx", precision=precision)
+
+
+def test_what_cannot_be_read_back_is_not_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, half = network(tmp_path / "m.onnx"), network(tmp_path / "half.onnx", "float16")
+    quantised = quantise(full, "QUInt8")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with load(full, precision="fp32") as infer:
+        assert infer.layer_precisions == {"fp32": 2}
+    for path, precision in ((half, "fp16"), (quantised, "int8")):
+        with load(path) as infer:
+            assert infer.input_specs
+        with pytest.raises(PrecisionUnavailableError, match=r"could not be written to .*none', so nobody can tell"):
+            load(path, precision=precision)
+
+
+def test_nothing_is_left_of_the_graph_that_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    with load(network(tmp_path / "m.onnx")) as infer:
+        assert not list((tmp_path / "temporary").iterdir())
+        assert infer.layer_precisions == {"fp32": 2}
 
 
 # ---- errors ----

@@ -28,6 +28,7 @@ from infersdk.testing import contract_model
 onnx = pytest.importorskip("onnx")
 ov = pytest.importorskip("openvino")
 ort = pytest.importorskip("onnxruntime")
+models = pytest.importorskip("onnx_models")
 
 from onnx import TensorProto, helper  # noqa: E402
 
@@ -249,6 +250,8 @@ def test_int8_is_read_back_and_not_given_unasked(net: Path, tmp_path: Path) -> N
     x = np.random.default_rng(1).standard_normal((2, 3, 12, 10), dtype=np.float32)
     with load(path) as infer, load(path, precision="int8") as asked, load(net) as full:
         assert infer.precision == asked.precision == "int8"
+        assert set(infer.layer_precisions) == {"int8"}
+        assert full.layer_precisions == {"fp32": sum(infer.layer_precisions.values())}
         np.testing.assert_array_equal(infer(x)["y"], asked(x)["y"])
         np.testing.assert_allclose(infer(x)["y"], full(x)["y"], atol=0.1)
     with pytest.raises(PrecisionUnavailableError, match=r"'fp32'.*int8\.onnx would run in int8"):
@@ -257,13 +260,40 @@ def test_int8_is_read_back_and_not_given_unasked(net: Path, tmp_path: Path) -> N
         load(net, precision="int8")
 
 
+def test_a_quantised_model_whose_layers_fell_back_is_not_int8(tmp_path: Path) -> None:
+    """A layer whose input is not quantised has one factor in INT8, and is computed in floating point."""
+    rng = np.random.default_rng(0)
+    weights: dict[str, Any] = {"s": np.float32(0.02), "z": np.int8(0)}
+    nodes, at = [], "x"
+    for i in range(3):
+        weights[f"w{i}"] = rng.integers(-100, 100, (3, 3, 3, 3)).astype(np.int8)
+        nodes.append(models.node("DequantizeLinear", f"w{i} s z", f"d{i}"))
+        if i == 1:
+            nodes.append(models.node("QuantizeLinear", f"{at} s z", "q"))
+            nodes.append(models.node("DequantizeLinear", "q s z", "dq"))
+            at = "dq"
+        nodes.append(models.node("Conv", f"{at} d{i}", f"c{i}", pads=[1] * 4))
+        at = f"c{i}"
+    shape = (1, 3, 12, 12)
+    arrays = {name: np.asarray(array) for name, array in weights.items()}
+    path = models.save(tmp_path / "part.onnx", nodes, [models.value("x", shape)], [models.value("c2", shape)], arrays)
+    with load(path) as infer:
+        assert infer.precision == "fp32"
+        assert infer.layer_precisions["fp32"] >= 2
+        assert sum(infer.layer_precisions.values()) == 3
+    with pytest.raises(PrecisionUnavailableError, match=r"part\.onnx would run in fp32 on cpu \(\d layers in fp32"):
+        load(path, precision="int8")
+
+
 def test_half_model_runs_as_written_where_it_can(net: Path, x: Any, tmp_path: Path) -> None:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     onnx.save(convert_float_to_float16(onnx.load(str(net))), str(tmp_path / "half.onnx"))
     with load(tmp_path / "half.onnx") as half, load(tmp_path / "half.onnx", precision="fp32") as wide:
         assert half.input_specs[0].dtype == np.float16
-        assert half.precision in ("fp16", "fp32")  # a processor without FP16 arithmetic widens
+        # Told to take FP16 where there is none, the plugin would take bfloat16: it is widened instead.
+        assert half.precision == ("fp16" if "FP16" in CAPABLE else "fp32")
+        assert set(half.layer_precisions) == {half.precision}
         assert wide.precision == "fp32"
         with load(net) as full:
             for infer in (half, wide):

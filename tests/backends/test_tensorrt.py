@@ -27,7 +27,7 @@ from infersdk.backends._trt.engine import check_details, manifest_path, read_eng
 from infersdk.backends._trt.flavour import FLAVOURS
 from infersdk.backends._trt.infer import Options
 from infersdk.backends._trt.options import Range
-from infersdk.backends._trt.profiles import fits, make_profile
+from infersdk.backends._trt.profiles import fits, make_profile, make_profiles
 from infersdk.backends.tensorrt import build
 from infersdk.errors import (
     BackendUnavailableError,
@@ -134,7 +134,11 @@ def test_builds_for_named_capabilities_without_a_gpu(net: Path, tmp_path: Path) 
     assert details["metadata"] == {"names": "{0: 'person'}", "stride": "32"}
     assert details["inputs"] == [{"name": "images", "dtype": "float32", "shape": ["batch", 3, 16, 16]}]
     assert details["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["batch", 8, 16, 16]}]
-    assert details["profiles"] == [{"images": [[1, 3, 16, 16], [4, 3, 16, 16], [4, 3, 16, 16]]}]
+    assert details["profiles"] == [
+        {"images": [[4, 3, 16, 16]] * 3},  # the largest and the smallest batch alone
+        {"images": [[1, 3, 16, 16]] * 3},
+        {"images": [[1, 3, 16, 16], [4, 3, 16, 16], [4, 3, 16, 16]]},
+    ]
     assert details["options"] == {"max_batch": 4}
     assert details["build_seconds"] > 0
     assert {file.name for file in tmp_path.iterdir()} == {"net.onnx", "out.engine", "out.engine.json"}
@@ -175,12 +179,14 @@ def test_builds_real_models(assets: Path, tmp_path: Path, name: str, precision: 
 def test_fp16_is_a_graph_of_fp16(net: Path, tmp_path: Path) -> None:
     manifest = build(net, tmp_path / "out.engine", compute_capabilities=("8.6",), precision="fp16")
     assert manifest.details["precision"] == "fp16"
+    assert manifest.details["layers"] == {"fp16": 1}
     assert manifest.details["inputs"][0]["dtype"] == "float32"  # inputs and outputs stay as they were
     assert manifest.details["outputs"][0]["dtype"] == "float32"
 
 
-def quantised() -> Any:
-    """A matrix product with int8 weights: what TensorRT-RTX takes of INT8 (it has no INT8 convolutions)."""
+def quantised(*, activations: bool = True) -> Any:
+    """A matrix product with int8 weights, and int8 activations or none: what TensorRT-RTX takes of INT8 (it has no INT8
+    convolutions)."""
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.integers(-100, 100, (16, 8)).astype(np.int8),
@@ -188,15 +194,54 @@ def quantised() -> Any:
         "zero": np.asarray(0, np.int8),
     }
     nodes = [node("DequantizeLinear", "w scale zero", "dw"), node("MatMul", "x dw", "y")]
+    if activations:
+        nodes = [
+            node("QuantizeLinear", "x scale zero", "qx"), node("DequantizeLinear", "qx scale zero", "dx"),
+            nodes[0], node("MatMul", "dx dw", "y"),
+        ]  # fmt: skip
     return make_model(nodes, {"x": ("n", 16)}, {"y": ("n", 8)}, weights)
 
 
 @rtx
 def test_int8_is_a_quantised_graph(save: Callable[..., Path], tmp_path: Path) -> None:
     path = save(quantised())
-    assert build(path, tmp_path / "a.engine", compute_capabilities=("8.6",)).details["precision"] == "int8"
+    details = build(path, tmp_path / "a.engine", compute_capabilities=("8.6",), precision="int8").details
+    assert (details["precision"], details["layers"]) == ("int8", {"int8": 1})
     with pytest.raises(PrecisionUnavailableError, match=r"'fp16': net\.onnx is int8"):
         build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="fp16")
+
+
+@rtx
+def test_weights_in_int8_are_not_arithmetic_in_int8(save: Callable[..., Path], tmp_path: Path) -> None:
+    path = save(quantised(activations=False))
+    details = build(path, tmp_path / "a.engine", compute_capabilities=("8.6",)).details
+    assert (details["precision"], details["layers"]) == ("fp32", {"fp32": 1})
+    with pytest.raises(PrecisionUnavailableError, match=r"'int8': net\.onnx is fp32"):
+        build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="int8")
+    with pytest.raises(UnsupportedModelError, match="is quantised; make the model fp16 that it was quantised from"):
+        build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="fp16")
+
+
+@rtx
+def test_nodes_that_stay_fp32(save: Callable[..., Path], tmp_path: Path) -> None:
+    """What the network says once it is parsed, and a key of its own."""
+    weights = {name: np.eye(16, dtype=np.float32) for name in ("v", "w", "u")}
+    nodes = [
+        node("MatMul", "x v", "a", name="one"), node("MatMul", "a w", "b", name="two"), node("MatMul", "b u", "y")
+    ]  # fmt: skip
+    path = save(make_model(nodes, {"x": ("n", 16)}, {"y": ("n", 16)}, weights))
+    common: dict[str, Any] = {"compute_capabilities": ("8.6",), "precision": "fp16"}
+    assert build(path, tmp_path / "a.engine", **common).details["layers"] == {"fp16": 3}
+    details = build(path, tmp_path / "a.engine", **common, fp16_keep=["two"]).details
+    assert details["layers"] == {"fp16": 2, "fp32": 1}
+    assert details["precision"] == "fp16"
+    assert details["options"]["fp16_keep"] == ["two"]
+    with pytest.raises(ConfigError, match=r"has no node 'tow' to keep in fp32; did you mean 'two'\?"):
+        build(path, tmp_path / "a.engine", **common, fp16_keep=["tow"])
+    with pytest.raises(ConfigError, match="fp16_keep is for precision='fp16' of an fp32 model, not for None"):
+        build(path, tmp_path / "a.engine", compute_capabilities=("8.6",), fp16_keep=["two"])
+    with pytest.raises(UnsupportedModelError, match="stays fp32"):
+        build(path, tmp_path / "a.engine", **common, fp16_keep=["one", "two"])
 
 
 @rtx
@@ -245,7 +290,7 @@ def test_what_is_no_model(tmp_path: Path, content: bytes, capfd: pytest.CaptureF
 @rtx
 def test_arguments_that_do_not_fit(net: Path, tmp_path: Path) -> None:
     out, common = tmp_path / "out.engine", {"compute_capabilities": ("8.6",)}
-    with pytest.raises(ConfigError, match=r"Known are: profiles, workspace"):
+    with pytest.raises(ConfigError, match=r"Known are: profiles, exact_batches, workspace"):
         build(net, out, **common, no_such_option=1)
     with pytest.raises(ConfigError, match="optimization_level"):
         build(net, out, **common, optimization_level=9)
@@ -309,6 +354,27 @@ def test_profile_by_batch() -> None:
 def test_profiles_that_do_not_fit(given: dict[str, Range], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make_profile([SPEC], 4, given)
+
+
+def test_batch_sizes_with_a_profile_of_their_own() -> None:
+    def sizes(batches: list[int] | None, max_batch: int | None = 4, given: dict[str, Range] | None = None) -> list[Any]:
+        return [tuple(s[0] for s in p["x"]) for p in make_profiles([SPEC], max_batch, given or {}, batches)]
+
+    assert sizes(None) == [(4, 4, 4), (1, 1, 1), (1, 4, 4)]
+    assert sizes(None, 1) == [(1, 1, 1)]
+    assert sizes([]) == [(1, 4, 4)]
+    assert sizes([2, 3, 2]) == [(2, 2, 2), (3, 3, 3), (1, 4, 4)]
+    given = {"x": Range([2, 3, 8], [2, 3, 8], [8, 3, 8])}
+    assert sizes(None, None, given) == [(2, 2, 8)]
+    assert sizes([8], None, given) == [(8, 8, 8), (2, 2, 8)]
+    assert make_profiles([TensorSpec("fixed", np.dtype("float32"), (2, 3))], 4, {}, None) == []
+    with pytest.raises(ConfigError, match=r"exact_batches=\[1, 5\]: 5 is not within the range of 1 to 4"):
+        sizes([1, 5])
+    free = {"x": Range([1, 3, 4], [1, 3, 8], [4, 3, 8])}
+    wide = TensorSpec("x", np.dtype("float32"), ("batch", 3, "side"))
+    assert len(make_profiles([wide], 4, free, None)) == 1
+    with pytest.raises(ConfigError, match="other dimensions than the batch are free"):
+        make_profiles([wide], 4, free, [1])
 
 
 def test_what_fits_a_profile() -> None:
@@ -491,7 +557,8 @@ def test_the_key_depends_on_all_that_makes_the_engine(net: Path, tmp_path: Path)
     other.write_bytes(net.read_bytes())
     assert key(other) == key()  # what counts is the content
     changed = [
-        key(precision="fp16"), key(precision="fp32"), key(max_batch=2), key(capabilities=("8.9",)),
+        key(precision="fp16"), key(precision="fp16", options=Options(fp16_keep=["conv1"])),
+        key(precision="fp32"), key(max_batch=2), key(capabilities=("8.9",)),
         key(device=SimpleNamespace(capability="8.9", name="A")), key(device=None), key(options=Options(tf32=False)),
         key(options=Options(workspace="1GB")), key(options=Options(workspace="2GB")),
         key(options=Options(optimization_level=1)), key(options=Options(cache_tag="a")),

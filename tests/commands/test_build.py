@@ -144,3 +144,61 @@ def test_nothing_warns(filled: Cache) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert run("cache", "list") == 0
+
+
+# ---- fp16 by samples ----
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Path:
+    """y = log(exp(40 x w)), which overflows in between."""
+    value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
+    weights = {"w": np.eye(8, dtype=np.float32), "v": np.eye(8, dtype=np.float32), "big": np.asarray(40, np.float32)}
+    graph = onnx.helper.make_graph(
+        [node("MatMul", ["x", "w"], ["a"], "first"), node("Mul", ["a", "big"], ["b"], "scale"),
+         node("Exp", ["b"], ["c"], "grow"), node("Log", ["c"], ["d"], "shrink"),
+         node("MatMul", ["d", "v"], ["y"])], "g",
+        [value("x", onnx.TensorProto.FLOAT, ("n", 8))], [value("y", onnx.TensorProto.FLOAT, ("n", 8))],
+        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )  # fmt: skip
+    path = tmp_path / "grow.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), str(path))
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "x.npy", np.linspace(0.1, 1, 16, dtype=np.float32).reshape(2, 8))
+    return path
+
+
+def test_what_overflows_stays_fp32(growing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_rtx("tensorrt_rtx_bindings")
+    command = ("build", growing, "--backend", "tensorrt-rtx", "--compute-capability", "8.6", "--precision", "fp16")
+    data = ("--data", growing.parent / "data")
+    assert run(*command, *data) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for words in ("Stay fp32, by 1 sample", "grow (Exp)", "shrink (Log)", "input overflow", "2 nodes in fp32", "fp16"):
+        assert words in shown
+    assert run(*command, *data, "--json", "--fp16-keep", "scale") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["details"]["options"]["fp16_keep"] == ["scale", "grow", "shrink"]
+    assert [loss["node"] for loss in told["fp16_parity"]["losses"]] == ["grow", "shrink"]
+    assert told["fp16_parity"]["losses"][0]["error"] == "inf"
+    assert told["details"]["layers"] == {"fp16": 2}
+    assert run(*command, *data, "--fp16-tolerance", "0.5", "--samples", "1") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--data", "x"), "--data is for --precision fp16"),
+        (("--fp16-keep", "grow", "--precision", "fp32"), "--fp16-keep is for --precision fp16"),
+        (("--precision", "fp16", "--samples", "4"), "--samples goes with --data"),
+        (("--precision", "fp16", "--data", "none"), "no data at 'none'"),
+        (("--precision", "fp16", "--data", "data", "--samples", "-1"), "--samples is a whole number from 1, not -1"),
+        (("--precision", "fp16", "--data", "data", "--fp16-tolerance", "-1"), "tolerance is a number above 0"),
+    ],
+)
+def test_wrong_use_of_samples(
+    growing: Path, arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(growing.parent)
+    with pytest.raises(ConfigError, match=words):
+        run("build", growing, "--backend", "tensorrt-rtx", *arguments)

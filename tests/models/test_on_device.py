@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk import device_count, errors, pinned_empty
+from infersdk import Pipeline, device_count, errors, pinned_empty
+from infersdk.errors import ImageError
 from infersdk.models import Classifier, YOLOv5
 from infersdk.ops import Detector
 
@@ -21,8 +24,8 @@ pytestmark = [
 pytest.importorskip("tensorrt_rtx_bindings")
 pytest.importorskip("onnx")
 BATCH = 4
-#: All kernels are compiled before the first run: later runs give the same bits.
-STEADY: dict[str, Any] = {"kernel_specialization": "eager", "tf32": False}
+#: All kernels are compiled before the first run, and each batch size runs the same ones: later runs give the same bits.
+STEADY: dict[str, Any] = {"kernel_specialization": "eager", "tf32": False, "exact_batches": []}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -171,3 +174,45 @@ def test_classifier(assets: Path) -> None:
     with Classifier(path, backend="tensorrt-rtx", max_batch=8, preset="caffe", resize=256, **STEADY) as model:
         first, _ = imagenet_top(model, assets / "imagenet")
     assert first == 64
+
+
+def test_submitted_from_many_threads(detector: YOLOv5, frames: list[Any]) -> None:
+    """Frames of the host and of the device, in the same batches."""
+    torch = pytest.importorskip("torch")
+    expected = [detector(frame).data for frame in frames]
+    on_device = [torch.from_numpy(frame).cuda() for frame in frames]
+    detector.serve(max_delay=0.01)
+    found: dict[int, Any] = {}
+
+    def work(seed: int) -> None:
+        for i in range(seed, 80, 8):
+            source = frames if i % 3 else on_device
+            found[i] = detector.submit(source[i % len(frames)]).result(60)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i in range(80):
+        same(found[i].data, expected[i % len(frames)])
+    bad, good = detector.submit_many([b"no picture", frames[0]])
+    with pytest.raises(ImageError):
+        bad.result(60)
+    same(good.result(60).data, expected[0])
+    assert max(detector.pipeline.stats().batch_sizes) > 1
+
+
+@pytest.mark.skipif(device_count() < 2, reason="needs two GPUs")
+def test_two_devices_share_the_requests(assets: Path, frames: list[Any]) -> None:
+    path = assets / "models" / "yolov5n.onnx"
+    with contextlib.ExitStack() as stack:
+        both = [
+            stack.enter_context(YOLOv5(path, "tensorrt-rtx", device=f"cuda:{i}", max_batch=BATCH, **STEADY))
+            for i in range(2)
+        ]
+        expected = [both[0](frame).data for frame in frames]
+        pipeline = stack.enter_context(Pipeline(both, max_delay=0.01))
+        for i, found in enumerate(pipeline.map(frames[i % 10] for i in range(100))):
+            same(found.data, expected[i % 10])
+        assert all(len(group.buffers) > 0 for group in pipeline._core._groups)

@@ -1,0 +1,46 @@
+"""The arithmetic of a network's layers, as the runtime has parsed them: in a strongly typed network it is what runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+__all__ = ["network_layers"]
+
+#: The layers that carry the work.
+_HEAVY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM", "RECURRENCE", "ATTENTION_INPUT", "RNN_V2")
+#: What a value may pass through between its DEQUANTIZE layer and the one that takes it.
+_MOVES = ("SHUFFLE", "IDENTITY", "SQUEEZE", "UNSQUEEZE")
+_NAMES = {"FLOAT": "fp32", "HALF": "fp16", "BF16": "bf16"}
+
+
+def network_layers(trt: Any, network: Any) -> Counter[str]:
+    """How many layers that carry the work compute in each precision; without any, all that compute in floating point.
+
+    A layer is `"int8"` where both of its factors come out of DEQUANTIZE layers: that is how INT8 is asked for.
+    """
+    kinds = {int(value): name for name, value in trt.LayerType.__members__.items()}
+    types = {int(value): _NAMES.get(name, "") for name, value in trt.DataType.__members__.items()}
+    makers: dict[str, Any] = {}
+    heavy: Counter[str] = Counter()
+    light: Counter[str] = Counter()
+    for layer in (network.get_layer(i) for i in range(network.num_layers)):
+        kind = kinds.get(int(layer.type), "")
+        inputs = [layer.get_input(i) for i in range(layer.num_inputs)]
+        for i in range(layer.num_outputs):
+            makers[layer.get_output(i).name] = (kind, inputs)
+        precision = types.get(int(inputs[0].dtype), "") if inputs and inputs[0] is not None else ""
+        if kind in _HEAVY:
+            factors = [tensor for tensor in inputs[:2] if tensor is not None]
+            if len(factors) == 2 and all(_dequantised(tensor.name, makers) for tensor in factors):
+                precision = "int8"
+            heavy[precision or "fp32"] += 1
+        elif precision and kind not in (*_MOVES, "CAST", "QUANTIZE", "SHAPE"):
+            light[precision] += 1
+    return heavy or light
+
+
+def _dequantised(name: str, makers: dict[str, Any]) -> bool:
+    while (made := makers.get(name)) is not None and made[0] in _MOVES:
+        name = made[1][0].name
+    return made is not None and made[0] == "DEQUANTIZE"

@@ -1,0 +1,116 @@
+"""Two models on one video at once: a detector finds vehicles, a classifier looks at each of them more closely.
+
+    python examples/driving.py drive.mp4 annotated.mp4 \
+        --detector yolov5n.onnx --detector-names coco80.txt \
+        --classifier squeezenet1.1.onnx --classifier-names imagenet1000.txt
+
+Decoding, detecting, classifying, drawing and encoding each have a thread; a frame goes from one to the next, and a few
+wait between them at most. Needs `pip install "infersdk[cpu,video]"`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from infersdk import models
+from infersdk.models import Classification, Classifier, Detections
+from infersdk.pictures import Picture
+from infersdk.video import Ahead, Frame, VideoReader, VideoWriter, paired
+
+VEHICLES = frozenset({"bicycle", "car", "motorcycle", "bus", "train", "truck"})
+#: Crops with a shorter side have too little in them for a classifier; in pixels.
+SMALLEST = 32
+#: A class with a lower score is a guess, and is not shown.
+CONFIDENT = 0.3
+
+
+def only_vehicles(found: Detections) -> Detections:
+    keep = np.array([label in VEHICLES for label in found.labels], bool)
+    return Detections(found.data[keep], found.names, found.size, found.stats)
+
+
+def crop(frame: Frame, xyxy: Sequence[float]) -> Picture | None:
+    """The part of the frame around a box, as a view; None where there is too little."""
+    width, height = frame.size
+    margin = 0.1 * max(xyxy[2] - xyxy[0], xyxy[3] - xyxy[1])  # classifiers know things with what is around them
+    left, top = (max(0, int(edge - margin)) for edge in xyxy[:2])
+    right, bottom = min(width, round(xyxy[2] + margin)), min(height, round(xyxy[3] + margin))
+    if min(right - left, bottom - top) < SMALLEST:
+        return None
+    return Picture(frame.pixels[top:bottom, left:right], frame.format)
+
+
+def classified(
+    classifier: Classifier, frames: Iterable[tuple[Frame, Detections]]
+) -> Iterator[tuple[Frame, Detections, dict[int, Classification]]]:
+    """Each frame with its vehicles, and the class of each one that is plain to see, by its place among them."""
+    for frame, found in frames:
+        vehicles = only_vehicles(found)
+        crops = {place: part for place, box in enumerate(vehicles) if (part := crop(frame, box.xyxy)) is not None}
+        best = [classes[0] for classes in classifier(list(crops.values()))]
+        plain = {place: one for place, one in zip(crops, best, strict=True) if one.score >= CONFIDENT}
+        yield frame, vehicles, plain
+
+
+def annotated(frame: Frame, vehicles: Detections, classes: dict[int, Classification]) -> Image.Image:
+    image = vehicles.draw(frame)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(max(11, image.width // 60))
+    for place, best in classes.items():
+        left, _, _, bottom = vehicles[place].xyxy
+        text = f"{best.label} {best.score:.2f}"
+        box = draw.textbbox((left, bottom), text, font=font)
+        draw.rectangle(box, fill="black")
+        draw.text((left, bottom), text, fill="white", font=font)
+    return image
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, object]:
+    parser = argparse.ArgumentParser(description="Vehicles in a video, found by one model and classified by another.")
+    parser.add_argument("video")
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--detector", type=Path, required=True, help="a YOLO model that knows COCO's classes")
+    parser.add_argument("--detector-names", type=Path)
+    parser.add_argument("--classifier", type=Path, required=True, help="an ImageNet model in Caffe's style")
+    parser.add_argument("--classifier-names", type=Path)
+    parser.add_argument("--backend", default="onnxruntime")
+    parser.add_argument("--frames", type=int, help="so many at most")
+    arguments = parser.parse_args(argv)
+
+    # Two models share the processor with all else: their idle threads must not spin.
+    options = {"allow_spinning": False} if arguments.backend == "onnxruntime" else {}
+    found, closer = Counter[str](), Counter[str]()
+    with (
+        models.detector(
+            arguments.detector, names=arguments.detector_names, backend=arguments.backend, **options
+        ) as detector,
+        Classifier(
+            arguments.classifier, arguments.backend, names=arguments.classifier_names, preset="caffe", **options
+        ) as classifier,
+        VideoReader(arguments.video) as reader,
+        VideoWriter(arguments.output, reader.size, reader.fps) as writer,
+        Ahead(paired(detector.stream, itertools.islice(reader, arguments.frames))) as detected,
+        Ahead(classified(classifier, detected)) as results,
+    ):
+        start = perf_counter()
+        for frame, vehicles, classes in results:
+            writer.write(annotated(frame, vehicles, classes), frame.time)
+            found.update(vehicles.labels)
+            closer.update(best.label for best in classes.values())
+        writer.close()
+        seconds = perf_counter() - start
+    print(f"{writer.frames} frames in {seconds:.1f} s, {writer.frames / seconds:.1f} fps: {arguments.output}")
+    print("found:", ", ".join(f"{count} x {label}" for label, count in found.most_common()) or "nothing")
+    print("closer:", ", ".join(f"{count} x {label}" for label, count in closer.most_common(8)) or "nothing")
+    return {"frames": writer.frames, "fps": writer.frames / seconds, "found": found, "closer": closer}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""How good a model is on labelled pictures, and whether another file, precision or backend is as good.
+
+::
+
+    report = gate(
+        [Contender("yolov5n.onnx", "onnxruntime"), Contender("yolov5n-int8.onnx", "openvino/int8")],
+        DetectTask("instances_val.json", "val/"),
+        max_drop=0.01,
+    )
+    report.passes                   # False: at least one is worse than the first by more than 0.01
+    report.scores[1].figures        # {"mAP": 0.301, "mAP50": 0.452}
+
+Detection is measured as COCO does: mAP over IoU 0.5 to 0.95 and all classes. Classification by top-1.
+"""
+
+from .classification import LabelledPicture, read_labels, top_figures
+from .detection import CocoTruth, coco_figures, read_coco
+from .gate import ClassifyTask, Contender, DetectTask, GateReport, Score, Task, gate
+
+__all__ = [
+    "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledPicture", "Score", "Task",
+    "coco_figures",
+    "gate", "read_coco", "read_labels", "top_figures",
+]  # fmt: skip

@@ -1,0 +1,148 @@
+"""Classifiers on labelled pictures: top-1 and top-5."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["LabelledPicture", "read_labels", "top_figures"]
+
+_PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
+
+
+@dataclass(frozen=True)
+class LabelledPicture:
+    """A picture and what it shows: the number of a class, or its name."""
+
+    file: Path
+    label: int | str
+
+
+def read_labels(folder: str | os.PathLike[str], labels: str | os.PathLike[str] | None = None) -> list[LabelledPicture]:
+    """The labelled pictures of a folder, by name.
+
+    - With `labels`: a text file with a picture and its label a line, separated by a comma, a tab or spaces.
+    - A folder for each class: its name is the label.
+    - Else the number that each file's name begins with: `0281_cat.JPEG`.
+
+    A label that is a number is the class of that number.
+
+    Raises:
+        ConfigError: there is no such folder or file, no picture, one without a label, or a label without its picture.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise ConfigError(f"no folder of pictures at {str(place)!r}")
+    if labels is not None:
+        return _from_file(place, Path(labels))
+    classes = sorted(inner for inner in place.iterdir() if inner.is_dir())
+    files = _pictures(place)
+    if classes and not files:
+        found = [LabelledPicture(file, _label(inner.name)) for inner in classes for file in _pictures(inner)]
+        if not found:
+            raise ConfigError(f"no folder in {str(place)!r} has a picture in it")
+        return found
+    if not files:
+        raise ConfigError(f"no picture in {str(place)!r}, nor a folder for each class")
+    found = []
+    for file in files:
+        match = re.match(r"\d+", file.name)
+        if match is None:
+            raise ConfigError(
+                f"{str(file)!r} has no label: its name does not begin with the number of its class; sort the pictures "
+                "into a folder for each class, or give a file of labels (--labels)"
+            )
+        found.append(LabelledPicture(file, int(match[0])))
+    return found
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in _PICTURES)
+
+
+def _label(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _from_file(folder: Path, labels: Path) -> list[LabelledPicture]:
+    try:
+        lines = labels.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the labels {str(labels)!r}: {error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        name, label = _columns(line)
+        if not name or not label:
+            raise ConfigError(f"{str(labels)!r}, line {number}: {line!r} is no picture with its label")
+        file = folder / name
+        if not file.is_file():
+            raise ConfigError(f"{str(labels)!r}, line {number}: there is no picture {str(file)!r}")
+        found.append(LabelledPicture(file, _label(label)))
+    if not found:
+        raise ConfigError(f"{str(labels)!r} has no labels in it")
+    return found
+
+
+def _columns(line: str) -> tuple[str, str]:
+    for sign in ("\t", ","):
+        if sign in line:
+            name, _, label = line.partition(sign)
+            return name.strip(), label.strip()
+    name, _, label = line.strip().rpartition(" ")
+    return name.strip(), label
+
+
+def top_figures(model: Any, pictures: Sequence[LabelledPicture]) -> dict[str, float]:
+    """`{"top1": ..., "top5": ...}` of a classifier (`infersdk.models`): the shares of pictures that it gets right.
+
+    Labels that are names are those of the model's classes; where it has none of them, the names in their order.
+
+    Raises:
+        ConfigError: its classes do not fit the labels.
+    """
+    first = five = 0
+    wanted: list[int] | None = None
+    results = model.stream(picture.file for picture in pictures)
+    for index, found in enumerate(results):
+        if wanted is None:  # how many classes there are may be known after the first run alone
+            wanted = _class_ids(pictures, model.names, model.class_count)
+        first += int(found.class_ids[0]) == wanted[index]
+        five += wanted[index] in found.class_ids[:5].tolist()
+    return {"top1": first / len(pictures), "top5": five / len(pictures)}
+
+
+def _class_ids(pictures: Sequence[LabelledPicture], names: Sequence[str], classes: int | None) -> list[int]:
+    named = sorted({picture.label for picture in pictures if isinstance(picture.label, str)})
+    places: dict[str, int] = {}
+    if named:
+        counts = Counter(names)
+        unknown = [label for label in named if counts[label] != 1]
+        numbered = any(isinstance(picture.label, int) for picture in pictures)
+        if not unknown:
+            places = {label: names.index(label) for label in named}
+        elif len(unknown) == len(named) == classes and not numbered:
+            places = {label: i for i, label in enumerate(named)}
+        else:
+            have = f"classes of other names, as {names[0]!r}" if names else "no class names"
+            raise ConfigError(
+                f"the label {unknown[0]!r} is no class of the model, which has {have}; by order the {len(named)} "
+                f"labels do not fit its {classes} classes; give its class names (--names), or number the labels"
+            )
+    found = [places[p.label] if isinstance(p.label, str) else p.label for p in pictures]
+    for picture, number in zip(pictures, found, strict=True):
+        if classes is not None and number >= classes:
+            raise ConfigError(
+                f"{str(picture.file)!r} is labelled {number}, and the model has {classes} classes, 0 to {classes - 1}"
+            )
+    return found

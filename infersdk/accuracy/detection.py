@@ -1,0 +1,192 @@
+"""Detectors on annotated pictures: mAP as COCO measures it, by pycocotools or faster-coco-eval."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BackendUnavailableError, ConfigError
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["CocoTruth", "coco_evaluator", "coco_figures", "read_coco"]
+
+
+@dataclass(frozen=True)
+class CocoTruth:
+    """The annotations of a detection data set, with the file of each picture.
+
+    Attributes:
+        files: by the id of the image.
+        categories: (id, name) by ascending id. COCO's ids have gaps; a model's classes count through.
+        data: as the evaluators take it.
+    """
+
+    files: Mapping[Any, Path]
+    categories: tuple[tuple[int, str], ...]
+    data: Mapping[str, Any] = field(repr=False)
+
+    def category_ids(self, names: Sequence[str], classes: int | None) -> dict[int, int]:
+        """The category of each class of a model; classes that the annotations do not know are left out.
+
+        By name where the model has names and every category is among them. Else by order, which takes as many classes
+        as categories, and none whose name stands in both at different places.
+
+        Args:
+            names: of the model's classes; may be empty.
+            classes: how many it has; None where that is not known.
+
+        Raises:
+            ConfigError: the two do not fit.
+        """
+        own = Counter(names)
+        if names and all(own[name] == 1 for _, name in self.categories):
+            places = {name: i for i, name in enumerate(names)}
+            return {places[name]: number for number, name in self.categories}
+        count = classes if classes is not None else len(names)
+        if count != len(self.categories):
+            missing = [name for _, name in self.categories if name not in own]
+            told = f", nor has it classes of all their names ({missing[0]!r} is missing)" if names else ""
+            raise ConfigError(
+                f"the model has {count} classes, and the annotations have {len(self.categories)} categories{told}; "
+                "give the annotations that it was trained for, or its class names (--names)"
+            )
+        for place, (_, name) in enumerate(self.categories):
+            if own[name] == 1 and names.index(name) != place:
+                raise ConfigError(
+                    f"class {names.index(name)} of the model is {name!r}, which is number {place} among the categories "
+                    "of the annotations; give the class names in the order of the model's outputs (--names)"
+                )
+        return {place: number for place, (number, _) in enumerate(self.categories)}
+
+
+def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str]) -> CocoTruth:
+    """Reads a file of annotations in COCO's format (`instances_*.json`), and finds its pictures in `folder`.
+
+    Raises:
+        ConfigError: there is no such file or folder, it is no such file, nothing is annotated, or pictures are missing.
+    """
+    path, place = Path(annotations), Path(folder)
+    data = _read_json(path)
+    parts = {}
+    for key in ("images", "annotations", "categories"):
+        if not isinstance(data, dict) or not isinstance(data.get(key), list):
+            raise ConfigError(f"{str(path)!r} is no COCO annotation file: it has no list {key!r}")
+        if not data[key]:
+            raise ConfigError(f"{str(path)!r} has no {key}: there is nothing to measure by")
+        parts[key] = data[key]
+    try:
+        names = {image["id"]: str(image["file_name"]) for image in parts["images"]}
+        categories = {int(category["id"]): str(category["name"]) for category in parts["categories"]}
+        boxes = [_box(number, entry) for number, entry in enumerate(parts["annotations"], 1)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r} is no COCO annotation file: {_told(error)}") from None
+    for box in boxes:
+        for key, known in (("image_id", names), ("category_id", categories)):
+            if box[key] not in known:
+                raise ConfigError(f"{str(path)!r}: an annotation has the {key} {box[key]!r}, which the file has not")
+    if not place.is_dir():
+        raise ConfigError(f"no folder of pictures at {str(place)!r}")
+    files = {number: place / name for number, name in names.items()}
+    missing = [file for file in files.values() if not file.is_file()]
+    if missing:
+        raise ConfigError(
+            f"{len(missing)} of the {len(files)} pictures of {path.name} are not in {str(place)!r}, "
+            f"{missing[0].name!r} for one; "
+            + (
+                "is it the right folder?"
+                if len(missing) == len(files)
+                else "the figures would not be of what is annotated"
+            )
+        )
+    images = [{**image, "file_name": names[image["id"]]} for image in parts["images"]]
+    whole = {"images": images, "annotations": boxes, "categories": parts["categories"], "info": {}}
+    return CocoTruth(files, tuple(sorted(categories.items())), whole)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the annotations {str(path)!r}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r} is no JSON: {error}") from None
+
+
+def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An annotation with what the evaluators need and some tools leave out."""
+    left, top, width, height = (float(side) for side in entry["bbox"])
+    return {
+        "id": entry.get("id", number),
+        "image_id": entry["image_id"],
+        "category_id": int(entry["category_id"]),
+        "bbox": [left, top, width, height],
+        "area": float(entry.get("area", width * height)),
+        "iscrowd": int(entry.get("iscrowd", 0)),
+    }
+
+
+def _told(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def coco_figures(model: Any, truth: CocoTruth) -> dict[str, float]:
+    """`{"mAP": over IoU 0.5:0.95, "mAP50": at 0.5}` of a detector (`infersdk.models`), each 0 to 1.
+
+    Raises:
+        ConfigError: its classes do not fit the annotations.
+        BackendUnavailableError: neither pycocotools nor faster-coco-eval is installed.
+    """
+    coco, evaluator = coco_evaluator()
+    images = list(truth.files)
+    categories: dict[int, int] | None = None
+    if model.class_count is not None:  # else it is known after the first run
+        categories = truth.category_ids(model.names, model.class_count)
+    found = dict(zip(images, model.stream(truth.files.values()), strict=True))
+    if categories is None:
+        categories = truth.category_ids(model.names, model.class_count)
+    rows = []
+    for image, boxes in found.items():
+        for (x1, y1, x2, y2), score, label in zip(
+            boxes.xyxy.tolist(), boxes.scores.tolist(), boxes.class_ids.tolist(), strict=True
+        ):
+            if label in categories:
+                box = [x1, y1, x2 - x1, y2 - y1]
+                rows.append({"image_id": image, "category_id": categories[label], "bbox": box, "score": score})
+    if not rows:  # which the evaluators do not take
+        return {"mAP": 0.0, "mAP50": 0.0}
+    with contextlib.redirect_stdout(io.StringIO()):  # they print
+        whole = coco()
+        whole.dataset = dict(truth.data)
+        whole.createIndex()
+        evaluation = evaluator(whole, whole.loadRes(rows), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return {"mAP": float(evaluation.stats[0]), "mAP50": float(evaluation.stats[1])}
+
+
+def coco_evaluator() -> tuple[Callable[[], Any], Callable[..., Any]]:
+    """The classes COCO and COCOeval of what is installed."""
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+
+        return COCO, COCOeval
+    except ImportError:
+        pass
+    try:
+        import faster_coco_eval
+
+        return faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster
+    except ImportError:
+        raise BackendUnavailableError(
+            'measuring mAP needs pycocotools or faster-coco-eval: pip install "infersdk[eval]"'
+        ) from None

@@ -1,0 +1,142 @@
+"""`infersdk compare --task`: is another file, precision or backend as good on labelled pictures?"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .common import console, print_json
+
+if TYPE_CHECKING:
+    from ..accuracy import Contender, GateReport
+
+__all__ = ["add_task_arguments", "check_task_arguments", "contenders", "run_gate"]
+
+#: Which options belong to which task, by the name of their attribute.
+_OWN = {
+    "detect": {"annotations", "type", "conf", "iou", "names", "max_drop"},
+    "classify": {"labels", "preset", "resize", "names", "max_drop"},
+}
+
+
+def add_task_arguments(parser: argparse.ArgumentParser) -> None:
+    """--task and all that goes with it."""
+    group = parser.add_argument_group(
+        "accuracy", "measures each on the labelled pictures of --data, in place of comparing outputs"
+    )
+    group.add_argument("--task", choices=tuple(_OWN), help="detect: COCO's mAP; classify: top-1")
+    group.add_argument(
+        "--max-drop", type=float, metavar="X", help="how much less than the first is allowed, 0 to 1 (default: 0.01)"
+    )
+    group.add_argument("--annotations", type=Path, metavar="JSON", help="detect: boxes in COCO's format")
+    group.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="classify: a picture and its label a line; without it by a folder for each class, or by the number that "
+        "each file's name begins with",
+    )
+    group.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
+    group.add_argument("--type", choices=("auto", "yolov5", "yolov8", "yolox"), help="detect: the head's layout")
+    group.add_argument("--conf", type=float, help="detect: score that a box must exceed (default: 0.001)")
+    group.add_argument("--iou", type=float, help="detect: overlap above which NMS drops (default: 0.6)")
+    group.add_argument(
+        "--preset", choices=("imagenet", "caffe", "inception", "unit"), help="classify: how pixels are normalised"
+    )
+    group.add_argument("--resize", type=int, help="classify: the shorter side before the centre crop")
+
+
+def check_task_arguments(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError for options that have nothing to do with what was asked for."""
+    task = arguments.task
+    for name in sorted(set().union(*_OWN.values()) - _OWN.get(task, set())):
+        if getattr(arguments, name) is not None:
+            kinds = [kind for kind, own in _OWN.items() if name in own]
+            raise ConfigError(f"--{name.replace('_', '-')} is for --task {' or '.join(kinds)}")
+    if task is not None:
+        for name in ("layers", "shape"):
+            if getattr(arguments, name):
+                raise ConfigError(f"--{name} is for comparing outputs, without --task")
+        if arguments.data is None:
+            raise ConfigError(f"--task {task} needs the labelled pictures: --data FOLDER")
+        if task == "detect" and arguments.annotations is None:
+            raise ConfigError("--task detect needs --annotations, a file of boxes in COCO's format")
+
+
+def contenders(arguments: argparse.Namespace) -> list[Contender]:
+    """The model on each backend, the reference first, then each candidate: on its own backend, or on each."""
+    from ..accuracy import Contender
+    from ..registry import backends
+
+    given = [*arguments.candidates, *arguments.candidate]
+    sides = [name for name in (arguments.backends or "").split(",") if name]
+    if not sides:
+        sides = ["onnxruntime"] if given else ["onnxruntime", "openvino"]
+    found = [Contender(str(arguments.model), side) for side in sides]
+    for entry in given:
+        side, sign, path = entry.partition("=")
+        # A path may have an = in it: what stands before must be a backend.
+        if sign and side.split("@")[0].split("/")[0] in backends():
+            found.append(Contender(path, side))
+        else:
+            found += [Contender(entry, side) for side in sides]
+    return found
+
+
+def run_gate(arguments: argparse.Namespace) -> int:
+    """Measures; prints a table or JSON; 1 where one drops by too much."""
+    from ..accuracy import ClassifyTask, DetectTask, gate
+
+    names = ("type", "conf", "iou", "names") if arguments.task == "detect" else ("preset", "resize", "names")
+    settings: dict[str, Any] = {name: v for name in names if (v := getattr(arguments, name)) is not None}
+    task = (
+        DetectTask(arguments.annotations, arguments.data, max_batch=arguments.batch, **settings)
+        if arguments.task == "detect"
+        else ClassifyTask(arguments.data, labels=arguments.labels, max_batch=arguments.batch, **settings)
+    )
+    with console(stderr=True).status("") as status:
+        report = gate(
+            contenders(arguments),
+            task,
+            max_drop=0.01 if arguments.max_drop is None else arguments.max_drop,
+            progress=lambda contender: status.update(f"{contender.label}: {task.pictures} pictures"),
+        )
+    if arguments.json:
+        print_json(_plain(report))
+    else:
+        _show(report)
+    return 0 if report.passes else 1
+
+
+def _plain(report: GateReport) -> dict[str, Any]:
+    data = dataclasses.asdict(report)
+    for entry, score in zip(data["scores"], report.scores, strict=True):
+        entry |= {"drop": report.drop(score), "within": report.within(score)}
+    return {**data, "reference": report.reference.label, "passes": report.passes}
+
+
+def _show(report: GateReport) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    title = f"{report.metric} on {report.pictures} pictures; a drop of {report.max_drop:g} is allowed"
+    table = Table(title=title, title_justify="left")
+    table.add_column("contender", overflow="fold")
+    table.add_column("runs in", overflow="fold")
+    for name in (*report.reference.figures, "drop", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    for score in report.scores:
+        first = score is report.reference
+        verdict = "reference" if first else "[green]passes[/green]" if report.within(score) else "[red]drops[/red]"
+        rest = {name: n for name, n in score.layers.items() if name != score.precision}
+        runs = score.precision + "".join(f", {n} layers {name}" for name, n in rest.items())
+        table.add_row(
+            escape(f"{Path(score.model).name}\n{score.backend} on {score.device}"), runs,
+            *(f"{figure:.4f}" for figure in score.figures.values()),
+            "" if first else f"{report.drop(score):+.4f}", f"{score.seconds:.1f}", verdict,
+        )  # fmt: skip
+    console().print(table)

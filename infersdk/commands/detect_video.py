@@ -1,0 +1,145 @@
+"""`infersdk detect` on a video: frame by frame, with a progress bar, drawn into another video."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BackendUnavailableError, ImageError, VideoError
+from .common import console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ..models import Detections
+    from ..models.yolo import YOLO
+    from ..video import Frame, VideoReader
+
+__all__ = ["detect_video", "is_video"]
+
+_SUFFIXES = frozenset(
+    {
+        ".3gp", ".avi", ".flv", ".h264", ".h265", ".hevc", ".m2ts", ".m3u8", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4",
+        ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv",
+    }
+)  # fmt: skip
+
+
+def is_video(source: str) -> bool:
+    """Whether it is a video: by its suffix, or else by what is in it."""
+    suffix = Path(source).suffix.lower()
+    if "://" in source or source.startswith("/dev/video") or suffix in _SUFFIXES:
+        return True
+    from PIL import Image
+
+    if suffix in Image.registered_extensions() or not Path(source).is_file():
+        return False
+    from ..pictures import read_picture
+    from ..video import VideoReader
+
+    try:
+        read_picture(source)
+    except ImageError:
+        try:
+            VideoReader(source).close()
+        except (VideoError, BackendUnavailableError):
+            return False
+        return True
+    return False
+
+
+def detect_video(model: YOLO, source: str, target: Path | None, *, as_json: bool) -> None:
+    """Runs the detector over a video; draws into `target` if there is one.
+
+    Interrupted, or ended by an error, it leaves the part that was done in `target`.
+    """
+    from ..video import VideoReader, VideoWriter
+
+    labels: Counter[str] = Counter()
+    done = 0
+    start = perf_counter()
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "the video .* is damaged", RuntimeWarning)  # the summary says so
+        reader = stack.enter_context(VideoReader(source))
+        progress = stack.enter_context(_progress())
+        bar = progress.add_task(Path(source).name or source, total=reader.frames, fps=0.0)
+        writer = stack.enter_context(VideoWriter(target, reader.size, reader.fps)) if target is not None else None
+        start = perf_counter()
+        try:
+            for frame, found in _detections(model, reader):
+                if writer is not None:
+                    writer.write(found.draw(frame), frame.time)
+                if as_json:
+                    _print_frame(source, frame, found)
+                labels.update(found.labels)
+                done += 1
+                progress.update(bar, advance=1, fps=done / (perf_counter() - start))
+        finally:
+            stack.close()  # the last frames are encoded before the time is told
+            seconds = perf_counter() - start
+            summary = {
+                "source": source,
+                "frames": done,
+                "seconds": round(seconds, 3),
+                "fps": round(done / seconds, 2) if seconds else 0.0,
+                "dropped": reader.dropped,
+                "labels": dict(labels.most_common()),
+            }
+            if reader.damage:
+                summary["damage"] = reader.damage
+            if target is not None and done:
+                summary["output"] = str(target)
+            _print_summary(summary, as_json)
+
+
+def _detections(model: YOLO, reader: VideoReader) -> Iterator[tuple[Frame, Detections]]:
+    """Each frame with what is in it; the model runs on a thread while the frame before is drawn."""
+    from ..video import Ahead, paired
+
+    with Ahead(paired(model.stream, reader), 8) as results:
+        yield from results
+
+
+def _progress() -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[fps]:.1f} fps"), TimeRemainingColumn(),
+        console=console(stderr=True), transient=True,
+    )  # fmt: skip
+
+
+def _print_frame(source: str, frame: Frame, found: Detections) -> None:
+    row: dict[str, Any] = {
+        "source": source,
+        "frame": frame.number,
+        "time": round(frame.time, 6),
+        "size": list(found.size),
+        "detections": [box.as_dict() for box in found],
+    }
+    sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"summary": summary}, ensure_ascii=False) + "\n")
+        return
+    out = console()
+    note = f"  → {summary['output']}" if "output" in summary else ""
+    dropped = f", {summary['dropped']} dropped" if summary["dropped"] else ""
+    out.print(
+        f"{summary['source']}: {summary['frames']} frames in {summary['seconds']:.1f} s, {summary['fps']:.1f} fps"
+        f"{dropped}{note}"
+    )
+    if "damage" in summary:
+        out.print(f"[yellow]{summary['source']} is damaged: {summary['damage']}[/yellow]")
+    out.print(", ".join(f"{count} x {label}" for label, count in summary["labels"].items()) or "nothing found")

@@ -1,0 +1,327 @@
+"""Which nodes of an FP32 graph cannot be made FP16 without harm: found by running it on samples.
+
+Each node is run by ONNX Runtime on what the FP32 graph gives it, once as it is and once as an engine in FP16 would: the
+inputs and weights rounded to float16, the sum inside in float32, the result rounded. So a node is blamed for what it
+does itself, and not for what came before it. What that adds up to is measured on the outputs, with and without the
+nodes that stay FP32. Running an FP16 graph would not show it here: without FP16 arithmetic runtimes compute it in FP32.
+
+::
+
+    report = find_fp16_loss("model.onnx", samples)
+    half = to_fp16("model.onnx", keep_nodes=report.keep)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import BackendUnavailableError, ConfigError, InputError, UnsupportedModelError
+from ..tensor import Tensor
+from .fp16 import always_fp32
+from .info import load_onnx, precision_of
+from .precision import in_order, is_quantised, node_names, taken
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+
+__all__ = ["FP16Loss", "OutputLoss", "ParityReport", "find_fp16_loss"]
+
+#: The largest finite float16.
+FP16_MAX = 65504.0
+
+
+@dataclass(frozen=True)
+class FP16Loss:
+    """A node that stays FP32.
+
+    Attributes:
+        node, operator: its name and what it computes.
+        reason: `"overflow"`: its results do not fit float16; `"input overflow"`: what it takes does not;
+            `"precision"`: its results come out too far off.
+        largest: the largest finite magnitude of its results in FP32.
+        error: |half - full| / |full| over all of its results on all samples, as lengths of vectors; infinity where
+            numbers become infinities or NaN.
+    """
+
+    node: str
+    operator: str
+    reason: str
+    largest: float
+    error: float
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """An output of the whole graph: its relative error (as of a node) with all in FP16, and with the nodes kept."""
+
+    name: str
+    error_before: float
+    error_after: float
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """What `find_fp16_loss` found: nodes in topological order, over so many samples, of `nodes` looked at."""
+
+    model: str
+    samples: int
+    tolerance: float
+    nodes: int
+    losses: tuple[FP16Loss, ...]
+    outputs: tuple[OutputLoss, ...]
+
+    @property
+    def keep(self) -> tuple[str, ...]:
+        """The names of the nodes that stay FP32: `to_fp16(keep_nodes=...)`, or `fp16_keep=[...]` of a backend."""
+        return tuple(loss.node for loss in self.losses)
+
+
+def find_fp16_loss(
+    model: str | os.PathLike[str], samples: Iterable[Mapping[str, npt.NDArray[Any]]], *, tolerance: float = 0.01
+) -> ParityReport:
+    """Finds the nodes whose results overflow in float16, or come out further off than `tolerance`.
+
+    Args:
+        model: an ONNX file in FP32.
+        samples: for each run a mapping of input names to arrays: real data, since what overflows depends on it.
+            `infersdk.samples.read_samples` makes them out of a folder. They are kept until the end.
+        tolerance: the relative error that a node may have by itself. Rounding a good result gives 0.0003 or so.
+
+    Raises:
+        ModelNotFoundError, ModelFormatError: there is no such file, or it is no ONNX model.
+        ConfigError: a tolerance that is none.
+        InputError: there are no samples, or they do not fit the model.
+        UnsupportedModelError: it is not FP32, something in it is no tensor, or ONNX Runtime cannot run a node.
+        BackendUnavailableError: the `onnx` or `onnxruntime` package is not installed.
+    """
+    if not 0 < tolerance < float("inf"):
+        raise ConfigError(f"tolerance is a number above 0, 0.01 say, not {tolerance!r}")
+    given = list(samples)
+    if not given:
+        raise InputError("there is no sample to look for losses with")
+    graph = _Graph(model)
+    meters = {step.name: _Meter() for step in graph.steps if step.candidate}
+    before = {name: _Meter() for name in graph.outputs}
+    for sample in given:
+        graph.run(sample, kept=frozenset(), locals_=meters, outputs=before)
+    losses = []
+    for step in graph.steps:
+        meter = meters.get(step.name)
+        if meter is not None and (reason := meter.reason(tolerance)):
+            losses.append(FP16Loss(step.name, step.node.op_type, reason, meter.largest, meter.error))
+    after = before
+    if losses:
+        after = {name: _Meter() for name in graph.outputs}
+        kept = frozenset(loss.node for loss in losses)
+        for sample in given:
+            graph.run(sample, kept=kept, locals_=None, outputs=after)
+    outputs = tuple(OutputLoss(name, before[name].error, after[name].error) for name in graph.outputs)
+    return ParityReport(str(model), len(given), tolerance, len(meters), tuple(losses), outputs)
+
+
+# ---- figures ----
+
+
+@dataclass
+class _Meter:
+    """How far results are off, over all samples."""
+
+    largest: float = 0.0
+    takes: float = 0.0  # the largest finite magnitude among the inputs
+    off: float = 0.0
+    size: float = 0.0
+    broken: bool = False
+
+    def add(self, full: npt.NDArray[Any], half: npt.NDArray[Any]) -> None:
+        a, b = full.ravel(), half.ravel()
+        peak = float(np.abs(a).max(initial=0.0))
+        if not np.isfinite(peak) or not np.isfinite(np.abs(b).max(initial=0.0)):
+            known = np.isfinite(a)
+            self.broken = self.broken or bool((known & ~np.isfinite(b)).any())
+            known &= np.isfinite(b)
+            self.largest = max(self.largest, float(np.abs(full).max(initial=0.0, where=np.isfinite(full))))
+            a, b = a[known], b[known]
+            peak = float(np.abs(a).max(initial=0.0))
+        self.largest = max(self.largest, peak)
+        if scale := peak or float(np.abs(b).max(initial=0.0)):  # so that no square overflows, nor vanishes
+            a, b = a / np.float32(scale), b / np.float32(scale)
+            off = b - a
+            self.off += float(off @ off) * scale**2
+            self.size += float(a @ a) * scale**2
+
+    def take(self, array: npt.NDArray[Any]) -> None:
+        self.takes = max(self.takes, float(np.abs(array).max(initial=0.0, where=np.isfinite(array))))
+
+    @property
+    def error(self) -> float:
+        if self.broken:
+            return float("inf")
+        return float(np.sqrt(self.off / self.size)) if self.size else float(self.off > 0)
+
+    def reason(self, tolerance: float) -> str:
+        """Why the node stays FP32; empty if it need not."""
+        if self.largest > FP16_MAX:
+            return "overflow"
+        if self.error <= tolerance:
+            return ""
+        return "input overflow" if self.takes > FP16_MAX else "precision"
+
+
+def _half(value: Any) -> Any:
+    """Rounded to float16, in float32; what is no float32 array stays as it is."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.float32:
+        return value
+    if not value.size:
+        return value
+    # The core does it many times as fast as NumPy.
+    return Tensor.wrap(np.ascontiguousarray(value)).astype("float16").astype("float32").numpy()
+
+
+# ---- running a graph node by node ----
+
+
+@dataclass
+class _Step:
+    """A node. `session` is made at its first run, when the types of its inputs are known."""
+
+    name: str
+    node: Any
+    takes: list[str]
+    candidate: bool
+    session: Any = None
+    done_with: list[str] = field(default_factory=list)  # values that no later node takes
+
+
+class _Graph:
+    """An FP32 model, ready to be run node by node."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        import onnx
+
+        try:
+            import onnxruntime
+        except ImportError:
+            raise BackendUnavailableError(
+                'looking for losses in fp16 needs onnxruntime: pip install "infersdk[onnxruntime]"'
+            ) from None
+        self._ort = onnxruntime
+        self.path, self._model = str(path), load_onnx(path)
+        precision = "int8" if is_quantised(self._model) else precision_of(self._model)
+        if precision != "fp32":
+            raise UnsupportedModelError(f"{self.path!r} is {precision} already; losses are looked for in an fp32 model")
+        graph = self._model.graph
+        self._weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        self._rounded = {  # the converter stops weights at the largest float16
+            name: _half(np.asarray(np.clip(w, -FP16_MAX, FP16_MAX)) if w.dtype == np.float32 else w)
+            for name, w in self._weights.items()
+        }
+        self._inputs = [value.name for value in graph.input if value.name not in self._weights]
+        self.outputs = [value.name for value in graph.output]
+        self.steps = self._make_steps(always_fp32())
+
+    def _make_steps(self, stay: frozenset[str]) -> list[_Step]:
+        graph = self._model.graph
+        for node, name in zip(graph.node, node_names(graph), strict=True):
+            node.name = name
+        steps = []
+        for node in in_order(graph.node, [*self._inputs, *self._weights]):
+            takes = [name for name in dict.fromkeys(taken(node)) if name]
+            steps.append(_Step(node.name, node, takes, node.op_type not in stay and node.op_type != "Constant"))
+        last = {name: step for step in steps for name in step.takes}
+        for name, step in last.items():
+            if name not in self.outputs and name not in self._weights:
+                step.done_with.append(name)
+        return steps
+
+    def run(
+        self,
+        sample: Mapping[str, npt.NDArray[Any]],
+        *,
+        kept: frozenset[str],
+        locals_: Mapping[str, _Meter] | None,
+        outputs: Mapping[str, _Meter],
+    ) -> None:
+        """One sample, in FP32 and with all in FP16 but the nodes `kept`, side by side.
+
+        Args:
+            locals_: gathers what each node does to exact inputs.
+            outputs: gathers how far the outputs are off.
+        """
+        if wrong := sorted(set(self._inputs) ^ set(sample)):
+            raise InputError(f"a sample has {sorted(sample)}, and the inputs of {self.path!r} are {self._inputs}: "
+                             f"see to {wrong[0]!r}")  # fmt: skip
+        full: dict[str, Any] = {name: np.asarray(sample[name]) for name in self._inputs}
+        half = dict(full)
+        for step in self.steps:
+            stays = step.name in kept or not step.candidate
+            exact = [full[name] if name in full else self._weights[name] for name in step.takes]
+            results = self._compute(step, exact)
+            floats = any(r.dtype == np.float32 for r in results) and step.candidate
+            meter = locals_.get(step.name) if locals_ is not None else None
+            if meter is not None and floats:
+                rounded = [_half(full[name]) if name in full else self._rounded[name] for name in step.takes]
+                for name, array in zip(step.takes, exact, strict=True):
+                    if array.dtype == np.float32 and name in full:
+                        meter.take(array)
+                for a, b in zip(results, self._compute(step, rounded), strict=True):
+                    if a.dtype == np.float32:
+                        meter.add(a, _half(b))
+            chained = [
+                (half[name] if stays else _half(half[name]))
+                if name in half
+                else (self._weights if stays else self._rounded)[name]
+                for name in step.takes
+            ]
+            found = self._compute(step, chained)
+            names = [name for name in step.node.output if name]
+            full.update(zip(names, results, strict=True))
+            half.update(zip(names, found if stays else [_half(array) for array in found], strict=True))
+            for name in step.done_with:
+                full.pop(name, None)
+                half.pop(name, None)
+        for name, meter in outputs.items():
+            a = full[name] if name in full else self._weights[name]
+            b = half[name] if name in half else self._weights[name]
+            if a.dtype == np.float32 and a.shape == b.shape:
+                meter.add(a, b)
+
+    def _compute(self, step: _Step, arrays: list[Any]) -> list[Any]:
+        try:
+            if step.session is None:
+                step.session = self._session(step, arrays)
+            results: list[Any] = step.session.run(None, dict(zip(step.takes, arrays, strict=True)))
+        except Exception as error:  # the runtime has no root of its own exceptions
+            raise UnsupportedModelError(
+                f"{self.path!r}: node {step.name!r} ({step.node.op_type}) cannot be run by itself: "
+                f"{' '.join(str(error).split())}"
+            ) from None
+        if odd := [result for result in results if not isinstance(result, np.ndarray)]:
+            raise UnsupportedModelError(
+                f"{self.path!r}: node {step.name!r} ({step.node.op_type}) gives a {type(odd[0]).__name__}, no tensor"
+            )
+        return results
+
+    def _session(self, step: _Step, arrays: list[Any]) -> Any:
+        """A model of this one node. Weights are inputs like all else, so that they can be rounded."""
+        import onnx
+
+        helper, model = onnx.helper, self._model
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), [None] * a.ndim)
+            for name, a in zip(step.takes, arrays, strict=True)
+        ]
+        outputs = [onnx.ValueInfoProto(name=name) for name in step.node.output if name]
+        graph = helper.make_graph([step.node], "node", inputs, outputs)
+        alone = helper.make_model(
+            graph, opset_imports=model.opset_import, ir_version=model.ir_version, functions=list(model.functions)
+        )
+        options = self._ort.SessionOptions()
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # there are hundreds of sessions
+        return self._ort.InferenceSession(alone.SerializeToString(), options, providers=["CPUExecutionProvider"])

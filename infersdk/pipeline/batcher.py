@@ -1,0 +1,501 @@
+"""The machinery: requests, slots, the rule for when a batch leaves, and the threads that keep it.
+
+One lock guards it all, held for microseconds. Nothing of the user's (pictures, models, callbacks of futures) is touched
+while it is held.
+
+::
+
+    submit --> a row of the filling lane --> prepared by a worker --> the lane leaves with a runner: run, postprocess
+                 ^ none free: in line                                                                |
+                 +------------------------------- the lane is free again ----------------------------+
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ClosedError, DeadlineExceeded, ForkError, Overloaded
+from .slots import Buffer, Group, Request, Waiter
+from .stats import Counters, PipelineStats
+
+if TYPE_CHECKING:
+    from .lanes import Lane
+
+__all__ = ["Batcher"]
+
+
+class Batcher:
+    """See the module. `Pipeline` is its face.
+
+    Args:
+        groups: for each model its lanes, all of one capacity, and how many of them may run at a time.
+        max_delay: seconds that a request waits for others at most.
+        workers: threads that prepare.
+        reject: refuse with Overloaded when there is no slot, instead of waiting for one.
+    """
+
+    def __init__(
+        self, groups: Sequence[tuple[Sequence[Lane], int]], *, max_delay: float, workers: int, reject: bool, name: str
+    ) -> None:
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # the workers wait here
+        self._drained = threading.Condition(self._lock)  # and close() here
+        self._groups = [Group(lanes, permits, threading.Condition(self._lock)) for lanes, permits in groups]
+        self.capacity = self._groups[0].buffers[0].capacity
+        self.slots = sum(buffer.capacity for group in self._groups for buffer in group.buffers)
+        self._max_delay, self._reject, self._name = max_delay, reject, name
+        self._filling: Buffer | None = None
+        self._todo: deque[Buffer] = deque()  # with rows to prepare
+        self._line: deque[Waiter] = deque()
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._order = count()
+        self._counters = Counters()
+        self._started = monotonic()
+        self._process = os.getpid()
+        self._closing = False  # takes no more requests
+        self._stopped = False  # the threads are to end
+        self._workers = workers
+        self._idle = 0
+        self._threads = [
+            threading.Thread(target=self._prepare, name=f"{name}-worker-{i}", daemon=True) for i in range(workers)
+        ]
+        for g, group in enumerate(self._groups):
+            # One more than may run: it postprocesses while the next batch is on the model.
+            self._threads += [
+                threading.Thread(target=self._run, args=(group,), name=f"{name}-runner-{g}-{i}", daemon=True)
+                for i in range(group.permits + 1)
+            ]
+        for thread in self._threads:
+            thread.start()
+
+    # ---- requests in ----
+
+    def submit(
+        self, item: Any, *, timeout: float | None, deadline: float | None, wait: bool = True, reject: bool | None = None
+    ) -> Request:
+        """Takes a request in; see `Pipeline.submit()`. Without `wait` it may still be in line when this returns."""
+        self.check_process()
+        request = Request(self, item, deadline)
+        late = deadline is not None and deadline <= 0
+        gate: threading.Lock | None = None
+        with self._lock:
+            self._check_open()
+            if late:
+                self._counters.submitted += 1
+                self._take(request, "expired")
+            elif self._line or not self._place(request):
+                if self._reject if reject is None else reject:
+                    self._counters.rejected += 1
+                    raise Overloaded(self._busy("are taken; submit later, or make the pipeline with more slots"))
+                if wait and timeout is not None and timeout <= 0:
+                    self._counters.rejected += 1
+                    raise Overloaded(self._busy("are taken, and there is no time to wait"))
+                self._counters.submitted += 1
+                if wait:
+                    gate = threading.Lock()
+                    gate.acquire()
+                self._line.append(Waiter(request, gate))
+                if deadline is not None:
+                    self._watch(request)
+            else:
+                self._counters.submitted += 1
+                if deadline is not None:
+                    self._watch(request)
+        if late:
+            _fail(request, _too_late(request))
+        elif gate is not None:
+            self._await_slot(request, gate, timeout)
+        return request
+
+    def _await_slot(self, request: Request, gate: threading.Lock, timeout: float | None) -> None:
+        try:
+            if gate.acquire(timeout=-1 if timeout is None else timeout):
+                return
+        except BaseException:  # Ctrl-C: nobody will ask for it any more
+            request.cancel()
+            raise
+        with self._lock:
+            if request.buffer is not None or request.over:
+                return  # its turn came in the last moment
+            request.over = True
+            self._forget(request)
+            self._counters.submitted -= 1
+            self._counters.rejected += 1
+        raise Overloaded(self._busy(f"were taken for {timeout:g} s"))
+
+    def _busy(self, why: str) -> str:
+        return f"all {self.slots} slots of {self._name} {why}"
+
+    def _watch(self, request: Request) -> None:
+        assert request.deadline is not None
+        if len(self._deadlines) > 4 * (self.slots + len(self._line)) + 64:  # those long done are not kept till then
+            self._deadlines = [entry for entry in self._deadlines if not (entry[2].over or entry[2].left)]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (request.deadline, next(self._order), request))
+        if self._deadlines[0][2] is request:
+            self._work.notify()  # who waits for the deadline before it waits too long now
+
+    def _place(self, request: Request) -> bool:
+        """Gives a request a slot, if one is free. Under the lock."""
+        buffer = self._filling or next((b for g in self._groups for b in g.ready if b.holes), None)
+        if buffer is None:
+            group = min((g for g in self._groups if g.free), key=lambda g: g.load, default=None)
+            if group is None:
+                return False
+            buffer = self._filling = group.free.popleft()
+        if buffer.holes:
+            row = buffer.holes.pop()
+            buffer.rows[row] = request
+        else:
+            row = len(buffer.rows)
+            buffer.rows.append(request)
+        request.buffer, request.row = buffer, row
+        if buffer.live == 1:
+            buffer.first = request.submitted
+            buffer.group.wake.notify_all()  # to wait until it is due
+        if not buffer.todo:
+            self._todo.append(buffer)
+        buffer.todo.append(request)
+        if self._idle:
+            self._work.notify()
+        if buffer.full and not buffer.sealed:
+            buffer.sealed = True
+            buffer.group.ready.append(buffer)
+            buffer.group.wake.notify_all()
+            self._filling = None
+        return True
+
+    def _grant(self) -> None:
+        """Gives free slots to those in line. Under the lock."""
+        line = self._line
+        while line:
+            waiter = line[0]
+            if not waiter.request.over and not self._place(waiter.request):
+                return
+            line.popleft()
+            if waiter.gate is not None:
+                waiter.gate.release()
+
+    def _forget(self, request: Request) -> None:
+        """Takes a request out of the line, or out of its slot. Under the lock."""
+        buffer = request.buffer
+        if buffer is None:
+            for waiter in self._line:
+                if waiter.request is request:
+                    self._line.remove(waiter)
+                    if waiter.gate is not None:
+                        waiter.gate.release()
+                    break
+            return
+        if request.preparing or buffer.rows[request.row] is not request:
+            return  # a worker is at its row, and leaves it afterwards; or it has left
+        if request in buffer.todo:
+            buffer.todo.remove(request)
+            if not buffer.todo:
+                self._todo.remove(buffer)
+        self._vacate(buffer, request.row)
+
+    def _vacate(self, buffer: Buffer, row: int) -> None:
+        """A row is free again. Under the lock."""
+        buffer.rows[row] = None
+        buffer.holes.append(row)
+        if buffer.sealed:
+            if buffer not in buffer.group.ready:
+                buffer.group.wake.notify_all()  # the runner that has it may wait for its last row
+            elif buffer.live or buffer.preparing:
+                self._grant()
+            else:
+                buffer.group.ready.remove(buffer)
+                self._release(buffer)
+            return
+        live = [request.submitted for request in buffer.rows if request is not None]
+        if live:
+            buffer.first = min(live)
+        elif not buffer.preparing:
+            self._filling = None
+            self._release(buffer)
+        self._grant()
+
+    def _release(self, buffer: Buffer) -> None:
+        """A buffer is empty. Under the lock."""
+        buffer.clear()
+        buffer.group.free.append(buffer)
+        self._grant()
+        if self._closing:
+            self._drained.notify_all()
+
+    # ---- requests that end early ----
+
+    def _take(self, request: Request, counter: str) -> bool:
+        """The right to settle a request, once. Under the lock."""
+        if request.over:
+            return False
+        request.over = True
+        setattr(self._counters, counter, getattr(self._counters, counter) + 1)
+        return True
+
+    def dropped(self, request: Request) -> None:
+        """Its future was cancelled."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            mine = self._take(request, "cancelled")
+            if mine:
+                self._forget(request)
+        if mine:
+            request.set_running_or_notify_cancel()  # tells those in concurrent.futures.wait()
+
+    def _expired(self, now: float) -> list[Request]:
+        """Those whose deadline is past, and whose batch has not left. Under the lock."""
+        found = []
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].over):
+            request = heapq.heappop(self._deadlines)[2]
+            if not request.left and self._take(request, "expired"):
+                self._forget(request)
+                found.append(request)
+        return found
+
+    # ---- the workers ----
+
+    def _prepare(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+                expired: list[Request] = []
+                while not self._todo and not self._stopped:
+                    if self._deadlines:
+                        now = monotonic()
+                        if expired := self._expired(now):
+                            break
+                        self._work.wait(max(0.0, self._deadlines[0][0] - now) if self._deadlines else None)
+                    else:
+                        self._work.wait()
+                self._idle -= 1
+                taken: list[tuple[int, Request]] = []
+                if self._todo:
+                    buffer, taken = self._take_some()
+                elif self._stopped and not expired:
+                    return
+            for request in expired:
+                _fail(request, _too_late(request))
+            if taken:
+                self._prepare_rows(buffer, taken)
+
+    def _take_some(self) -> tuple[Buffer, list[tuple[int, Request]]]:
+        """A fair part of what is to prepare in the oldest buffer. Under the lock."""
+        buffer = self._todo[0]
+        share = -(-len(buffer.todo) // self._workers)
+        requests = [buffer.todo.popleft() for _ in range(share)]
+        if not buffer.todo:
+            self._todo.popleft()
+        for request in requests:
+            request.preparing = True
+        buffer.preparing += len(requests)
+        return buffer, [(request.row, request) for request in requests]
+
+    def _prepare_rows(self, buffer: Buffer, taken: list[tuple[int, Request]]) -> None:
+        prepare, failed = buffer.lane.prepare, []
+        for row, request in taken:
+            if request.over:
+                continue
+            try:
+                prepare(row, request.item)
+            except BaseException as why:
+                failed.append((request, why))
+        with self._lock:
+            buffer.preparing -= len(taken)
+            failed = [entry for entry in failed if self._take(entry[0], "failed")]
+            for row, request in taken:
+                request.preparing = False
+                if request.over:
+                    self._vacate(buffer, row)
+            if not buffer.todo and not buffer.preparing and (buffer.sealed or self._closing):
+                buffer.group.wake.notify_all()
+        for request, error in failed:
+            _fail(request, error)
+
+    # ---- the runners ----
+
+    def _run(self, group: Group) -> None:
+        while True:
+            with self._lock:
+                buffer = self._next(group)
+                if buffer is None:
+                    return
+                buffer.sealed = True
+                group.running += 1
+                while buffer.todo or buffer.preparing:
+                    group.wake.wait()
+                expired = self._leave(buffer)
+            for request in expired:
+                _fail(request, _too_late(request))
+            self._run_batch(buffer)
+
+    def _next(self, group: Group) -> Buffer | None:
+        """Waits for a batch that may leave; None at the end. Under the lock."""
+        while True:
+            timeout = None
+            if group.running < group.permits:
+                if group.ready:
+                    return group.ready.popleft()
+                buffer = self._filling
+                if buffer is not None and buffer.group is group:
+                    now = monotonic()
+                    due = buffer.first + self._max_delay
+                    if due <= now or self._closing:
+                        self._filling = None
+                        return buffer
+                    timeout = due - now
+            if self._stopped:
+                return None
+            group.wake.wait(timeout)
+
+    def _leave(self, buffer: Buffer) -> list[Request]:
+        """Marks the requests of a buffer as on their way; returns those that come too late. Under the lock."""
+        now, expired = monotonic(), []
+        for row, request in enumerate(buffer.rows):
+            if request is None:
+                continue
+            if not request.over and (request.deadline is None or request.deadline >= now):
+                if request.set_running_or_notify_cancel():
+                    request.left = True
+                    self._counters.running += 1
+                    continue
+                self._take(request, "cancelled")  # in this very moment
+            elif self._take(request, "expired"):
+                expired.append(request)
+            buffer.rows[row] = None
+        return expired
+
+    def _run_batch(self, buffer: Buffer) -> None:
+        group, lane, counters = buffer.group, buffer.lane, self._counters
+        requests = [request for request in buffer.rows if request is not None]
+        left = monotonic()
+        results: Sequence[Any] = ()
+        ran = done = left
+        try:
+            try:
+                if requests:
+                    requests = buffer.close_ranks()
+                    lane.run(len(requests))
+            finally:
+                ran = monotonic()
+                with self._lock:
+                    group.running -= 1
+                    group.wake.notify_all()
+            if requests:
+                results = lane.results(len(requests))
+                if len(results) != len(requests):
+                    raise RuntimeError(f"{len(results)} results for {len(requests)} requests")
+        except BaseException as error:
+            results = [error] * len(requests)
+        try:
+            lane.refresh()
+        except BaseException as error:
+            results = [error if isinstance(r, BaseException) else r for r in results]
+        done = monotonic()
+        failures = sum(isinstance(result, BaseException) for result in results)
+        with self._lock:
+            counters.running -= len(requests)
+            counters.done += len(requests) - failures
+            counters.failed += failures
+            if requests:
+                counters.batch_sizes[len(requests)] = counters.batch_sizes.get(len(requests), 0) + 1
+                counters.run.add(ran - left)
+                counters.postprocess.add(done - ran)
+                counters.queue.add_all([left - request.submitted for request in requests])
+                counters.total.add_all([done - request.submitted for request in requests])
+            for request in requests:
+                request.over, request.buffer, request.item = True, None, None
+            self._release(buffer)
+        for request, result in zip(requests, results, strict=True):
+            if isinstance(result, BaseException):
+                request.set_exception(result)
+            else:
+                request.set_result(result)
+
+    # ---- the rest ----
+
+    def check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ForkError(
+                f"{self._name} was made in process {self._process}, and this is {os.getpid()}, without its threads; "
+                "make it after the fork, or start processes with the method 'spawn'"
+            )
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClosedError(f"{self._name} was closed; make a new one")
+
+    def stats(self) -> PipelineStats:
+        with self._lock:
+            c, waiting = self._counters, sum(not waiter.request.over for waiter in self._line)
+            ended = c.done + c.failed + c.cancelled + c.expired
+            return PipelineStats(
+                submitted=c.submitted, done=c.done, failed=c.failed, cancelled=c.cancelled, expired=c.expired,
+                rejected=c.rejected, waiting=waiting, queued=c.submitted - ended - c.running - waiting,
+                running=c.running, slots=self.slots, seconds=monotonic() - self._started,
+                batch_sizes=dict(sorted(c.batch_sizes.items())), queue=c.queue.percentiles(), run=c.run.percentiles(),
+                postprocess=c.postprocess.percentiles(), total=c.total.percentiles(),
+            )  # fmt: skip
+
+    def durations(self) -> dict[str, tuple[list[int], float, int]]:
+        """The histograms, by stage: the counts of the buckets of `BOUNDS` and of what lies above, sum, and count."""
+        with self._lock:
+            c = self._counters
+            stages = {"queue": c.queue, "run": c.run, "postprocess": c.postprocess, "total": c.total}
+            return {name: (list(d.counts), d.sum, d.count) for name, d in stages.items()}
+
+    def close(self, *, drain: bool) -> None:
+        """Ends it: with `drain` all that was taken in is run first, otherwise what has not left is cancelled."""
+        if os.getpid() != self._process:
+            return  # the threads are the parent's, and so are the lanes
+        with self._lock:
+            mine = not self._closing
+            self._closing = True
+            left_over = [] if drain else self._not_left()
+            self._wake_all()
+        for request in left_over:
+            request.cancel()
+        with self._lock:
+            while any(len(group.free) < len(group.buffers) for group in self._groups) or self._line:
+                self._drained.wait()
+            self._stopped = True
+            self._wake_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # close() in a callback of a future
+                thread.join()
+        if mine:
+            for group in self._groups:
+                for buffer in group.buffers:
+                    buffer.lane.close()
+
+    def _not_left(self) -> list[Request]:
+        waiting = [waiter.request for waiter in self._line]
+        placed = [r for group in self._groups for buffer in group.buffers for r in buffer.rows if r is not None]
+        return waiting + [request for request in placed if not request.left]
+
+    def _wake_all(self) -> None:
+        self._work.notify_all()
+        self._drained.notify_all()
+        for group in self._groups:
+            group.wake.notify_all()
+
+
+def _fail(request: Request, error: BaseException) -> None:
+    if request.set_running_or_notify_cancel():
+        request.set_exception(error)
+
+
+def _too_late(request: Request) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the request was not on its way within its {request.within:.3g} s; give it longer, submit less at a time, or "
+        "make the model faster"
+    )

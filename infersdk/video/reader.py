@@ -1,0 +1,270 @@
+"""Frames out of files, streams and cameras."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ClosedError, ConfigError, VideoError
+from ..pictures import Picture
+from ._ahead import Ahead
+from ._av import import_av, reason
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from typing_extensions import Self
+
+__all__ = ["Frame", "VideoReader"]
+
+#: Protocols whose other end does not wait.
+_LIVE = frozenset({"rtsp", "rtsps", "rtmp", "rtmps", "rtp", "udp", "srt", "mms", "tcp", "unix"})
+_FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "nv12": "nv12"}
+#: Seconds after which a live source that gives nothing is taken for dead.
+_TIMEOUT = 10.0
+
+
+class Frame(Picture):
+    """A picture out of a video: whatever takes a `Picture` takes it.
+
+    Attributes:
+        time: when it is shown, in seconds from the start of the video.
+        number: its number from 0, those included that were dropped.
+    """
+
+    time: float
+    number: int
+
+    def __new__(cls, pixels: npt.NDArray[np.uint8], format: str, time: float, number: int) -> Frame:
+        frame = super().__new__(cls, pixels, format)
+        frame.time, frame.number = time, number
+        return frame
+
+
+@dataclass
+class _Facts:
+    """What the decoding thread has seen."""
+
+    decoded: int = 0
+    damaged: int = 0
+    end: float = 0.0
+
+
+class VideoReader:
+    """An iterator over the frames of a video, decoded on a thread of its own. It is read once; `with` closes it.
+
+    Args:
+        source: a file, a URL (`rtsp://`, `http://`, ...), or a camera (`/dev/video0`, or its number).
+        format: of the pictures: `"rgb"`, `"bgr"` or `"nv12"`. RGB is the quickest way to results with boxes drawn on
+            them. NV12 is half as many bytes, for frames that only go to a GPU; odd sizes cannot have it.
+        ahead: frames that may wait, decoded.
+        drop: what happens when so many wait: `"never"`, the decoder waits; `"oldest"`, for sources that do not wait
+            themselves, keeps the newest and counts in `dropped`. None is `"never"` for files and `"oldest"` for live
+            sources; a file never drops.
+        timeout: seconds without data after which a URL or camera is given up.
+        options: FFmpeg's, for the container: `{"rtsp_transport": "tcp"}`, `{"video_size": "1280x720"}`.
+
+    Attributes:
+        size: (width, height) of the frames, as they are shown: turned if the file says so.
+        fps: frames a second on average; None where the source does not say.
+        frames: how many there are; None where the source does not say.
+        duration: in seconds; None for live sources.
+        live: whether the source goes on without waiting.
+
+    Raises:
+        VideoError: nothing is there, it is no video, or it has no frame that can be decoded.
+        BackendUnavailableError: PyAV is not installed.
+
+    A file that ends early, or is damaged in between, gives all frames that can be decoded, and a RuntimeWarning
+    at the end; `damage` has the words.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | int,
+        *,
+        format: str = "rgb",
+        ahead: int = 8,
+        drop: str | None = None,
+        timeout: float = _TIMEOUT,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._buffer: Ahead[Frame] | None = None
+        self._closed = False
+        self.damage = ""
+        self.source = f"/dev/video{source}" if isinstance(source, int) else os.fspath(source)
+        scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
+        camera = self.source.startswith("/dev/")
+        if format not in _FORMATS:
+            raise ConfigError(f"format {format!r} is none of {', '.join(_FORMATS)}")
+        if drop not in (None, "never", "oldest"):
+            raise ConfigError(f"drop {drop!r} is neither 'never' nor 'oldest'")
+        if drop == "oldest" and not scheme and not camera:
+            raise ConfigError(f"drop='oldest' is for live sources; the file {self.source!r} waits for its reader")
+        if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 1:
+            raise ConfigError(f"ahead is a number of frames from 1, not {ahead!r}")
+        self._av = import_av()
+        self._container = self._open(bool(scheme), camera, timeout, dict(options or {}))
+        try:
+            stream = self._stream()
+            live = camera or (scheme is not None and scheme[1].lower() in _LIVE)
+            # A web server may hold a file or a camera: what has no end is live.
+            self.live = live or (bool(scheme) and self._container.duration is None and not stream.frames)
+            self._describe(stream, format)
+            stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames hold as many back
+            self._facts = _Facts()
+            self._frames = _decode(self._av, self._container, format, self._facts, self.source, self.fps)
+            # The first frame tells whether there is one, and how it is turned.
+            first = next(self._frames, None)
+            if first is None:
+                raise VideoError(f"{self.source!r} has no frame that can be decoded")
+        except BaseException:
+            self._container.close()
+            raise
+        self.size: tuple[int, int] = first.size
+        self._first, self._ahead = first, ahead
+        self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
+
+    def _open(self, url: bool, camera: bool, timeout: float, options: dict[str, str]) -> Any:
+        av = self._av
+        try:
+            kind = "v4l2" if camera and sys.platform == "linux" and self.source.startswith("/dev/video") else None
+            wait = timeout if url or camera else None
+            return av.open(self.source, format=kind, options=options, timeout=wait)
+        except FileNotFoundError:
+            raise VideoError(f"no video at {self.source!r}; the path is relative to {os.getcwd()}") from None
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            raise VideoError(f"{self.source!r} cannot be opened as a video: {reason(error)}") from None
+
+    def _stream(self) -> Any:
+        streams = self._container.streams.video
+        pictures = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
+        if not streams or pictures or streams[0].codec_context is None or not streams[0].codec_context.width:
+            what = ", ".join(stream.type for stream in self._container.streams) or "nothing"
+            raise VideoError(f"{self.source!r} is no video: there is {'one picture' if pictures else what} in it")
+        return streams[0]
+
+    def _describe(self, stream: Any, format: str) -> None:
+        context = stream.codec_context
+        if format == "nv12" and (context.width % 2 or context.height % 2):
+            raise VideoError(f"{self.source!r} is {context.width} x {context.height}; NV12 needs even sides: take RGB")
+        rate = stream.average_rate or stream.guessed_rate
+        self.fps: float | None = float(rate) if rate else None
+        length = stream.duration * stream.time_base if stream.duration else None
+        if length is None and self._container.duration:
+            length = self._container.duration / self._av.time_base
+        self.duration: float | None = float(length) if length is not None and not self.live else None
+        self.frames: int | None = (stream.frames or None) if not self.live else None
+        if self.frames is None and self.duration and self.fps:
+            self._expected, self.frames = None, round(self.duration * self.fps)
+        else:
+            self._expected = self.frames  # this one is counted and not estimated
+
+    @property
+    def dropped(self) -> int:
+        """Frames of a live source that came while `ahead` others waited, and went."""
+        return self._buffer.dropped if self._buffer is not None else 0
+
+    # ---- frames ----
+
+    def __iter__(self) -> Iterator[Frame]:
+        return self
+
+    def __next__(self) -> Frame:
+        if self._closed:
+            raise ClosedError(f"the video {self.source!r} was closed; open it again")
+        if self._buffer is None:
+            self._buffer = Ahead(_rest(self._first, self._frames), self._ahead, drop_oldest=self._drops)
+            del self._first
+        try:
+            return next(self._buffer)
+        except StopIteration:
+            self._check_end()
+            raise
+
+    def _check_end(self) -> None:
+        facts = self._facts
+        if self.live or self.damage:
+            return
+        told = []
+        short = max(2, facts.decoded // 50)  # edit lists leave out a few
+        if self._expected is not None and self._expected - facts.decoded > short + facts.damaged:
+            told.append(f"it ends after {facts.decoded} of {self._expected} frames")
+        elif self._expected is None and self.duration and self.duration - facts.end > max(1.0, self.duration / 50):
+            told.append(f"it ends after {facts.end:.1f} of {self.duration:.1f} seconds")
+        if facts.damaged:
+            told.append(f"{facts.damaged} packets could not be decoded")
+        if told:
+            self.damage = "; ".join(told)
+            warnings.warn(f"the video {self.source!r} is damaged: {self.damage}", RuntimeWarning, 3)
+
+    def close(self) -> None:
+        """Stops decoding and closes the source. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._buffer is None:
+            self._frames.close()
+        else:
+            self._buffer.close()  # its thread closes the container
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        rate = f", {self.fps:g} fps" if self.fps else ""
+        return f"<VideoReader {self.source!r}, {self.size[0]} x {self.size[1]}{rate}>"
+
+
+def _rest(first: Frame, frames: Generator[Frame, None, None]) -> Iterator[Frame]:
+    with contextlib.closing(frames):
+        yield first
+        yield from frames
+
+
+def _decode(
+    av: Any, container: Any, format: str, facts: _Facts, source: str, fps: float | None
+) -> Generator[Frame, None, None]:
+    """All frames; a packet that cannot be decoded is passed over and counted."""
+    stream = container.streams.video[0]
+    target = _FORMATS[format]
+    start: float | None = None
+    with container:
+        packets = container.demux(stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except av.error.FFmpegError as error:
+                if isinstance(error, (av.error.ExitError, TimeoutError)):
+                    raise VideoError(f"{source!r} has given nothing for too long: {reason(error)}") from None
+                facts.damaged += 1
+                return
+            if packet is None:
+                return
+            try:
+                decoded = packet.decode()
+            except av.error.FFmpegError:
+                facts.damaged += 1
+                continue
+            for frame in decoded:
+                time = frame.time
+                if start is None:
+                    begin = float(stream.start_time * stream.time_base) if stream.start_time is not None else None
+                    start = begin if begin is not None and time is not None and begin <= time else time or 0.0
+                at = time - start if time is not None else facts.decoded / (fps or 30.0)
+                pixels = frame.to_ndarray(format=target)
+                if frame.rotation and format != "nv12":
+                    pixels = np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90)))
+                facts.end = max(facts.end, at + (1 / fps if fps else 0.0))
+                facts.decoded += 1
+                yield Frame(pixels, format, at, facts.decoded - 1)

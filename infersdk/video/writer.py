@@ -1,0 +1,295 @@
+"""Pictures into a video file."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ClosedError, ConfigError, InputError, OutputError, ShapeError
+from ..pictures import Picture, read_picture
+from ._av import import_av, reason
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from PIL import Image
+    from typing_extensions import Self
+
+__all__ = ["VideoWriter"]
+
+#: Encoders by the kind of file, the best first.
+_H264 = ("libx264", "libopenh264", "mpeg4")
+_CODECS = {
+    ".mp4": _H264, ".m4v": _H264, ".mov": _H264, ".mkv": _H264, ".ts": (*_H264[:2], "mpeg2video"),
+    ".avi": ("mpeg4",), ".webm": ("libvpx-vp9", "libvpx"),
+}  # fmt: skip
+#: Quick encoders' settings of good quality; what an encoder does not know is not among them.
+_OPTIONS = {
+    "libx264": {"preset": "veryfast", "crf": "23"},
+    "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "crf": "32", "b": "0", "row-mt": "1"},
+    "mpeg4": {"qscale": "4"},
+}
+#: Ticks a second. All usual frame rates are whole numbers of them, and MPEG-4 takes no more than 65535.
+_TICKS = 60_000
+_PICTURE_FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "rgba": "rgba", "bgra": "bgra", "gray": "gray", "nv12": "nv12"}
+
+
+class VideoWriter:
+    """Encodes pictures on a thread of its own. Use it in a `with`: the file is there at its end.
+
+    It is written beside `path` under another name and moved there by `close()`. If the `with` ends by an exception,
+    Ctrl-C included, what was written until then is closed in the same way and can be played. A file without a
+    frame is not left behind. The sound of a source is not taken over.
+
+    Args:
+        path: the file: .mp4, .m4v, .mov, .mkv, .ts, .webm, or .avi, which has no times and one rate.
+        size: (width, height); None takes the first picture's. A side that is odd is made even by repeating its last
+            row or column, since players want it so.
+        fps: frames a second, where `write()` is told no time.
+        codec: an encoder of FFmpeg's; None takes H.264 where there is an encoder for it, else MPEG-4.
+        options: the encoder's own, as {"crf": "18", "preset": "slow"}.
+        ahead: pictures that may wait to be encoded.
+
+    Attributes:
+        frames: pictures written so far.
+
+    Raises:
+        ConfigError: an unknown suffix or encoder, or a rate that is none.
+        OutputError: the file cannot be written.
+        BackendUnavailableError: PyAV is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        size: tuple[int, int] | None = None,
+        fps: float | None = 30.0,
+        *,
+        codec: str | None = None,
+        options: Mapping[str, str] | None = None,
+        ahead: int = 8,
+    ) -> None:
+        self.path = Path(path)
+        self._fps = float(fps or 30.0)
+        if not 0 < self._fps < 10_000:
+            raise ConfigError(f"fps is a number of frames a second, not {fps!r}")
+        self.size = _checked(size)
+        av = import_av()
+        self.codec = _codec(av, self.path, codec)
+        self._partial = self.path.with_name(f".{self.path.stem}.{os.getpid()}{self.path.suffix}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_dir():
+                raise IsADirectoryError(f"{self.path} is a folder")
+            container = av.open(str(self._partial), "w")
+        except (av.error.FFmpegError, OSError) as error:
+            raise OutputError(f"cannot write the video {str(self.path)!r}: {reason(error)}") from None
+        self.frames = 0
+        rate = Fraction(self._fps).limit_denominator(1001)
+        # The length of a tick. AVI has no times: its frames all last as long.
+        self._tick = 1 / rate if self.path.suffix.lower() == ".avi" else Fraction(1, _TICKS)
+        self._last = -1  # tick of the last picture
+        self._encoder = _Encoder(av, container, self._partial, self.codec, rate, self._tick, dict(options or {}), ahead)
+        self._av = av
+        self._finalizer = weakref.finalize(self, self._encoder.discard)
+
+    def write(
+        self,
+        picture: Picture | Image.Image | npt.NDArray[np.uint8],
+        time: float | None = None,
+        *,
+        channel_order: str = "bgr",
+    ) -> None:
+        """Adds a picture, which is copied; waits while `ahead` others wait.
+
+        Args:
+            time: when it is shown, in seconds; None is 1 / fps after the one before. Times only go up: one that does
+                not is taken for the next instant.
+            channel_order: of an array.
+
+        Raises:
+            ShapeError: it is of another size than the first.
+            OutputError: encoding failed; the file is gone.
+        """
+        if not self._finalizer.alive:
+            raise ClosedError(f"the video {str(self.path)!r} was closed")
+        self._encoder.check(self.path)
+        picture = read_picture(picture, channel_order=channel_order)
+        self.size = self.size or picture.size
+        if picture.size != self.size:
+            raise ShapeError(
+                f"a picture of {picture.size} in a video of {self.size}, (width, height); resize it before"
+            )
+        if time is None:
+            tick = self._last + max(1, round(1 / (self._tick * Fraction(self._fps)))) if self.frames else 0
+        elif math.isfinite(time) and time >= 0:
+            tick = max(round(time / self._tick), self._last + 1)
+        else:
+            raise InputError(f"a picture is shown at so many seconds from 0, not {time!r}")
+        frame = self._av.VideoFrame.from_ndarray(_even(picture), format=_PICTURE_FORMATS[picture.format])
+        frame.pts, frame.time_base = tick, self._tick
+        self._last = tick
+        self.frames += 1
+        self._encoder.put(frame)
+
+    def close(self) -> None:
+        """Encodes what waits, and puts the file in its place. A second call does nothing.
+
+        Raises:
+            OutputError: encoding failed, or the file cannot be moved; nothing is left of it.
+        """
+        if self._finalizer.detach() is None:
+            return
+        try:
+            self._encoder.finish()
+            self._encoder.check(self.path)
+            if self.frames:
+                try:
+                    self._partial.replace(self.path)
+                except OSError as error:
+                    raise OutputError(f"cannot write the video {str(self.path)!r}: {error.strerror}") from None
+        finally:
+            with contextlib.suppress(OSError):
+                self._partial.unlink()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<VideoWriter {str(self.path)!r}, {self.codec}, {self.frames} frames>"
+
+
+class _Encoder:
+    """The thread's side: it does not know the writer, so that one that is forgotten can go."""
+
+    def __init__(
+        self,
+        av: Any,
+        container: Any,
+        partial: Path,
+        codec: str,
+        rate: Fraction,
+        tick: Fraction,
+        options: dict[str, str],
+        ahead: int,
+    ) -> None:
+        self._av, self._container, self._partial = av, container, partial
+        self._codec, self._rate, self._tick, self._options = codec, rate, tick, options
+        self._queue: queue.Queue[Any] = queue.Queue(ahead)
+        self._stop = False
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="infersdk-encode", daemon=True)
+        self._thread.start()
+
+    def put(self, frame: Any) -> None:
+        self._queue.put(frame)
+
+    def finish(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def discard(self) -> None:
+        """The writer was forgotten, or the process ends: the file goes."""
+        self._stop = True
+        self.finish()
+        with contextlib.suppress(OSError):
+            self._partial.unlink()
+
+    def check(self, path: Path) -> None:
+        if self.error is not None:
+            raise OutputError(f"cannot write the video {str(path)!r} with {self._codec}: {reason(self.error)}")
+
+    def _work(self) -> None:
+        stream: Any = None
+        try:
+            while (frame := self._queue.get()) is not None:
+                if self.error is not None or self._stop:
+                    continue  # whoever writes must not wait for ever
+                try:
+                    stream = stream or self._add(frame.width, frame.height)
+                    self._encode(stream, frame)
+                except Exception as error:
+                    self.error = error
+            if stream is not None and self.error is None and not self._stop:
+                for packet in stream.encode(None):
+                    self._container.mux(packet)
+        except Exception as error:
+            self.error = error
+        finally:
+            try:
+                self._container.close()
+            except Exception as error:
+                self.error = self.error or error
+
+    def _add(self, width: int, height: int) -> Any:
+        stream = self._container.add_stream(
+            self._codec, rate=self._rate, options=_OPTIONS.get(self._codec, {}) | self._options
+        )
+        context = stream.codec_context
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        context.time_base = self._tick
+        context.thread_type = "AUTO"
+        # Said in the file, or players guess by the size.
+        self._matrix = self._av.video.reformatter.Colorspace.ITU709 if height > 576 else None
+        code = 1 if height > 576 else 6
+        context.colorspace = context.color_primaries = context.color_trc = code
+        context.color_range = 1
+        return stream
+
+    def _encode(self, stream: Any, frame: Any) -> None:
+        matrix = self._matrix or self._av.video.reformatter.Colorspace.ITU601
+        converted = frame.reformat(format="yuv420p", dst_colorspace=matrix)
+        converted.pts, converted.time_base = frame.pts, frame.time_base
+        for packet in stream.encode(converted):
+            self._container.mux(packet)
+
+
+def _checked(size: Any) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    if len(size) != 2 or not all(isinstance(side, (int, np.integer)) and 0 < side < 1 << 15 for side in size):
+        raise ConfigError(f"size is (width, height) in pixels, not {size!r}")
+    return int(size[0]), int(size[1])
+
+
+def _codec(av: Any, path: Path, wanted: str | None) -> str:
+    suffix = path.suffix.lower()
+    if suffix not in _CODECS:
+        raise ConfigError(f"{str(path)!r}: a video ends in {', '.join(_CODECS)}, not in {suffix!r}")
+    for name in (wanted,) if wanted else _CODECS[suffix]:
+        with contextlib.suppress(av.codec.codec.UnknownCodecError):
+            if av.Codec(name, "w").type == "video":
+                return str(av.Codec(name, "w").name)
+    there = [name for name in sorted({name for names in _CODECS.values() for name in names}) if _has(av, name)]
+    missing = wanted or " or ".join(_CODECS[suffix])
+    raise ConfigError(f"this FFmpeg has no video encoder {missing}; it has {', '.join(there) or 'none'}")
+
+
+def _has(av: Any, name: str) -> bool:
+    try:
+        av.Codec(name, "w")
+    except av.codec.codec.UnknownCodecError:
+        return False
+    return True
+
+
+def _even(picture: Picture) -> npt.NDArray[np.uint8]:
+    pixels = picture.pixels
+    if picture.format == "gray":
+        pixels = pixels.reshape(pixels.shape[:2])
+    height, width = pixels.shape[:2]
+    if picture.format != "nv12" and (height % 2 or width % 2):
+        pixels = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0))[: pixels.ndim], mode="edge")
+    return np.ascontiguousarray(pixels)

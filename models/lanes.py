@@ -1,0 +1,99 @@
+"""Pictures in the batches of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..ops import as_image, preprocess_into
+from ..pictures import DevicePicture, Picture
+
+if TYPE_CHECKING:
+    from ..ops import Geometry
+    from .vision import VisionModel
+
+__all__ = ["PictureLane"]
+
+Result = TypeVar("Result")
+
+
+class PictureLane(Generic[Result]):
+    """A `Lane` of a wrapper: each picture goes straight into its row of the model's input.
+
+    On a device with a stream of its own a row keeps the picture, and the whole batch is brought over in one go.
+
+    Args:
+        model: the lane's own; it is closed with it.
+    """
+
+    def __init__(self, model: VisionModel[Result]) -> None:
+        self._model = model
+        self.capacity = model._limit
+        self._arrange()
+
+    def _arrange(self) -> None:
+        model, capacity = self._model, self.capacity
+        self._geometries: list[Geometry] = [model._geometry((1, 1))] * capacity
+        self._pictures: list[Picture | DevicePicture | None] = [None] * capacity
+        self._found: list[Result] = []
+        if model._path is None:
+            tensor = model._input_of(model.network, capacity)
+            # What fits the capacity keeps its address, so it holds for the smaller batches too.
+            self._at, self._stride = tensor.host_ptr(read=False, write=True), tensor.nbytes // tensor.shape[0]
+
+    def prepare(self, row: int, item: Any) -> None:
+        model = self._model
+        picture = model._read(item)
+        geometry = model._geometry(picture.size)
+        if model._path is None:
+            assert isinstance(picture, Picture)
+            image = as_image(picture.pixels, picture.format)  # type: ignore[arg-type]
+            preprocess_into(image, geometry, model._transform, self._at + row * self._stride, self._stride)
+        else:
+            self._pictures[row] = picture
+        self._geometries[row] = geometry
+
+    def move(self, source: int, target: int) -> None:
+        self._geometries[target] = self._geometries[source]
+        self._pictures[target] = self._pictures[source]
+        if self._model._path is None:
+            tensor = self._model._input_of(self._model.network, self.capacity)
+            rows = tensor.numpy(writable=True)
+            rows[target] = rows[source]
+
+    def run(self, count: int) -> None:
+        model = self._model
+        if model._path is not None:
+            self._found = self._run_on_device(self._pictures[:count], self._geometries[:count])
+            return
+        tensor = model._input_of(model.network, count)
+        tensor.host_ptr(read=False, write=True)  # its rows were written behind its back
+        model.network.forward()
+
+    def _run_on_device(self, pictures: Sequence[Any], geometries: Sequence[Geometry]) -> list[Result]:
+        """Those on a device and those on the host do not mix: two runs then."""
+        path = self._model._path
+        assert path is not None
+        found: list[Any] = [None] * len(pictures)
+        for kind in (Picture, DevicePicture):
+            rows = [row for row, picture in enumerate(pictures) if isinstance(picture, kind)]
+            if rows:
+                results = path.run_one([pictures[row] for row in rows], [geometries[row] for row in rows])
+                for row, result in zip(rows, results, strict=True):
+                    found[row] = result
+        return found
+
+    def results(self, count: int) -> Sequence[Result]:
+        if self._model._path is None:
+            return self._model._results(self._geometries[:count])
+        found, self._found = self._found, []
+        self._pictures = [None] * self.capacity
+        return found
+
+    def refresh(self) -> None:
+        if self._model._outdated:
+            self._model._follow()
+            self._arrange()
+
+    def close(self) -> None:
+        self._model.close()

@@ -1,0 +1,146 @@
+"""`infersdk detect` on videos."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from infersdk.cli import main
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("av")
+from infersdk.data import PICTURE
+from infersdk.video import VideoReader, VideoWriter
+
+#: What the packaged detector finds in the packaged picture, frame by frame.
+BLANK_FROM = 6
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's picture six times, then nothing to be found four times, at a rate that varies."""
+    path = tmp_path_factory.mktemp("video") / "in.mp4"
+    digits = Image.open(PICTURE).convert("RGB")
+    with VideoWriter(path, fps=20) as writer:
+        for number in range(10):
+            image = digits if number < BLANK_FROM else Image.new("RGB", digits.size, (90, 90, 90))
+            writer.write(image, number * 0.05 + (0.5 if number > 4 else 0))
+    return path
+
+
+def run(*arguments: Any) -> int:
+    return main([str(a) for a in arguments])
+
+
+def test_a_video_is_drawn_and_told_of(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "out.mp4"
+    assert run("detect", video, "-o", target) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "10 frames in" in shown
+    assert f"→ {target}" in shown
+    with VideoReader(video) as source, VideoReader(target) as drawn:
+        assert drawn.size == source.size
+        for number, (before, after) in enumerate(zip(source, drawn, strict=True)):
+            assert after.time == pytest.approx(before.time, abs=1e-3)
+            changed = abs(after.pixels.astype(int) - before.pixels).mean()
+            assert changed > 3 if number < BLANK_FROM else changed < 2
+
+
+def test_a_line_of_json_for_each_frame(video: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("detect", PICTURE, "--json") == 0
+    labels = [box["label"] for box in json.loads(capsys.readouterr().out)[0]["detections"]]
+    assert run("detect", video, PICTURE, "--json") == 0
+    *rows, summary, picture = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [row["frame"] for row in rows] == list(range(10))
+    assert rows[7]["time"] == pytest.approx(0.85, abs=1e-3)
+    for row in rows:
+        found = sorted(box["label"] for box in row["detections"])
+        assert found == (sorted(labels) if row["frame"] < BLANK_FROM else [])
+    assert summary["summary"]["frames"] == 10
+    assert summary["summary"]["dropped"] == 0
+    assert summary["summary"]["fps"] > 0
+    assert sum(summary["summary"]["labels"].values()) == BLANK_FROM * len(labels)
+    assert picture["picture"] == str(PICTURE)
+
+
+def test_videos_are_known_by_what_is_in_them(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("video", "video.data"):
+        (tmp_path / name).write_bytes(video.read_bytes())
+        assert run("detect", tmp_path / name, "--json") == 0
+        assert len(capsys.readouterr().out.splitlines()) == 11
+    (tmp_path / "picture").write_bytes(PICTURE.read_bytes())
+    assert run("detect", tmp_path / "picture", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+    assert run("detect", tmp_path / "video", tmp_path / "picture", "-o", tmp_path / "drawn", "--json") == 2
+    assert "a video ends in .mp4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.mp4"], "no video at 'none.mp4'"),
+        (["text.mp4"], "cannot be opened as a video"),
+        (["text"], "not a picture"),
+        (["/dev/video97"], "/dev/video97"),
+        (["VIDEO", "-o", "out.gif"], "a video ends in .mp4"),
+        (["VIDEO", "-o", "text/out.mp4"], "cannot write the video"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str], words: str, video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name in ("text.mp4", "text"):
+        Path(name).write_text("nothing to be seen")
+    assert run("detect", *[video if a == "VIDEO" else a for a in arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.strip().splitlines()[-1].startswith("infersdk: ")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["text", "text.mp4"]
+
+
+def test_a_damaged_video_is_done_as_far_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(0)
+    with VideoWriter(tmp_path / "in.mkv", (320, 240), 10) as writer:
+        for _ in range(40):
+            writer.write(random.integers(0, 255, (240, 320, 3), np.uint8))
+    data = (tmp_path / "in.mkv").read_bytes()
+    (tmp_path / "in.mkv").write_bytes(data[: len(data) // 2])
+    assert run("detect", tmp_path / "in.mkv", "-o", tmp_path / "out.mp4") == 0
+    captured = capsys.readouterr()
+    assert "is damaged: it ends after" in " ".join(captured.out.split())
+    with VideoReader(tmp_path / "out.mp4") as reader:
+        assert 10 < len(list(reader)) < 30
+
+
+def test_ctrl_c_leaves_a_video_of_what_was_done(video: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "long.mp4", tmp_path / "out" / "out.mp4"
+    digits = Image.open(PICTURE).convert("RGB")
+    with VideoWriter(source, fps=20) as writer:
+        for _ in range(2000):
+            writer.write(digits)
+    command = [sys.executable, "-P", "-m", "infersdk", "detect", str(source), "-o", str(target), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.strip() == "infersdk: interrupted"
+    summary = json.loads(out.splitlines()[-1])["summary"]
+    assert 0 < summary["frames"] < 2000
+    with VideoReader(target) as reader:
+        assert abs(len(list(reader)) - summary["frames"]) <= 1
+    assert [p.name for p in target.parent.iterdir()] == ["out.mp4"]

@@ -1,0 +1,768 @@
+"""Requests, slots and batches: who leaves when, who fails, who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from idle_backend import idle
+
+from infersdk import Pipeline
+from infersdk.errors import (
+    ClosedError,
+    ConfigError,
+    DeadlineExceeded,
+    ForkError,
+    InputError,
+    Overloaded,
+    ShapeError,
+    UnsupportedModelError,
+)
+
+if TYPE_CHECKING:
+    from infersdk.pipeline import PipelineStats
+
+LONG = 30.0  # nothing here takes that long unless it hangs
+
+
+class Squares:
+    """A model of whole numbers, and its lanes: a row holds a number, and a run squares them.
+
+    `hold()` lets no run begin; a number below zero is a bad item.
+    """
+
+    concurrency = 1
+
+    def __init__(self, capacity: int = 4, concurrency: int = 1) -> None:
+        self.capacity, self.concurrency = capacity, concurrency
+        self.go = threading.Event()
+        self.go.set()
+        self.began = threading.Semaphore(0)
+        self.batches: list[list[int]] = []
+        self.error: Exception | None = None
+        self.open = 0
+        self.guard = threading.Lock()
+
+    def lane(self, capacity: int | None) -> SquaresLane:
+        self.open += 1
+        return SquaresLane(self, capacity or self.capacity)
+
+    def hold(self) -> None:
+        self.go.clear()
+
+
+class SquaresLane:
+    def __init__(self, model: Squares, capacity: int) -> None:
+        self.model, self.capacity = model, capacity
+        self.rows = [0] * capacity
+        self.out: list[Any] = []
+        self.running = False
+
+    def prepare(self, row: int, item: Any) -> None:
+        assert not self.running, "a row was written while the lane ran"
+        if item < 0:
+            raise InputError(f"{item} is below zero")
+        self.rows[row] = item
+
+    def move(self, source: int, target: int) -> None:
+        self.rows[target] = self.rows[source]
+
+    def run(self, count: int) -> None:
+        self.running = True
+        batch = self.rows[:count]
+        with self.model.guard:
+            self.model.batches.append(batch)
+        self.model.began.release()
+        assert self.model.go.wait(LONG)
+        error, self.model.error = self.model.error, None
+        if error is not None:
+            self.running = False
+            raise error
+        self.out = [number * number for number in batch]
+
+    def results(self, count: int) -> Sequence[Any]:
+        self.running = False
+        return [ValueError("1313 brings bad luck") if root == 1313**2 else root for root in self.out[:count]]
+
+    def refresh(self) -> None:
+        assert not self.running
+
+    def close(self) -> None:
+        self.model.open -= 1
+
+
+def begun(model: Squares) -> None:
+    assert model.began.acquire(timeout=LONG)
+
+
+def until(what: Callable[[], Any]) -> None:
+    end = time.monotonic() + LONG
+    while not what():
+        assert time.monotonic() < end, "this should have come about"
+        time.sleep(0.001)
+
+
+def consistent(stats: PipelineStats) -> None:
+    ended = stats.done + stats.failed + stats.cancelled + stats.expired
+    assert stats.submitted == ended + stats.waiting + stats.queued + stats.running
+    assert sum(size * times for size, times in stats.batch_sizes.items()) >= stats.done
+    assert min(stats.waiting, stats.queued, stats.running) >= 0
+
+
+@pytest.fixture
+def model() -> Iterator[Squares]:
+    squares = Squares()
+    yield squares
+    squares.go.set()
+    assert squares.open == 0, "a lane was not closed"
+
+
+# ---- when a batch leaves ----
+
+
+def test_one_request_leaves_after_the_delay(model: Squares) -> None:
+    with Pipeline(model, max_delay=0.05) as pipeline:
+        start = time.monotonic()
+        assert pipeline.submit(3).result(LONG) == 9
+        assert time.monotonic() - start >= 0.05
+        stats = pipeline.stats()
+    assert (stats.submitted, stats.done, stats.batch_sizes) == (1, 1, {1: 1})
+    assert stats.queue.max >= 0.05
+    assert stats.queue.max <= stats.total.max
+
+
+def test_a_full_batch_leaves_at_once(model: Squares) -> None:
+    with Pipeline(model, max_delay=LONG) as pipeline:
+        assert [f.result(LONG) for f in pipeline.submit_many(range(4))] == [0, 1, 4, 9]
+        assert pipeline.stats().batch_sizes == {4: 1}
+
+
+def test_without_a_delay_nobody_waits(model: Squares) -> None:
+    with Pipeline(model, max_delay=0) as pipeline:
+        for i in range(20):
+            assert pipeline.submit(i).result(LONG) == i * i
+
+
+def test_while_a_batch_runs_the_next_one_fills(model: Squares) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0) as pipeline:
+        first = pipeline.submit(1)
+        begun(model)
+        others = pipeline.submit_many([2, 3, 4])  # past their delay, and the model is not free
+        time.sleep(0.05)
+        assert model.batches == [[1]]
+        model.go.set()
+        assert [f.result(LONG) for f in (first, *others)] == [1, 4, 9, 16]
+        assert sorted(model.batches[1]) == [2, 3, 4]
+        assert pipeline.stats().batch_sizes == {1: 1, 3: 1}
+
+
+def test_as_many_run_side_by_side_as_the_model_says() -> None:
+    model = Squares(capacity=1, concurrency=3)
+    model.hold()
+    with Pipeline(model, max_delay=0) as pipeline:
+        futures = pipeline.submit_many(range(5))
+        for _ in range(3):
+            begun(model)
+        time.sleep(0.02)
+        assert len(model.batches) == 3
+        assert pipeline.stats().running == 3
+        assert pipeline.stats().queued == 2
+        model.go.set()
+        assert [f.result(LONG) for f in futures] == [0, 1, 4, 9, 16]
+    with Pipeline(model, max_delay=0, instances=1) as pipeline:
+        assert pipeline.slots == 3
+
+
+def test_several_models_share_the_requests() -> None:
+    models = [Squares(capacity=2), Squares(capacity=2)]
+    for one in models:
+        one.hold()
+    with Pipeline(models, max_delay=LONG) as pipeline:
+        futures = pipeline.submit_many(range(4))
+        for one in models:
+            begun(one)
+            one.go.set()
+        assert [f.result(LONG) for f in futures] == [0, 1, 4, 9]
+        assert sorted(itertools.chain(*models[0].batches, *models[1].batches)) == [0, 1, 2, 3]
+    with pytest.raises(ConfigError, match="same largest batch"):
+        Pipeline([Squares(2), Squares(3)])
+
+
+# ---- each request its own ----
+
+
+def test_a_bad_item_fails_alone(model: Squares) -> None:
+    with Pipeline(model, max_delay=0.2) as pipeline:
+        bad, *good = pipeline.submit_many([-1, 5, 6, 7])
+        with pytest.raises(InputError, match="-1 is below zero"):
+            bad.result(LONG)
+        assert [f.result(LONG) for f in good] == [25, 36, 49]
+        assert pipeline.stats().failed == 1
+    assert [sorted(batch) for batch in model.batches] == [[5, 6, 7]]  # without a gap
+
+
+def test_a_bad_result_fails_alone(model: Squares) -> None:
+    with Pipeline(model, max_delay=0.05) as pipeline:
+        bad, good = pipeline.submit_many([1313, 14])
+        with pytest.raises(ValueError, match="bad luck"):
+            bad.result(LONG)
+        assert good.result(LONG) == 196
+
+
+def test_a_run_that_fails_fails_its_batch_and_no_other(model: Squares) -> None:
+    model.error = RuntimeError("the runtime says no")
+    with Pipeline(model, max_delay=LONG) as pipeline:
+        first, second = pipeline.submit_many(range(4)), pipeline.submit_many(range(4, 8))
+        for future in first:
+            with pytest.raises(RuntimeError, match="says no"):
+                future.result(LONG)
+        assert [f.result(LONG) for f in second] == [16, 25, 36, 49]
+        stats = pipeline.stats()
+    assert (stats.done, stats.failed) == (4, 4)
+
+
+def test_cancelled_before_it_left(model: Squares) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0, slots=8) as pipeline:
+        running = pipeline.submit(1)
+        begun(model)
+        keep, drop = pipeline.submit(2), pipeline.submit(3)
+        assert drop.cancel()
+        assert drop.cancel()  # once more is no matter
+        assert not running.cancel()
+        assert wait([drop], timeout=LONG).done  # those who wait are told
+        model.go.set()
+        assert (running.result(LONG), keep.result(LONG)) == (1, 4)
+        assert not keep.cancel()
+        with pytest.raises(CancelledError):
+            drop.result()
+        stats = pipeline.stats()
+    assert (stats.done, stats.cancelled) == (2, 1)
+    assert model.batches == [[1], [2]]
+
+
+def test_the_slot_of_a_cancelled_request_is_free_at_once(model: Squares) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=LONG, slots=8, when_full="raise") as pipeline:
+        running = pipeline.submit_many(range(4))
+        begun(model)
+        waiting = pipeline.submit_many([10, 11, 12])
+        for _ in range(20):
+            assert pipeline.submit(20).cancel()
+        assert waiting[1].cancel()
+        until(lambda: pipeline.stats().queued == 2)
+        more = pipeline.submit(14)
+        model.go.set()
+        pipeline.close()
+        assert [f.result(LONG) for f in (*running, waiting[0], waiting[2], more)] == [0, 1, 4, 9, 100, 144, 196]
+
+
+def test_all_of_a_batch_cancelled(model: Squares) -> None:
+    with Pipeline(model, max_delay=0.05) as pipeline:
+        for _ in range(50):  # more than there are slots
+            assert pipeline.submit(1).cancel()
+        assert pipeline.submit(2).result(LONG) == 4
+    assert model.batches == [[2]]
+
+
+def test_deadlines(model: Squares) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0, slots=4) as pipeline:
+        first = pipeline.submit(1, deadline=0.05)
+        begun(model)  # it has left in time, and will have its result
+        time.sleep(0.1)
+        model.go.set()
+        assert first.result(LONG) == 1
+        with pytest.raises(DeadlineExceeded, match=r"not on its way within its 0 s"):
+            pipeline.submit(5, deadline=0).result(LONG)
+        assert pipeline.stats().expired == 1
+
+
+def test_a_deadline_is_told_while_the_model_is_busy(model: Squares) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0) as pipeline:
+        running = pipeline.submit(1)
+        begun(model)
+        start = time.monotonic()
+        late, patient = pipeline.submit(2, deadline=0.1), pipeline.submit(3, deadline=LONG)
+        with pytest.raises(DeadlineExceeded):
+            late.result(LONG)
+        assert 0.05 < time.monotonic() - start < LONG / 2
+        assert not running.done()
+        model.go.set()
+        assert (running.result(LONG), patient.result(LONG)) == (1, 9)
+        assert pipeline.stats().expired == 1
+        assert isinstance(late.exception(), TimeoutError)
+
+
+def test_a_deadline_passes_in_line(model: Squares) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0, slots=4) as pipeline:
+        running = pipeline.submit(1)
+        begun(model)
+        refused: list[Future[Any]] = []
+        thread = threading.Thread(target=lambda: refused.append(pipeline.submit(2, deadline=0.1)))
+        thread.start()
+        thread.join(LONG)  # let go at its deadline, though no slot has come free
+        assert isinstance(refused[0].exception(LONG), DeadlineExceeded)
+        assert not running.done()
+        model.go.set()
+
+
+# ---- no slot ----
+
+
+def test_overloaded(model: Squares) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=LONG, slots=8, when_full="raise") as pipeline:
+        futures = pipeline.submit_many(range(8))
+        with pytest.raises(Overloaded, match="all 8 slots of the pipeline of Squares are taken"):
+            pipeline.submit(9)
+        extra = pipeline.submit_many([10, 11])
+        assert all(isinstance(f.exception(), Overloaded) for f in extra)
+        model.go.set()
+        assert [f.result(LONG) for f in futures] == [i * i for i in range(8)]
+        assert pipeline.stats().rejected == 3
+        assert pipeline.submit_many(range(4))[3].result(LONG) == 9
+
+
+@pytest.mark.parametrize("given", ["setting", "argument"])
+def test_waits_so_long(model: Squares, given: str) -> None:
+    model.hold()
+    settings = {"timeout": 0.05} if given == "setting" else {}
+    argument = {"timeout": 0.05} if given == "argument" else {}
+    with Pipeline(model, max_delay=LONG, slots=4, **settings) as pipeline:
+        futures = pipeline.submit_many(range(4))
+        start = time.monotonic()
+        with pytest.raises(Overloaded, match=r"all 4 slots .* were taken for 0\.05 s"):
+            pipeline.submit(9, **argument)
+        assert time.monotonic() - start >= 0.05
+        with pytest.raises(Overloaded):
+            pipeline.submit(9, timeout=0)
+        model.go.set()
+        assert [f.result(LONG) for f in futures] == [0, 1, 4, 9]
+        stats = pipeline.stats()
+    assert (stats.submitted, stats.rejected) == (4, 2)
+
+
+def test_those_who_wait_are_served_in_order(model: Squares) -> None:
+    model.hold()
+    order: list[int] = []
+    with Pipeline(model, max_delay=0.01, slots=4, max_batch=1) as pipeline:
+        running = [pipeline.submit(i) for i in range(4)]
+        threads = []
+        for i in range(10, 20):
+            threads.append(threading.Thread(target=lambda i=i: pipeline.submit(i).result(LONG)))
+            threads[-1].start()
+            until(lambda i=i: pipeline.stats().waiting == i - 9)
+        model.go.set()
+        for thread in threads:
+            thread.join(LONG)
+        assert [f.result(LONG) for f in running] == [0, 1, 4, 9]
+        order = [number for batch in model.batches for number in batch]
+    assert order == [0, 1, 2, 3, *range(10, 20)]
+
+
+# ---- the end ----
+
+
+def test_close_runs_what_was_taken_in(model: Squares) -> None:
+    pipeline = Pipeline(model, max_delay=LONG)
+    futures = pipeline.submit_many(range(6))
+    pipeline.close()
+    assert [f.result(0) for f in futures] == [0, 1, 4, 9, 16, 25]
+    pipeline.close()
+    with pytest.raises(ClosedError, match="the pipeline of Squares was closed"):
+        pipeline.submit(1)
+    consistent(pipeline.stats())
+
+
+def test_close_without_draining(model: Squares) -> None:
+    model.hold()
+    pipeline = Pipeline(model, max_delay=0, slots=8)
+    running = pipeline.submit(1)
+    begun(model)
+    placed = pipeline.submit_many([2, 3])
+    model.go.set()
+    # The run ends by itself; what has not left by then is cancelled or, if it was quicker, done.
+    pipeline.close(drain=False)
+    assert running.result(0) == 1
+    assert all(f.done() for f in placed)
+    consistent(pipeline.stats())
+
+
+def test_close_lets_go_of_those_who_wait(model: Squares) -> None:
+    model.hold()
+    pipeline = Pipeline(model, max_delay=0, slots=4, max_batch=4)
+    running = pipeline.submit(1)
+    begun(model)
+    ended: list[Any] = []
+
+    def submit() -> None:
+        try:
+            ended.append(pipeline.submit(2).result(LONG))
+        except (CancelledError, ClosedError) as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    until(lambda: pipeline.stats().waiting == 1)
+    threading.Timer(0.05, model.go.set).start()
+    pipeline.close(drain=False)
+    thread.join(LONG)
+    assert running.result(0) == 1
+    assert isinstance(ended[0], CancelledError)
+
+
+def test_close_in_a_callback(model: Squares) -> None:
+    pipeline = Pipeline(model, max_delay=0)
+    closed = threading.Event()
+
+    def close(future: Future[Any]) -> None:
+        pipeline.close()
+        closed.set()
+
+    future = pipeline.submit(3)
+    future.add_done_callback(close)
+    assert closed.wait(LONG)
+    assert future.result() == 9
+
+
+def test_an_exception_in_the_block_does_not_wait_for_the_rest(model: Squares) -> None:
+    futures: list[Future[Any]] = []
+
+    def block() -> None:
+        with Pipeline(model, max_delay=LONG) as pipeline:
+            futures.extend(pipeline.submit_many([1, 2]))
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        block()
+    assert all(f.cancelled() for f in futures)
+
+
+def test_a_pipeline_that_nobody_holds_ends(model: Squares) -> None:
+    pipeline = Pipeline(model, max_delay=0)
+    assert pipeline.submit(3).result(LONG) == 9
+    threads = list(pipeline._core._threads)
+    del pipeline
+    gc.collect()
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
+
+
+def test_not_in_a_child_process(model: Squares) -> None:
+    with Pipeline(model, max_delay=0) as pipeline:
+        assert pipeline.submit(3).result(LONG) == 9
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                pipeline.submit(3)
+            except ForkError as error:
+                pipeline.close()  # returns, and leaves the parent's alone
+                code = 0 if f"was made in process {os.getppid()}" in str(error) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert pipeline.submit(4).result(LONG) == 16
+
+
+def run_script(text: str, folder: Path, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(text))
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-P", str(script)], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": path}, cwd=folder, **kwargs,
+    )  # fmt: skip
+
+
+def test_the_end_of_the_process_leaves_nothing_hanging(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        import pathlib, numpy as np
+        from idle_backend import idle
+        from infersdk import Pipeline
+        pipeline = Pipeline(idle(pathlib.Path("."), 2, seconds=0.2, side=2), max_delay=10)
+        futures = pipeline.submit_many([np.full((3, 2, 2), i, np.float32) for i in range(5)])
+        print(futures[0].result()["y"])
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0.0\n", "")
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        import os, pathlib, signal, threading, numpy as np
+        from idle_backend import idle
+        from infersdk import Pipeline
+        pipeline = Pipeline(idle(pathlib.Path("."), 1, seconds=1.0, side=2), max_delay=0, slots=1)
+        first = pipeline.submit(np.zeros((3, 2, 2), np.float32))
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            with pipeline:
+                pipeline.submit(np.zeros((3, 2, 2), np.float32))  # waits for a slot
+        except KeyboardInterrupt:
+            stats = pipeline.stats()
+            print(first.done(), stats.done, stats.waiting, stats.cancelled + stats.done == stats.submitted)
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 0 True\n", "")
+
+
+# ---- map ----
+
+
+def test_map_keeps_the_order_and_takes_no_more_than_it_needs(model: Squares) -> None:
+    taken: list[int] = []
+
+    def endless() -> Iterator[int]:
+        for i in itertools.count():
+            taken.append(i)
+            yield i
+
+    with Pipeline(model, max_delay=0.001) as pipeline:
+        results = pipeline.map(endless(), in_flight=6)
+        assert [next(results) for _ in range(40)] == [i * i for i in range(40)]
+        assert len(taken) <= 46
+        results.close()  # type: ignore[attr-defined]
+        assert list(pipeline.map(range(10))) == [i * i for i in range(10)]
+        assert list(pipeline.map([])) == []
+        with pytest.raises(ConfigError, match="in_flight is at least 1, not 0"):
+            pipeline.map([], in_flight=0)
+
+
+def test_map_waits_where_submit_would_raise(model: Squares) -> None:
+    with Pipeline(model, max_delay=0, slots=4, when_full="raise") as pipeline:
+        assert list(pipeline.map(range(12), in_flight=100)) == [i * i for i in range(12)]
+
+
+def test_map_and_errors(model: Squares) -> None:
+    with Pipeline(model, max_delay=0) as pipeline:
+        results = pipeline.map([1, -2, 3])
+        assert next(results) == 1
+        with pytest.raises(InputError, match="-2 is below zero"):
+            next(results)
+        found = list(pipeline.map([1, -2, 3], return_exceptions=True))
+        assert (found[0], type(found[1]), found[2]) == (1, InputError, 9)
+
+
+# ---- asyncio ----
+
+
+def test_from_asyncio(model: Squares) -> None:
+    async def many() -> list[Any]:
+        return await asyncio.gather(*(pipeline.infer(i) for i in range(200)))
+
+    async def bad() -> None:
+        await pipeline.infer(-5)
+
+    with Pipeline(model, max_delay=0.001, slots=8) as pipeline:
+        assert asyncio.run(many()) == [i * i for i in range(200)]
+        with pytest.raises(InputError, match="-5 is below zero"):
+            asyncio.run(bad())
+
+
+def test_a_coroutine_that_is_cancelled(model: Squares) -> None:
+    model.hold()
+
+    async def main() -> None:
+        running = asyncio.ensure_future(pipeline.infer(1))
+        await asyncio.to_thread(begun, model)
+        tasks = [asyncio.ensure_future(pipeline.infer(i)) for i in range(2, 12)]  # some wait for a slot
+        await asyncio.sleep(0.01)
+        assert pipeline.stats().waiting > 0
+        for task in tasks[::2]:
+            task.cancel()
+        await asyncio.sleep(0)
+        model.go.set()
+        assert await running == 1
+        assert [await task for task in tasks[1::2]] == [i * i for i in range(3, 12, 2)]
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+
+    with Pipeline(model, max_delay=0, slots=4, max_batch=2) as pipeline:
+        asyncio.run(main())
+        assert pipeline.stats().cancelled == 5
+
+
+def test_asyncio_and_no_slot(model: Squares) -> None:
+    model.hold()
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(pipeline.infer(i)) for i in range(4)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(Overloaded):
+            await pipeline.infer(5)
+        model.go.set()
+        assert await asyncio.gather(*tasks) == [0, 1, 4, 9]
+
+    with Pipeline(model, max_delay=0, slots=4, when_full="raise") as pipeline:
+        asyncio.run(main())
+
+
+# ---- settings ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"max_batch": 0}, r"max_batch"),
+        ({"max_delay": -1}, r"max_delay"),
+        ({"when_full": "drop"}, r"when_full"),
+        ({"batch": 2}, r"unknown field `batch`. Known are: max_batch, max_delay"),
+    ],
+)
+def test_settings_that_say_something_wrong(model: Squares, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Pipeline(model, **settings)
+    with pytest.raises(ConfigError, match="needs a model"):
+        Pipeline([])
+
+
+def test_slots_are_whole_batches(model: Squares) -> None:
+    for wanted, have in ((1, 4), (4, 4), (5, 8), (None, 12)):
+        with Pipeline(model, slots=wanted) as pipeline:
+            assert (pipeline.slots, pipeline.max_batch) == (have, 4)
+
+
+# ---- an Infer ----
+
+
+def row(value: float, side: int = 2) -> np.ndarray[Any, Any]:
+    return np.full((3, side, side), value, np.float32)
+
+
+def test_arrays_through_an_infer(tmp_path: Path) -> None:
+    with idle(tmp_path, 4, side=2) as infer, Pipeline(infer, max_delay=0.01) as pipeline:
+        assert pipeline.max_batch == 4
+        futures = pipeline.submit_many([row(i) for i in range(10)])
+        assert [float(f.result(LONG)["y"]) for f in futures] == list(range(10))
+        assert float(pipeline.submit({"x": row(5)}).result(LONG)["y"]) == 5
+        with pytest.raises(ShapeError, match=r"input 'x' takes \(3, 2, 2\) for one request, not \(3, 3, 3\)"):
+            pipeline.submit(row(1, 3)).result(LONG)
+        with pytest.raises(InputError, match="not for \\['z'\\]"):
+            pipeline.submit({"z": row(1)}).result(LONG)
+        with pytest.raises(InputError, match="takes float32, not float64"):
+            pipeline.submit(row(1).astype(float)).result(LONG)
+    assert infer.backend == "idle"
+
+
+def test_a_model_without_a_batch_axis(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from onnx import TensorProto, helper
+
+    import infersdk
+
+    def value(name: str, dims: list[Any]) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+
+    for dims, words in (([3, 4], "no free batch axis"), (["n", "m"], "leaves more than its batch free")):
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value("x", dims)], [value("y", dims)])
+        onnx.save(
+            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), tmp_path / "m.onnx"
+        )
+        with infersdk.load(tmp_path / "m.onnx") as infer, pytest.raises(UnsupportedModelError, match=words):
+            Pipeline(infer, max_batch=8)
+
+
+# ---- everything at once ----
+
+
+def turmoil(folder: Path, requests: int, threads: int) -> PipelineStats:
+    """Requests of which 1 in 100 is bad, cancelled, or has no time; runs fail now and then. Each is accounted for."""
+    counts = {"ok": 0, "bad": 0, "cancelled": 0, "late": 0, "failed": 0}
+    guard, wrong = threading.Lock(), []
+
+    def settle(number: int, kind: str, future: Future[Any]) -> str:
+        try:
+            value = float(future.result(LONG)["y"])
+        except CancelledError:
+            return "cancelled" if kind == "cancel" else "wrong: cancelled"
+        except DeadlineExceeded:
+            return "late" if kind == "late" else "wrong: late"
+        except ShapeError:
+            return "bad" if kind == "bad" else "wrong: bad"
+        except RuntimeError as error:
+            return "failed" if "the runtime says no" in str(error) else f"wrong: {error}"
+        return "ok" if value == number and kind != "bad" else f"wrong: {value} for {number}"
+
+    def work(seed: int) -> None:
+        rng, own = random.Random(seed), dict.fromkeys(counts, 0)
+        pending: list[tuple[int, str, Future[Any]]] = []
+        for i in range(requests // threads):
+            number = seed * 100_000 + i % 100_000 if seed < 160 else i
+            kind = rng.choices(("ok", "bad", "cancel", "late"), (97, 1, 1, 1))[0]
+            future = pipeline.submit(row(number, 3 if kind == "bad" else 2), deadline=1e-4 if kind == "late" else None)
+            if kind == "cancel":
+                future.cancel()
+            pending.append((number, kind, future))
+            if len(pending) > 8 or i == requests // threads - 1:
+                for entry in pending:
+                    how = settle(*entry)
+                    if how in own:
+                        own[how] += 1
+                    else:
+                        wrong.append(how)
+                pending.clear()
+        with guard:
+            for how, count in own.items():
+                counts[how] += count
+
+    with idle(folder, 8, side=2, fail=97) as infer, Pipeline(infer, max_delay=0.0005, instances=3) as pipeline:
+        workers = [threading.Thread(target=work, args=(seed,)) for seed in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert wrong == []
+        assert sum(counts.values()) == requests // threads * threads
+        # No slot was lost: all of them can be taken at once.
+        until(lambda: pipeline.stats().queued == pipeline.stats().running == 0)
+        free = [group.free for group in pipeline._core._groups]
+        assert sum(len(buffers) for buffers in free) * 8 == pipeline.slots
+        stats = pipeline.stats()
+        consistent(stats)
+        assert stats.done == counts["ok"]
+        assert stats.cancelled == counts["cancelled"]
+        assert stats.expired == counts["late"]
+        assert stats.failed == counts["bad"] + counts["failed"]
+        assert min(counts.values()) > 0
+    return stats
+
+
+def test_turmoil(tmp_path: Path) -> None:
+    assert turmoil(tmp_path, 20_000, 8).submitted == 20_000
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_million_requests(tmp_path: Path) -> None:
+    import resource
+
+    turmoil(tmp_path, 50_000, 16)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    turmoil(tmp_path, 1_000_000, 16)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown < 16, f"the process grew by {grown:.0f} MiB"

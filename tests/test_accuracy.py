@@ -1,0 +1,272 @@
+"""What a model is worth on labelled pictures, and the gate."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infersdk.accuracy import (
+    ClassifyTask,
+    CocoTruth,
+    Contender,
+    DetectTask,
+    coco_figures,
+    gate,
+    read_coco,
+    read_labels,
+    top_figures,
+)
+from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR
+from infersdk.errors import ConfigError, PrecisionUnavailableError, UnsupportedModelError
+from infersdk.models import Classifier, YOLOv5
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("pycocotools")
+
+from labelled import NAMES, coco_set, crops, damaged
+
+
+def digits(**settings: Any) -> YOLOv5:
+    return YOLOv5(DETECTOR, conf=0.001, iou=0.6, multi_label=True, **settings)
+
+
+# ---- detection ----
+
+
+def test_categories_are_found_by_name_and_by_order(tmp_path: Path) -> None:
+    """The ids have gaps, and may come in any order: that changes nothing."""
+    straight = read_coco(*coco_set(tmp_path / "a"))
+    shuffled = read_coco(*coco_set(tmp_path / "b", order=[9, 1, 8, 2, 7, 3, 6, 4, 5, 0]))
+    assert straight.categories[1] == (8, "one")
+    with digits() as named:
+        assert tuple(named.names) == tuple(NAMES)
+        figures = coco_figures(named, straight)
+        assert figures == coco_figures(named, shuffled)
+    assert 0.6 < figures["mAP"] < figures["mAP50"] <= 1
+    with digits(names=[]) as nameless:  # by order, which is right for one of them
+        assert coco_figures(nameless, straight) == figures
+        assert coco_figures(nameless, shuffled)["mAP"] < 0.5
+
+
+def truth(*names: str) -> CocoTruth:
+    return CocoTruth({}, tuple((10 * i, name) for i, name in enumerate(names)), {})
+
+
+def test_categories_and_classes() -> None:
+    assert truth("b", "a").category_ids(["a", "b"], 2) == {0: 10, 1: 0}
+    assert truth("b").category_ids(["a", "b", "c"], 3) == {1: 0}, "classes that are not annotated are left out"
+    assert truth("a", "motorbike").category_ids(["a", "motorcycle"], 2) == {0: 0, 1: 10}, "by order"
+    assert truth("a", "b").category_ids([], 2) == {0: 0, 1: 10}
+    with pytest.raises(ConfigError, match=r"has 3 classes, and the annotations have 2 categories; give"):
+        truth("a", "b").category_ids([], 3)
+    with pytest.raises(ConfigError, match=r"has 3 classes, .* 2 categories, nor .* \('d' is missing\)"):
+        truth("a", "d").category_ids(["a", "b", "c"], 3)
+    with pytest.raises(ConfigError, match="class 1 of the model is 'a', which is number 0 among the categories"):
+        truth("a", "b", "c").category_ids(["x", "a", "y"], 3)
+
+
+def test_the_wrong_number_of_classes_is_seen_before_the_pictures(tmp_path: Path) -> None:
+    annotations, pictures = coco_set(tmp_path)
+    data = json.loads(annotations.read_text())
+    data["categories"].append({"id": 90, "name": "ten"})
+    annotations.write_text(json.dumps(data))
+    found = read_coco(annotations, pictures)
+    for picture in pictures.iterdir():
+        picture.write_bytes(b"")
+    with digits() as model, pytest.raises(ConfigError, match=r"10 classes, .* 11 categories.*'ten' is missing"):
+        coco_figures(model, found)
+
+
+def test_a_model_that_finds_nothing_has_a_map_of_0(tmp_path: Path) -> None:
+    with YOLOv5(DETECTOR, conf=1.0) as blind:
+        assert coco_figures(blind, read_coco(*coco_set(tmp_path))) == {"mAP": 0.0, "mAP50": 0.0}
+
+
+def test_the_evaluators_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faster_coco_eval")
+    found = read_coco(*coco_set(tmp_path))
+    with digits() as model:
+        figures = coco_figures(model, found)
+        monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
+        assert coco_figures(model, found) == pytest.approx(figures, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data.pop("images"), "no COCO annotation file: it has no list 'images'"),
+        (lambda data: data.update(annotations=[]), "has no annotations: there is nothing to measure by"),
+        (lambda data: data.update(images=[]), "has no images"),
+        (lambda data: data["annotations"][0].pop("bbox"), "no COCO annotation file: 'bbox' is missing"),
+        (lambda data: data["annotations"][0].update(bbox=[1, 2, 3]), "no COCO annotation file"),
+        (lambda data: data["annotations"][0].update(image_id=7), "an annotation has the image_id 7"),
+        (lambda data: data["annotations"][0].update(category_id=6), "an annotation has the category_id 6"),
+        (lambda data: data["images"][0].update(file_name="x.jpg"), r"1 of the 3 pictures .* not in .*'x\.jpg'"),
+        (
+            lambda data: [image.update(file_name=f"x/{image['id']}") for image in data["images"]],
+            "3 of the 3 pictures of instances.json are not in .*is it the right folder",
+        ),
+    ],
+)
+def test_annotations_that_are_wrong(tmp_path: Path, change: Callable[[Any], Any], words: str) -> None:
+    annotations, pictures = coco_set(tmp_path)
+    data = json.loads(annotations.read_text())
+    change(data)
+    annotations.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=words):
+        read_coco(annotations, pictures)
+
+
+def test_annotations_that_are_not_there(tmp_path: Path) -> None:
+    annotations, pictures = coco_set(tmp_path)
+    with pytest.raises(ConfigError, match=r"cannot read the annotations .*none\.json'"):
+        read_coco(tmp_path / "none.json", pictures)
+    with pytest.raises(ConfigError, match="no folder of pictures at .*none"):
+        read_coco(annotations, tmp_path / "none")
+    annotations.write_text("no json")
+    with pytest.raises(ConfigError, match="is no JSON"):
+        read_coco(annotations, pictures)
+    annotations.write_text("[1]")
+    with pytest.raises(ConfigError, match="no COCO annotation file"):
+        read_coco(annotations, pictures)
+
+
+# ---- classification ----
+
+
+def test_labels_by_folder_number_and_file(tmp_path: Path) -> None:
+    by_folder = read_labels(crops(tmp_path / "a"))
+    by_number = read_labels(crops(tmp_path / "b", "numbers"))
+    plain = crops(tmp_path / "c", "plain")
+    names = sorted((file.name for file in plain.iterdir()), key=lambda name: int(name.split()[1][:-4]))
+    labels = sorted(by_folder, key=lambda p: int(p.file.stem))
+    assert {p.label for p in by_folder} <= set(NAMES)
+    assert {p.label for p in by_number} <= set(range(10))
+    with Classifier(CLASSIFIER, **CLASSIFIER_SETTINGS) as model:
+        figures = top_figures(model, by_folder)
+        assert top_figures(model, by_number) == figures
+        for sign in (",", "\t", " "):
+            lines = [f"{name}{sign}{p.label}" for name, p in zip(names, labels, strict=True)]
+            (tmp_path / "labels.txt").write_text("\n".join([*lines, ""]))
+            assert top_figures(model, read_labels(plain, tmp_path / "labels.txt")) == figures
+    assert 0.6 < figures["top1"] <= figures["top5"] <= 1
+
+
+def test_labels_that_are_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no folder of pictures"):
+        read_labels(tmp_path / "none")
+    with pytest.raises(ConfigError, match="no picture in .*, nor a folder for each class"):
+        read_labels(tmp_path)
+    (tmp_path / "one").mkdir()
+    with pytest.raises(ConfigError, match="no folder in .* has a picture in it"):
+        read_labels(tmp_path)
+    plain = crops(tmp_path / "plain", "plain")
+    with pytest.raises(ConfigError, match=r"digit 0\.png' has no label: its name does not begin"):
+        read_labels(plain)
+    file = tmp_path / "labels.csv"
+    for text, words in [
+        ("", "has no labels in it"),
+        ("digit 0.png,3\nalone", r"line 2: 'alone' is no picture with its label"),
+        ("digit 0.png,3\nnone.png,4", r"line 2: there is no picture .*none\.png"),
+    ]:
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            read_labels(plain, file)
+    with pytest.raises(ConfigError, match="cannot read the labels"):
+        read_labels(plain, tmp_path / "none.csv")
+
+
+def test_labels_that_the_model_does_not_know(tmp_path: Path) -> None:
+    folder = crops(tmp_path)
+    first = min(folder.iterdir())
+    unknown = r"label 'nought' is no class of the model, .* as 'zero'; .*labels do not fit"
+    with Classifier(CLASSIFIER, **CLASSIFIER_SETTINGS) as model:
+        first.rename(folder / "nought")
+        with pytest.raises(ConfigError, match=unknown):
+            top_figures(model, read_labels(folder))
+        (folder / "nought").rename(folder / "10")
+        with pytest.raises(ConfigError, match=r"is labelled 10, and the model has 10 classes, 0 to 9"):
+            top_figures(model, read_labels(folder))
+
+
+# ---- the gate ----
+
+
+def test_the_gate_tells_a_damaged_model(tmp_path: Path) -> None:
+    task = DetectTask(*coco_set(tmp_path / "data"))
+    worse = damaged(tmp_path / "worse.onnx")
+    report = gate([Contender(DETECTOR), Contender(worse), Contender(DETECTOR, "onnxruntime/fp32")], task)
+    reference, bad, same = report.scores
+    assert (report.metric, report.pictures, report.reference) == ("mAP", 3, reference)
+    assert not report.passes
+    assert report.drop(bad) > 0.05
+    assert [report.within(score) for score in report.scores] == [True, False, True]
+    assert same.figures == reference.figures
+    assert (bad.model, bad.backend, bad.device, bad.precision) == (str(worse), "onnxruntime", "cpu", "fp32")
+    assert set(bad.layers) == {"fp32"}
+    # The other way round it is a gain, and a drop that is allowed is none.
+    assert gate([Contender(worse), Contender(DETECTOR)], task, max_drop=0).passes
+    assert gate([Contender(DETECTOR), Contender(worse)], task, max_drop=report.drop(bad)).passes
+    assert not gate([Contender(DETECTOR), Contender(worse)], task, max_drop=report.drop(bad) - 1e-6).passes
+
+
+def test_the_gate_over_backends_and_precisions(tmp_path: Path) -> None:
+    ov = pytest.importorskip("openvino")
+    task = ClassifyTask(crops(tmp_path), **CLASSIFIER_SETTINGS)
+    sides = ["onnxruntime", "openvino"]
+    if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        sides.append("openvino/bf16")
+    seen: list[str] = []
+    report = gate([Contender(CLASSIFIER, s) for s in sides], task, progress=lambda c: seen.append(c.side))
+    assert seen == sides
+    assert [score.precision for score in report.scores] == ["fp32", "fp32", "bf16"][: len(sides)]
+    assert report.passes
+    assert report.metric == "top1"
+    # What cannot be given is an error, and no figure.
+    with pytest.raises(PrecisionUnavailableError, match="int8"):
+        gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino/int8")], task)
+
+
+def test_wrong_use_of_the_gate(tmp_path: Path) -> None:
+    task = ClassifyTask(crops(tmp_path), **CLASSIFIER_SETTINGS)
+    with pytest.raises(ConfigError, match="two or more different contenders"):
+        gate([Contender(CLASSIFIER)], task)
+    with pytest.raises(ConfigError, match="two or more different contenders"):
+        gate([Contender(CLASSIFIER), Contender(CLASSIFIER)], task)
+    with pytest.raises(ConfigError, match="max_drop is a number from 0 to 1"):
+        gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino")], task, max_drop=1.5)
+    with pytest.raises(ConfigError, match="not of the form"):
+        gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "@cpu")], task)
+    with pytest.raises(UnsupportedModelError, match=r"digits_classifier\.onnx on onnxruntime: .*no model for YOLOv5"):
+        gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino")], DetectTask(*coco_set(tmp_path / "coco")))
+
+
+# ---- real ones ----
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+def test_the_figures_of_a_detector(assets: Path) -> None:
+    """The reference figure stands in the README of the test data; it was measured with the original code."""
+    pytest.importorskip("openvino")
+    task = DetectTask(assets / "coco" / "instances_val.json", assets / "coco" / "val")
+    path = assets / "models" / "yolov5n.onnx"
+    report = gate([Contender(path, "onnxruntime"), Contender(path, "openvino")], task, max_drop=0.002)
+    assert report.passes
+    for score in report.scores:
+        assert score.figures["mAP"] == pytest.approx(0.307, abs=0.002)
+
+
+@pytest.mark.assets
+def test_the_figures_of_a_classifier(assets: Path) -> None:
+    pytest.importorskip("openvino")
+    task = ClassifyTask(assets / "imagenet", preset="caffe", resize=256)
+    path = assets / "models" / "squeezenet1.1.onnx"
+    report = gate([Contender(path, "onnxruntime"), Contender(path, "openvino")], task, max_drop=0)
+    assert report.passes
+    assert [score.figures["top1"] for score in report.scores] == [0.64, 0.64]

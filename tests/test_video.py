@@ -1,0 +1,579 @@
+"""Videos in and out, with real files that are made here: what goes in comes out, also when something is broken."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from infersdk.errors import (
+    BackendUnavailableError,
+    ClosedError,
+    ConfigError,
+    InputError,
+    OutputError,
+    ShapeError,
+    VideoError,
+)
+from infersdk.pictures import Picture
+from infersdk.video import Ahead, Frame, VideoReader, VideoWriter, paired
+
+av = pytest.importorskip("av")
+
+
+def picture(number: int, size: tuple[int, int] = (64, 48)) -> np.ndarray[Any, Any]:
+    """An RGB picture whose brightness tells its number, from 0 to 19, after any encoding."""
+    return np.full((size[1], size[0], 3), 20 + 11 * number, np.uint8)
+
+
+def number_of(frame: Picture) -> int:
+    return round((float(frame.pixels.mean()) - 20) / 11)
+
+
+def write(path: Path, count: int = 20, size: tuple[int, int] = (64, 48), **options: Any) -> Path:
+    with VideoWriter(path, size, 10, **options) as writer:
+        for number in range(count):
+            writer.write(picture(number % 20, size), channel_order="rgb")
+    return path
+
+
+def noisy(path: Path, count: int = 60) -> Path:
+    """Frames of noise, each of some kilobytes: damage hits where it is meant to."""
+    random = np.random.default_rng(0)
+    with VideoWriter(path, (64, 48), 10) as writer:
+        for _ in range(count):
+            writer.write(random.integers(0, 255, (48, 64, 3), np.uint8))
+    return path
+
+
+# ---- round trips ----
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".m4v", ".mkv", ".ts", ".avi", ".webm"])
+def test_what_is_written_is_read(suffix: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "sub" / f"a{suffix}")
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    with VideoReader(path) as reader:
+        assert reader.size == (64, 48)
+        assert reader.fps == pytest.approx(10)
+        assert reader.frames == 20
+        assert reader.duration == pytest.approx(2, abs=0.11)
+        assert not reader.live
+        assert "64 x 48, 10 fps" in repr(reader)
+        frames = list(reader)
+        assert reader.dropped == 0
+    assert [frame.number for frame in frames] == list(range(20))
+    assert [number_of(frame) for frame in frames] == list(range(20))
+    np.testing.assert_allclose([frame.time for frame in frames], np.arange(20) / 10, atol=2e-3)
+    assert all(isinstance(frame, Picture) and frame.format == "rgb" for frame in frames)
+
+
+@pytest.mark.parametrize("height", [48, 720])
+@pytest.mark.parametrize("codec", [None, "mpeg4"])
+def test_colours_come_back(height: int, codec: str | None, tmp_path: Path) -> None:
+    # Also those of HD, which has another matrix; saturated ones lose most on the way.
+    colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (128, 128, 128), (0, 0, 0), (255, 255, 255)]
+    with VideoWriter(tmp_path / "a.mp4", (64, height), codec=codec) as writer:
+        for colour in colours:
+            writer.write(Image.new("RGB", (64, height), colour))
+    for order in ("rgb", "bgr"):
+        with VideoReader(tmp_path / "a.mp4", format=order) as reader:
+            for frame, colour in zip(reader, colours, strict=True):
+                got = frame.pixels if order == "rgb" else frame.pixels[:, :, ::-1]
+                np.testing.assert_allclose(got.reshape(-1, 3).mean(0), colour, atol=6)
+
+
+def test_all_that_is_a_picture_can_be_written(tmp_path: Path) -> None:
+    rgb = np.zeros((48, 64, 3), np.uint8)
+    rgb[:, :, 0] = 200
+    nv12 = np.full((72, 64), 128, np.uint8)
+    with VideoWriter(tmp_path / "a.mp4") as writer:
+        writer.write(rgb, channel_order="rgb")
+        writer.write(np.ascontiguousarray(rgb[:, :, ::-1]))
+        writer.write(rgb[:, :, ::-1])  # a view with negative strides
+        writer.write(Image.fromarray(rgb))
+        writer.write(Picture(np.dstack([rgb, rgb[:, :, 1]]), "rgba"))
+        writer.write(Picture(nv12, "nv12"))
+        writer.write(np.full((48, 64), 130, np.uint8))
+        assert writer.size == (64, 48)
+        assert writer.frames == 7
+        rgb[:] = 0  # it was copied
+    with VideoReader(tmp_path / "a.mp4") as reader:
+        means = [frame.pixels.reshape(-1, 3).mean(0) for frame in reader]
+    for mean in means[:5]:
+        np.testing.assert_allclose(mean, (200, 0, 0), atol=6)
+    np.testing.assert_allclose(means[5:], 130, atol=4)
+
+
+def test_nv12_is_the_same_picture(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp4")
+    with VideoReader(path, format="nv12") as reader:
+        frames = list(reader)
+    assert frames[3].pixels.shape == (72, 64)
+    assert frames[3].size == (64, 48)
+    luma = [frame.pixels[:48].mean() for frame in frames]
+    np.testing.assert_allclose(luma, [16 + (20 + 11 * n) * 219 / 255 for n in range(20)], atol=2)
+
+
+@pytest.mark.parametrize("size", [(63, 47), (64, 47), (1, 1)])
+def test_odd_sides_are_made_even(size: tuple[int, int], tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp4", 3, size)
+    with VideoReader(path) as reader:
+        assert reader.size == (size[0] + size[0] % 2, size[1] + size[1] % 2)
+        assert [number_of(frame) for frame in reader] == [0, 1, 2]
+
+
+def test_odd_sides_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "odd.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("ffv1", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 33, 17, "yuv420p"
+        for number in range(3):
+            frame = av.VideoFrame.from_ndarray(picture(number, (33, 17)), format="rgb24")
+            container.mux(stream.encode(frame.reformat(format="yuv420p")))
+        container.mux(stream.encode(None))
+    with VideoReader(path) as reader:
+        assert [(frame.size, number_of(frame)) for frame in reader] == [((33, 17), n) for n in range(3)]
+    with pytest.raises(VideoError, match="33 x 17; NV12 needs even sides"):
+        VideoReader(path, format="nv12")
+
+
+def test_times_are_kept_where_the_rate_varies(tmp_path: Path) -> None:
+    times = [0.0, 0.04, 0.5, 0.51, 2.0, 2.001, 7.25]
+    for suffix in (".mp4", ".mkv"):
+        with VideoWriter(tmp_path / f"a{suffix}", (64, 48), 25) as writer:
+            for number, at in enumerate(times):
+                writer.write(picture(number), at, channel_order="rgb")
+        with VideoReader(tmp_path / f"a{suffix}") as reader:
+            read = [(frame.time, number_of(frame)) for frame in reader]
+        np.testing.assert_allclose([at for at, _ in read], times, atol=6e-4)
+        assert [number for _, number in read] == list(range(7))
+
+
+def test_times_only_go_up(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
+        for at in (1.0, 1.0, 0.5, None, 2.0):
+            writer.write(picture(3), at)
+        for at in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(InputError, match="seconds from 0"):
+                writer.write(picture(3), at)
+    with VideoReader(tmp_path / "a.mp4") as reader:
+        times = [frame.time for frame in reader]
+    assert len(times) == 5
+    assert times == sorted(set(times))
+    assert times[-1] - times[0] == pytest.approx(1, abs=1e-3)
+
+
+def test_a_turned_video_is_turned_back(tmp_path: Path) -> None:
+    # As a telephone films: the matrix in the track's header says how the picture is to be turned.
+    left_bright = np.zeros((48, 64, 3), np.uint8)
+    left_bright[:, :32] = 220
+    with VideoWriter(tmp_path / "a.mp4") as writer:
+        for _ in range(3):
+            writer.write(left_bright)
+    data = bytearray((tmp_path / "a.mp4").read_bytes())
+    at = data.find(b"tkhd") + 4 + 4 + 20 + 16
+    assert struct.unpack(">9i", data[at : at + 36]) == (0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
+    data[at : at + 36] = struct.pack(">9i", 0, 0x10000, 0, -0x10000, 0, 0, 0, 0, 0x40000000)  # clockwise by 90 degrees
+    (tmp_path / "b.mp4").write_bytes(data)
+    with VideoReader(tmp_path / "b.mp4") as reader:
+        assert reader.size == (48, 64)
+        frames = list(reader)
+    assert frames[0].size == (48, 64)
+    assert frames[0].pixels[:28].mean() > 200  # what was left is up
+    assert frames[0].pixels[36:].mean() < 20
+
+
+# ---- input that is broken ----
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.mp4", None, "no video at .*none.mp4.*; the path is relative to"),
+        ("empty.mp4", b"", "cannot be opened as a video"),
+        ("text.mp4", b"this is no video\n" * 100, "cannot be opened as a video"),
+        ("random.mkv", np.random.default_rng(0).bytes(5000), "cannot be opened as a video"),
+        ("folder", "", "cannot be opened as a video"),
+    ],
+)
+def test_what_is_no_video(name: str, content: Any, message: str, tmp_path: Path) -> None:
+    if content == "":
+        (tmp_path / name).mkdir()
+    elif content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(VideoError, match=message):
+        VideoReader(tmp_path / name)
+
+
+def test_a_picture_and_a_sound_are_no_videos(tmp_path: Path) -> None:
+    Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
+    with pytest.raises(VideoError, match="is no video: there is one picture in it"):
+        VideoReader(tmp_path / "a.png")
+    with av.open(str(tmp_path / "a.wav"), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
+        frame.rate = 8000
+        container.mux(stream.encode(frame))
+    with pytest.raises(VideoError, match="is no video: there is audio in it"):
+        VideoReader(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".avi", ".ts"])
+def test_a_video_that_is_cut_off_gives_the_frames_so_far_and_says_so(suffix: str, tmp_path: Path) -> None:
+    path = noisy(tmp_path / f"a{suffix}")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with VideoReader(path) as reader, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        frames = list(reader)
+    assert 20 <= len(frames) <= 50
+    if suffix == ".ts":  # which says nowhere how long it is to be
+        return
+    assert [w.category for w in caught] == [RuntimeWarning]
+    assert "is damaged: it ends after" in str(caught[0].message)
+    assert reader.damage in str(caught[0].message)
+
+
+def test_a_cut_off_mp4(tmp_path: Path) -> None:
+    path = noisy(tmp_path / "a.mp4")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(VideoError, match="cannot be opened"):  # its index is at the end
+        VideoReader(path)
+    path.write_bytes(data)
+    front = tmp_path / "front.mp4"
+    with av.open(str(path)) as source, av.open(str(front), "w", options={"movflags": "faststart"}) as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                container.mux(packet)
+    path, data = front, front.read_bytes()
+    assert data.find(b"moov") < data.find(b"mdat")
+    path.write_bytes(data[: data.find(b"mdat") + (len(data) - data.find(b"mdat")) // 2])
+    with VideoReader(path) as reader, pytest.warns(RuntimeWarning, match="it ends after [0-9]+ of 60 frames"):
+        frames = list(reader)
+    assert 20 <= len(frames) <= 40
+
+
+def test_a_hole_in_the_middle_is_passed_over(tmp_path: Path) -> None:
+    path = noisy(tmp_path / "a.mp4")
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 20_000] = bytes(20_000)
+    path.write_bytes(data)
+    with VideoReader(path) as reader, pytest.warns(RuntimeWarning, match="is damaged"):
+        frames = list(reader)
+    assert 30 <= len(frames) < 60
+    assert frames[-1].time > 5
+
+
+def test_a_video_without_a_frame(tmp_path: Path) -> None:
+    data = noisy(tmp_path / "a.mp4").read_bytes()
+    start = data.find(b"mdat") + 4
+    (tmp_path / "a.mp4").write_bytes(
+        data[:start] + bytes(data.find(b"moov") - 4 - start) + data[data.find(b"moov") - 4 :]
+    )
+    with pytest.raises(VideoError, match="has no frame that can be decoded"):
+        VideoReader(tmp_path / "a.mp4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "yuv"}, "format 'yuv' is none of rgb, bgr, nv12"),
+        ({"drop": "newest"}, "drop 'newest' is neither"),
+        ({"drop": "oldest"}, "drop='oldest' is for live sources; the file"),
+        ({"ahead": 0}, "ahead is a number of frames from 1, not 0"),
+    ],
+)
+def test_arguments_that_a_reader_refuses(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp4", 2)
+    with pytest.raises(ConfigError, match=message):
+        VideoReader(path, **arguments)
+
+
+def test_cameras_that_are_not_there() -> None:
+    for source in (97, "/dev/video97", "rtsp://127.0.0.1:9/none", "nonesuch://x"):
+        with pytest.raises(VideoError, match=r"no video at|cannot be opened"):
+            VideoReader(source, timeout=2)
+
+
+def test_without_pyav(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.mp4", 2)
+    monkeypatch.setitem(sys.modules, "av", None)
+    for call in (lambda: VideoReader(path), lambda: VideoWriter(tmp_path / "b.mp4")):
+        with pytest.raises(BackendUnavailableError, match=r'videos need PyAV .*: pip install "infersdk\[video\]"'):
+            call()
+    assert not (tmp_path / "b.mp4").exists()
+
+
+# ---- files that cannot be written ----
+
+
+def test_what_a_writer_refuses(tmp_path: Path) -> None:
+    for name, arguments, message in (
+        ("a.gif", {}, "a video ends in .mp4, .m4v, .*, not in '.gif'"),
+        ("a", {}, "not in ''"),
+        ("a.mp4", {"codec": "nonesuch"}, "this FFmpeg has no video encoder nonesuch; it has .*mpeg4"),
+        ("a.mp4", {"codec": "aac"}, "no video encoder aac"),
+        ("a.mp4", {"fps": -1}, "fps is a number of frames a second, not -1"),
+        ("a.mp4", {"fps": float("nan")}, "fps is"),
+        ("a.mp4", {"size": (0, 4)}, "size is .width, height. in pixels"),
+        ("a.mp4", {"size": (1, 2, 3)}, "size is"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            VideoWriter(tmp_path / name, **arguments)
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "a.mp4", tmp_path):
+        with pytest.raises((OutputError, ConfigError)):
+            VideoWriter(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_another_size_and_a_closed_writer(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "a.mp4", (64, 48)) as writer:
+        writer.write(picture(0))
+        with pytest.raises(ShapeError, match=r"of \(32, 48\) in a video of \(64, 48\)"):
+            writer.write(picture(0, (32, 48)))
+    writer.close()
+    with pytest.raises(ClosedError):
+        writer.write(picture(0))
+    with VideoReader(tmp_path / "a.mp4") as reader:
+        assert len(list(reader)) == 1
+    with pytest.raises(ClosedError):
+        next(reader)
+    reader.close()
+
+
+def test_an_encoder_that_fails_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_text("what was there")
+    writer = VideoWriter(tmp_path / "a.mp4", codec="libx264", options={"preset": "nonesuch"})
+    for _ in range(100):  # it does not wait for the encoder that is gone
+        try:
+            writer.write(picture(0))
+        except OutputError:
+            break
+    with pytest.raises(OutputError, match="with libx264"):
+        writer.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+    assert (tmp_path / "a.mp4").read_text() == "what was there"
+
+
+def test_nothing_written_is_nothing_left(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "a.mp4", (64, 48)):
+        pass
+    writer = VideoWriter(tmp_path / "b.mp4", (64, 48))
+    writer.write(picture(0))
+    del writer  # forgotten, without close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_was_done_before_an_exception_can_be_played(error: type[BaseException], tmp_path: Path) -> None:
+    with pytest.raises(error), VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:  # noqa: PT012
+        for number in range(7):
+            writer.write(picture(number), channel_order="rgb")
+        assert not (tmp_path / "a.mp4").exists()  # it comes whole
+        raise error
+    with VideoReader(tmp_path / "a.mp4") as reader:
+        assert [number_of(frame) for frame in reader] == list(range(7))
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
+# ---- running ahead ----
+
+
+def test_ahead_keeps_the_order_and_a_bound() -> None:
+    made: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(200):
+            made.append(number)
+            yield number
+
+    taken = 0
+    for number in Ahead(numbers(), 4):
+        assert number == taken
+        taken += 1
+        assert len(made) <= taken + 5  # four wait, one is in hand
+    assert taken == 200
+
+
+def test_ahead_raises_after_what_came_before_and_stops_when_forgotten() -> None:
+    closed = threading.Event()
+
+    def numbers(fail: bool) -> Iterator[int]:
+        try:
+            for number in itertools.count():
+                if fail and number == 3:
+                    raise ValueError("the fourth")
+                yield number
+        finally:
+            closed.set()
+
+    got = []
+    with pytest.raises(ValueError, match="the fourth"):  # noqa: PT012
+        for number in Ahead(numbers(True), 10):
+            got.append(number)
+    assert got == [0, 1, 2]
+    closed.clear()
+    forgotten = Ahead(numbers(False), 2)
+    assert next(forgotten) == 0
+    del forgotten
+    assert closed.wait(5)
+    closed.clear()
+    with Ahead(numbers(False), 2) as ahead:
+        next(ahead)
+    assert closed.is_set()
+    assert list(ahead) == []
+
+
+def test_ahead_that_drops_keeps_the_newest_and_counts() -> None:
+    done = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        yield from range(100)
+        done.set()
+
+    ahead = Ahead(numbers(), 5, drop_oldest=True)
+    assert done.wait(5)
+    assert list(ahead) == [95, 96, 97, 98, 99]
+    assert ahead.dropped == 95
+
+
+def test_pairs(tmp_path: Path) -> None:
+    def batched(items: Any) -> Iterator[int]:
+        items = iter(items)
+        while batch := list(itertools.islice(items, 3)):
+            yield from (item * 2 for item in batch)
+
+    assert list(paired(batched, range(8))) == [(n, 2 * n) for n in range(8)]
+
+
+def test_a_reader_that_is_left_early_leaves_no_thread(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp4", 60)
+    before = threading.active_count()
+    with VideoReader(path, ahead=2) as reader:
+        next(reader)
+    assert threading.active_count() == before
+    reader = VideoReader(path, ahead=2)
+    assert isinstance(next(reader), Frame)
+    del reader
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# ---- sources that do not wait ----
+
+
+def send(port: int, count: int, stop: threading.Event, pause: float) -> None:
+    """A camera on the net: MPEG-TS over TCP, in real time."""
+    with av.open(f"tcp://127.0.0.1:{port}", "w", format="mpegts", options={"tcp_nodelay": "1"}) as container:
+        stream = container.add_stream("mpeg2video", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.gop_size = 1
+        for number in range(count):
+            frame = av.VideoFrame.from_ndarray(picture(number % 20), format="rgb24").reformat(format="yuv420p")
+            frame.pts, frame.time_base = number, Fraction(1, 25)
+            container.mux(stream.encode(frame))
+            if stop.wait(pause):
+                return
+
+
+@pytest.mark.parametrize("drop", [None, "never"])
+def test_a_live_source_that_is_read_too_slowly(drop: str | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    stop, count = threading.Event(), 150
+
+    def later() -> None:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return send(port, count, stop, 0.004)
+            except (OSError, av.error.FFmpegError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    sender = threading.Thread(target=later)
+    sender.start()
+    try:
+        options = {"listen": "1", "probesize": "10000", "analyzeduration": "100000"}
+        with VideoReader(f"tcp://127.0.0.1:{port}", drop=drop, ahead=3, options=options) as reader:
+            assert reader.live
+            assert reader.frames is reader.duration is None
+            frames = [next(reader)]
+            sender.join(20)
+            time.sleep(0.3)  # the rest arrives, and nobody takes it
+            frames += reader
+            numbers = [frame.number for frame in frames]
+            assert numbers == sorted(set(numbers))
+            total = numbers[-1] + 1
+            assert total >= count - 10  # probing may cost the first ones
+            if drop is None:
+                assert numbers[1:] == [total - 3, total - 2, total - 1]
+                assert reader.dropped == total - 4
+            else:
+                assert numbers == list(range(total))
+                assert reader.dropped == 0
+    finally:
+        stop.set()
+        sender.join(20)
+
+
+def test_a_live_source_that_falls_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        start = time.monotonic()
+        with pytest.raises(VideoError):
+            VideoReader(url, timeout=0.5)
+        assert time.monotonic() - start < 5
+
+
+# ---- Ctrl-C ----
+
+
+def test_an_interrupted_process_leaves_what_was_done(tmp_path: Path) -> None:
+    code = """
+import sys, time, numpy as np
+from infersdk.video import VideoReader, VideoWriter
+with VideoReader(sys.argv[1]) as reader, VideoWriter(sys.argv[2], reader.size, reader.fps) as writer:
+    for frame in reader:
+        writer.write(frame, frame.time)
+        if frame.number == 9:
+            print("ten", flush=True)
+            time.sleep(30)
+"""
+    source, target = write(tmp_path / "in.mp4"), tmp_path / "out" / "out.mp4"
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, str(source), str(target)], stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ten\n"
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert "KeyboardInterrupt" in errors
+    with VideoReader(target) as reader:
+        assert [number_of(frame) for frame in reader] == list(range(10))
+    assert [p.name for p in target.parent.iterdir()] == ["out.mp4"]

@@ -213,7 +213,7 @@ class OnnxRuntimeInfer(Infer):
             return
         told = describe_layers(self.layer_precisions)
         hint = {
-            "int8": "quantise the model (Q/DQ, with uint8 activations where it is to run on an x86 processor)",
+            "int8": "quantise the model, with Q/DQ on both sides of each layer (`infersdk quantize` does)",
             "fp16": f"the {_PROVIDERS[self._device.kind]} has no fp16 kernels for the others",
             "bf16": "it has no bf16 layers; backend 'openvino' may",
         }.get(wanted, "")

@@ -97,7 +97,7 @@ def end_to_end(model: YOLOv5, frames: list[np.ndarray[Any, Any]], batches: int =
 
 
 def submitted(
-    pipeline: Pipeline[Any], frames: list[np.ndarray[Any, Any]], threads: int = 64, ahead: int = 1, each: int = 300
+    pipeline: Pipeline[Any], frames: list[np.ndarray[Any, Any]], threads: int = 64, ahead: int = 1, each: int = 200
 ) -> float:
     """Results a second, of so many threads that submit single frames and have `ahead` of them under way at a time."""
 
@@ -155,14 +155,14 @@ def test_submitters(assets: Path) -> None:
         streamed = end_to_end(models[0], frames)
         print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._ways.found.values()))}")
         for devices in range(1, len(models) + 1):
-            for delay in (0.001, 0.004):
+            for delay in (0.002, 0.004):
                 with Pipeline(models[:devices], max_delay=delay, workers=2) as pipeline:
-                    flight = in_flight(pipeline, frames, 20_000 * devices)
+                    flight = in_flight(pipeline, frames, 10_000 * devices)
                     print(
                         f"{devices} device(s), max_delay {delay}, {pipeline.slots} slots: one thread with map() "
                         f"{flight:.0f} img/s = {flight / streamed:.1%} of the streamed path"
                     )
-                    for threads, ahead in ((64, 1), (64, 2), (64, 4 * devices), (128 * devices, 1)):
+                    for threads, ahead in ((64, 1), (64, 2), (64, 4), (16, 8 * devices)):
                         before = pipeline.stats()
                         rate = submitted(pipeline, frames, threads, ahead)
                         after = pipeline.stats()

@@ -619,9 +619,9 @@ ifs_status ifs_cuda_topk(const void *scores, int32_t dtype, int64_t rows, int64_
 /* ---- 13. Calibration ------------------------------------------------------------------------------------------ */
 
 /*
- * What INT8 has to know of an activation, gathered a piece at a time: one pass over the data for the ranges, another for
- * the histograms of |x| up to the largest, and then a threshold T, so that the scale is T / 127. Nothing grows with the
- * amount of data. All variants give the same numbers.
+ * What INT8 has to know of an activation, gathered a piece at a time: one pass over the data for the ranges, another
+ * for the histograms of |x| up to the largest, and then a threshold T, so that the scale is T / 127. Nothing grows with
+ * the amount of data. All variants give the same numbers.
  */
 
 /* A running range; it starts as all zeros. */
@@ -644,7 +644,8 @@ ifs_status ifs_histogram_add(const float *x, int64_t count, float absmax, int64_
                              int64_t *nonfinite);
 
 /* Merges `num_bins` bins into `levels` levels (bin k into level floor(k * levels / num_bins)) and spreads each level's
- * sum equally over those of its bins that are not 0: [1, 0, 2, 3, 5, 3, 1, 7] in 2 levels is [2, 0, 2, 2, 4, 4, 4, 4]. */
+ * sum equally over those of its bins that are not 0: [1, 0, 2, 3, 5, 3, 1, 7] in 2 levels is [2, 0, 2, 2, 4, 4, 4, 4].
+ */
 ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t levels, double *out);
 
 /*

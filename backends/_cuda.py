@@ -95,7 +95,10 @@ class CudaDevice:
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._handle)
         self._context = context.value
         self._popped = ctypes.byref(ctypes.c_void_p())  # where the context that is taken off goes: nobody reads it
-        self._push, self._pop = _driver().cuCtxPushCurrent_v2, _driver().cuCtxPopCurrent_v2
+        # These take a moment: to let go of the interpreter's lock for them would take longer.
+        holding = ctypes.PyDLL(_driver()._name)
+        self._push, self._pop = holding.cuCtxPushCurrent_v2, holding.cuCtxPopCurrent_v2
+        self._push.argtypes, self._pop.argtypes = (_SIGNATURES[f.__name__] for f in (self._push, self._pop))
 
     @functools.cached_property
     def name(self) -> str:

@@ -440,14 +440,16 @@ class Tensor(_Handle):
         the caller has to finish its own work on the tensor before it is used elsewhere.
         """
         access = (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
-        queue = ffi.NULL if stream is None else stream._open
-        check(lib.ifs_tensor_device_on(self._open, access, queue, self._place))
+        if stream is None:
+            check(lib.ifs_tensor_device_on(self._open, access, ffi.NULL, self._place))
+        else:
+            check(lib.held_ifs_tensor_device_on(self._open, access, stream._open, self._place))
         self._shared.stream = stream
         return address(self._place[0])
 
     def fetch(self, stream: Stream) -> None:
         """Queues the copy to the host on `stream`, if the device is newer; a later access on the host waits for it."""
-        check(lib.ifs_memory_fetch(lib.ifs_tensor_memory(self._open), stream._open))
+        check(lib.held_ifs_memory_fetch(lib.held_ifs_tensor_memory(self._open), stream._open))
         self._shared.stream = stream
 
     @property

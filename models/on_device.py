@@ -52,6 +52,7 @@ class _Slot:
         self._frames = Tensor((0,), "uint8", self.device)  # the pictures as they are: page-locked, and on the device
         self._stage = model._device_stage(infer, capacity)
         self._geometries: Sequence[Geometry] | None = None
+        self._host = (-1, 0)  # where the input lies on the host, for its generation
         self._lent: list[DevicePicture] = []
 
     @property
@@ -77,7 +78,9 @@ class _Slot:
         """Queues the way of the batch's pictures into the model's input."""
         batch, transform, stream = self._batch, self._model._transform, self.stream
         if where == "host":
-            host = tensor.host_ptr(read=False, write=True)
+            if self._host[0] != tensor._generation:
+                self._host = (tensor._generation, tensor.host_ptr(read=False, write=True))
+            host = self._host[1]  # free to be written: the slot's last batch is done
             at = tensor.device_address(read=False, write=True, stream=stream)
             batch.preprocess(
                 transform, host, tensor.nbytes, workers=shared_workers(self.device.index), device=at, stream=stream

@@ -217,12 +217,11 @@ class _Boxes:
         assert self._detector is not None
         assert self._block is not None
         rows = self._block.numpy().view(self._detector.row)[:, 0]
-        results = []
-        for geometry, row in zip(geometries, rows, strict=True):
-            candidates, dropped, kept, left_out, count = (int(row[name]) for name in row.dtype.names[:5])
-            stats = DetectStats(candidates, dropped, kept, left_out)
-            results.append(Detections(row["boxes"][:count].copy(), self._model.names, geometry.source, stats))
-        return results
+        boxes, heads = rows["boxes"], [rows[name].tolist() for name in (*DetectStats._fields, "count")]
+        return [
+            Detections(boxes[i, :count].copy(), self._model.names, geometry.source, DetectStats(*stats))
+            for i, (geometry, *stats, count) in enumerate(zip(geometries, *heads, strict=True))
+        ]
 
     def close(self) -> None:
         if self._detector is not None and self._block is not None:

@@ -27,9 +27,41 @@ def declarations(header: str) -> str:
     return status + "\n" + body
 
 
+#: Functions that only queue something on a stream, and never wait. cffi lets go of the interpreter's lock around each
+#: call, and to get it back a thread has to stand in line behind all that run Python: for these few microseconds of work
+#: that can be milliseconds. So there is a second one of each, `held_ifs_...`, that keeps the lock.
+HELD = ("ifs_tensor_device_on", "ifs_tensor_memory", "ifs_memory_fetch", "ifs_cuda_detector_run")
+
+HOLDING = """
+#include <string.h>
+#undef Py_BEGIN_ALLOW_THREADS
+#undef Py_END_ALLOW_THREADS
+#define Py_BEGIN_ALLOW_THREADS \\
+    { PyThreadState *_save = strncmp(__func__, "_cffi_f_held_", 13) ? PyEval_SaveThread() : NULL;
+#define Py_END_ALLOW_THREADS if (_save) PyEval_RestoreThread(_save); }
+"""
+
+
+def held(declared: str) -> str:
+    """The declarations of the functions that keep the lock, out of those of all functions."""
+    found = []
+    for name in HELD:
+        match = re.search(rf"^[\w ]+[ *]{name}\([^;]*\);", declared, re.MULTILINE)
+        if match is None:
+            raise ValueError(f"no header declares {name}")
+        found.append(match[0].replace(name, f"held_{name}"))
+    return "\n".join(found)
+
+
 ffibuilder = FFI()
-ffibuilder.cdef(declarations("".join(header.read_text(encoding="utf-8") for header in HEADERS)))
+_declared = declarations("".join(header.read_text(encoding="utf-8") for header in HEADERS))
+ffibuilder.cdef(_declared)
+ffibuilder.cdef(held(_declared))
 ffibuilder.cdef('extern "Python" void ifs_py_dlpack_release(DLManagedTensor *);')
 ffibuilder.set_source(
-    "infersdk._native", "".join(f'#include "{header.name}"\n' for header in HEADERS), py_limited_api=True
+    "infersdk._native",
+    "".join(f'#include "{header.name}"\n' for header in HEADERS)
+    + HOLDING
+    + "".join(f"#define held_{name} {name}\n" for name in HELD),
+    py_limited_api=True,
 )

@@ -201,7 +201,7 @@ class DeviceDetector:
         ways = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
         at = block.device_address(read=block.nbytes != n * self.row.itemsize, write=True, stream=stream)
         check(
-            lib.ifs_cuda_detector_run(
+            lib.held_ifs_cuda_detector_run(
                 self._open,
                 ffi.cast("void *", output),
                 ways,

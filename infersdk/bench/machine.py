@@ -174,7 +174,12 @@ def total_contention(parts: list[Contention]) -> Contention | None:
 
 
 def _judged(
-    seconds: float, others: float | None, steal: float | None, delay: float | None, held: float | None, load: float | None
+    seconds: float,
+    others: float | None,
+    steal: float | None,
+    delay: float | None,
+    held: float | None,
+    load: float | None,
 ) -> Contention:
     disturbed = (others or 0) > OTHERS or (steal or 0) > STEAL or (held or 0) > 0
     return Contention(

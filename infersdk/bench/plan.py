@@ -136,15 +136,17 @@ def combine(
 
 
 def usable_backends() -> list[str]:
-    """Those whose runtimes are installed here; others are rows with a reason when they are asked for."""
+    """Those that are installed and find a device here, `"onnxruntime"` first."""
     from ..errors import BackendError
     from ..registry import backend_class
 
     found = []
-    for name in backends():
+    for name in sorted(backends(), key=lambda name: (name != "onnxruntime", name)):
         try:
-            backend_class(name)
+            if backend_class(name).probe().devices:
+                found.append(name)
         except BackendError:
             continue
-        found.append(name)
-    return found
+        except Exception:  # a vendor's runtime may fail in any way
+            continue
+    return found or ["onnxruntime"]

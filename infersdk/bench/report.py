@@ -166,6 +166,34 @@ class Report(msgspec.Struct, kw_only=True):
         writer.writerows(lines)
         return out.getvalue()
 
+    def remarks(self) -> list[str]:
+        """What a reader of the figures should know, a line each."""
+        found = []
+        measured = [row for row in self.rows if row.status != "failed"]
+        if self.interrupted:
+            found.append("interrupted: these are the rounds that were run")
+        if disturbed := [row for row in measured if row.contention and row.contention.disturbed]:
+            worst = max(disturbed, key=lambda row: (row.contention.others or 0) if row.contention else 0).contention
+            assert worst is not None
+            told = [f"{worst.others:.0%} of the processors went to other processes"] if worst.others is not None else []
+            told += [f"{worst.steal:.1%} to other machines of the host"] if worst.steal else []
+            told += [f"it was held back for {worst.throttled:.1f} s by its control group"] if worst.throttled else []
+            found.append(
+                f"the machine was busy with other things during {len(disturbed)} of {len(measured)} combinations "
+                f"(at worst {', '.join(told)}): take no figure of these for what the machine can do"
+            )
+        unsteady = [f"{row.name} ({name})" for row in measured for name, way in row.ways.items() if not way.steady]
+        if unsteady:
+            more = f" and {len(unsteady) - 3} more" if len(unsteady) > 3 else ""
+            found.append(f"not steady when the warm-up ended: {', '.join(unsteady[:3])}{more}")
+        sources = {row.energy.source for row in measured if row.energy and row.energy.images_per_joule is None}
+        found += [f"images/J: {source}" for source in sorted(sources)]
+        for note in dict.fromkeys(note for row in measured for note in row.notes):
+            found.append(note)
+        notes = {row.accuracy.note for row in measured if row.accuracy and row.accuracy.note}
+        found += [f"accuracy: {note}" for note in sorted(notes)]
+        return found
+
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):

@@ -343,9 +343,7 @@ class _Session:
             entry.process = _Process(self._folder, self._settings.timeout)
             entry.loaded = entry.process.ask("load", **order)
             cached = entry.loaded["seconds"]
-        entry.loading = Loading(
-            import_seconds=entry.loaded["import_seconds"], cold_seconds=cold, cached_seconds=cached
-        )
+        entry.loading = Loading(import_seconds=entry.loaded["import_seconds"], cold_seconds=cold, cached_seconds=cached)
         entry.prepared = entry.process.ask("prepare")
 
     # ---- the rounds ----

@@ -29,7 +29,7 @@ class Worker:
         self._bare = self._device_floor = self._device_peak = 0
 
     def load(self, combination: dict[str, Any], settings: dict[str, Any], cache: str | None = None) -> dict[str, Any]:
-        """Loads the model. `cache` is a folder for what the backend keeps of it; one that keeps nothing ignores that."""
+        """Loads the model. `cache` is a folder for what the backend keeps of it, if it does."""
         from ..config import convert
         from ..registry import backend_class, load
         from .machine import resident_bytes

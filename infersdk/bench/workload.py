@@ -207,9 +207,8 @@ class Workload:
         if self.infer.stream is not None:
             return {"whole": spent.infer}  # its stages overlap on the device, and are told apart afterwards
         read = {"read": spent.read} if self._settings.from_files else {}
-        return {
-            **read, "preprocess": spent.preprocess, "copy": 0.0, "engine": spent.infer, "postprocess": spent.postprocess,
-        }  # fmt: skip
+        after = {"copy": 0.0, "engine": spent.infer, "postprocess": spent.postprocess}
+        return {**read, "preprocess": spent.preprocess, **after}
 
     def _call_arrays(self) -> dict[str, float]:
         """What `infer(x)` does, stage by stage."""
@@ -386,9 +385,7 @@ def samples_of(infer: Infer, kind: str, settings: BenchSettings) -> Iterator[Map
             model.close()
     elif settings.data is not None:
         shapes = settings.shapes or None
-        yield from itertools.islice(
-            read_samples(settings.data, infer.input_specs, shapes=shapes), settings.max_samples
-        )
+        yield from itertools.islice(read_samples(settings.data, infer.input_specs, shapes=shapes), settings.max_samples)
     else:
         fixed = {d for spec in infer.input_specs for d in spec.shape[:1] if isinstance(d, int)}
         for i in range(4):

@@ -29,7 +29,7 @@ def describe_machine() -> dict[str, Any]:
     """Processor, memory, GPUs, system and versions, for the head of a report."""
     return {
         "processor": _processor(),
-        "cores": _cores(),
+        "cores": cores(),
         "memory_bytes": _memory(),
         "gpus": _gpus(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -49,7 +49,8 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -70,7 +71,7 @@ def _gpus() -> list[str]:
     from ..stream import device_count, device_info
 
     try:
-        return [device_info(f"cuda:{i}").name for i in range(device_count())]
+        return [device_info(f"cuda:{i}")["name"] for i in range(device_count())]
     except InferSDKError:
         return []
 

@@ -22,7 +22,8 @@ STYLE = (
     + "".join(f".s{i}{{--c:var(--c{i % 8})}}" for i in range(64))
     + """
 *{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+body{margin:0;background:var(--page);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 main{max-width:1120px;margin:0 auto;padding:32px 20px 64px}
 header{position:relative;margin-bottom:20px}
 h1{font-size:26px;line-height:1.25;margin:2px 0 4px;overflow-wrap:anywhere}
@@ -34,8 +35,8 @@ border-radius:8px;width:36px;height:36px;font-size:17px;cursor:pointer}
 ul{list-style:none;margin:0;padding:0}
 .chips{display:flex;flex-wrap:wrap;gap:6px;margin-top:12px}
 .chips li{background:var(--chip);border-radius:6px;padding:2px 9px;font-size:12.5px;color:var(--soft)}
-.remark{margin:0 0 8px;padding:9px 14px;border-radius:8px;background:var(--warn-back);color:var(--warn);font-size:13.5px;
-overflow-wrap:anywhere}
+.remark{margin:0 0 8px;padding:9px 14px;border-radius:8px;background:var(--warn-back);color:var(--warn);
+font-size:13.5px;overflow-wrap:anywhere}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:12px;margin:16px 0}
 .tile,.card{background:var(--card);border:1px solid var(--line);border-radius:12px}
 .tile{padding:14px 16px}
@@ -45,7 +46,7 @@ overflow-wrap:anywhere}
 .tile span{font-size:12px;color:var(--soft);overflow-wrap:anywhere}
 .card{padding:20px 22px;margin:16px 0}
 figure{margin:12px 0 4px}
-svg{display:block;width:100%;height:auto;max-width:1000px;margin:0 auto;font-family:inherit}
+svg{display:block;width:100%;height:auto;max-width:880px;margin:0 auto;font-family:inherit}
 .grid{stroke:var(--grid);fill:none}
 .axis{stroke:var(--soft);fill:none}
 .tick{fill:var(--soft);font-size:11px;font-variant-numeric:tabular-nums}
@@ -81,7 +82,8 @@ tr.failed td{color:var(--soft)} tr.failed td:last-child{color:var(--bad);text-al
 .reasons li{padding:8px 0;border-bottom:1px solid var(--grid);font-size:13.5px;overflow-wrap:anywhere}
 .reasons li:last-child{border:0}
 .method p{margin:6px 0 0;color:var(--soft);font-size:13.5px;max-width:85ch}
-#tip{position:fixed;z-index:9;max-width:340px;padding:8px 11px;border-radius:8px;background:var(--ink);color:var(--page);
+#tip{position:fixed;z-index:9;max-width:340px;padding:8px 11px;border-radius:8px;background:var(--ink);
+color:var(--page);
 font-size:12.5px;line-height:1.45;white-space:pre-line;pointer-events:none;box-shadow:0 4px 18px #0004}
 @media print{#theme{display:none}.card,.tile{break-inside:avoid}}
 """

@@ -74,6 +74,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         seed: of random inputs, and of the order of turns.
         from_files: pictures are read from their files each time, instead of once before.
         timeout: seconds that one step of one combination (loading, a round) may take.
+        ways: of `"engine"`, `"engine_parallel"`, `"single"` and `"pipelined"` those that are run; None is all that can.
         max_samples: pictures or arrays of `data` that are run for speed and for agreement.
     """
 
@@ -91,6 +92,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     from_files: bool = False
     timeout: Above0 = 900.0
+    ways: list[Literal["engine", "engine_parallel", "single", "pipelined"]] | None = None
     max_samples: From1 = 16
 
 

@@ -44,6 +44,7 @@ def bench(
     settings: BenchSettings | None = None,
     *,
     accuracy: bool = True,
+    loading: bool = True,
     alive: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -52,6 +53,8 @@ def bench(
     Args:
         combinations: see `combine()`.
         accuracy: whether to measure that, too.
+        loading: whether to load twice where the backend keeps something of a load: with nothing kept, and then with it.
+            Otherwise models are loaded once, as an application would, with the cache that it would use.
         alive: so many processes at a time at most; None is as many as the memory holds.
         progress: told what is being done.
 
@@ -66,6 +69,7 @@ def bench(
     started = perf_counter()
     with tempfile.TemporaryDirectory(prefix="infersdk-bench-") as folder:
         session = _Session(combinations, settings, Path(folder), accuracy, alive or len(combinations), progress)
+        session.loading = loading
         interrupted = False
         try:
             session.measure()
@@ -250,8 +254,10 @@ class _Entry:
         names = list(turns[0]["stages"]) if turns else []
         medians = {n: 1e3 * median_of_rounds([turn["stages"][n] for turn in turns]).value for n in names}
         if "whole" in medians:  # on a device with a stream
-            engine = row.ways["engine"].latency_ms["p50"]
-            alone = engine.value if engine else 0.0
+            engine = row.ways["engine"].latency_ms["p50"] if "engine" in row.ways else None
+            if engine is None:
+                return {"whole": medians["whole"]}
+            alone = engine.value
             return {"engine": alone, "around the engine": max(medians["whole"] - alone, 0.0)}
         return medians
 
@@ -280,6 +286,7 @@ class _Session:
         self.entries = [_Entry(combination) for combination in combinations]
         self._settings, self._folder, self._wants_accuracy, self._alive = settings, folder, accuracy, alive
         self._progress = progress or (lambda text, share: None)
+        self.loading = True
         self._plain = msgspec.to_builtins(settings)
         self._infos = {model: _info(model) for model in dict.fromkeys(c.model for c in combinations)}
         self.models = [_described(model, info) for model, info in self._infos.items()]
@@ -330,20 +337,23 @@ class _Session:
         return group
 
     def _load(self, entry: _Entry) -> None:
-        cache = self._folder / f"cache{self.entries.index(entry)}"
-        cache.mkdir()
-        order = {
-            "combination": msgspec.to_builtins(entry.combination), "settings": self._plain, "cache": str(cache),
+        order: dict[str, Any] = {
+            "combination": msgspec.to_builtins(entry.combination), "settings": self._plain,
         }  # fmt: skip
+        if self.loading:
+            order["cache"] = str(self._folder / f"cache{self.entries.index(entry)}")
         entry.process = _Process(self._folder, self._settings.timeout)
         entry.loaded = entry.process.ask("load", **order)
-        cold, cached = entry.loaded["seconds"], None
-        if entry.loaded["keeps"]:
-            entry.process.end()
-            entry.process = _Process(self._folder, self._settings.timeout)
-            entry.loaded = entry.process.ask("load", **order)
-            cached = entry.loaded["seconds"]
-        entry.loading = Loading(import_seconds=entry.loaded["import_seconds"], cold_seconds=cold, cached_seconds=cached)
+        if self.loading:
+            cold, cached = entry.loaded["seconds"], None
+            if entry.loaded["keeps"]:
+                entry.process.end()
+                entry.process = _Process(self._folder, self._settings.timeout)
+                entry.loaded = entry.process.ask("load", **order)
+                cached = entry.loaded["seconds"]
+            entry.loading = Loading(
+                import_seconds=entry.loaded["import_seconds"], cold_seconds=cold, cached_seconds=cached
+            )
         entry.prepared = entry.process.ask("prepare")
 
     # ---- the rounds ----

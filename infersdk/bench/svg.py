@@ -100,14 +100,25 @@ def number(value: float) -> str:
 
 
 def scatter(
-    marks: Sequence[Mark], x_title: str, y_title: str, *, log: bool = True, log_y: bool | None = None, height: int = 400
+    marks: Sequence[Mark],
+    x_title: str,
+    y_title: str,
+    *,
+    log: bool = True,
+    log_y: bool | None = None,
+    height: int = 400,
+    y_most: float = math.inf,
 ) -> str:
-    """Marks that would cover each other are pushed apart, with a line to where they belong."""
+    """Marks that would cover each other are pushed apart, with a line to where they belong.
+
+    Args:
+        y_most: the vertical axis has no ticks beyond it.
+    """
     xs = [v for m in marks for v in (m.x, *(m.x_range or ()))]
     ys = [v for m in marks for v in (m.y, *(m.y_range or ()))]
     x = _Axis(xs, _LEFT, WIDTH - _RIGHT, log=log)
     y = _Axis(ys, height - _BOTTOM, _TOP, log=log if log_y is None else log_y)
-    out = [_open(height, f"{y_title} against {x_title}"), *_grid(x, y, height, x_title, y_title)]
+    out = [_open(height, f"{y_title} against {x_title}"), *_grid(x, y, height, x_title, y_title, y_most)]
     for mark in marks:
         c = f"s{mark.colour}"
         if mark.x_range and mark.x_range[1] > mark.x_range[0]:
@@ -159,7 +170,7 @@ def _inside(x: float, y: float, height: int) -> tuple[float, float]:
     )
 
 
-def _grid(x: _Axis, y: _Axis, height: int, x_title: str, y_title: str) -> list[str]:
+def _grid(x: _Axis, y: _Axis, height: int, x_title: str, y_title: str, most: float) -> list[str]:
     bottom, right = height - _BOTTOM, WIDTH - _RIGHT
     out = []
     for tick in x.ticks():
@@ -167,6 +178,8 @@ def _grid(x: _Axis, y: _Axis, height: int, x_title: str, y_title: str) -> list[s
         out.append(f'<path class="grid" d="M{at:.1f} {_TOP}V{bottom}"/>')
         out.append(f'<text class="tick" text-anchor="middle" x="{at:.1f}" y="{bottom + 18}">{number(tick)}</text>')
     for tick in y.ticks():
+        if tick > most + 1e-9:
+            break
         at = y.at(tick)
         out.append(f'<path class="grid" d="M{_LEFT} {at:.1f}H{right}"/>')
         out.append(f'<text class="tick" text-anchor="end" x="{_LEFT - 8}" y="{at + 4:.1f}">{number(tick)}</text>')

@@ -136,7 +136,7 @@ class Worker:
         mine = gpu_process_bytes(index, os.getpid())
         if mine is None:
             try:
-                free = device_info(f"cuda:{index}").free_bytes
+                free = device_info(f"cuda:{index}")["free_bytes"]
             except InferSDKError:
                 return
             self._device_floor = max(self._device_floor, free)
@@ -181,9 +181,11 @@ class Worker:
         furthest = 0.0
         found = self._run_samples()
         with np.load(path) as expected:
+            if len(expected.files) != sum(len(one) for one in found):
+                raise ConfigError(f"{reference} has other outputs: {len(expected.files)} arrays for the same samples")
             for i, one in enumerate(found):
                 names = [name for name in expected.files if name.startswith(f"{i}:")]
-                for name, (own, array) in zip(names, one.items(), strict=False):
+                for name, (own, array) in zip(names, one.items(), strict=True):
                     apart = difference(expected[name], array, name=own)
                     if apart.note:
                         raise ConfigError(f"output {own!r} {apart.note} as {reference} gives it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,9 +59,9 @@ class Workload:
 
     def __init__(self, infer: Infer, combination: Combination, settings: BenchSettings) -> None:
         self.infer, self.batch = infer, combination.batch
-        self.kind = settings.type if settings.type != "auto" else kind_of(infer.input_specs, infer.output_specs)
         self._settings = settings
         self._check_batch()
+        self.kind = settings.type if settings.type != "auto" else self._find_kind()
         self.model = make_wrapper(infer, self.kind, settings)
         self._twins: list[Infer] = []
         self._pipeline: Any = None
@@ -70,9 +71,7 @@ class Workload:
             self._next = itertools.cycle(self.items)
             self._fill()
         else:
-            self._feeds = random_inputs(
-                infer.input_specs, batch=self.batch, seed=settings.seed, shapes=settings.shapes or None
-            )
+            self._feeds = self._arrays()
             for name, array in self._feeds.items():
                 infer.inputs[name].resize(array.shape)
                 np.copyto(infer.inputs[name].numpy(writable=True), array)
@@ -87,11 +86,36 @@ class Workload:
                     f"input {spec} has a fixed batch of {first}, not {self.batch}; export it with a free batch axis"
                 )
 
+    def _find_kind(self) -> str:
+        """As `kind_of`, by what one run gives: runtimes differ in how much they know of an output's shape before."""
+        infer = self.infer
+        if len(infer.input_specs) != 1 or any(not isinstance(d, int) for d in infer.input_specs[0].shape[1:]):
+            return kind_of(infer.input_specs, infer.output_specs)
+        found = infer(random_inputs(infer.input_specs, batch=self.batch))
+        specs = [
+            dataclasses.replace(spec, shape=np.shape(found[spec.name])) if spec.kind == "tensor" else spec
+            for spec in infer.output_specs
+        ]
+        return kind_of(infer.input_specs, specs)
+
     def _pictures(self) -> list[Any]:
         from ..pictures import read_picture
 
         files = picture_files(self._settings)
         return list(map(str, files)) if self._settings.from_files else [read_picture(file) for file in files]
+
+    def _arrays(self) -> dict[str, Any]:
+        """What the data has, as many samples as the batch takes; else random."""
+        specs, settings, batch = self.infer.input_specs, self._settings, self.batch
+        shapes = {name: (batch, *sizes[1:]) for name, sizes in settings.shapes.items()} or None
+        if settings.data is None:
+            # A shape that is given is one of a single row: the batch is this combination's.
+            return random_inputs(specs, batch=batch, seed=settings.seed, shapes=shapes)
+        found = list(itertools.islice(read_samples(settings.data, specs, shapes=settings.shapes or None), batch))
+        if batch == 1 or any(isinstance(d, int) for spec in specs for d in spec.shape[:1]):
+            return dict(found[0])
+        rows = {name: np.concatenate([sample[name] for sample in found]) for name in found[0]}
+        return {name: np.resize(array, (batch, *array.shape[1:])) for name, array in rows.items()}
 
     def _fill(self) -> None:
         """What real pictures become, for the network alone to run on."""
@@ -113,16 +137,15 @@ class Workload:
 
     def ways(self) -> list[str]:
         """Those that this combination can be run in; `pipeline_note` says why the last may be missing."""
-        found = ["engine"]
-        if self.infer.concurrency > 1:
-            found.append("engine_parallel")
-        found.append("single")
-        try:
-            self._open_pipeline()
-        except (UnsupportedModelError, ConfigError) as error:
-            self.pipeline_note = str(error)
-        else:
-            found.append("pipelined")
+        found = [way for way in WAYS if self._settings.ways is None or way in self._settings.ways]
+        if self.infer.concurrency == 1 and "engine_parallel" in found:
+            found.remove("engine_parallel")
+        if "pipelined" in found:
+            try:
+                self._open_pipeline()
+            except (UnsupportedModelError, ConfigError) as error:
+                self.pipeline_note = str(error)
+                found.remove("pipelined")
         return found
 
     def run(self, way: str, seconds: float) -> Slice:

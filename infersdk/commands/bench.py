@@ -183,56 +183,64 @@ def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
 
 def show(report: Report) -> None:
     """The report as a table, with what there is to say about it."""
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     settings, out = report.settings, console()
-    head = f"{settings.rounds} rounds, {settings.time:g} s for each way; medians, ± half of the 95 % interval"
-    table = Table(title=head, title_justify="left")
-    table.add_column("combination", overflow="fold", ratio=3)
-    for name in ("p50 ms", "p90", "p99"):
+    names = list(dict.fromkeys(Path(row.combination.model).name for row in report.rows))
+    title = f"{settings.rounds} rounds, {settings.time:g} s for each way; medians, ± half of their 95 % interval"
+    table = Table(
+        title=escape(f"{names[0]}: {title}" if len(names) == 1 else title), title_justify="left", box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0), pad_edge=False,
+    )  # fmt: skip
+    table.add_column("combination", overflow="fold")
+    for name in ("p50 ms", "p90", "p99", "one by one\nimages/s", "pipelined\nimages/s"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("images/s\none by one", "images/s\npipelined", "accuracy", "memory\nMB", "images/J"):
-        table.add_column(name, justify="right")
+    energy = any(row.energy and row.energy.images_per_joule for row in report.rows)
+    metric = next((row.accuracy.metric for row in report.rows if row.accuracy), "accuracy")
+    for name in (metric, "MB", *(["images/J"] if energy else [])):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
-        label = f"{escape(Path(row.combination.model).name)}\n{escape(_side(row))} batch {row.combination.batch}"
-        if row.status == "failed":
-            table.add_row(label, "", "", "", "", "", "", "", "[red]fails[/red]")
-            continue
-        table.add_row(label, *_cells(row))
+        label = escape((f"{Path(row.combination.model).name}\n" if len(names) > 1 else "") + _side(row))
+        if row.ways:
+            table.add_row(label, *_cells(row, energy=energy))
+        else:
+            table.add_row(label, "[red]fails[/red]")
     out.print(table)
+    reasons: dict[str, list[str]] = {}
     for row in report.rows:
         if row.status != "ok":
-            out.print(f"[red]{row.status}[/red] {escape(row.name)}: {escape(row.reason)}", soft_wrap=True)
+            reasons.setdefault(f"{row.status}: {row.reason}", []).append(row.name)
+    for reason, rows in reasons.items():
+        out.print(f"[red]{escape(', '.join(rows))}[/red] {escape(reason)}", soft_wrap=True)
     for line in report.remarks():
         out.print(f"[yellow]{escape(line)}[/yellow]", soft_wrap=True)
 
 
 def _side(row: Row) -> str:
-    ran = row.ran or {}
-    told = {"threads": row.combination.threads} if row.combination.threads else {}
-    extra = "".join(f" {key}={value}" for key, value in {**told, **row.combination.options}.items())
-    place = f"{ran['backend']} on {ran['device']}, {ran['precision']}" if ran else row.combination.side
-    return place + extra
+    what, ran = row.combination, row.ran or {}
+    told = {**({"threads": what.threads} if what.threads else {}), **what.options}
+    place = what.side
+    if ran:
+        on = "" if ran["device"] == "cpu" else f"@{ran['device']}"
+        place = f"{ran['backend']}{on} {ran['precision']}"
+    return f"{place} batch {what.batch}" + "".join(f" {key}={value}" for key, value in told.items())
 
 
-def _cells(row: Row) -> Iterator[str]:
+def _cells(row: Row, *, energy: bool) -> Iterator[str]:
     single, pipelined = row.ways.get("single"), row.ways.get("pipelined")
     for percentile in ("p50", "p90", "p99"):
         yield _number(single.latency_ms.get(percentile) if single else None, interval=percentile == "p50")
     yield _number(single.throughput if single else None)
     yield _number(pipelined.throughput if pipelined else None)
-    accuracy = row.accuracy
-    yield "–" if accuracy is None or accuracy.value is None else f"{accuracy.metric}\n{accuracy.value:.4f}"
-    memory = row.memory
+    accuracy, memory = row.accuracy, row.memory
+    yield "–" if accuracy is None or accuracy.value is None else f"{accuracy.value:.4f}"
     device = memory.device_peak_bytes if memory else None
-    yield (
-        "–"
-        if memory is None
-        else f"{memory.host_peak_bytes / 1e6:.0f}" + (f"\ndevice {device / 1e6:.0f}" if device else "")
-    )
-    energy = row.energy
-    yield "–" if energy is None or energy.images_per_joule is None else _number(energy.images_per_joule)
+    host = f"{memory.host_peak_bytes / 1e6:.0f}" if memory else "–"
+    yield f"{host} + {device / 1e6:.0f}" if device else host
+    if energy:
+        yield _number(row.energy.images_per_joule if row.energy else None)
 
 
 def _number(found: Estimate | None, *, interval: bool = True) -> str:
@@ -240,8 +248,8 @@ def _number(found: Estimate | None, *, interval: bool = True) -> str:
         return "–"
     digits = 0 if found.value >= 1000 else 1 if found.value >= 100 else 2 if found.value >= 1 else 3
     text = f"{found.value:.{digits}f}"
-    if interval and found.low is not None and found.high is not None:
-        text += f"\n± {(found.high - found.low) / 2:.{digits}f}"
+    if interval and found.low is not None and found.high is not None and found.value:
+        text += f" ±{(found.high - found.low) / 2 / found.value:.0%}"
     return text
 
 

@@ -187,7 +187,7 @@ def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], option
     if not isinstance(tables, dict) or len(tables) != 1:
         count = f"{len(tables)} of them ({', '.join(tables)})" if isinstance(tables, dict) and tables else "none"
         raise ConfigError(
-            f"{str(path)!r}: load() takes a configuration with one table, [models.detector] say, and there is {count}; "
+            f"{str(path)!r}: load() takes a configuration of one model, [models.detector] say, and it has {count}; "
             "infersdk.models.create() makes the wrappers of all"
         )
     ((name, table),) = tables.items()

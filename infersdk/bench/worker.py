@@ -145,7 +145,7 @@ class Worker:
 
     def accuracy(self) -> dict[str, Any]:
         """mAP or top-1 on the data."""
-        from ..accuracy import ClassifyTask, Contender, DetectTask
+        from ..accuracy import ClassifyTask, DetectTask
 
         settings = self._settings
         if settings.data is None:
@@ -158,9 +158,8 @@ class Worker:
             own = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
             labels = settings.labels if settings.labels != "folder" else None
             task = ClassifyTask(settings.data, labels=labels, **{k: v for k, v in own.items() if v is not None})
-        # The network that was measured, not another load of it: the wrappers take one in place of a path.
-        score = task.measure(Contender(self._infer.clone(), self._combination.side))  # type: ignore[arg-type]
-        return {"metric": task.metric, "value": score.figures[task.metric], "figures": dict(score.figures),
+        figures = task.figures(self._infer)
+        return {"metric": task.metric, "value": figures[task.metric], "figures": figures,
                 "pictures": task.pictures, "reference": None}  # fmt: skip
 
     def outputs(self, path: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ the shape turns out to depend on the data, each run allocates anew.
 from __future__ import annotations
 
 import functools
+import platform
 import re
 import tempfile
 from pathlib import Path
@@ -29,6 +30,7 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
+from ..graph.unsigned import unsigned_model
 from ..infer import BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
 from ..stream import Stream
 
@@ -49,6 +51,7 @@ _BITS = {
     "bfloat16": ("uint16", 16), "float8e4m3fn": ("uint8", 17), "float8e4m3fnuz": ("uint8", 18),
     "float8e5m2": ("uint8", 19), "float8e5m2fnuz": ("uint8", 20),
 }  # fmt: skip
+_X86 = platform.machine().lower() in ("x86_64", "amd64")
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _OPTIMISATION = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -113,7 +116,11 @@ class OnnxRuntimeInfer(Infer):
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
             settings["use_tf32"] = "0"  # else products are rounded to TF32 on tensor cores
         settings |= {key: str(value) for key, value in self.options.provider_options.items()}
-        self._session = self._start(self._source(), provider, settings)
+        source = self._source()
+        if _X86 and provider == _PROVIDERS["cpu"] and isinstance(source, str):
+            # Signed activations would be computed in floating point, or slowly.
+            source = unsigned_model(self.model) or source
+        self._session = self._start(source, provider, settings)
         # The runtime falls back to the processor with a warning at most: look at what it really took.
         taken = self._session.get_providers()
         if taken[0] != provider:
@@ -206,7 +213,7 @@ class OnnxRuntimeInfer(Infer):
             return
         told = describe_layers(self.layer_precisions)
         hint = {
-            "int8": "quantise the model (Q/DQ, with uint8 activations where it is to run on an x86 processor)",
+            "int8": "quantise the model, with Q/DQ on both sides of each layer (`infersdk quantize` does)",
             "fp16": f"the {_PROVIDERS[self._device.kind]} has no fp16 kernels for the others",
             "bf16": "it has no bf16 layers; backend 'openvino' may",
         }.get(wanted, "")

@@ -31,6 +31,7 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
+from ..graph.unsigned import unsigned_model
 from ..infer import PRECISIONS, BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
 
 if TYPE_CHECKING:
@@ -201,8 +202,10 @@ class OpenVinoInfer(Infer):
                 f"{str(self.model)!r} is neither an ONNX model nor an OpenVINO IR (.xml with its .bin), or is corrupt; "
                 "was the download cut off?"
             )
+        # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
+        content = unsigned_model(self.model) if self._device.kind in ("cpu", "auto") else None
         try:
-            model = _core().read_model(str(self.model))
+            model = _core().read_model(content or str(self.model))
         except RuntimeError as error:
             text = _text(error)
             if "OpConversionFailure" in text:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import deque
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -95,22 +96,30 @@ def end_to_end(model: YOLOv5, frames: list[np.ndarray[Any, Any]], batches: int =
     return count / (perf_counter() - start)
 
 
-def submitted(pipeline: Pipeline[Any], frames: list[np.ndarray[Any, Any]], threads: int = 64, each: int = 300) -> float:
-    """Results a second, of so many threads that submit one frame, wait for its boxes, and submit the next."""
+def submitted(
+    pipeline: Pipeline[Any], frames: list[np.ndarray[Any, Any]], threads: int = 64, ahead: int = 1, each: int = 200
+) -> float:
+    """Results a second, of so many threads that submit single frames and have `ahead` of them under way at a time."""
 
-    def work(seed: int) -> None:
-        for i in range(each):
-            pipeline.submit(frames[(seed + i) % len(frames)]).result()
+    def work(seed: int, count: int) -> None:
+        futures: deque[Any] = deque()
+        for i in range(count):
+            futures.append(pipeline.submit(frames[(seed + i) % len(frames)]))
+            if len(futures) >= ahead:
+                futures.popleft().result()
+        for future in futures:
+            future.result()
 
-    for rounds in (20, each):
-        each = rounds
-        workers = [threading.Thread(target=work, args=(seed,)) for seed in range(threads)]
+    seconds = 0.0
+    for count in (60, each):
+        workers = [threading.Thread(target=work, args=(seed, count)) for seed in range(threads)]
         start = perf_counter()
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-    return threads * each / (perf_counter() - start)
+        seconds = perf_counter() - start
+    return threads * each / seconds
 
 
 def in_flight(pipeline: Pipeline[Any], frames: list[np.ndarray[Any, Any]], count: int = 20_000) -> float:
@@ -146,17 +155,21 @@ def test_submitters(assets: Path) -> None:
         streamed = end_to_end(models[0], frames)
         print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._ways.found.values()))}")
         for devices in range(1, len(models) + 1):
-            for delay, slots in ((0.001, None), (0.005, None), (0.005, 256 * devices)):
-                with Pipeline(models[:devices], max_delay=delay, slots=slots, workers=2) as pipeline:
-                    flight = in_flight(pipeline, frames)
-                    for threads in (64, 128 * devices):
-                        rate = submitted(pipeline, frames, threads)
-                        sizes = pipeline.stats().batch_sizes
-                        mean = sum(k * v for k, v in sizes.items()) / sum(sizes.values())
+            for delay in (0.002, 0.004):
+                with Pipeline(models[:devices], max_delay=delay, workers=2) as pipeline:
+                    flight = in_flight(pipeline, frames, 10_000 * devices)
+                    print(
+                        f"{devices} device(s), max_delay {delay}, {pipeline.slots} slots: one thread with map() "
+                        f"{flight:.0f} img/s = {flight / streamed:.1%} of the streamed path"
+                    )
+                    for threads, ahead in ((64, 1), (64, 2), (64, 4), (16, 8 * devices)):
+                        before = pipeline.stats()
+                        rate = submitted(pipeline, frames, threads, ahead)
+                        after = pipeline.stats()
+                        batches = sum(after.batch_sizes.values()) - sum(before.batch_sizes.values())
                         print(
-                            f"{devices} device(s), {threads} submitters, max_delay {delay}, {pipeline.slots} slots: "
-                            f"{rate:.0f} img/s = {rate / streamed:.1%} of the streamed path; one thread with map() "
-                            f"{flight:.0f} = {flight / streamed:.1%}; mean batch {mean:.1f}"
+                            f"  {threads} submitters with {ahead} under way each: {rate:.0f} img/s = "
+                            f"{rate / streamed:.1%}; mean batch {(after.done - before.done) / batches:.1f}"
                         )
                         rates[devices] = max(rates.get(devices, 0), rate, flight)
     if len(rates) > 1:

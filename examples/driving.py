@@ -4,8 +4,8 @@
         --detector yolov5n.onnx --detector-names coco80.txt \
         --classifier squeezenet1.1.onnx --classifier-names imagenet1000.txt
 
-Decoding, detecting, classifying, drawing and encoding each have a thread; a frame goes from one to the next, and a few
-wait between them at most. Needs `pip install "infersdk[cpu,video]"`.
+Each model has a pipeline of its own, and decoding and encoding have threads: while one frame is drawn, the vehicles of
+the next are classified, and those of the one after it detected. Needs `pip install "infersdk[cpu,video]"`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from time import perf_counter
 
@@ -21,7 +22,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from infersdk import models
-from infersdk.models import Classification, Classifier, Detections
+from infersdk.models import Classification, Classifications, Classifier, Detections
 from infersdk.pictures import Picture
 from infersdk.video import Ahead, Frame, VideoReader, VideoWriter, paired
 
@@ -50,14 +51,12 @@ def crop(frame: Frame, xyxy: Sequence[float]) -> Picture | None:
 
 def classified(
     classifier: Classifier, frames: Iterable[tuple[Frame, Detections]]
-) -> Iterator[tuple[Frame, Detections, dict[int, Classification]]]:
-    """Each frame with its vehicles, and the class of each one that is plain to see, by its place among them."""
+) -> Iterator[tuple[Frame, Detections, dict[int, Future[Classifications]]]]:
+    """Each frame with its vehicles, and what will be known of each by its place among them."""
     for frame, found in frames:
         vehicles = only_vehicles(found)
         crops = {place: part for place, box in enumerate(vehicles) if (part := crop(frame, box.xyxy)) is not None}
-        best = [classes[0] for classes in classifier(list(crops.values()))]
-        plain = {place: one for place, one in zip(crops, best, strict=True) if one.score >= CONFIDENT}
-        yield frame, vehicles, plain
+        yield frame, vehicles, dict(zip(crops, classifier.submit_many(crops.values()), strict=True))
 
 
 def annotated(frame: Frame, vehicles: Detections, classes: dict[int, Classification]) -> Image.Image:
@@ -96,14 +95,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, object]:
         ) as classifier,
         VideoReader(arguments.video) as reader,
         VideoWriter(arguments.output, reader.size, reader.fps) as writer,
-        Ahead(paired(detector.stream, itertools.islice(reader, arguments.frames))) as detected,
-        Ahead(classified(classifier, detected)) as results,
+        Ahead(classified(classifier, paired(detector.map, itertools.islice(reader, arguments.frames)))) as results,
     ):
         start = perf_counter()
-        for frame, vehicles, classes in results:
+        for frame, vehicles, pending in results:
+            best = {place: future.result()[0] for place, future in pending.items()}
+            classes = {place: one for place, one in best.items() if one.score >= CONFIDENT}
             writer.write(annotated(frame, vehicles, classes), frame.time)
             found.update(vehicles.labels)
-            closer.update(best.label for best in classes.values())
+            closer.update(one.label for one in classes.values())
         writer.close()
         seconds = perf_counter() - start
     print(f"{writer.frames} frames in {seconds:.1f} s, {writer.frames / seconds:.1f} fps: {arguments.output}")

@@ -17,7 +17,8 @@
     ├── InputError (ValueError)             what was given to a model or an operation
     │   ├── InputNameError (KeyError)
     │   ├── ShapeError
-    │   └── DTypeError (TypeError)
+    │   ├── DTypeError (TypeError)
+    │   └── CalibrationError                data or a table that a model cannot be quantised with
     ├── ImageError (ValueError)             a picture that is missing, truncated, or no picture
     ├── VideoError (ValueError)             a video that is missing, damaged, or no video
     ├── TensorFileError (ValueError)        a tensor file that is malformed
@@ -103,6 +104,10 @@ class ShapeError(InputError):
 
 class DTypeError(InputError, TypeError):
     """An element type that does not fit."""
+
+
+class CalibrationError(InputError):
+    """Data, or a calibration table, that a model cannot be quantised with."""
 
 
 class ImageError(InferSDKError, ValueError):

@@ -201,6 +201,7 @@ class Handover(Infer):
         self._target, self._stand_in = target, stand_in
         self._asked: dict[str, Any] = {"device": device, "precision": precision, "max_batch": max_batch}
         self._pending = False
+        self._guard = threading.Lock()  # another thread may clone it while it changes
         super().__init__(model, device=device, precision=precision, max_batch=max_batch, options=options)
 
     @classmethod
@@ -240,11 +241,13 @@ class Handover(Infer):
     def change(self) -> None:
         if not self._pending:
             return
+        with self._guard:
+            if self._building.error is not None:
+                self._settle()
+            elif self._seat.model is not None:
+                self._go_over()
         if self._building.error is not None:
-            self._settle()
             self._building.warn()
-        elif self._seat.model is not None:
-            self._go_over()
 
     def _go_over(self) -> None:
         old, new = self._active, self._building.take(self._seat)
@@ -254,7 +257,6 @@ class Handover(Infer):
             new.close()
             self._building.fail(error)
             self._settle()
-            self._building.warn()
             return
         with contextlib.suppress(InferenceError):  # whoever reads the outputs is told
             old._wait()
@@ -318,10 +320,11 @@ class Handover(Infer):
         return self._active._call(feeds)
 
     def _share(self, source: Handover) -> None:
-        self._pending = False
-        self._serve(source._active.clone())
-        if source._pending:
-            self._wait_for(source._building, source._seat)
+        self._pending, self._guard = False, threading.Lock()
+        with source._guard:
+            self._serve(source._active.clone())
+            if source._pending:
+                self._wait_for(source._building, source._seat)
 
     def _release(self) -> None:
         if self._pending:
@@ -343,14 +346,17 @@ class Handover(Infer):
             self.change()
         return super().__call__(x)
 
-    def clone(self) -> Handover:
-        self._check_open()
-        self.change()
-        return super().clone()
-
     @property
     def device(self) -> str:
         return self._active.device
+
+    @property
+    def concurrency(self) -> int:
+        """That of who serves now; on a device, where runs overlap, what will serve there decides."""
+        return max(self._active.concurrency, 3 if self._asked["device"].ordinal >= 0 else 1)
+
+    def padded_batch(self, n: int) -> int:
+        return self._active.padded_batch(n)
 
     @property
     def precision(self) -> str:

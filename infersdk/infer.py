@@ -234,6 +234,12 @@ class Infer(ABC):
         """Runs that are best made side by side, each on a clone; more than one where a stream queues them."""
         return 1 if self.stream is None else 3
 
+    def padded_batch(self, n: int) -> int:
+        """The batch in which `n` rows are best run, the rest of it being padding: `n`, or a little more where the
+        backend prepares itself for each size anew, and so is spared most of them.
+        """
+        return n
+
     # ---- the interface ----
 
     @property

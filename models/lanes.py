@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+
 from ..ops import as_image, preprocess_into
 from ..pictures import DevicePicture, Picture
 
@@ -40,6 +42,10 @@ class PictureLane(Generic[Result]):
             tensor = model._input_of(model.network, capacity)
             # What fits the capacity keeps its address, so it holds for the smaller batches too.
             self._at, self._stride = tensor.host_ptr(read=False, write=True), tensor.nbytes // tensor.shape[0]
+
+    def quick(self, item: Any) -> bool:
+        """On a device an array is only noted down here."""
+        return self._model._path is not None and (isinstance(item, np.ndarray) or DevicePicture.is_one(item))
 
     def prepare(self, row: int, item: Any) -> None:
         model = self._model

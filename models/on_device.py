@@ -79,7 +79,9 @@ class _Slot:
         if where == "host":
             host = tensor.host_ptr(read=False, write=True)
             at = tensor.device_address(read=False, write=True, stream=stream)
-            batch.preprocess(transform, host, tensor.nbytes, workers=shared_workers(), device=at, stream=stream)
+            batch.preprocess(
+                transform, host, tensor.nbytes, workers=shared_workers(self.device.index), device=at, stream=stream
+            )
             return
         if where == "device":
             nbytes = batch.upload_nbytes
@@ -88,7 +90,7 @@ class _Slot:
             # Only ever used on this slot's stream, and by turns: the copies need no head.
             staging = self._frames.host_ptr(read=False, write=True)
             frames = self._frames.device_address(read=False, write=True, stream=stream)
-            batch.upload(staging, frames, self._frames.nbytes, stream, workers=shared_workers())
+            batch.upload(staging, frames, self._frames.nbytes, stream, workers=shared_workers(self.device.index))
         else:
             batch.stay()
         at = tensor.device_address(read=False, write=True, stream=stream)

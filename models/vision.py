@@ -28,6 +28,7 @@ from .on_device import DevicePath, Stage, Ways
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    import numpy.typing as npt
     from typing_extensions import Self
 
     from ..infer import TensorSpec
@@ -220,6 +221,33 @@ class VisionModel(ABC, Generic[Result]):
                     return
                 yield from self._on_host(batch)[0]
 
+    def network_inputs(
+        self, pictures: Iterable[PictureSource | Picture], *, batch: int | None = None
+    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """What the network would be given for these pictures, a batch at a time: `{input: array}`, nothing is run.
+
+        Args:
+            pictures: on the host, as a call takes them.
+            batch: pictures a batch at most; a model of a fixed batch keeps to its own, and the last one is filled up
+                with its last picture.
+        """
+        self._follow()
+        limit = min(batch or self._limit, self._limit) if self._batched else self._limit
+        group: list[Picture] = []
+
+        def filled() -> dict[str, npt.NDArray[Any]]:
+            missing = 0 if self._batched else self._limit - len(group)
+            self._fill([*group, *[group[-1]] * missing])
+            return {self._spec.name: self.network.inputs[self._spec.name].numpy().copy()}
+
+        for source in pictures:
+            group.append(read_picture(source, channel_order=self.channel_order))
+            if len(group) == limit:
+                yield filled()
+                group.clear()
+        if group:
+            yield filled()
+
     @property
     def _outdated(self) -> bool:
         """Whether the network runs elsewhere than what was prepared for, or is about to (`while_building`)."""
@@ -365,10 +393,11 @@ class VisionModel(ABC, Generic[Result]):
         return geometries
 
     def _input_of(self, infer: Infer, pictures: int) -> Tensor:
-        """The bound input, sized for so many pictures."""
+        """The bound input, sized for so many pictures at least."""
         width, height = self.input_size
         tensor: Tensor = infer.inputs[self._spec.name]
-        return tensor.resize((pictures if self._batched else self._limit, *self._canvas_shape(width, height)))
+        rows = infer.padded_batch(pictures) if self._batched else self._limit
+        return tensor.resize((rows, *self._canvas_shape(width, height)))
 
     # ---- shared machinery ----
 

@@ -291,11 +291,11 @@ class YOLOX(YOLO):
         )
 
 
-def detector(path: str | os.PathLike[str], type: str = "auto", **arguments: Any) -> YOLO:
+def detector(path: str | os.PathLike[str] | Infer, type: str = "auto", **arguments: Any) -> YOLO:
     """The wrapper of the YOLO family that fits a model.
 
     Args:
-        path: the model file.
+        path: the model file, or an `Infer` that is loaded already.
         type: `"yolov5"`, `"yolov8"` or `"yolox"`; `"auto"` tells YOLOv5 from YOLOv8 by the output's layout. A YOLOX
             looks like a YOLOv5 from outside, so it has to be named.
         arguments: what the wrapper's constructor takes.

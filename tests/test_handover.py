@@ -267,15 +267,63 @@ def test_clones_before_in_between_and_after(tmp_path: Path, gate: threading.Even
     before = infer.clone()
     gate.set()
     infer.wait_ready()
-    between = before.clone()  # makes the change of what it is cloned from
-    assert (before.active_backend, between.active_backend, infer.active_backend) == ("slow", "slow", "onnxruntime")
+    between = before.clone()  # which leaves the one that it is cloned from as it is: another thread may run it
+    assert {one.active_backend for one in (infer, before, between)} == {"onnxruntime"}
     infer.close()
-    after = between.clone()
+    before(x)
+    after = before.clone()
+    assert (before.active_backend, between.active_backend, after.active_backend) == ("slow", "onnxruntime", "slow")
     for one in (before, between, after):
         assert (one(x)["y"] == 2).all()
         assert one.active_backend == "slow"
         assert isinstance(one, Handover)
         one.close()
+    until_closed()
+
+
+def test_cloning_while_another_thread_goes_over(tmp_path: Path) -> None:
+    path, x = models.double(tmp_path / "m.onnx"), np.ones((1, 4), np.float32)
+    for _ in range(10):
+        event = threading.Event()
+        with load(path, event) as infer:
+            clones: list[infersdk.Infer] = []
+            failed: list[BaseException] = []
+
+            def clone(infer: Handover = infer, clones: Any = clones, failed: Any = failed) -> None:
+                try:
+                    while infer.active_backend != "slow" or len(clones) < 3:
+                        clones.append(infer.clone())
+                except BaseException as error:
+                    failed.append(error)
+
+            thread = threading.Thread(target=clone)
+            thread.start()
+            event.set()
+            while infer.active_backend != "slow":
+                assert (infer(x)["y"] == 2).all()
+            thread.join(30)
+            assert not failed
+            for one in clones:
+                assert (one(x)["y"] == 2).all()
+                one.close()
+    until_closed()
+
+
+def test_requests_of_a_pipeline_go_over(gate: threading.Event) -> None:
+    from infersdk.data import DETECTOR, PICTURE
+    from infersdk.models import YOLOv5
+
+    with YOLOv5(DETECTOR) as plain:
+        want = plain(PICTURE)
+    with YOLOv5(DETECTOR, "slow", while_building="onnxruntime", gate=gate) as model:
+        futures = model.submit_many([PICTURE] * 10)
+        gate.set()
+        assert model.network.wait_ready(30)  # type: ignore[attr-defined]
+        found = [future.result(30) for future in futures] + list(model.map([PICTURE] * 20))
+    assert len(found) == 30
+    for one in found:
+        assert one.labels == want.labels
+        np.testing.assert_allclose(one.xyxy, want.xyxy, atol=0.1)
     until_closed()
 
 

@@ -130,6 +130,8 @@ def test_who_may_know_whom(name: str) -> None:
         assert not upper, "a backend knows nothing of what is built on it"
     if not within(name, "infersdk.cli", "infersdk.commands", "infersdk.__main__"):
         assert not {n for n in known if within(n, "infersdk.cli", "infersdk.commands")}, "the command line is on top"
+    if within(name, "infersdk.quant"):
+        assert not {n for n in known if within(n, "infersdk.models")}, "quantisation is given its wrapper"
     if within(name, "infersdk.ops", "infersdk.pictures"):
         assert not {n for n in known if within(n, "infersdk.infer", "infersdk.models")}, "operations know no models"
     if name not in ("infersdk.testing", *ABOUT_A_PACKAGE):

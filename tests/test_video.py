@@ -562,7 +562,8 @@ with VideoReader(sys.argv[1]) as reader, VideoWriter(sys.argv[2], reader.size, r
         writer.write(frame, frame.time)
         if frame.number == 9:
             print("ten", flush=True)
-            time.sleep(30)
+            for _ in range(300):  # a signal just before a long sleep would be seen after it
+                time.sleep(0.1)
 """
     source, target = write(tmp_path / "in.mp4"), tmp_path / "out" / "out.mp4"
     process = subprocess.Popen(

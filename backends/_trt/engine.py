@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import struct
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +150,8 @@ class Engine:
         trt = flavour.trt
         self.flavour = flavour
         self._what = what
+        #: TensorRT-RTX compiles and captures inside a run, and crashes where two threads do so for one engine (1.6.1).
+        self.guard = threading.Lock()
         with flavour.complaints() as complaints:
             self._runtime = trt.Runtime(flavour.logger)
             doubts = ""

@@ -32,7 +32,7 @@ from .details import EngineDetails
 from .engine import SUFFIXES, Engine, check_details, check_header, read_engine
 from .flavour import FLAVOURS, Flavour
 from .options import Options
-from .profiles import fits
+from .profiles import fits, next_size
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
 
@@ -203,7 +203,7 @@ class _TensorRt(Infer):
 
     def _bind(self) -> None:
         shapes = {spec.name: self._inputs[spec.name].shape for spec in self.input_specs}
-        with self._cuda, self.flavour.complaints() as complaints:
+        with self._engine.guard, self._cuda, self.flavour.complaints() as complaints:
             self._context = self._context_for(self._profile_of(shapes))
             raw, set_already = self._context.raw, self._context.shapes
             for name, shape in shapes.items():
@@ -313,7 +313,9 @@ class _TensorRt(Infer):
         graph.launch(self.stream)
 
     def _execute(self) -> None:
-        if not self._context.raw.execute_async_v3(self.stream.handle):
+        with self._engine.guard:
+            done = self._context.raw.execute_async_v3(self.stream.handle)
+        if not done:
             raise self._failure()
 
     def _wait(self) -> None:
@@ -340,6 +342,14 @@ class _TensorRt(Infer):
                 self._outputs[name].resize(allocator.shape)
 
     # ---- the rest ----
+
+    def padded_batch(self, n: int) -> int:
+        """Kernels are compiled (TensorRT-RTX) and graphs captured for each size anew, which takes seconds: so there are
+        only 1, 2, 3, 4, 6, 8, 12, 16, 24... and the largest.
+        """
+        if not (self.flavour.runtime_cache or self._captures) or n >= (self.max_batch or n):
+            return n
+        return next_size(n, self.max_batch or n)
 
     @property
     def precision(self) -> str:

@@ -101,11 +101,10 @@ def detect_video(model: YOLO, source: str, target: Path | None, *, as_json: bool
 
 
 def _detections(model: YOLO, reader: VideoReader) -> Iterator[tuple[Frame, Detections]]:
-    """Each frame with what is in it; the model runs on a thread while the frame before is drawn."""
-    from ..video import Ahead, paired
+    """Each frame with what is in it; the model runs on its own threads while the frame before is drawn."""
+    from ..video import paired
 
-    with Ahead(paired(model.stream, reader), 8) as results:
-        yield from results
+    return paired(model.map, reader)
 
 
 def _progress() -> Progress:

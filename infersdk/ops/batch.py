@@ -66,14 +66,16 @@ def available_processors() -> int:
     return os.cpu_count() or 1
 
 
-@lru_cache(maxsize=1)
-def _workers_of(process: int) -> Workers:
+@lru_cache(maxsize=16)
+def _workers_of(process: int, device: int) -> Workers:
     return Workers()
 
 
-def shared_workers() -> Workers:
-    """The pool that all wrappers of this process share; its threads start when it is first asked for."""
-    return _workers_of(os.getpid())
+def shared_workers(device: int = 0) -> Workers:
+    """The pool that the wrappers of this process share on a device, a pool for each: whoever feeds one device does not
+    wait for another. Its threads start when it is first asked for.
+    """
+    return _workers_of(os.getpid(), device)
 
 
 class PictureBatch:

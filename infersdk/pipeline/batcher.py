@@ -47,7 +47,7 @@ class Batcher:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # the workers wait here
         self._drained = threading.Condition(self._lock)  # and close() here
-        self._groups = [Group(lanes, permits, threading.Condition(self._lock)) for lanes, permits in groups]
+        self._groups = [Group(lanes, permits, self._lock) for lanes, permits in groups]
         self.capacity = self._groups[0].buffers[0].capacity
         self.slots = sum(buffer.capacity for group in self._groups for buffer in group.buffers)
         self._max_delay, self._reject, self._name = max_delay, reject, name
@@ -63,6 +63,7 @@ class Batcher:
         self._stopped = False  # the threads are to end
         self._workers = workers
         self._idle = 0
+        self._quick = self._groups[0].buffers[0].lane.quick
         self._threads = [
             threading.Thread(target=self._prepare, name=f"{name}-worker-{i}", daemon=True) for i in range(workers)
         ]
@@ -84,13 +85,15 @@ class Batcher:
         self.check_process()
         request = Request(self, item, deadline)
         late = deadline is not None and deadline <= 0
+        # Handing a little work to another thread takes longer than the work: each wakes the other up.
+        here = self._quick(item)
         gate: threading.Lock | None = None
         with self._lock:
             self._check_open()
             if late:
                 self._counters.submitted += 1
                 self._take(request, "expired")
-            elif self._line or not self._place(request):
+            elif self._line or not self._place(request, here=here):
                 if self._reject if reject is None else reject:
                     self._counters.rejected += 1
                     raise Overloaded(self._busy("are taken; submit later, or make the pipeline with more slots"))
@@ -98,6 +101,7 @@ class Batcher:
                     self._counters.rejected += 1
                     raise Overloaded(self._busy("are taken, and there is no time to wait"))
                 self._counters.submitted += 1
+                here = False
                 if wait:
                     gate = threading.Lock()
                     gate.acquire()
@@ -110,6 +114,11 @@ class Batcher:
                     self._watch(request)
         if late:
             _fail(request, _too_late(request))
+        elif here:
+            assert request.buffer is not None
+            for error in self._prepare_rows(request.buffer, [(request.row, request)]):
+                if isinstance(error, KeyboardInterrupt):  # it is for the caller, and not for who has the future
+                    raise error
         elif gate is not None:
             self._await_slot(request, gate, timeout)
         return request
@@ -142,8 +151,8 @@ class Batcher:
         if self._deadlines[0][2] is request:
             self._work.notify()  # who waits for the deadline before it waits too long now
 
-    def _place(self, request: Request) -> bool:
-        """Gives a request a slot, if one is free. Under the lock."""
+    def _place(self, request: Request, *, here: bool = False) -> bool:
+        """Gives a request a slot, if one is free; `here`: this thread will prepare it. Under the lock."""
         buffer = self._filling or next((b for g in self._groups for b in g.ready if b.holes), None)
         if buffer is None:
             group = min((g for g in self._groups if g.free), key=lambda g: g.load, default=None)
@@ -159,17 +168,22 @@ class Batcher:
         request.buffer, request.row = buffer, row
         if buffer.live == 1:
             buffer.first = request.submitted
-            buffer.group.wake.notify_all()  # to wait until it is due
-        if not buffer.todo:
-            self._todo.append(buffer)
-        buffer.todo.append(request)
-        if self._idle:
-            self._work.notify()
+            buffer.group.wake.notify()  # to wait until it is due
+        if here:
+            request.preparing = True
+            buffer.preparing += 1
+        else:
+            if not buffer.todo:
+                self._todo.append(buffer)
+            buffer.todo.append(request)
+            if self._idle:
+                self._work.notify()
         if buffer.full and not buffer.sealed:
             buffer.sealed = True
             buffer.group.ready.append(buffer)
-            buffer.group.wake.notify_all()
             self._filling = None
+            if buffer.prepared:
+                buffer.group.wake.notify()
         return True
 
     def _grant(self) -> None:
@@ -208,7 +222,7 @@ class Batcher:
         buffer.holes.append(row)
         if buffer.sealed:
             if buffer not in buffer.group.ready:
-                buffer.group.wake.notify_all()  # the runner that has it may wait for its last row
+                buffer.settled.notify()  # a runner has it, and this may be the row that it waits for
             elif buffer.live or buffer.preparing:
                 self._grant()
             else:
@@ -300,7 +314,8 @@ class Batcher:
         buffer.preparing += len(requests)
         return buffer, [(request.row, request) for request in requests]
 
-    def _prepare_rows(self, buffer: Buffer, taken: list[tuple[int, Request]]) -> None:
+    def _prepare_rows(self, buffer: Buffer, taken: list[tuple[int, Request]]) -> list[BaseException]:
+        """Returns what was raised."""
         prepare, failed = buffer.lane.prepare, []
         for row, request in taken:
             if request.over:
@@ -316,10 +331,14 @@ class Batcher:
                 request.preparing = False
                 if request.over:
                     self._vacate(buffer, row)
-            if not buffer.todo and not buffer.preparing and (buffer.sealed or self._closing):
-                buffer.group.wake.notify_all()
+            if buffer.prepared:
+                if buffer in buffer.group.ready:
+                    buffer.group.wake.notify()
+                elif buffer.sealed:
+                    buffer.settled.notify()
         for request, error in failed:
             _fail(request, error)
+        return [error for _, error in failed]
 
     # ---- the runners ----
 
@@ -331,8 +350,8 @@ class Batcher:
                     return
                 buffer.sealed = True
                 group.running += 1
-                while buffer.todo or buffer.preparing:
-                    group.wake.wait()
+                while not buffer.prepared:
+                    buffer.settled.wait()
                 expired = self._leave(buffer)
             for request in expired:
                 _fail(request, _too_late(request))
@@ -389,7 +408,7 @@ class Batcher:
                 ran = monotonic()
                 with self._lock:
                     group.running -= 1
-                    group.wake.notify_all()
+                    group.wake.notify()
             if requests:
                 results = lane.results(len(requests))
                 if len(results) != len(requests):

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["InferLane", "Lane"]
 
+#: Bytes that are copied sooner than another thread is woken up.
+QUICK = 64 * 1024
+
 
 class Lane(Protocol):
     """A batch buffer with `capacity` rows, and a model that runs it. What a `Pipeline` is made of.
@@ -23,6 +26,9 @@ class Lane(Protocol):
     """
 
     capacity: int
+
+    def quick(self, item: Any) -> bool:
+        """Whether preparing it takes so little that the submitting thread had best do so itself. Any thread may ask."""
 
     def prepare(self, row: int, item: Any) -> None:
         """Writes a request into a row. What it raises becomes that request's own failure."""
@@ -78,6 +84,9 @@ class InferLane:
             tensor = infer.inputs[spec.name].resize((capacity, *spec.shape[1:]))  # type: ignore[arg-type]
             self._rows.append(tensor.numpy(writable=True))
 
+    def quick(self, item: Any) -> bool:
+        return isinstance(item, np.ndarray) and item.nbytes <= QUICK
+
     def prepare(self, row: int, item: Any) -> None:
         if isinstance(item, Mapping):
             if set(item) != {spec.name for spec in self._specs}:
@@ -103,14 +112,14 @@ class InferLane:
         for spec, rows in zip(self._specs, self._rows, strict=True):
             tensor = infer.inputs[spec.name]
             if not isinstance(spec.shape[0], int):
-                tensor.resize((count, *rows.shape[1:]))
+                tensor.resize((infer.padded_batch(count), *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the rows were written behind its back
         infer.forward()
 
     def results(self, count: int) -> Sequence[Any]:
         outputs = {name: tensor.numpy()[:count].copy() for name, tensor in self._infer.outputs.items()}
         for name, array in outputs.items():
-            if len(array) != count:
+            if len(array) < count:
                 raise UnsupportedModelError(f"output {name!r} has {len(array)} rows for a batch of {count}")
         return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
 

@@ -43,9 +43,10 @@ class Request(Future[Any]):
 class Buffer:
     """A lane and the requests in its rows."""
 
-    def __init__(self, lane: Lane, group: Group) -> None:
+    def __init__(self, lane: Lane, group: Group, lock: threading.Lock) -> None:
         self.lane, self.group = lane, group
         self.capacity = lane.capacity
+        self.settled = threading.Condition(lock)  # the runner that has it waits here for its last rows
         self.clear()
 
     def clear(self) -> None:
@@ -59,6 +60,10 @@ class Buffer:
     @property
     def live(self) -> int:
         return len(self.rows) - len(self.holes)
+
+    @property
+    def prepared(self) -> bool:
+        return not self.todo and not self.preparing
 
     @property
     def full(self) -> bool:
@@ -79,12 +84,12 @@ class Buffer:
 class Group:
     """Lanes that take turns on one model: `permits` of them may run at a time."""
 
-    def __init__(self, lanes: Sequence[Lane], permits: int, wake: threading.Condition) -> None:
-        self.buffers = [Buffer(lane, self) for lane in lanes]
+    def __init__(self, lanes: Sequence[Lane], permits: int, lock: threading.Lock) -> None:
+        self.buffers = [Buffer(lane, self, lock) for lane in lanes]
         self.free: deque[Buffer] = deque(self.buffers)
         self.ready: deque[Buffer] = deque()  # full, in the order in which they became so
         self.permits, self.running = permits, 0
-        self.wake = wake  # the runners of this group wait here
+        self.wake = threading.Condition(lock)  # the runners wait here for a batch that may leave
 
     @property
     def load(self) -> float:

@@ -3,7 +3,7 @@
 ::
 
     with VideoReader("in.mp4") as reader, VideoWriter("out.mp4", reader.size, reader.fps) as writer:
-        for frame, found in paired(detector.stream, reader):
+        for frame, found in paired(detector.map, reader):
             writer.write(found.draw(frame), frame.time)
 
 Decoding and encoding run on threads of their own, so that they overlap with the model and the drawing. Frames stay in

@@ -116,7 +116,7 @@ class Ahead(Generic[T]):
 
 
 def paired(run: Callable[[Iterable[T]], Iterable[R]], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Each item with what `run` makes of it: `for frame, found in paired(detector.stream, reader)`.
+    """Each item with what `run` makes of it: `for frame, found in paired(detector.map, reader)`.
 
     `run` takes an iterable and gives one result an item, in order. It may read as far ahead as it likes: the items
     that it has read and not answered are kept.

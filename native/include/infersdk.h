@@ -17,6 +17,7 @@
  *  10. Devices                what there is, streams, events, and memory that is used on them
  *  11. Batches                many pictures on many threads, and on their way to a device
  *  12. On the device          the operations of 7 to 9 as kernels
+ *  13. Calibration            ranges and histograms of activations, and the threshold for INT8 out of them
  *
  * Rules that hold everywhere
  *
@@ -614,6 +615,54 @@ ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t 
  */
 ifs_status ifs_cuda_topk(const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
                          int32_t *class_ids, float *out_scores, int32_t device, void *stream);
+
+/* ---- 13. Calibration ------------------------------------------------------------------------------------------ */
+
+/*
+ * What INT8 has to know of an activation, gathered a piece at a time: one pass over the data for the ranges, another
+ * for the histograms of |x| up to the largest, and then a threshold T, so that the scale is T / 127. Nothing grows with
+ * the amount of data. All variants give the same numbers.
+ */
+
+/* A running range; it starts as all zeros. */
+typedef struct ifs_range {
+    float min, max;    /* of the finite values; 0 while there is none */
+    int64_t count;     /* values so far */
+    int64_t nonfinite; /* of which NaN or infinite */
+    int64_t zeros;     /* of which 0 */
+} ifs_range;
+
+/* Widens `range` by `count` values. */
+ifs_status ifs_range_update(const float *x, int64_t count, ifs_range *range);
+
+/*
+ * Adds to bin floor(|x| * (num_bins / absmax)) for each value, in float32; values beyond `absmax` go into the last bin.
+ * NaN and infinities are left out and added to `*nonfinite`, which may be NULL. ERR_INVALID_ARGUMENT: `absmax` is not
+ * finite, not above 0, or so small that the factor is infinite; num_bins is not 1 to 65536.
+ */
+ifs_status ifs_histogram_add(const float *x, int64_t count, float absmax, int64_t *bins, int32_t num_bins,
+                             int64_t *nonfinite);
+
+/* Merges `num_bins` bins into `levels` levels (bin k into level floor(k * levels / num_bins)) and spreads each level's
+ * sum equally over those of its bins that are not 0: [1, 0, 2, 3, 5, 3, 1, 7] in 2 levels is [2, 0, 2, 2, 4, 4, 4, 4].
+ */
+ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t levels, double *out);
+
+/*
+ * The candidate i from `levels` to num_bins - 1 with the least KL(P || Q), the first of equals. P is the first i bins
+ * with everything beyond added to the last of them; Q is the first i bins *without* it, merged into `levels` levels and
+ * spread over the bins where P is not 0; both are normalised (S. Migacz, "8-bit Inference with TensorRT", 2017). Were Q
+ * made of P itself, i = levels would always win with Q = P. A Q of 0 where P is not is infinitely far; where all
+ * candidates are, `best` is num_bins: nothing is to be cut off. The threshold is (best + 0.5) * absmax / num_bins.
+ *
+ * Zeros do not suffer from any scale, and after a ReLU they are so many that the search would see nothing else: take
+ * them out of bin 0 first (ifs_range counts them).
+ *
+ * `plain` asks for the reference, which is slow; the other way gives the same `best`. `divergence` may be NULL.
+ * ERR_INVALID_ARGUMENT: all bins are 0, or one is negative.
+ */
+ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t levels, int32_t plain, int32_t *best,
+                                 double *divergence);
 
 /* [/cdef] */
 

@@ -268,6 +268,39 @@ def test_each_batch_size_runs_on_the_first_profile_that_takes_it(net: Path) -> N
             assert infer._context.profile == profile  # type: ignore[attr-defined]
 
 
+def test_batches_are_padded_to_sizes_that_are_compiled_once(net: Path) -> None:
+    with infersdk.load(net, RTX, max_batch=8) as infer, infersdk.Pipeline(infer, max_delay=0.02) as pipeline:
+        for count in (1, 5, 7, 8, 3):
+            x = pictures(count, count)
+            found = [future.result(60)["y"] for future in pipeline.submit_many(list(x))]
+            np.testing.assert_allclose(np.stack(found), reference(net, x), RTOL, ATOL)
+        assert [infer.padded_batch(n) for n in (1, 5, 7, 8)] == [1, 6, 8, 8]
+
+
+def test_clones_run_side_by_side(net: Path) -> None:
+    """Threads with new batch sizes, each for its own context: kernels are compiled and graphs captured meanwhile."""
+    with infersdk.load(net, RTX, max_batch=16, cuda_graph=True, kernel_specialization="eager") as infer:
+        clones = [infer.clone() for _ in range(4)]
+        wrong: list[int] = []
+
+        def work(seed: int) -> None:
+            order = np.random.default_rng(seed).permutation(16) + 1
+            for batch in [*order, *order]:
+                x = pictures(int(batch), seed)
+                y = clones[seed](x)["y"]
+                if not np.allclose(y, reference(net, x), RTOL, ATOL):
+                    wrong.append(int(batch))
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        for clone in clones:
+            clone.close()
+
+
 def test_tensors_of_the_host_alone(net: Path) -> None:
     with infersdk.load(net, RTX, max_batch=4, tf32=False) as infer:
         for count in (2, 4, 1):

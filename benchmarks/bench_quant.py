@@ -1,0 +1,154 @@
+"""Calibration side by side with ONNX Runtime's, and INT8 models side by side with FP32 ones.
+
+Run: `pytest -s benchmarks/bench_quant.py` (pytest-benchmark; the test data of INFERSDK_ASSETS). Thresholds are
+searched in the same 60 histograms: ONNX Runtime's calibrator gets them mirrored, as it works on signed values. The way
+of the memory is a process for 20 pictures and one for 500, with the peak of each.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import quant
+from infersdk.models import Classifier, YOLOv5
+
+pytest.importorskip("pytest_benchmark")
+pytest.importorskip("onnxruntime")
+
+TENSORS, BINS = 60, 2048
+
+
+@pytest.fixture(scope="module")
+def histograms() -> list[quant.Histogram]:
+    """Like those of a network's activations: normal and Laplace distributions, rectified or not, with outliers."""
+    rng = np.random.default_rng(0)
+    found = []
+    for i in range(TENSORS):
+        values = (rng.normal if i % 2 else rng.laplace)(size=200_000).astype(np.float32)
+        if i % 3 == 0:
+            values = np.maximum(values, 0)
+        values[: i % 7] *= 5
+        found.append(quant.Histogram(float(np.abs(values).max())))
+        found[-1].update(values)
+    return found
+
+
+# ---- thresholds ----
+
+
+@pytest.mark.benchmark(group=f"entropy thresholds of {TENSORS} tensors")
+def test_thresholds(benchmark: Any, histograms: list[quant.Histogram]) -> None:
+    benchmark(lambda: [h.entropy() for h in histograms])
+
+
+@pytest.mark.benchmark(group=f"entropy thresholds of {TENSORS} tensors")
+def test_thresholds_plain_c(benchmark: Any, histograms: list[quant.Histogram]) -> None:
+    found = benchmark.pedantic(lambda: [quant.entropy_threshold(h.counts, plain=True) for h in histograms], rounds=1)
+    assert found == [quant.entropy_threshold(h.counts) for h in histograms]
+
+
+@pytest.mark.benchmark(group=f"entropy thresholds of {TENSORS} tensors")
+def test_thresholds_onnxruntime(benchmark: Any, histograms: list[quant.Histogram]) -> None:
+    from onnxruntime.quantization.calibrate import HistogramCollector
+
+    collector = HistogramCollector("entropy", True, 2 * BINS, 128, 99.999, "same")
+    for i, h in enumerate(histograms):
+        half = h.counts / 2
+        edges = np.linspace(-h.absmax, h.absmax, 2 * BINS + 1, dtype=np.float32)
+        collector.histogram_dict[str(i)] = (np.r_[half[::-1], half], edges, -h.absmax, h.absmax, h.absmax)
+    found = benchmark.pedantic(collector.compute_entropy, rounds=1)
+    assert len(found) == TENSORS
+
+
+# ---- one pass over an activation ----
+
+
+@pytest.fixture(scope="module")
+def activation() -> np.ndarray[Any, Any]:
+    """32 channels of 320 x 320 after a ReLU: half of it is 0."""
+    return np.maximum(np.random.default_rng(1).normal(size=(1, 32, 320, 320)), 0).astype(np.float32)
+
+
+@pytest.mark.benchmark(group="histogram of 3.3 million values")
+@pytest.mark.parametrize("simd", ["none", "avx2", "avx512"])
+def test_histogram(benchmark: Any, activation: np.ndarray[Any, Any], simd: str) -> None:
+    from infersdk._lib import lib
+
+    before = lib.ifs_simd()
+    if lib.ifs_set_simd({"none": 0, "avx2": 2, "avx512": 3}[simd]):
+        pytest.skip(f"no {simd} here")
+    histogram = quant.Histogram(float(activation.max()))
+    benchmark(histogram.update, activation)
+    lib.ifs_set_simd(before)
+
+
+@pytest.mark.benchmark(group="histogram of 3.3 million values")
+def test_histogram_numpy(benchmark: Any, activation: np.ndarray[Any, Any]) -> None:
+    peak = float(activation.max())
+    benchmark(lambda: np.histogram(np.abs(activation), BINS, (0, peak)))
+
+
+@pytest.mark.benchmark(group="range of 3.3 million values")
+@pytest.mark.parametrize("way", ["ours", "numpy"])
+def test_range(benchmark: Any, activation: np.ndarray[Any, Any], way: str) -> None:
+    found = quant.Range()
+    if way == "ours":
+        benchmark(found.update, activation)
+    else:
+        benchmark(lambda: (activation.min(), activation.max(), np.isfinite(activation).all()))
+
+
+# ---- memory ----
+
+_PEAK = """
+import sys, resource
+from pathlib import Path
+from infersdk import quant
+from infersdk.models import Classifier
+assets, count = Path(sys.argv[1]), int(sys.argv[2])
+path = assets / "models" / "squeezenet1.1.onnx"
+files = sorted((assets / "coco" / "val").glob("*.jpg")) + sorted((assets / "imagenet").glob("*.JPEG"))
+with Classifier(path, preset="caffe") as model:
+    table = quant.calibrate(path, quant.PictureInputs(model, [files[i % len(files)] for i in range(count)]))
+assert table.samples == count
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def test_memory_does_not_grow(assets: Path) -> None:
+    peaks = []
+    for count in (20, 500):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _PEAK, str(assets), str(count)], check=True, capture_output=True, text=True
+        )
+        peaks.append(float(done.stdout))
+    print(f"peak: {peaks[0]:.0f} MB for 20 pictures, {peaks[1]:.0f} MB for 500")
+    assert peaks[1] < peaks[0] + 200
+
+
+# ---- speed of the quantised model ----
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("placement", ["all", "inputs"])
+@pytest.mark.parametrize("name", ["yolov5n", "squeezenet1.1"])
+def test_speed(assets: Path, tmp_path: Path, name: str, placement: Any, backend: str) -> None:
+    """Prints both figures: whether INT8 pays is for the processor to say."""
+    pytest.importorskip(backend)
+    path = assets / "models" / f"{name}.onnx"
+    files = sorted((assets / "imagenet").glob("*.JPEG"))[:8]
+    runs = int(os.environ.get("INFERSDK_BENCH_RUNS", "40"))
+    with YOLOv5(path) if name == "yolov5n" else Classifier(path, preset="caffe") as model:
+        inputs = quant.PictureInputs(model, files, batch=1)
+        table = quant.calibrate(path, inputs, method="minmax")
+        made = quant.quantize(path, tmp_path / "int8.onnx", table, placement=placement)
+        speed = quant.compare_speed(path, made.path, inputs, backend=backend, runs=runs)
+    print(f"{name}, {placement}, {backend}: {speed.fp32:.1f} ms, INT8 {speed.int8:.1f} ms, {speed.ratio:.2f} times")
+    assert speed.int8 > 0

@@ -1,0 +1,63 @@
+"""What a model is fed while it is calibrated: pictures through a wrapper's own preprocessing, or arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ..errors import CalibrationError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..models.vision import VisionModel
+    from ..pictures import PictureSource
+
+__all__ = ["Inputs", "PictureInputs", "batches_of"]
+
+Arrays: TypeAlias = "npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]"
+#: A sequence of arrays (or dicts of them, by input), something that can be gone through twice, or a function that
+#: starts anew each time it is called.
+Inputs: TypeAlias = "Iterable[Arrays] | Callable[[], Iterable[Arrays]]"
+
+
+class PictureInputs:
+    """Pictures as a wrapper gives them to its network: the very preprocessing of inference. Read anew in each pass.
+
+    Args:
+        model: a `YOLOv5`, `Classifier`, ... on any backend.
+        pictures: paths, or anything else the wrapper takes.
+        batch: pictures that go through together, where the model leaves it open.
+    """
+
+    def __init__(self, model: VisionModel[Any], pictures: Sequence[PictureSource], batch: int = 4) -> None:
+        self._model, self._pictures, self._batch = model, pictures, batch
+
+    def __len__(self) -> int:
+        """Pictures."""
+        return len(self._pictures)
+
+    def __iter__(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+        yield from self._model.network_inputs(self._pictures, batch=self._batch)
+
+
+def batches_of(data: Inputs, names: Sequence[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """The arrays for each run by input name.
+
+    Raises:
+        CalibrationError: the arrays do not fit the inputs.
+    """
+    source = data() if callable(data) else data
+    if isinstance(source, Iterator) and not callable(data):
+        raise CalibrationError("the data is gone through twice; give a list, or a function that begins anew")
+    for item in source:
+        if isinstance(item, Mapping):
+            if missing := [name for name in names if name not in item]:
+                raise CalibrationError(f"the data has {sorted(item)}; there is nothing for input {missing[0]!r}")
+            yield {name: np.asarray(item[name]) for name in names}
+        elif len(names) != 1:
+            raise CalibrationError(f"the model has inputs {list(names)}; give dicts of arrays by these names")
+        else:
+            yield {names[0]: np.asarray(item)}

@@ -1,0 +1,150 @@
+"""The calibration table: what was learnt from the data, as JSON to be read and reused, and TensorRT's form of it."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ..errors import CalibrationError, OutputError
+from ..graph.digest import model_digest
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+__all__ = ["CalibrationTable", "Method", "TensorRange", "read_tensorrt_cache"]
+
+Method = Literal["entropy", "minmax", "percentile"]
+
+FORMAT = "infersdk calibration 1"
+
+
+class TensorRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one activation: the values seen, and T; beyond -T and T values are clipped, and the scale is T / 127."""
+
+    min: float
+    max: float
+    threshold: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.threshold) and self.threshold > 0):
+            raise ValueError(f"threshold is {self.threshold!r}; it must be finite and above 0")
+
+    @property
+    def scale(self) -> float:
+        return self.threshold / 127
+
+
+class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ranges of a model's activations.
+
+    Attributes:
+        model: SHA-256 of the model that it is for, or "" where nobody knows (a TensorRT cache does not say).
+        name: of the model's file, for people.
+        method: how thresholds were found.
+        samples: how many pictures or arrays were looked at.
+        tensors: by name of the activation.
+    """
+
+    format: Literal["infersdk calibration 1"] = "infersdk calibration 1"
+    model: str = ""
+    name: str = ""
+    method: Method = "entropy"
+    percentile: float | None = None
+    samples: int = 0
+    tensors: dict[str, TensorRange]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes it as JSON. Raises OutputError."""
+        _write(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CalibrationTable:
+        """Reads what `save` wrote, or a TensorRT calibration cache.
+
+        Raises:
+            CalibrationError: there is no such file, or it is damaged.
+        """
+        data = _read(path)
+        if re.match(rb"TRT-\S*Calibration", data):
+            return read_tensorrt_cache(path)
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CalibrationError(f"{str(path)!r} is no calibration table: {error}") from None
+
+    def check(self, model: str | os.PathLike[str]) -> None:
+        """Raises CalibrationError unless the table is for this model file."""
+        if self.model and (digest := model_digest(model)) != self.model:
+            raise CalibrationError(
+                f"the table was made for {self.name or 'another model'} ({self.model[:12]}), and {str(model)!r} is "
+                f"{digest[:12]}; calibrate this model"
+            )
+
+    def require(self, tensors: Iterable[str]) -> None:
+        """Raises CalibrationError unless there is a range for each of these activations."""
+        if missing := [name for name in tensors if name not in self.tensors]:
+            raise CalibrationError(
+                f"the table has no range for {missing[0]!r} ({len(missing)} are missing, {len(self.tensors)} are "
+                "there); it is of another model or another version of it: calibrate this one"
+            )
+
+    def save_tensorrt_cache(self, path: str | os.PathLike[str], version: str = "10000") -> None:
+        """Writes TensorRT's text form: a header, then `name: scale` with the bits of a float32, big-endian, in hex.
+
+        Args:
+            path: the file.
+            version: of TensorRT, as its caches have it: 8601 is 8.6.1, 101300 is 10.13.0.
+        """
+        kind = "MinMaxCalibration" if self.method == "minmax" else "EntropyCalibration2"
+        lines = [f"TRT-{version}-{kind}"]
+        for name, found in self.tensors.items():
+            if "\n" in name:
+                raise CalibrationError(f"{name!r} has a line break, which a TensorRT cache cannot hold")
+            lines.append(f"{name}: {struct.pack('>f', found.scale).hex()}")
+        _write(path, "\n".join([*lines, ""]).encode())
+
+
+def read_tensorrt_cache(path: str | os.PathLike[str]) -> CalibrationTable:
+    """The ranges in a TensorRT calibration cache. It does not say which model it is for.
+
+    Raises:
+        CalibrationError: there is no such file, or it is damaged.
+    """
+    text = _read(path).decode("utf-8", "replace")
+    header, *lines = text.splitlines() or [""]
+    if not (kind := re.fullmatch(r"TRT-\w+-(EntropyCalibration2?|MinMaxCalibration)", header.strip())):
+        raise CalibrationError(f"{str(path)!r} begins with {header[:40]!r}, not with TRT-<version>-EntropyCalibration2")
+    tensors = {}
+    for number, line in enumerate(lines, 2):
+        if not line.strip():
+            continue
+        name, sign, bits = line.rpartition(": ")
+        if not sign or not re.fullmatch(r"[0-9a-fA-F]{1,8}", bits.strip()):
+            raise CalibrationError(f"{str(path)!r}, line {number}: {line[:60]!r} is not `name: scale in hex`")
+        threshold = struct.unpack(">f", bytes.fromhex(bits.strip().zfill(8)))[0] * 127
+        try:
+            tensors[name] = TensorRange(-threshold, threshold, threshold)
+        except ValueError as error:
+            raise CalibrationError(f"{str(path)!r}, line {number}: the {error}") from None
+    method: Method = "minmax" if kind[1].startswith("MinMax") else "entropy"
+    return CalibrationTable(method=method, tensors=tensors)
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CalibrationError(f"the calibration table {str(path)!r} cannot be read: {error.strerror}") from None
+
+
+def _write(path: str | os.PathLike[str], data: bytes) -> None:
+    try:
+        Path(path).write_bytes(data)
+    except OSError as error:
+        raise OutputError(f"the calibration table {str(path)!r} cannot be written: {error.strerror}") from None

@@ -1,0 +1,129 @@
+"""`infersdk quantize`: from the packaged models and a folder of pictures to an INT8 file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from infersdk import cli
+from infersdk.data import CLASSIFIER, DETECTOR, PICTURE
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parts of the packaged picture."""
+    folder = tmp_path_factory.mktemp("pictures")
+    with Image.open(PICTURE) as whole:
+        width, height = whole.size
+        for i in range(40):
+            left, top = width * (i % 8) // 16, height * (i // 8) // 10
+            whole.crop((left, top, left + width // 2, top + height // 2)).save(folder / f"{i:02d}.png")
+    (folder / "notes.txt").write_text("not a picture")
+    return folder
+
+
+def run(*arguments: str | Path | int | float) -> int:
+    try:
+        return cli.main(["quantize", *(str(a) for a in arguments)])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def test_a_detector(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, table, cache = tmp_path / "d.int8.onnx", tmp_path / "t.json", tmp_path / "t.cache"
+    arguments = (DETECTOR, "--data", pictures, "-o", output, "--table", table, "--json")
+    assert run(*arguments, "--limit", 36, "--tensorrt-cache", cache) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["output"] == str(output)
+    assert set(report["methods"]) == {"entropy", "percentile 99.99", "percentile 99.999", "minmax"}
+    assert report["agreement"] == pytest.approx(max(report["methods"].values()))
+    assert report["agreement"] > 80
+    assert report["samples"] + report["measured"] == 36
+    assert report["speed"]["fp32_ms"] > 0
+    assert report["speed"]["backend"] == "onnxruntime"
+    assert output.stat().st_size < DETECTOR.stat().st_size
+    assert cache.read_text().startswith("TRT-")
+    # The table again, without calibration, and without pictures.
+    first = output.read_bytes()
+    assert run(*arguments) == 0
+    assert run(DETECTOR, "-o", tmp_path / "again.onnx", "--table", table) == 0
+    assert output.read_bytes() == first == (tmp_path / "again.onnx").read_bytes()
+    shown = capsys.readouterr().out
+    assert "layers in INT8" in shown
+
+
+def test_a_classifier_in_words(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (CLASSIFIER, "--data", pictures, "--type", "classifier", "--preset", "unit", "--resize", 32)
+    assert run(*arguments, "--method", "entropy", "-o", tmp_path / "c.onnx") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "results agree with FP32 by" in shown
+    assert "INT8 is" in shown
+    assert "FP32" in shown
+    assert "ms a run on onnxruntime" in shown
+
+
+def test_the_search_and_its_exit_code(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (CLASSIFIER, "--data", pictures, "--preset", "unit", "--resize", 32, "--method", "minmax")
+    arguments = (*arguments, "--limit", 16, "-o", tmp_path / "c.onnx")
+    assert run(*arguments, "--max-drop", 100, "--json") == 0
+    report = json.loads(capsys.readouterr().out)["search"]
+    assert report["reached"] is True
+    assert report["steps"][0]["floating"] == 0
+    assert report["baseline"] == 100
+    code = run(*arguments, "--max-drop", 0, "--json")
+    report = json.loads(capsys.readouterr().out)["search"]
+    assert code == (0 if report["reached"] else 1)
+
+
+def test_layers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(DETECTOR, "--layers", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["operator"] for row in rows} <= {"Conv", "Gemm", "MatMul"}
+    assert run(DETECTOR, "--layers") == 0
+    assert f"{len(rows)} layers can be quantised" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--data names the pictures"),
+        (["--data", "no/such/folder"], "no data at"),
+        (["--data", "{empty}"], "no pictures in"),
+        (["--data", "{pictures}", "--limit", "3"], "3 samples are too few"),
+        (["--data", "{pictures}", "--limit", "0"], "--limit"),
+        (["--data", "{pictures}", "--exclude", "nonesuch"], "no node 'nonesuch'"),
+        (["--data", "{pictures}", "--method", "percentile", "--percentile", "101"], "percentile"),
+        (["--data", "{blank}"], "0 throughout"),
+    ],
+)
+def test_wrong_use(
+    arguments: list[str], words: str, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, blank = tmp_path / "empty", tmp_path / "blank"
+    empty.mkdir()
+    blank.mkdir()
+    for i in range(8):
+        Image.new("RGB", (32, 32)).save(blank / f"{i}.png")
+    given = [a.format(empty=empty, pictures=pictures, blank=blank) for a in arguments]
+    options = ["--preset", "unit", "--resize", "32", "-o", str(tmp_path / "q.onnx")]
+    assert run(CLASSIFIER, *given, *options) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_tables_and_models_that_do_not_fit(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, output = tmp_path / "t.json", tmp_path / "q.onnx"
+    settings = ("--data", pictures, "--preset", "unit", "--resize", 32, "--method", "minmax", "--limit", 12)
+    assert run(CLASSIFIER, *settings, "--table", table, "-o", output) == 0
+    assert run(DETECTOR, "--table", table, "-o", tmp_path / "d.onnx") == 2
+    assert "calibrate this model" in capsys.readouterr().err
+    assert run(CLASSIFIER, "--table", table, "--method", "entropy", "-o", output) == 2
+    assert "was made by minmax" in capsys.readouterr().err
+    assert run(output, *settings) == 2
+    assert "is quantised already" in capsys.readouterr().err

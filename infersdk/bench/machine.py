@@ -197,8 +197,9 @@ def _counters() -> dict[str, float]:
         found["busy"] = user + nice + system + irq + softirq
         found["steal"] = steal
         found["total"] = found["busy"] + idle + iowait + steal
-        own = resource.getrusage(resource.RUSAGE_SELF)
-        found["own"] = own.ru_utime + own.ru_stime
+        # Processes that were started and have ended are ours, too.
+        own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        found["own"] = sum(used.ru_utime + used.ru_stime for used in own)
     delays = [_read(str(file)).split() for file in _threads()]
     if known := [float(entry[1]) for entry in delays if len(entry) > 1]:
         found["delay"] = sum(known) * 1e-9

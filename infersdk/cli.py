@@ -28,7 +28,7 @@ from .errors import (
 
 __all__ = ["main"]
 
-COMMANDS = ("demo", "detect", "classify", "info", "compare", "quantize", "build", "cache", "doctor")
+COMMANDS = ("demo", "detect", "classify", "info", "compare", "bench", "tune", "quantize", "build", "cache", "doctor")
 
 _CODES: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], int], ...] = (
     ((ConfigError, InputError, ImageError, VideoError, ModelError, OutputError), 2),

@@ -110,9 +110,15 @@ def split_place(text: str) -> tuple[str, str | None, str | None]:
     return match["backend"], match["device"], match["precision"]
 
 
+#: What ends like this is a configuration that names a model, and no model.
+_CONFIGURATIONS = (".toml", ".yaml", ".yml", ".json")
+#: Fields of a configuration that are `load()`'s; the others are the wrapper's that `type` names.
+_FIELDS = ("path", "backend", "device", "precision", "max_batch", "while_building", "options")
+
+
 def load(
     path: str | os.PathLike[str],
-    backend: str = "onnxruntime",
+    backend: str | None = None,
     *,
     device: str | Device | None = None,
     precision: str | None = None,
@@ -123,8 +129,10 @@ def load(
     """Loads a model on a backend. Strict: the backend, device and precision asked for, or an error.
 
     Args:
-        path: the model file; which kinds is the backend's matter (ONNX is read by all).
-        backend: a name out of `infersdk.list_backends()`.
+        path: the model file; which kinds is the backend's matter (ONNX is read by all). Or a configuration of one
+            model (.toml, .yaml, .json: see `infersdk.config`), as `infersdk tune` writes it: what else is given here
+            goes before what it says.
+        backend: a name out of `infersdk.list_backends()`; None is `"onnxruntime"`.
         device: `"cpu"`, `"cuda:0"`, or what else the backend knows; None is the backend's natural one.
         precision: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; None takes the model as it was written.
         max_batch: the largest batch that will be run; memory for it is set aside now.
@@ -135,6 +143,13 @@ def load(
     Raises:
         BackendError, ModelError, ConfigError: see `infersdk.errors`.
     """
+    if str(path).lower().endswith(_CONFIGURATIONS):
+        given = {
+            "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
+            "while_building": while_building,
+        }  # fmt: skip
+        return _load_configured(path, {key: value for key, value in given.items() if value is not None}, options)
+    backend = "onnxruntime" if backend is None else backend
     kind = backend_class(backend)
     if precision is not None and precision not in PRECISIONS:
         raise ConfigError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
@@ -162,3 +177,35 @@ def load(
         max_batch=max_batch,
         options=own,
     )
+
+
+def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:
+    """The model of a configuration that has one. The settings of its wrapper and pipeline are passed over."""
+    from .config import read
+
+    tables = read(path).get("models")
+    if not isinstance(tables, dict) or len(tables) != 1:
+        count = f"{len(tables)} of them ({', '.join(tables)})" if isinstance(tables, dict) and tables else "none"
+        raise ConfigError(
+            f"{str(path)!r}: load() takes a configuration of one model, [models.detector] say, and it has {count}; "
+            "infersdk.models.create() makes the wrappers of all"
+        )
+    ((name, table),) = tables.items()
+    if not isinstance(table, dict) or not isinstance(table.get("path"), str):
+        raise ConfigError(f"{str(path)!r}: models.{name} has no path of a model file")
+    own = {key: value for key, value in table.items() if key in _FIELDS}
+    rest = sorted(table.keys() - {*_FIELDS, "type", "pipeline"})
+    if rest and "type" not in table:
+        raise ConfigError(f"{str(path)!r}: models.{name} has no field {rest[0]!r}; there are {', '.join(_FIELDS)}")
+    inner = own.pop("options", {})
+    if not isinstance(inner, dict):
+        raise ConfigError(f"{str(path)!r}: models.{name}.options is a table, not {inner!r}")
+    model = own.pop("path")
+    if model.lower().endswith(_CONFIGURATIONS):
+        raise ConfigError(f"{str(path)!r}: models.{name}: path {model!r} is no model file")
+    if "backend" in given and given["backend"] != own.get("backend", "onnxruntime"):
+        inner = {}  # options are of the backend that is named beside them
+    try:
+        return load(model, **{**own, **given}, **{**inner, **options})
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{str(path)!r}: models.{name}: {error}") from None

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import infersdk
-from infersdk import registry
+from infersdk import load, registry
+from infersdk.data import DETECTOR
 from infersdk.errors import (
     BackendNotFoundError,
     BackendUnavailableError,
@@ -210,3 +211,55 @@ def test_load_takes_all_kinds_of_paths_and_devices(tmp_path: Path) -> None:
         with infersdk.load(file, device=device) as infer:
             assert (infer(x)["y"] == 2).all()
             assert infer.device == "cpu"
+
+
+# ---- a configuration in place of a model ----
+
+
+def configuration(folder: Path, text: str, name: str = "app.toml") -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_a_configuration_of_one_model_is_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("openvino")
+    (tmp_path / "d.onnx").write_bytes(DETECTOR.read_bytes())
+    file = configuration(
+        tmp_path,
+        """
+        [models.detector]
+        type = "yolov5"
+        path = "d.onnx"
+        backend = "openvino"
+        max_batch = 3
+        conf = 0.4
+        options = { threads = 1 }
+        pipeline = { max_delay = 0.1 }
+        """,
+    )
+    with load(file) as infer:
+        assert (infer.backend, infer.max_batch, infer.options.threads) == ("openvino", 3, 1)
+    with load(str(file), max_batch=2, performance_hint="throughput") as infer:  # what is said here goes first
+        assert (infer.max_batch, infer.options.performance_hint, infer.options.threads) == (2, "throughput", 1)
+    with load(file, "onnxruntime") as infer:  # options are of the backend beside them
+        assert (infer.backend, infer.max_batch, infer.options.threads) == ("onnxruntime", 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "takes a configuration of one model.*it has none"),
+        ('[models.a]\npath="a"\n[models.b]\npath="b"', r"it has 2 of them \(a, b\); infersdk.models.create"),
+        ("[models.a]\nbackend='openvino'", "models.a has no path"),
+        ("[models.a]\npath='a.onnx'\nbatch=2", "models.a has no field 'batch'; there are path, backend"),
+        ("[models.a]\npath='a.onnx'\noptions=2", "models.a.options is a table, not 2"),
+        ("[models.a]\npath='a.toml'", "is no model file"),
+        ("[models.a]\npath='a.onnx'\nprecision='fp9'", "models.a: precision 'fp9' is none of"),
+        ("[models", "app.toml"),
+    ],
+)
+def test_a_configuration_that_load_cannot_take(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(configuration(tmp_path, text))

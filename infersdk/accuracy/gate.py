@@ -16,6 +16,8 @@ from .detection import coco_evaluator, coco_figures, read_coco
 if TYPE_CHECKING:
     import os
 
+    from ..infer import Infer
+
 __all__ = ["ClassifyTask", "Contender", "DetectTask", "GateReport", "Score", "Task", "gate"]
 
 
@@ -74,11 +76,18 @@ class DetectTask:
         return len(self.truth.files)
 
     def measure(self, contender: Contender) -> Score:
+        with self._wrapper(contender.model, **contender.arguments(), max_batch=self._max_batch) as model:
+            return _score(contender, model, lambda: coco_figures(model, self.truth))
+
+    def figures(self, infer: Infer) -> dict[str, float]:
+        """The figures of a network that is loaded already; a clone of it is run."""
+        with self._wrapper(infer.clone()) as model:
+            return coco_figures(model, self.truth)
+
+    def _wrapper(self, model: str | os.PathLike[str] | Infer, **load: Any) -> Any:
         from ..models import detector
 
-        load = {**contender.arguments(), "max_batch": self._max_batch}
-        with detector(contender.model, type=self._type, names=self._names, **self._settings, **load) as model:
-            return _score(contender, model, lambda: coco_figures(model, self.truth))
+        return detector(model, type=self._type, names=self._names, **self._settings, **load)  # type: ignore[arg-type]
 
 
 class ClassifyTask:
@@ -109,10 +118,18 @@ class ClassifyTask:
         return len(self.labelled)
 
     def measure(self, contender: Contender) -> Score:
+        with self._wrapper(contender.model, **contender.arguments()) as model:
+            return _score(contender, model, lambda: top_figures(model, self.labelled))
+
+    def figures(self, infer: Infer) -> dict[str, float]:
+        """The figures of a network that is loaded already; a clone of it is run."""
+        with self._wrapper(infer.clone()) as model:
+            return top_figures(model, self.labelled)
+
+    def _wrapper(self, model: str | os.PathLike[str] | Infer, **load: Any) -> Any:
         from ..models import Classifier
 
-        with Classifier(contender.model, **{"top_k": 5, **self._settings}, **contender.arguments()) as model:
-            return _score(contender, model, lambda: top_figures(model, self.labelled))
+        return Classifier(model, **{"top_k": 5, **self._settings}, **load)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "add_backend_arguments",
     "add_json_argument",
     "backend_arguments",
+    "backend_options",
     "console",
     "plain",
     "print_json",
@@ -48,8 +50,19 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 
 def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `add_backend_arguments` took, as keyword arguments of `load()` and the wrappers."""
+    return {
+        "backend": arguments.backend,
+        "device": arguments.device,
+        "precision": arguments.precision,
+        "max_batch": arguments.max_batch,
+        **backend_options(arguments.option),
+    }
+
+
+def backend_options(entries: Iterable[str]) -> dict[str, Any]:
+    """The KEY=VALUE of each `--option`; values as JSON where they are that, else as text."""
     options: dict[str, Any] = {}
-    for entry in arguments.option:
+    for entry in entries:
         key, sign, value = entry.partition("=")
         if not sign or not key.isidentifier():
             raise ConfigError(f"--option {entry!r} is not of the form KEY=VALUE, threads=2 say")
@@ -57,13 +70,7 @@ def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
             options[key] = json.loads(value)
         except json.JSONDecodeError:
             options[key] = value
-    return {
-        "backend": arguments.backend,
-        "device": arguments.device,
-        "precision": arguments.precision,
-        "max_batch": arguments.max_batch,
-        **options,
-    }
+    return options
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--seed is a whole number from 0, not {seed}")
     if arguments.task is not None:
         return run_gate(arguments)
-    shapes = dict(_shape(entry) for entry in arguments.shape)
+    shapes = dict(shape_of(entry) for entry in arguments.shape)
     report = compare(
         arguments.model,
         _sides(arguments),
@@ -114,7 +114,8 @@ def _loader(contender: Contender) -> Loader:
     return lambda file: load(contender.model, **contender.arguments())
 
 
-def _shape(entry: str) -> tuple[str, tuple[int, ...]]:
+def shape_of(entry: str) -> tuple[str, tuple[int, ...]]:
+    """`--shape NAME=N,N,...` as (name, sizes)."""
     name, _, sizes = entry.rpartition("=")
     try:
         return name, tuple(int(size) for size in sizes.split(","))

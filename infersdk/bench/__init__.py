@@ -1,0 +1,19 @@
+"""How fast, how accurate, how large and how thrifty a model is, on each backend, in each precision, with each batch.
+
+::
+
+    from infersdk.bench import BenchSettings, bench, combine
+
+    report = bench(combine(["yolov5n.onnx"], ["onnxruntime", "openvino"], batches=[1, 8]), BenchSettings(time=5))
+    for row in report.rows:
+        print(row.name, row.status, row.latency, row.best_throughput)
+
+Each combination runs in a process of its own, and all take turns. `infersdk bench` is this on the command line, and
+`infersdk tune` (`tune()`) looks for the best settings.
+"""
+
+from .plan import BenchSettings, Combination, combine
+from .report import Report, Row, read_report
+from .run import bench
+
+__all__ = ["BenchSettings", "Combination", "Report", "Row", "bench", "combine", "read_report"]

@@ -1,0 +1,126 @@
+"""Two reports held against each other: what has moved beyond the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .statistics import Estimate, ratio
+
+if TYPE_CHECKING:
+    from .report import Report, Row
+
+__all__ = ["Change", "Comparison", "compare_reports"]
+
+#: The least change that counts, however sure: less is nothing that anyone should act on.
+THRESHOLD = 0.03
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure of one combination, before and now.
+
+    Attributes:
+        row: the name of the combination.
+        figure: what changed: `"single p50"` (ms), `"pipelined"` (images/s), `"mAP"`, ...
+        old, new: its values; None where there is none.
+        ratio: new over old, with its 95 % interval; None where that makes no sense.
+        verdict: `"same"`, `"faster"`, `"slower"`, `"better"`, `"worse"`, `"more"`, `"less"`, `"unsure"` (too few rounds
+            to tell), `"runs now"`, `"fails now"`, `"new"` or `"gone"`.
+    """
+
+    row: str
+    figure: str
+    old: float | None
+    new: float | None
+    ratio: Estimate | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare_reports()` found."""
+
+    changes: tuple[Change, ...]
+    other_machine: tuple[str, ...]
+
+    @property
+    def moved(self) -> tuple[Change, ...]:
+        return tuple(change for change in self.changes if change.verdict not in ("same", "unsure"))
+
+    @property
+    def slower(self) -> tuple[Change, ...]:
+        """What is slower than before beyond the noise, or does not run any more."""
+        return tuple(change for change in self.changes if change.verdict in ("slower", "fails now"))
+
+
+def compare_reports(old: Report, new: Report, *, threshold: float = THRESHOLD) -> Comparison:
+    """Holds each combination of `new` against the one of that name in `old`.
+
+    A speed has moved when the 95 % interval of the ratio of the two medians, from resampling the rounds of both, leaves
+    out 1, and the ratio is `threshold` away from it at least. With fewer than three rounds in either there is no
+    telling. The interval knows the noise within a run: runs on a machine that is now warmer, or busy with something
+    else, are further apart.
+    """
+    before = {row.name: row for row in old.rows}
+    after = {row.name: row for row in new.rows}
+    changes: list[Change] = []
+    for name, row in after.items():
+        changes += _row(name, before.get(name), row, threshold)
+    changes += [Change(name, "", None, None, None, "gone") for name in before if name not in after]
+    keys = ("processor", "cores", "gpus", "simd", "python", "infersdk", "packages")
+    other = tuple(key for key in keys if old.machine.get(key) != new.machine.get(key))
+    return Comparison(tuple(changes), other)
+
+
+def _row(name: str, old: Row | None, new: Row, threshold: float) -> list[Change]:
+    if old is None:
+        return [Change(name, "", None, None, None, "new")]
+    if old.status == "failed" or new.status == "failed":
+        verdict = "same" if old.status == new.status else "fails now" if new.status == "failed" else "runs now"
+        return [Change(name, "", None, None, None, verdict)]
+    found = []
+    for way in new.ways:
+        if way not in old.ways:
+            continue
+        a, b = old.ways[way], new.ways[way]
+        found.append(
+            _speed(name, f"{way} images/s", a.throughput, b.throughput, threshold, more_is=("faster", "slower"))
+        )
+        for percentile in ("p50", "p99"):
+            first, last = a.latency_ms.get(percentile), b.latency_ms.get(percentile)
+            if way == "single" and first is not None and last is not None:
+                found.append(
+                    _speed(name, f"{way} {percentile} ms", first, last, threshold, more_is=("slower", "faster"))
+                )
+    if old.accuracy and new.accuracy and old.accuracy.metric == new.accuracy.metric:
+        one, two = old.accuracy.value, new.accuracy.value
+        if one is not None and two is not None:
+            # Nothing random is in it: it is the same, or it is not. A thousandth of a point is rounding.
+            verdict = "same" if abs(two - one) < 1e-5 else "better" if two > one else "worse"
+            found.append(Change(name, new.accuracy.metric, one, two, None, verdict))
+    if old.memory and new.memory:
+        one, two = float(old.memory.host_peak_bytes), float(new.memory.host_peak_bytes)
+        verdict = "same" if abs(two / one - 1) < max(threshold, 0.05) else "more" if two > one else "less"
+        found.append(Change(name, "host MB", one / 1e6, two / 1e6, None, verdict))
+    return found
+
+
+def _speed(
+    name: str, figure: str, old: Estimate, new: Estimate, threshold: float, more_is: Sequence[str]
+) -> Change:  # fmt: skip
+    change = ratio(new.rounds, old.rounds)
+    # The ratio that is told is that of the values told, which for percentiles are of all rounds together.
+    change = Estimate(
+        value=new.value / old.value if old.value else float("inf"), low=change.low, high=change.high, rounds=[]
+    )
+    if change.low is None or change.high is None:
+        verdict = "unsure"
+    elif change.low > 1 and change.value >= 1 + threshold:
+        verdict = more_is[0]
+    elif change.high < 1 and change.value <= 1 / (1 + threshold):
+        verdict = more_is[1]
+    else:
+        verdict = "same"
+    return Change(name, figure, old.value, new.value, change, verdict)

@@ -1,0 +1,109 @@
+"""Energy: what a GPU's driver counts (NVML), or the processor itself (RAPL, through Linux' powercap).
+
+Both count all that the chip used, not this process alone: on a machine that does other things as well they say little.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+__all__ = ["NOT_MEASURABLE", "EnergyMeter", "gpu_process_bytes", "open_meter"]
+
+NOT_MEASURABLE = "not measurable here"
+
+_POWERCAP = Path("/sys/class/powercap")
+
+
+class EnergyMeter:
+    """Joules between two readings.
+
+    Attributes:
+        source: what counts them.
+    """
+
+    source = ""
+
+    def read(self) -> Any:
+        """The counters now."""
+        raise NotImplementedError
+
+    def joules(self, before: Any, after: Any) -> float:
+        raise NotImplementedError
+
+
+class _Nvml(EnergyMeter):
+    def __init__(self, index: int) -> None:
+        self._nvml, self._handle = _nvml_handle(index)
+        self.source = "NVML: the whole GPU"
+        self.read()
+
+    def read(self) -> float:
+        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))  # millijoules since the driver came
+
+    def joules(self, before: float, after: float) -> float:
+        return (after - before) * 1e-3
+
+
+class _Rapl(EnergyMeter):
+    """The packages' counters, which run over at a limit that they name."""
+
+    def __init__(self, folder: Path = _POWERCAP) -> None:
+        # intel-rapl:0 is a package; intel-rapl:0:0 and the like are parts of it, counted in it.
+        self._zones = [
+            (zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()))
+            for zone in sorted(folder.glob("*-rapl:*"))
+            if zone.name.count(":") == 1 and (zone / "name").read_text().startswith("package")
+        ]
+        if not self._zones:
+            raise OSError(f"no processor package in {folder}")
+        self.source = "RAPL: the whole processor package"
+        self.read()
+
+    def read(self) -> list[int]:
+        return [int(counter.read_text()) for counter, _ in self._zones]
+
+    def joules(self, before: list[int], after: list[int]) -> float:
+        total = 0
+        for (_, limit), first, last in zip(self._zones, before, after, strict=True):
+            total += last - first if last >= first else last - first + limit
+        return total * 1e-6
+
+
+def open_meter(device: str) -> tuple[EnergyMeter | None, str]:
+    """The meter for what runs on `device` (`"cuda:0"`, `"cpu"`), or None with the reason why there is none."""
+    kind, _, index = device.partition(":")
+    if kind == "cuda":
+        try:
+            return _Nvml(int(index or 0)), ""
+        except ImportError:
+            return None, f'{NOT_MEASURABLE}: NVML needs nvidia-ml-py: pip install "infersdk[bench]"'
+        except Exception as error:  # the driver's own kinds, which are known only where it is
+            return None, f"{NOT_MEASURABLE}: NVML says {error}"
+    if kind != "cpu":
+        return None, f"{NOT_MEASURABLE}: nothing counts the energy of {device}"
+    try:
+        return _Rapl(), ""
+    except PermissionError:
+        return None, f"{NOT_MEASURABLE}: the counters in {_POWERCAP} are for root alone"
+    except (OSError, ValueError):
+        return None, f"{NOT_MEASURABLE}: no RAPL counters in {_POWERCAP}"
+
+
+def _nvml_handle(index: int) -> tuple[Any, Any]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def gpu_process_bytes(index: int, process: int) -> int | None:
+    """Memory of a GPU that a process holds now; None where the driver does not tell."""
+    try:
+        nvml, handle = _nvml_handle(index)
+        for entry in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            if entry.pid == process and entry.usedGpuMemory is not None:
+                return int(entry.usedGpuMemory)
+    except Exception:  # no package, no driver, or no right to ask
+        return None
+    return None

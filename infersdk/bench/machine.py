@@ -1,0 +1,236 @@
+"""The machine that a measurement is of, and what else it did meanwhile."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+from pathlib import Path
+from time import perf_counter, time
+from typing import Any
+
+import msgspec
+
+from .. import __version__
+from .._lib import lib, text
+
+__all__ = ["Contention", "Load", "describe_machine", "peak_resident_bytes", "resident_bytes", "total_contention"]
+
+#: The packages whose versions a report names, where they are installed.
+_PACKAGES = (
+    "numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tensorrt-rtx-cu13-libs", "onnx", "pillow",
+)  # fmt: skip
+#: From these shares on a measurement counts as disturbed.
+OTHERS, STEAL = 0.05, 0.01
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, memory, GPUs, system and versions, for the head of a report."""
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "memory_bytes": _memory(),
+        "gpus": _gpus(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "infersdk": __version__,
+        "simd": text(lib.ifs_simd_name(lib.ifs_simd())),
+        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+    }
+
+
+def _processor() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model"):
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+
+
+def available_bytes() -> int | None:
+    """Memory that new processes can have without others being pushed out."""
+    return _kilobytes("/proc/meminfo", "MemAvailable")
+
+
+def _gpus() -> list[str]:
+    from ..errors import InferSDKError
+    from ..stream import device_count, device_info
+
+    try:
+        return [device_info(f"cuda:{i}")["name"] for i in range(device_count())]
+    except InferSDKError:
+        return []
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _kilobytes(path: str, key: str) -> int | None:
+    for line in _read(path).splitlines():
+        name, _, rest = line.partition(":")
+        if name == key:
+            return int(rest.split()[0]) * 1024
+    return None
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM now."""
+    return _kilobytes("/proc/self/status", "VmRSS") or 0
+
+
+def peak_resident_bytes() -> int:
+    """The most memory of this process that ever was in RAM."""
+    return _kilobytes("/proc/self/status", "VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# ---- what else the machine did ----
+
+
+class Contention(msgspec.Struct, frozen=True, kw_only=True):
+    """What disturbed a measurement. None where the system does not tell.
+
+    Attributes:
+        seconds: that were looked at.
+        others: the share of all processors' time that other processes used.
+        steal: the share that the hypervisor gave to other machines.
+        run_delay: seconds that threads of this process waited for a processor, a second of measuring: for others, or
+            for one another.
+        throttled: seconds that a limit of the control group held this process back.
+        load: runnable processes of the machine on average over the last minute, at the end.
+        disturbed: whether others had more than 5 % or steal more than 1 %, or there was any throttling.
+    """
+
+    seconds: float
+    others: float | None
+    steal: float | None
+    run_delay: float | None
+    throttled: float | None
+    load: float | None
+    disturbed: bool
+
+
+class Load:
+    """Reads the counters when made, and again when asked what has happened since."""
+
+    def __init__(self) -> None:
+        self._before = _counters()
+
+    def since(self) -> Contention:
+        before, after = self._before, _counters()
+        seconds = after["at"] - before["at"]
+
+        def grown(key: str) -> float | None:
+            first, last = before.get(key), after.get(key)
+            return None if first is None or last is None else max(last - first, 0.0)
+
+        busy, total, steal, own = grown("busy"), grown("total"), grown("steal"), grown("own")
+        others = stolen = None
+        if busy is not None and total and own is not None:
+            # The kernel counts in ticks of 10 ms: short measurements come out a little below nothing.
+            others, stolen = max(busy - own, 0.0) / total, (steal or 0.0) / total
+        delay = grown("delay")
+        waited = delay / seconds if delay is not None and seconds else None
+        return _judged(seconds, others, stolen, waited, grown("throttled"), after.get("load"))
+
+
+def total_contention(parts: list[Contention]) -> Contention | None:
+    """Of several measurements together: shares are weighted by their seconds."""
+    seconds = sum(part.seconds for part in parts)
+    if not parts or not seconds:
+        return None
+
+    def mean(name: str) -> float | None:
+        known = [(getattr(part, name), part.seconds) for part in parts if getattr(part, name) is not None]
+        return sum(v * s for v, s in known) / sum(s for _, s in known) if known else None
+
+    throttled = [part.throttled for part in parts if part.throttled is not None]
+    return _judged(
+        seconds, mean("others"), mean("steal"), mean("run_delay"), sum(throttled) if throttled else None, parts[-1].load
+    )
+
+
+def _judged(
+    seconds: float,
+    others: float | None,
+    steal: float | None,
+    delay: float | None,
+    held: float | None,
+    load: float | None,
+) -> Contention:
+    disturbed = (others or 0) > OTHERS or (steal or 0) > STEAL or (held or 0) > 0
+    return Contention(
+        seconds=seconds, others=others, steal=steal, run_delay=delay, throttled=held, load=load, disturbed=disturbed
+    )
+
+
+def _counters() -> dict[str, float]:
+    found: dict[str, float] = {"at": perf_counter(), "time": time()}
+    fields = _read("/proc/stat").partition("\n")[0].split()
+    if len(fields) > 8 and fields[0] == "cpu":
+        tick = 1 / os.sysconf("SC_CLK_TCK")
+        user, nice, system, idle, iowait, irq, softirq, steal = (float(n) * tick for n in fields[1:9])
+        found["busy"] = user + nice + system + irq + softirq
+        found["steal"] = steal
+        found["total"] = found["busy"] + idle + iowait + steal
+        # Processes that were started and have ended are ours, too.
+        own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        found["own"] = sum(used.ru_utime + used.ru_stime for used in own)
+    delays = [_read(str(file)).split() for file in _threads()]
+    if known := [float(entry[1]) for entry in delays if len(entry) > 1]:
+        found["delay"] = sum(known) * 1e-9
+    if (throttled := _throttled()) is not None:
+        found["throttled"] = throttled
+    if load := _read("/proc/loadavg").split():
+        found["load"] = float(load[0])
+    return found
+
+
+def _threads() -> list[Path]:
+    try:
+        return [entry / "schedstat" for entry in Path("/proc/self/task").iterdir()]
+    except OSError:
+        return []
+
+
+def _throttled() -> float | None:
+    """Seconds that the control group of this process was held back, by version 2 or 1 of the interface."""
+    for line in _read("/proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            folders, key, unit = [f"/sys/fs/cgroup{path}", "/sys/fs/cgroup"], "throttled_usec", 1e-6
+        elif "cpu" in controllers.split(","):
+            folders, key, unit = [f"/sys/fs/cgroup/cpu{path}", "/sys/fs/cgroup/cpu"], "throttled_time", 1e-9
+        else:
+            continue
+        for folder in folders:
+            for entry in _read(f"{folder}/cpu.stat").splitlines():
+                name, _, value = entry.partition(" ")
+                if name == key:
+                    return float(value) * unit
+    return None

@@ -1,0 +1,154 @@
+"""What is to be measured: combinations, and how long and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from ..errors import ConfigError
+from ..registry import PRECISIONS, backends, split_place
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["BenchSettings", "Combination", "combine"]
+
+Kind = Literal["auto", "yolov5", "yolov8", "yolox", "classifier", "arrays"]
+Above0 = Annotated[float, msgspec.Meta(gt=0)]
+From1 = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One row of a report: a model, and how it is run.
+
+    Attributes:
+        model: the path of the file.
+        backend, device, precision: as `infersdk.load()` takes them; a precision of None is the model's own.
+        batch: pictures (or rows) in a run.
+        options: the backend's own. Those that it does not have are an error.
+        threads: for each backend that has the option; 0 is its own choice.
+    """
+
+    model: str
+    backend: str = "onnxruntime"
+    device: str | None = None
+    precision: str | None = None
+    batch: From1 = 1
+    options: dict[str, Any] = {}
+    threads: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    @property
+    def side(self) -> str:
+        """Backend, device and precision as a person writes them."""
+        device = f"@{self.device}" if self.device else ""
+        return f"{self.backend}{device}" + (f"/{self.precision}" if self.precision else "")
+
+    @property
+    def name(self) -> str:
+        """All of it in a line. The same in two reports for what is to be compared, wherever the files lie."""
+        settings = {**({"threads": self.threads} if self.threads else {}), **self.options}
+        told = "".join(f" {key}={value}" for key, value in sorted(settings.items()))
+        return f"{Path(self.model).name} {self.side} batch {self.batch}{told}"
+
+
+class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How it is measured.
+
+    Attributes:
+        type: the wrapper: `"yolov5"`, `"yolov8"`, `"yolox"`, `"classifier"`; `"arrays"` measures the network alone;
+            `"auto"` tells by the shapes of the model's inputs and outputs.
+        time: seconds for each way to run (engine alone, one call after another, pipelined) of a combination, over all
+            rounds.
+        rounds: so often all combinations take their turn, in an order that changes.
+        warmup: seconds that a warm-up takes at most, if it does not get steady.
+        data: a folder of pictures or arrays; None is the packaged picture, or random arrays.
+        annotations: boxes in COCO's format for the pictures of `data`: accuracy is mAP.
+        labels: a file of labels for the pictures of `data`, or `"folder"` for those that the folder itself tells:
+            accuracy is top-1.
+        names: class names, or a file of them.
+        preset, resize: of a classifier.
+        shapes: by input name, for inputs with other free axes than the batch.
+        seed: of random inputs, and of the order of turns.
+        from_files: pictures are read from their files each time, instead of once before.
+        timeout: seconds that one step of one combination (loading, a round) may take.
+        ways: of `"engine"`, `"engine_parallel"`, `"single"` and `"pipelined"` those that are run; None is all that can.
+        max_samples: pictures or arrays of `data` that are run for speed and for agreement.
+    """
+
+    type: Kind = "auto"
+    time: Above0 = 5.0
+    rounds: From1 = 5
+    warmup: Above0 = 10.0
+    data: str | None = None
+    annotations: str | None = None
+    labels: str | None = None
+    names: str | list[str] | None = None
+    preset: str | None = None
+    resize: int | None = None
+    shapes: dict[str, list[int]] = {}
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    from_files: bool = False
+    timeout: Above0 = 900.0
+    ways: list[Literal["engine", "engine_parallel", "single", "pipelined"]] | None = None
+    max_samples: From1 = 16
+
+
+def combine(
+    models: Sequence[str | os.PathLike[str]],
+    sides: Sequence[str] = ("onnxruntime",),
+    *,
+    precisions: Sequence[str | None] = (None,),
+    batches: Sequence[int] = (1,),
+    options: dict[str, Any] | None = None,
+    threads: int = 0,
+) -> list[Combination]:
+    """Every model on every backend in every precision with every batch, each once.
+
+    Args:
+        sides: backends as `"name"`, `"name@device"`, `"name/precision"` or both.
+        precisions: for the backends that name none.
+
+    Raises:
+        ConfigError: a name that is not understood, or a number that is none.
+    """
+    for what, given in (("models", models), ("backends", sides), ("precisions", precisions), ("batches", batches)):
+        if not given:
+            raise ConfigError(f"there are no {what} to measure")
+    for batch in batches:
+        if batch < 1:
+            raise ConfigError(f"a batch is a whole number from 1, not {batch}")
+    for precision in precisions:
+        if precision is not None and precision not in PRECISIONS:
+            raise ConfigError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    places = [split_place(side) for side in sides]
+    found = [
+        Combination(
+            model=str(model), backend=backend, device=device, precision=own or precision, batch=batch,
+            options=dict(options or {}), threads=threads,
+        )
+        for model in models
+        for backend, device, own in places
+        for precision in ((own,) if own else precisions)
+        for batch in batches
+    ]  # fmt: skip
+    return list({combination.name + combination.model: combination for combination in found}.values())
+
+
+def usable_backends() -> list[str]:
+    """Those that are installed and find a device here, `"onnxruntime"` first."""
+    from ..errors import BackendError
+    from ..registry import backend_class
+
+    found = []
+    for name in sorted(backends(), key=lambda name: (name != "onnxruntime", name)):
+        try:
+            if backend_class(name).probe().devices:
+                found.append(name)
+        except BackendError:
+            continue
+        except Exception:  # a vendor's runtime may fail in any way
+            continue
+    return found or ["onnxruntime"]

@@ -1,0 +1,273 @@
+"""What a measurement found: its structure, and as JSON and CSV. docs/bench-schema.md describes the file."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import math
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ..errors import ConfigError, OutputError
+from .machine import Contention
+from .plan import BenchSettings, Combination
+from .statistics import Estimate
+
+__all__ = ["SCHEMA", "Accuracy", "Energy", "Loading", "Memory", "Report", "Row", "Way", "read_report", "write_text"]
+
+#: Goes up when a field changes its meaning or goes away; new fields alone leave it.
+SCHEMA = 1
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to run a combination: `"engine"`, `"engine_parallel"`, `"single"` or `"pipelined"`.
+
+    Attributes:
+        throughput: pictures (rows) a second.
+        latency_ms: `"p50"`, `"p90"` and `"p99"` of a request, in milliseconds; None with too few requests to tell.
+        requests: how many were timed in all.
+        outliers: how many of them took far longer than the rest (Tukey's outer fence, round by round).
+        steady: whether the warm-up ended because the times had settled, rather than because it had lasted long enough.
+        warmup_seconds: how long it took.
+        slots: of a pipeline: the requests in it at a time.
+    """
+
+    throughput: Estimate
+    latency_ms: dict[str, Estimate | None]
+    requests: int
+    outliers: int
+    steady: bool
+    warmup_seconds: float
+    slots: int | None = None
+
+
+class Loading(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds from the file to a model that is ready; in fresh processes, without the import of the runtime.
+
+    Attributes:
+        import_seconds: of the runtime.
+        cold_seconds: with nothing kept of an earlier load; for TensorRT this builds the engine.
+        cached_seconds: with what the backend kept; None for one that keeps nothing.
+    """
+
+    import_seconds: float
+    cold_seconds: float
+    cached_seconds: float | None
+
+
+class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """How good the results are.
+
+    Attributes:
+        metric: `"mAP"` (COCO, IoU 0.5 to 0.95), `"top1"`, or without labelled pictures `"agreement"`: the least cosine
+            similarity of an output with that of `reference`.
+        value: of the metric, 0 to 1; None where it could not be had, for the reason in `note`.
+        figures: what else goes with it.
+        pictures: how many pictures or samples it is of.
+        reference: what outputs were held against.
+    """
+
+    metric: str
+    value: float | None
+    figures: dict[str, float] = {}
+    pictures: int = 0
+    reference: str | None = None
+    note: str = ""
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes. `host_peak_bytes` is of the whole process, Python and the runtime included; `host_model_bytes` how much of
+    that came after the import of the runtime; `device_peak_bytes` None on a processor."""
+
+    host_peak_bytes: int
+    host_model_bytes: int
+    device_peak_bytes: int | None
+
+
+class Energy(msgspec.Struct, frozen=True, kw_only=True):
+    """Pictures a joule, while it ran in the way `way`; None with the reason in `source`."""
+
+    images_per_joule: Estimate | None
+    source: str
+    way: str | None = None
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """One combination, and what came of it.
+
+    Attributes:
+        status: `"ok"`; `"failed"`, for the `reason`; `"partial"`: interrupted, with fewer rounds than were asked for.
+        ran: backend, version, device, precision and layers, read back from the runtime, and the wrapper (`kind`).
+        stages_ms: milliseconds by stage of one request of the way `"single"`: the medians.
+    """
+
+    name: str
+    combination: Combination
+    status: Literal["ok", "failed", "partial"]
+    reason: str = ""
+    ran: dict[str, Any] | None = None
+    loading: Loading | None = None
+    ways: dict[str, Way] = {}
+    stages_ms: dict[str, float] = {}
+    accuracy: Accuracy | None = None
+    memory: Memory | None = None
+    energy: Energy | None = None
+    contention: Contention | None = None
+    notes: list[str] = []
+
+    @property
+    def best_throughput(self) -> Estimate | None:
+        """Pictures a second as served: pipelined, or else one call after another."""
+        way = self.ways.get("pipelined") or self.ways.get("single")
+        return way.throughput if way is not None else None
+
+    @property
+    def latency(self) -> Estimate | None:
+        """Milliseconds of one request alone: the median."""
+        way = self.ways.get("single")
+        return way.latency_ms.get("p50") if way is not None else None
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """All of a measurement."""
+
+    rows: list[Row]
+    settings: BenchSettings
+    machine: dict[str, Any]
+    models: list[dict[str, Any]]
+    created: datetime.datetime
+    seconds: float
+    interrupted: bool = False
+    kind: str = "infersdk-bench"
+    schema: int = SCHEMA
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it: infinities and NaN become null."""
+        found = _finite(msgspec.to_builtins(self))
+        return {"kind": found.pop("kind"), "schema": found.pop("schema"), **found}
+
+    def json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def csv(self) -> str:
+        """A line for each combination; figures without their intervals."""
+        out = io.StringIO()
+        lines = [_flat(row) for row in self.rows]
+        writer = csv.DictWriter(out, list(lines[0]) if lines else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+        return out.getvalue()
+
+    def remarks(self) -> list[str]:
+        """What a reader of the figures should know, a line each."""
+        found = []
+        measured = [row for row in self.rows if row.status != "failed"]
+        if self.interrupted:
+            found.append("interrupted: these are the rounds that were run")
+        if disturbed := [row for row in measured if row.contention and row.contention.disturbed]:
+            worst = max(disturbed, key=lambda row: (row.contention.others or 0) if row.contention else 0).contention
+            assert worst is not None
+            told = [f"{worst.others:.0%} of the processors went to other processes"] if worst.others is not None else []
+            told += [f"{worst.steal:.1%} to other machines of the host"] if worst.steal else []
+            told += [f"it was held back for {worst.throttled:.1f} s by its control group"] if worst.throttled else []
+            found.append(
+                f"the machine was busy with other things during {len(disturbed)} of {len(measured)} combinations "
+                f"(at worst {', '.join(told)}): take no figure of these for what the machine can do"
+            )
+        unsteady = [f"{row.name} ({name})" for row in measured for name, way in row.ways.items() if not way.steady]
+        if unsteady:
+            more = f" and {len(unsteady) - 3} more" if len(unsteady) > 3 else ""
+            found.append(f"not steady when the warm-up ended: {', '.join(unsteady[:3])}{more}")
+        sources = {row.energy.source for row in measured if row.energy and row.energy.images_per_joule is None}
+        found += [f"images/J: {source}" for source in sorted(sources)]
+        for note in dict.fromkeys(note for row in measured for note in row.notes):
+            found.append(note)
+        notes = {row.accuracy.note for row in measured if row.accuracy and row.accuracy.note}
+        found += [f"accuracy: {note}" for note in sorted(notes)]
+        return found
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    what, ran = row.combination, row.ran or {}
+    found: dict[str, Any] = {
+        "model": what.model, "backend": what.backend, "device": ran.get("device") or what.device,
+        "precision": ran.get("precision") or what.precision, "batch": what.batch, "threads": what.threads or None,
+        "options": json.dumps(what.options) if what.options else None, "status": row.status, "reason": row.reason,
+    }  # fmt: skip
+    for name in ("engine", "engine_parallel", "single", "pipelined"):
+        way = row.ways.get(name)
+        found[f"{name}_images_per_second"] = way.throughput.value if way else None
+        for percentile in ("p50", "p90", "p99"):
+            entry = way.latency_ms.get(percentile) if way else None
+            found[f"{name}_{percentile}_ms"] = entry.value if entry else None
+    for stage in ("read", "preprocess", "copy", "engine", "postprocess", "around the engine"):
+        found[f"stage_{stage.replace(' ', '_')}_ms"] = row.stages_ms.get(stage)
+    accuracy, memory, loading, energy = row.accuracy, row.memory, row.loading, row.energy
+    joule = energy.images_per_joule if energy else None
+    return found | {
+        "metric": accuracy.metric if accuracy else None, "accuracy": accuracy.value if accuracy else None,
+        "host_peak_bytes": memory.host_peak_bytes if memory else None,
+        "device_peak_bytes": memory.device_peak_bytes if memory else None,
+        "images_per_joule": joule.value if joule else None,
+        "cold_seconds": loading.cold_seconds if loading else None,
+        "cached_seconds": loading.cached_seconds if loading else None,
+        "disturbed": row.contention.disturbed if row.contention else None,
+    }  # fmt: skip
+
+
+def read_report(path: str | os.PathLike[str]) -> Report:
+    """A report out of its JSON file.
+
+    Raises:
+        ConfigError: there is none, it is damaged, or of a newer schema.
+    """
+    file = Path(path)
+    try:
+        data = json.loads(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read the report {str(file)!r}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{str(file)!r} is no JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("kind") != "infersdk-bench":
+        raise ConfigError(f"{str(file)!r} is no report of `infersdk bench --json`")
+    if data.get("schema") != SCHEMA:
+        raise ConfigError(f"{str(file)!r} has schema {data.get('schema')}, and this infersdk reads {SCHEMA}; update it")
+    try:
+        return msgspec.convert(data, Report)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{str(file)!r} is damaged: {error}") from None
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Writes a file in one step, its folder too; nothing half-written is left behind.
+
+    Raises:
+        OutputError: it cannot be written there.
+    """
+    target = Path(path)
+    sibling = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sibling.write_text(text, "utf-8")
+        sibling.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            sibling.unlink()
+        raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from None
+    return target

@@ -1,0 +1,130 @@
+"""The statistics of repeated measurements: medians with intervals, percentiles, outliers, and what has moved.
+
+A combination is measured in rounds, each a little while long, with the rounds of all the others in between. What one
+round gives is one observation: samples within a round share what the machine did just then. So intervals come from
+resampling whole rounds (Efron, *Bootstrap methods: another look at the jackknife*, 1979, the percentile method).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Estimate", "Steady", "median_of_rounds", "outliers", "percentile_of_rounds", "ratio", "thinned"]
+
+#: How often rounds are resampled, and the share of the results that an interval holds.
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+#: Samples that are kept of one round; more are thinned out to so many quantiles of theirs.
+KEPT = 2000
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure with its 95 % interval, and what each round gave for it.
+
+    With fewer than three rounds there is no telling how far the figure may be off: `low` and `high` are None.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    rounds: list[float]
+
+
+def median_of_rounds(rounds: Sequence[float]) -> Estimate:
+    """The median of the rounds.
+
+    Args:
+        rounds: a figure for each round, at least one.
+    """
+    values = np.asarray(rounds, np.float64)
+    low, high = _interval(np.median(values[_resampled(len(values))], axis=1)) if len(values) > 2 else (None, None)
+    return Estimate(value=float(np.median(values)), low=low, high=high, rounds=[float(v) for v in values])
+
+
+def percentile_of_rounds(rounds: Sequence[Sequence[float]], q: float) -> Estimate | None:
+    """The percentile `q` (0 to 100) of the samples of all rounds together.
+
+    Returns:
+        None where there are too few samples to tell: at least one has to lie beyond it, so 10 for the 90th and 100 for
+        the 99th.
+    """
+    count = sum(len(samples) for samples in rounds)
+    if count * (100 - q) / 100 < 1:
+        return None
+    arrays = [np.asarray(samples, np.float64) for samples in rounds if len(samples)]
+    each = [float(np.percentile(samples, q)) for samples in arrays]
+    low = high = None
+    if len(arrays) > 2:
+        found = [np.percentile(np.concatenate([arrays[i] for i in pick]), q) for pick in _resampled(len(arrays), 500)]
+        low, high = _interval(np.asarray(found))
+    return Estimate(value=float(np.percentile(np.concatenate(arrays), q)), low=low, high=high, rounds=each)
+
+
+def ratio(new: Sequence[float], old: Sequence[float]) -> Estimate:
+    """The median of the rounds `new` over that of `old`, with its interval from resampling both.
+
+    The rounds of the two are of different runs, so they are resampled apart.
+    """
+    a, b = np.asarray(new, np.float64), np.asarray(old, np.float64)
+    value = float(np.median(a) / np.median(b)) if np.median(b) else float("inf")
+    low = high = None
+    if len(a) > 2 and len(b) > 2:
+        tops = np.median(a[_resampled(len(a))], axis=1)
+        bottoms = np.median(b[_resampled(len(b), seed=1)], axis=1)
+        low, high = _interval(np.divide(tops, bottoms, out=np.full_like(tops, np.inf), where=bottoms > 0))
+    return Estimate(value=value, low=low, high=high, rounds=[])
+
+
+def outliers(samples: Sequence[float]) -> int:
+    """How many lie far out: more than three times the middle half's width above it (Tukey's outer fence)."""
+    if len(samples) < 4:
+        return 0
+    values = np.asarray(samples, np.float64)
+    first, third = np.percentile(values, [25, 75])
+    return int(np.count_nonzero(values > third + 3 * (third - first)))
+
+
+def thinned(samples: Sequence[float]) -> list[float]:
+    """The samples, or so many quantiles of theirs that percentiles up to the 99th stay what they are."""
+    if len(samples) <= KEPT:
+        return [float(sample) for sample in samples]
+    return [float(v) for v in np.quantile(np.asarray(samples, np.float64), np.linspace(0, 1, KEPT))]
+
+
+class Steady:
+    """When a warm-up is over: the figures of the last three windows are within `within` of each other.
+
+    Clocks, caches, lazily compiled kernels and pages that are touched for the first time all show as windows that
+    differ.
+
+    Args:
+        within: the largest of three figures over the smallest, less 1.
+    """
+
+    def __init__(self, within: float = 0.05) -> None:
+        self._within = within
+        self.windows: list[float] = []
+
+    def add(self, figure: float) -> bool:
+        """Takes what one window gave, as its median run; tells whether it is steady."""
+        self.windows.append(figure)
+        last = self.windows[-3:]
+        return len(last) == 3 and max(last) <= (1 + self._within) * min(last)
+
+
+def _resampled(count: int, times: int = RESAMPLES, seed: int = 0) -> npt.NDArray[np.int64]:
+    """Indices of rounds, drawn with replacement: the same ones each time, so that a report does not flicker."""
+    return np.random.default_rng(seed).integers(0, count, (times, count))
+
+
+def _interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return float(low), float(high)

@@ -1,0 +1,248 @@
+"""The process of one combination: it loads, warms up and takes its turns as it is told, and waits in between.
+
+It is told by lines of JSON on its standard input and answers each with one on its standard output; whatever a runtime
+prints goes to standard error. `run.py` is the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from ..errors import BackendError, ConfigError, InferSDKError, PrecisionUnavailableError
+
+__all__ = ["main"]
+
+
+class Worker:
+    """What the lines call: a method each, by name, whose result is the answer."""
+
+    def __init__(self) -> None:
+        self._work: Any = None
+        self._bare = self._device_floor = self._device_peak = 0
+
+    def load(self, combination: dict[str, Any], settings: dict[str, Any], cache: str | None = None) -> dict[str, Any]:
+        """Loads the model. `cache` is a folder for what the backend keeps of it, if it does."""
+        from ..config import convert
+        from ..registry import backend_class, load
+        from .machine import resident_bytes
+        from .plan import BenchSettings, Combination
+
+        self._combination = what = convert(combination, Combination, "combination")
+        self._settings = convert(settings, BenchSettings, "bench settings")
+        start = perf_counter()
+        kind = backend_class(what.backend)
+        imported = perf_counter() - start
+        options, notes, keeps = self._options(kind, cache)
+        self._bare = resident_bytes()
+        self._device = what.device or str(kind.default_device)
+        self._watch_device()
+        start = perf_counter()
+        infer = load(
+            what.model, what.backend, device=what.device, precision=what.precision, max_batch=what.batch, **options
+        )
+        seconds = perf_counter() - start
+        self._infer = infer
+        self._device = infer.device
+        self._watch_device()
+        return {
+            "import_seconds": imported, "seconds": seconds, "keeps": keeps, "backend": infer.backend,
+            "device": infer.device, "precision": infer.precision, "layers": dict(infer.layer_precisions),
+            "concurrency": infer.concurrency, "notes": notes, "version": kind.probe().version,
+        }  # fmt: skip
+
+    def _options(self, kind: Any, cache: str | None) -> tuple[dict[str, Any], list[str], bool]:
+        what, fields = self._combination, kind.Options.__struct_fields__
+        options, notes = dict(what.options), []
+        if what.threads:
+            if "threads" in fields:
+                options["threads"] = what.threads
+            else:
+                notes.append(f"{what.backend} has no setting for threads")
+        name = next((field for field in ("cache_dir", "cache") if field in fields), None)
+        if cache is not None and name is not None and name not in options:
+            options[name] = cache
+        return options, notes, name is not None
+
+    def prepare(self) -> dict[str, Any]:
+        """Makes ready what is run, and warms each way up."""
+        from .workload import Workload
+
+        settings = self._settings
+        self._work = work = Workload(self._infer, self._combination, settings)
+        ways = work.ways()
+        window = min(0.1, settings.time / settings.rounds)
+        warm = {}
+        for way in ways:
+            seconds, steady = work.warm_up(way, window, settings.warmup / len(ways))
+            warm[way] = {"seconds": seconds, "steady": steady}
+        self._watch_device()
+        return {
+            "kind": work.kind, "ways": ways, "warmup": warm, "slots": work.requests_in_pipeline,
+            "notes": [f"not pipelined: {work.pipeline_note}"] if work.pipeline_note else [],
+        }  # fmt: skip
+
+    def turn(self, way: str, seconds: float) -> dict[str, Any]:
+        """One turn of one way."""
+        from .energy import open_meter
+        from .machine import Load
+        from .statistics import outliers, thinned
+
+        meter, why = open_meter(self._infer.device)
+        before = meter.read() if meter is not None else None
+        load = Load()
+        done = self._work.run(way, seconds)
+        contention = load.since()
+        joules = None
+        if meter is not None:
+            # In a pipeline more is run than is counted, at the same power: the share of the counted seconds.
+            spent = meter.joules(before, meter.read())
+            joules = spent * min(done.seconds / contention.seconds, 1.0) if contention.seconds else None
+        self._watch_device()
+        return {
+            "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
+            "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
+            "stages": {name: float(sorted(spent)[len(spent) // 2]) for name, spent in done.stages.items()},
+            "contention": msgspec.to_builtins(contention), "joules": joules,
+            "energy_source": meter.source if meter is not None else why,
+        }  # fmt: skip
+
+    def memory(self) -> dict[str, Any]:
+        """What this process has held at most so far."""
+        from .machine import peak_resident_bytes
+
+        peak = peak_resident_bytes()
+        self._watch_device()
+        device = self._device_peak or None
+        return {
+            "host_peak_bytes": peak, "host_model_bytes": max(peak - self._bare, 0), "device_peak_bytes": device,
+        }  # fmt: skip
+
+    def _watch_device(self) -> None:
+        """Device memory now: what the driver says of this process, or how much less is free than in the beginning."""
+        if not self._device.startswith("cuda"):
+            return
+        from ..stream import device_info
+        from .energy import gpu_process_bytes
+
+        index = int(self._device.partition(":")[2] or 0)
+        mine = gpu_process_bytes(index, os.getpid())
+        if mine is None:
+            try:
+                free = device_info(f"cuda:{index}")["free_bytes"]
+            except InferSDKError:
+                return
+            self._device_floor = max(self._device_floor, free)
+            mine = self._device_floor - free
+        self._device_peak = max(self._device_peak, mine)
+
+    def accuracy(self) -> dict[str, Any]:
+        """mAP or top-1 on the data."""
+        from ..accuracy import ClassifyTask, DetectTask
+
+        settings = self._settings
+        if settings.data is None:
+            raise ConfigError("accuracy needs the pictures: data")
+        task: Any
+        if settings.annotations is not None:
+            kind = self._work.kind if self._work.kind in ("yolov5", "yolov8", "yolox") else "auto"
+            task = DetectTask(settings.annotations, settings.data, type=kind, names=settings.names)
+        else:
+            own = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
+            labels = settings.labels if settings.labels != "folder" else None
+            task = ClassifyTask(settings.data, labels=labels, **{k: v for k, v in own.items() if v is not None})
+        figures = task.figures(self._infer)
+        return {"metric": task.metric, "value": figures[task.metric], "figures": figures,
+                "pictures": task.pictures, "reference": None}  # fmt: skip
+
+    def outputs(self, path: str) -> dict[str, Any]:
+        """Writes the outputs for the samples to a file, for the others to be held against."""
+        import numpy as np
+
+        found = self._run_samples()
+        np.savez(path, **{f"{i}:{name}": array for i, one in enumerate(found) for name, array in one.items()})
+        return {"samples": len(found)}
+
+    def agreement(self, path: str, reference: str) -> dict[str, Any]:
+        """How far the outputs are from those in the file."""
+        import numpy as np
+
+        from ..compare import difference
+
+        worst, argmax = 0.0, []
+        furthest = 0.0
+        found = self._run_samples()
+        with np.load(path) as expected:
+            if len(expected.files) != sum(len(one) for one in found):
+                raise ConfigError(f"{reference} has other outputs: {len(expected.files)} arrays for the same samples")
+            for i, one in enumerate(found):
+                names = [name for name in expected.files if name.startswith(f"{i}:")]
+                for name, (own, array) in zip(names, one.items(), strict=True):
+                    apart = difference(expected[name], array, name=own)
+                    if apart.note:
+                        raise ConfigError(f"output {own!r} {apart.note} as {reference} gives it")
+                    worst, furthest = max(worst, apart.cosine), max(furthest, apart.max_abs)
+                    if apart.argmax is not None:
+                        argmax.append(apart.argmax)
+        figures = {"cosine": 1 - worst, "max_abs": furthest}
+        if argmax:
+            figures["argmax"] = float(np.mean(argmax))
+        return {"metric": "agreement", "value": 1 - worst, "figures": figures, "pictures": len(found),
+                "reference": reference}  # fmt: skip
+
+    def _run_samples(self) -> list[dict[str, Any]]:
+        from .workload import samples_of
+
+        with self._infer.clone() as twin:
+            return [dict(twin(sample)) for sample in samples_of(self._infer, self._work.kind, self._settings)]
+
+    def close(self) -> dict[str, Any]:
+        if self._work is not None:
+            self._work.close()
+        return {}
+
+
+def reason(error: BaseException) -> str:
+    """What a row says of a combination that could not run."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, InferSDKError):
+        return text
+    return f"{type(error).__name__}: {text}"
+
+
+def _answer(worker: Worker, line: str) -> dict[str, Any]:
+    order = json.loads(line)
+    call: Callable[..., dict[str, Any]] = getattr(worker, order.pop("do"))
+    try:
+        return {"ok": True, **call(**order)}
+    except MemoryError as error:
+        return {"ok": False, "kind": "memory", "reason": reason(error)}
+    except Exception as error:  # a vendor's runtime may fail in any way: it is the row's reason
+        if not isinstance(error, InferSDKError):
+            traceback.print_exc()
+        kind = (
+            "precision" if isinstance(error, PrecisionUnavailableError)
+            else "backend" if isinstance(error, BackendError)
+            else "error"
+        )  # fmt: skip
+        return {"ok": False, "kind": kind, "reason": reason(error)}
+
+
+def main() -> None:
+    """Serves until its input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin:
+        print(json.dumps(_answer(worker, line)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

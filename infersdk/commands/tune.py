@@ -1,0 +1,115 @@
+"""`infersdk tune`: the backend, precision, threads, streams and batch that suit a model best on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .bench import add_measuring_arguments, measuring_settings, numbers, progress_bar
+from .common import add_json_argument, console, plain, print_json
+
+if TYPE_CHECKING:
+    from ..bench.tune import Tuned
+
+__all__ = ["register"]
+
+
+def register(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "tune",
+        help="find the best settings for a model here, and write them as a configuration",
+        description="Tries backends, precisions, threads, streams and batches within a time budget, the better half of "
+        "them ever longer, and writes the winner as a configuration that infersdk.load() and infersdk.models.create() "
+        "take.",
+    )
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="the file; after it others, INT8 say")
+    parser.add_argument("--objective", choices=("latency", "throughput"), default="latency", help="(default: latency)")
+    parser.add_argument(
+        "--max-drop", type=float, default=0.01, metavar="X", help="accuracy that may be lost, 0 to 1 (default: 0.01)"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=300.0, metavar="SECONDS", help="for all of it (default: %(default)g)"
+    )
+    parser.add_argument("-o", "--output", type=Path, default=Path("tuned.toml"), help="(default: %(default)s)")
+    group = parser.add_argument_group("what is tried")
+    group.add_argument("--backends", metavar="NAME,NAME", help="(default: all that are installed and find a device)")
+    group.add_argument("--precision", metavar="FP32,BF16", help="(default: the model's own, bf16 and fp16)")
+    group.add_argument("--batch", metavar="1,8,32", help="(default: 1 for latency, 1 to 32 for throughput)")
+    group.add_argument("--threads", metavar="1,2", help="(default: the backend's choice, all cores, half of them)")
+    add_measuring_arguments(parser)
+    add_json_argument(parser)
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ..bench.plan import usable_backends
+    from ..bench.report import write_text
+    from ..bench.tune import candidates, tune, tuned_toml
+    from ..infer import model_file
+    from ..registry import PRECISIONS
+
+    for model in arguments.models:
+        model_file(model)
+    if arguments.output.suffix.lower() != ".toml":
+        raise ConfigError(f"{str(arguments.output)!r}: the configuration is written as TOML; name it so: tuned.toml")
+    precisions: list[str | None] = [None, "bf16", "fp16"]
+    if arguments.precision is not None:
+        precisions = [name.strip().lower() for name in arguments.precision.split(",")]
+        if wrong := [name for name in precisions if name not in PRECISIONS]:
+            raise ConfigError(f"precision {wrong[0]!r} is none of {', '.join(PRECISIONS)}")
+    batches = numbers(arguments.batch, "--batch") if arguments.batch else None
+    threads = numbers(arguments.threads, "--threads") if arguments.threads else None
+    for what, given, least in (("--batch", batches, 1), ("--threads", threads, 0)):
+        if given and min(given) < least:
+            raise ConfigError(f"{what} is whole numbers from {least}, not {min(given)}")
+    settings = measuring_settings(arguments)
+    search = candidates(
+        arguments.models, [name for name in (arguments.backends or "").split(",") if name] or usable_backends(),
+        objective=arguments.objective, precisions=precisions, batches=batches, threads=threads,
+    )  # fmt: skip
+    with progress_bar(quiet=arguments.json) as progress:
+        found = tune(
+            search, settings, objective=arguments.objective, max_drop=arguments.max_drop, budget=arguments.budget,
+            progress=progress,
+        )  # fmt: skip
+    text = tuned_toml(found, settings, arguments.output)
+    write_text(arguments.output, text)
+    if arguments.json:
+        print_json(_plain(found, arguments.output))
+    else:
+        _show(found, text, arguments.output)
+    if found.interrupted:
+        raise KeyboardInterrupt  # the exit code of the command line; what was found till then is written
+    return 0
+
+
+def _plain(found: Tuned, output: Path) -> dict[str, Any]:
+    data: dict[str, Any] = plain({
+        "output": str(output), "objective": found.objective, "best": found.best.name, "accuracy": found.accuracy,
+        "seconds": found.seconds, "interrupted": found.interrupted, "tried": [name for name, _ in found.tried],
+        "dropped": found.dropped, "failed": found.failed, "untried": found.untried, "final": found.report.as_dict(),
+    })  # fmt: skip
+    return data
+
+
+def _show(found: Tuned, text: str, output: Path) -> None:
+    from rich.markup import escape
+
+    from .bench import show
+
+    out = console()
+    show(found.report)
+    told = {"cannot run here": found.failed, "lose too much accuracy": found.dropped}
+    for what, names in told.items():
+        reasons: dict[str, list[str]] = {}
+        for name, reason in names.items():
+            reasons.setdefault(reason, []).append(name)
+        for reason, which in reasons.items():
+            count = f" and {len(which) - 1} more" if len(which) > 1 else ""
+            out.print(f"[dim]{what}: {escape(which[0])}{count}: {escape(reason)}[/dim]", soft_wrap=True)
+    if found.untried:
+        out.print(f"[yellow]{len(found.untried)} candidates were not reached: give more --budget[/yellow]")
+    out.print(f"[bold]{escape(found.best.name)}[/bold], written to {escape(str(output))}:\n")
+    out.print(text, markup=False, soft_wrap=True)

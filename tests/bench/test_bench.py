@@ -1,0 +1,340 @@
+"""Measuring: real processes, tiny models, little time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import threading
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from labelled import coco_set, crops
+
+import infersdk
+from infersdk.bench import BenchSettings, Combination, Report, bench, combine, read_report
+from infersdk.bench.compare import compare_reports
+from infersdk.bench.html import html_report
+from infersdk.bench.plan import usable_backends
+from infersdk.bench.statistics import median_of_rounds
+from infersdk.bench.workload import kind_of
+from infersdk.data import CLASSIFIER, DETECTOR
+from infersdk.errors import ConfigError, ModelNotFoundError
+from infersdk.testing import contract_model
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("openvino")
+
+QUICK = BenchSettings(time=0.06, rounds=3, warmup=0.2)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """A detector on two backends, in a precision that cannot be had, and on a backend that is not there."""
+    combinations = [
+        *combine([DETECTOR], ["onnxruntime", "openvino"], batches=[2], threads=1),
+        *combine([DETECTOR], ["onnxruntime/int8", "nonesuch"]),
+    ]
+    return bench(combinations, QUICK)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    file = tmp_path / "net.onnx"
+    file.write_bytes(contract_model("net"))
+    return file
+
+
+def test_combinations() -> None:
+    found = combine(["a.onnx", "b.onnx"], ["onnxruntime", "openvino/bf16"], precisions=["fp32", None], batches=[1, 8])
+    assert len(found) == 2 * 3 * 2  # a backend that names its precision has that one alone
+    assert found[0] == Combination(model="a.onnx", precision="fp32")
+    assert {c.side for c in found} == {"onnxruntime/fp32", "onnxruntime", "openvino/bf16"}
+    assert found[-1].name == "b.onnx openvino/bf16 batch 8"
+    assert len(combine(["a.onnx"], ["onnxruntime", "onnxruntime"])) == 1
+    for wrong, message in (
+        ({"precisions": ["fp8"]}, "'fp8' is none of"), ({"batches": [0]}, "whole number from 1, not 0"),
+        ({"sides": ["a@b@c"]}, "not of the form"), ({"sides": []}, "no backends"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            combine(["a.onnx"], **wrong)  # type: ignore[arg-type]
+
+
+def test_five_measures(report: Report) -> None:
+    for row in report.rows[:2]:
+        assert row.status == "ok", row.reason
+        assert row.ran is not None
+        assert (row.ran["precision"], row.ran["device"], row.ran["kind"]) == ("fp32", "cpu", "yolov5")
+        assert row.ways.keys() >= {"engine", "single", "pipelined"}
+        for way in row.ways.values():
+            assert len(way.throughput.rounds) == 3
+            assert way.throughput.low is not None
+            assert way.throughput.high is not None
+            assert way.throughput.low <= way.throughput.value <= way.throughput.high
+            assert way.latency_ms["p50"] is not None
+        single = row.ways["single"].latency_ms["p50"]
+        engine = row.ways["engine"].latency_ms["p50"]
+        assert single is not None
+        assert engine is not None
+        # A call's stages are the call, near enough; all of its time is somewhere.
+        assert sum(row.stages_ms.values()) == pytest.approx(single.value, rel=0.5)
+        assert row.stages_ms.keys() == {"preprocess", "copy", "engine", "postprocess"}
+        assert row.stages_ms["engine"] > 10 * row.stages_ms["postprocess"] > 0
+        assert row.memory is not None
+        assert 30e6 < row.memory.host_model_bytes < row.memory.host_peak_bytes < 3e9
+        assert row.accuracy is not None
+        assert row.accuracy.metric == "agreement"
+        assert row.accuracy.value == pytest.approx(1, abs=1e-6)
+        assert row.accuracy.reference == "digits_detector.onnx on onnxruntime/fp32"
+        assert row.loading is not None
+        assert row.loading.cold_seconds > 0
+        assert row.contention is not None
+        assert row.contention.seconds > 0.1
+        assert row.energy is not None
+        assert (row.energy.images_per_joule is None) == row.energy.source.startswith("not measurable here")
+    assert report.rows[0].loading is not None
+    assert report.rows[1].loading is not None
+    assert report.rows[0].loading.cached_seconds is None  # ONNX Runtime keeps nothing
+    assert report.rows[1].loading.cached_seconds is not None
+
+
+def test_what_cannot_run_is_a_row_with_its_reason(report: Report) -> None:
+    int8, nonesuch = report.rows[2:]
+    assert int8.status == nonesuch.status == "failed"
+    assert "infersdk quantize digits_detector.onnx --data FOLDER -o digits_detector.int8.onnx" in int8.reason
+    assert int8.reason.startswith("precision 'int8'")
+    assert nonesuch.reason.startswith("no backend 'nonesuch'; there are ")
+    assert not int8.ways
+
+
+def test_json_and_csv(report: Report, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    file.write_text(report.json())
+    assert json.loads(report.json())["schema"] == 1
+    again = read_report(file)
+    assert again.as_dict() == report.as_dict()
+    assert again.rows[0].ways == report.rows[0].ways
+    lines = list(csv.DictReader(io.StringIO(report.csv())))
+    assert [line["status"] for line in lines] == ["ok", "ok", "failed", "failed"]
+    assert float(lines[1]["single_p50_ms"]) > 0
+    assert lines[0]["threads"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no JSON"), ("[]", "is no report"), ('{"kind": "infersdk-bench", "schema": 99}', "reads 1; update"),
+        ('{"kind": "infersdk-bench", "schema": 1}', "is damaged: Object missing required field"),
+    ],
+)  # fmt: skip
+def test_a_report_that_is_none(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "r.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_report(file)
+    with pytest.raises(ConfigError, match="cannot read the report"):
+        read_report(tmp_path / "none.json")
+
+
+def test_html_stands_alone_and_is_well_formed(report: Report) -> None:
+    page = html_report(report, ["a <remark>"])
+    assert not re.search(r"""(src|href)\s*=|url\(|@import|fetch\(|https?://""", page)  # nothing comes from elsewhere
+    assert "a &lt;remark&gt;" in page
+    plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(plots) == 3
+    for plot in plots:
+        ET.fromstring(plot)
+    first = plots[0]
+    marks = re.findall(r'class="mark (ring|disc)', first)
+    assert sorted(marks) == ["disc", "disc", "ring", "ring"]
+    for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', first):
+        assert 0 < float(x) < 720
+        assert 0 < float(y) < 400
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1].replace("<\\/", "</")) == report.as_dict()
+    assert "no backend &#x27;nonesuch&#x27;" in page
+
+
+def changed(report: Report, factor: float) -> Report:
+    """The report with all of its first row's times longer by a factor."""
+    copy = msgspec.convert(msgspec.to_builtins(report), Report)
+    row = copy.rows[0]
+    for name, way in row.ways.items():
+        slower = {
+            key: entry and msgspec.structs.replace(
+                entry, value=entry.value * factor, rounds=[v * factor for v in entry.rounds]
+            )
+            for key, entry in way.latency_ms.items()
+        }  # fmt: skip
+        throughput = median_of_rounds([v / factor for v in way.throughput.rounds])
+        row.ways[name] = msgspec.structs.replace(way, latency_ms=slower, throughput=throughput)
+    return copy
+
+
+def test_comparing_reports(report: Report) -> None:
+    same = compare_reports(report, report)
+    assert not same.moved
+    assert not same.slower
+    assert not same.other_machine
+    slower = compare_reports(report, changed(report, 10))
+    assert {c.figure for c in slower.slower} >= {"single images/s", "single p50 ms", "engine images/s"}
+    assert {c.row for c in slower.moved} == {report.rows[0].name}
+    quicker = compare_reports(changed(report, 10), report)
+    assert not quicker.slower
+    assert {c.verdict for c in quicker.moved} == {"faster"}
+    # Beyond the noise alone is not enough: it has to matter.
+    assert not compare_reports(report, changed(report, 10), threshold=20).moved
+
+
+def test_comparing_reports_that_have_other_rows(report: Report) -> None:
+    short = msgspec.structs.replace(report, rows=report.rows[1:])
+    assert [c.verdict for c in compare_reports(short, report).moved] == ["new"]
+    assert [c.verdict for c in compare_reports(report, short).moved] == ["gone"]
+    broken = msgspec.convert(msgspec.to_builtins(report), Report)
+    broken.rows[0].status = "failed"
+    assert [c.verdict for c in compare_reports(report, broken).slower] == ["fails now"]
+    assert [c.verdict for c in compare_reports(broken, report).moved] == ["runs now"]
+
+
+def test_map_where_there_is_truth(tmp_path: Path) -> None:
+    pytest.importorskip("pycocotools")
+    annotations, pictures = coco_set(tmp_path)
+    settings = msgspec.structs.replace(QUICK, data=str(pictures), annotations=str(annotations), rounds=1)
+    (row,) = bench(combine([DETECTOR]), settings).rows
+    assert row.accuracy is not None
+    assert row.accuracy.metric == "mAP"
+    assert row.accuracy.pictures == 3
+    assert row.accuracy.value is not None
+    assert row.accuracy.value > 0.5
+    assert row.ways["single"].throughput.low is None  # one round tells nothing of how far off it is
+
+
+def test_top1_where_there_are_labels(tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(
+        QUICK, data=str(crops(tmp_path)), labels="folder", rounds=1, preset="unit", resize=32
+    )
+    (row,) = bench(combine([CLASSIFIER]), settings).rows
+    assert row.accuracy is not None
+    assert (row.accuracy.metric, row.accuracy.pictures) == ("top1", 9)
+    assert row.accuracy.value is not None
+    assert row.accuracy.value > 0.8
+
+
+def test_arrays_of_several_inputs(tmp_path: Path) -> None:
+    file = tmp_path / "two.onnx"
+    file.write_bytes(contract_model("two"))
+    (row,) = bench(combine([file], batches=[3]), QUICK).rows
+    assert row.status == "ok", row.reason
+    assert row.ran is not None
+    assert row.ran["kind"] == "arrays"
+    assert row.stages_ms.keys() == {"copy", "engine"}
+    assert row.accuracy is not None
+    assert row.accuracy.value == pytest.approx(1)
+
+
+def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> None:
+    free, fixed = tmp_path / "any.onnx", tmp_path / "fixed.onnx"
+    free.write_bytes(contract_model("any_size"))
+    fixed.write_bytes(contract_model("net", 2))
+    rows = bench([*combine([free]), *combine([fixed], batches=[1, 2])], QUICK).rows
+    assert [row.status for row in rows] == ["failed", "failed", "ok"]
+    assert "has free axes; say how long they are: shape x=" in rows[0].reason
+    assert "has a fixed batch of 2, not 1; export it with a free batch axis" in rows[1].reason
+    name = infersdk.load(free).input_specs[0].name
+    settings = msgspec.structs.replace(QUICK, shapes={name: [1, 3, 16, 16]})
+    (row,) = bench(combine([free], batches=[2]), settings).rows
+    assert row.status == "ok", row.reason
+    assert row.notes[0].startswith("not pipelined: ")
+
+
+def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:
+    told: list[str] = []
+
+    def progress(text: str, share: float) -> None:
+        told.append(text)
+        assert 0 <= share <= 1
+        if text.startswith("round 1") and sum(t.startswith("round 1") for t in told) == 1:
+            children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+            workers = [int(c) for c in children if b"infersdk.bench.worker" in Path(f"/proc/{c}/cmdline").read_bytes()]
+            os.kill(workers[0], signal.SIGKILL)
+
+    rows = bench(combine([net], batches=[1, 2]), QUICK, accuracy=False, progress=progress).rows
+    assert sorted(row.status for row in rows) == ["failed", "ok"]
+    dead = next(row for row in rows if row.status == "failed")
+    assert dead.reason == "its process was ended by SIGKILL (out of memory?)"
+
+
+def test_a_step_that_takes_too_long_is_stopped(net: Path) -> None:
+    (row,) = bench(combine([net]), msgspec.structs.replace(QUICK, timeout=0.05)).rows
+    assert (row.status, row.reason) == ("failed", "load took longer than 0.05 s, and was stopped")
+
+
+def test_interrupted(net: Path) -> None:
+    def progress(text: str, share: float) -> None:
+        if text.startswith("round 2"):
+            raise KeyboardInterrupt
+
+    found = bench(combine([net, CLASSIFIER]), QUICK, progress=progress)
+    assert found.interrupted
+    assert {row.status for row in found.rows} <= {"partial"}
+    assert all(len(row.ways["single"].throughput.rounds) == 1 for row in found.rows)
+    assert any(line.startswith("interrupted") for line in found.remarks())
+    html_report(found, found.remarks())
+
+
+def test_nothing_is_left_behind(net: Path) -> None:
+    before = time.monotonic()
+    bench(combine([net]), msgspec.structs.replace(QUICK, rounds=1), accuracy=False)
+    assert time.monotonic() - before < 60
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+    assert not [c for c in children if b"infersdk.bench.worker" in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data": "nowhere"}, "no data at 'nowhere'"), ({"labels": "folder"}, "are of pictures: give their folder"),
+        ({"data": ".", "labels": "x", "annotations": "y"}, "not both"),
+        ({"data": ".", "annotations": "y.json"}, "cannot read the annotations"),
+    ],
+)  # fmt: skip
+def test_wrong_data(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bench(combine([DETECTOR]), BenchSettings(**settings))
+
+
+def test_an_empty_folder_and_a_missing_model(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is empty: it has neither pictures nor arrays"):
+        bench(combine([DETECTOR]), BenchSettings(data=str(tmp_path)))
+    with pytest.raises(ModelNotFoundError):
+        bench(combine([tmp_path / "none.onnx"]))
+
+
+def test_the_wrapper_is_told_by_shapes() -> None:
+    def kind(shape: tuple[Any, ...], *outputs: tuple[Any, ...], dtype: str = "float32") -> str:
+        spec = infersdk.TensorSpec("x", infersdk.infer.np.dtype(dtype), shape)
+        return kind_of([spec], [infersdk.TensorSpec(f"y{i}", spec.dtype, s) for i, s in enumerate(outputs)])
+
+    picture = ("n", 3, 640, 640)
+    assert kind(picture, ("n", 25200, 85)) == "yolov5"
+    assert kind(picture, ("n", 84, 8400)) == "yolov8"
+    assert kind(picture, ("n", 300, 6)) == "arrays"  # NMS built in
+    assert kind(picture, ("n", 1000)) == kind(picture, ("n", 1000, 1, 1)) == "classifier"
+    assert kind(picture, ("n", 21, 640, 640)) == "arrays"
+    assert kind(("n", 640, 640, 3), ("n", 1000), dtype="uint8") == "classifier"
+    assert kind(("n", 80, 3000), ("n", 1000)) == "arrays"
+    assert kind(("n", 16, 32, 32), ("n", 10)) == "arrays"
+
+
+def test_backends_that_are_there() -> None:
+    assert {"onnxruntime", "openvino"} <= set(usable_backends())
+    assert usable_backends()[0] == "onnxruntime"

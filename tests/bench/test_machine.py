@@ -1,0 +1,125 @@
+"""What is read of the machine: memory, energy, and what else it does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from infersdk.bench import energy, machine
+from infersdk.bench.energy import NOT_MEASURABLE, _Rapl, open_meter
+from infersdk.bench.machine import Contention, Load, describe_machine, peak_resident_bytes, resident_bytes
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux' /proc")
+
+
+def test_the_description() -> None:
+    found = describe_machine()
+    assert found["processor"]
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["memory_bytes"] > 2**28
+    assert found["packages"]["numpy"] == np.__version__
+
+
+def test_memory_goes_up_with_what_is_touched() -> None:
+    before = resident_bytes()
+    block = np.ones(64 << 20, np.uint8)
+    assert resident_bytes() - before > 60 << 20
+    assert peak_resident_bytes() >= resident_bytes() - (1 << 20)
+    del block
+
+
+def _spin(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def test_work_of_another_process_is_seen_and_our_own_is_not() -> None:
+    other = multiprocessing.get_context("fork").Process(target=_spin, args=(0.6,))
+    load = Load()
+    other.start()
+    time.sleep(0.5)
+    seen = load.since()
+    other.kill()
+    other.join()
+    assert seen.others is not None
+    share = 1 / (os.cpu_count() or 1)
+    assert seen.others > 0.3 * share  # a whole processor, unless the machine is busy
+    if seen.others > 0.05:
+        assert seen.disturbed
+    load = Load()
+    _spin(0.5)
+    mine = load.since()
+    assert mine.others is not None
+    # Our half second is not in it: all that is left is what others do, which cannot fill the machine with us on it.
+    assert mine.others <= 1 - 0.3 * share
+
+
+def contention(seconds: float, others: float | None, **more: float) -> Contention:
+    return machine._judged(seconds, others, more.get("steal"), more.get("delay"), more.get("throttled"), 1.0)
+
+
+def test_what_counts_as_disturbed() -> None:
+    assert not contention(1, 0.05, steal=0.01, delay=0.5, throttled=0).disturbed
+    assert contention(1, 0.06).disturbed
+    assert contention(1, 0, steal=0.02).disturbed
+    assert contention(1, 0, throttled=0.1).disturbed
+    assert not contention(1, None).disturbed
+
+
+def test_parts_are_weighed_by_their_seconds() -> None:
+    whole = machine.total_contention([contention(1, 0.5), contention(3, 0.1, throttled=2)])
+    assert whole is not None
+    assert whole.seconds == 4
+    assert whole.others == pytest.approx(0.2)
+    assert whole.throttled == 2
+    assert whole.steal is None
+    assert machine.total_contention([]) is None
+
+
+def powercap(folder: Path) -> Path:
+    """As the kernel lays it out: two packages, one with a part of its own, and the memory controller."""
+    zones = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:1": "package-1", "intel-rapl:2": "psys"}
+    for zone, name in zones.items():
+        (folder / zone).mkdir()
+        for file, text in (("name", name), ("energy_uj", "1000000"), ("max_energy_range_uj", "5000000")):
+            (folder / zone / file).write_text(text + "\n")
+    return folder
+
+
+def test_rapl_adds_up_packages_and_knows_that_counters_run_over(tmp_path: Path) -> None:
+    meter = _Rapl(powercap(tmp_path))
+    before = meter.read()
+    assert before == [1_000_000, 1_000_000]
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("4000000")
+    (tmp_path / "intel-rapl:0:0" / "energy_uj").write_text("9000000")  # is in its package already
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("500000")  # went over 5,000,000
+    assert meter.joules(before, meter.read()) == pytest.approx(3 + 4.5)
+
+
+def test_what_cannot_be_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy._Rapl.__init__, "__defaults__", (tmp_path,))
+    meter, why = open_meter("cpu")
+    assert meter is None
+    assert why.startswith(f"{NOT_MEASURABLE}: no RAPL counters")
+    meter, why = open_meter("npu:0")
+    assert meter is None
+    assert why.startswith(NOT_MEASURABLE)
+
+
+def test_nvml_is_asked_for_where_it_is_missing() -> None:
+    try:
+        import pynvml  # noqa: F401
+    except ImportError:
+        assert open_meter("cuda:0") == (
+            None, f'{NOT_MEASURABLE}: NVML needs nvidia-ml-py: pip install "infersdk[bench]"'
+        )  # fmt: skip
+        assert energy.gpu_process_bytes(0, os.getpid()) is None
+    else:
+        meter, why = open_meter("cuda:0")
+        assert (meter is None) == bool(why)

@@ -1,0 +1,120 @@
+"""The statistics, on numbers whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from infersdk.bench.statistics import (
+    KEPT,
+    Steady,
+    median_of_rounds,
+    outliers,
+    percentile_of_rounds,
+    ratio,
+    thinned,
+)
+
+
+def test_the_median_and_its_interval() -> None:
+    found = median_of_rounds([10, 12, 11, 30, 9])
+    assert found.value == 11
+    assert found.low is not None
+    assert found.high is not None
+    assert 9 <= found.low < 11 < found.high <= 30
+    assert found.rounds == [10, 12, 11, 30, 9]
+    assert median_of_rounds([10, 12, 11, 30, 9]) == found  # the same each time
+
+
+def test_rounds_that_do_not_vary_have_an_interval_of_nothing() -> None:
+    found = median_of_rounds([5.0] * 4)
+    assert (found.low, found.high) == (5, 5)
+
+
+@pytest.mark.parametrize("rounds", [[3.0], [3.0, 4.0]])
+def test_with_too_few_rounds_there_is_no_interval(rounds: list[float]) -> None:
+    found = median_of_rounds(rounds)
+    assert found.value == np.median(rounds)
+    assert found.low is found.high is None
+    assert ratio(rounds, [1.0, 2.0, 3.0]).low is None
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says(rng: np.random.Generator) -> None:
+    # A percentile bootstrap of a median of nine is a little short of its 95 %; far off it would be wrong.
+    hits = 0
+    for _ in range(200):
+        found = median_of_rounds(rng.normal(100, 5, 9).tolist())
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 100 <= found.high
+    assert 170 <= hits <= 200
+
+
+def test_percentiles_are_of_all_samples_together(rng: np.random.Generator) -> None:
+    rounds = [rng.exponential(1, 400).tolist() for _ in range(5)]
+    for q in (50, 90, 99):
+        found = percentile_of_rounds(rounds, q)
+        assert found is not None
+        assert found.value == pytest.approx(np.percentile(np.concatenate(rounds), q))
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= found.value <= found.high
+        assert found.rounds == pytest.approx([np.percentile(r, q) for r in rounds])
+
+
+def test_a_percentile_with_nothing_beyond_it_is_not_told() -> None:
+    assert percentile_of_rounds([[1.0] * 33, [2.0] * 33, [3.0] * 33], 99) is None
+    assert percentile_of_rounds([[1.0] * 34, [2.0] * 33, [3.0] * 33], 99) is not None
+    assert percentile_of_rounds([[1.0, 2.0, 3.0]], 90) is None
+    assert percentile_of_rounds([[]], 50) is None
+    found = percentile_of_rounds([[], [4.0, 4.0]], 50)  # a round without a request is left out
+    assert found is not None
+    assert found.value == 4
+
+
+def test_a_round_that_was_disturbed_widens_the_interval(rng: np.random.Generator) -> None:
+    quiet = [rng.normal(10, 0.1, 50).tolist() for _ in range(5)]
+    loud = [*quiet[:3], rng.normal(20, 0.1, 50).tolist(), rng.normal(20, 0.1, 50).tolist()]
+    calm, rough = percentile_of_rounds(quiet, 50), percentile_of_rounds(loud, 50)
+    assert calm is not None
+    assert rough is not None
+    assert calm.high is not None
+    assert rough.high is not None
+    assert calm.high < 10.2
+    assert rough.high > 15
+
+
+def test_ratio() -> None:
+    found = ratio([20, 21, 22, 20, 21], [10, 10.5, 11, 10, 10.5])
+    assert found.value == pytest.approx(2)
+    assert found.low is not None
+    assert found.high is not None
+    assert 1.8 < found.low <= 2 <= found.high < 2.3
+    same = ratio([10, 11, 12, 10, 11], [11, 10, 12, 11, 10])
+    assert same.low is not None
+    assert same.high is not None
+    assert same.low < 1 < same.high or same.value == 1
+
+
+def test_outliers() -> None:
+    assert outliers([10.0] * 50 + [10.5] * 50) == 0
+    assert outliers([10.0, 10.1, 10.2, 10.3] * 25 + [30.0, 50.0]) == 2
+    assert outliers([1.0, 2.0, 300.0]) == 0  # too few to tell
+
+
+def test_thinning_keeps_percentiles(rng: np.random.Generator) -> None:
+    samples = rng.exponential(1, 50_000).tolist()
+    kept = thinned(samples)
+    assert len(kept) == KEPT
+    for q in (50, 90, 99):
+        assert np.percentile(kept, q) == pytest.approx(np.percentile(samples, q), rel=0.01)
+    assert max(kept) == max(samples)
+    assert thinned([3.0, 1.0]) == [3.0, 1.0]
+
+
+def test_steady() -> None:
+    steady = Steady()
+    # A model that gets quicker as kernels are compiled, and then stays so.
+    assert [steady.add(figure) for figure in (9.0, 5.0, 3.0, 2.1, 2.0, 2.05)] == [False] * 5 + [True]
+    never = Steady()
+    assert not any(never.add(1.2**i) for i in range(50))

@@ -1,0 +1,91 @@
+"""Tuning: what is tried, what is kept, and the file that comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from labelled import coco_set, damaged
+
+import infersdk
+from infersdk.bench import BenchSettings, Combination
+from infersdk.bench.tune import candidates, tune, tuned_toml
+from infersdk.data import DETECTOR
+from infersdk.errors import BackendNotFoundError, ConfigError
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("openvino")
+
+
+def test_candidates() -> None:
+    quick = candidates(["a.onnx"], ["onnxruntime", "openvino"], objective="latency", threads=[0, 2])
+    assert {c.batch for c in quick} == {1}
+    assert quick[0] == Combination(model="a.onnx", backend="onnxruntime")  # the defaults first
+    assert {c.precision for c in quick} == {None, "bf16", "fp16"}
+    assert {str(c.options) for c in quick} == {"{}", "{'threads': 2}"}
+    many = candidates(
+        ["a.onnx", "b.onnx"], ["openvino/bf16"], objective="throughput", threads=[2], batches=[1, 4]
+    )  # fmt: skip
+    assert {c.precision for c in many} == {"bf16"}
+    assert len(many) == 2 * 2 * len({str(c.options) for c in many})
+    assert {"performance_hint", "streams"} <= {key for c in many for key in c.options}
+    assert len({(c.model, c.name) for c in many}) == len(many)
+    with pytest.raises(BackendNotFoundError, match="no backend 'nonesuch'.*leave it out"):
+        candidates(["a.onnx"], ["nonesuch"], objective="latency")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> BenchSettings:
+    pytest.importorskip("pycocotools")
+    annotations, pictures = coco_set(tmp_path_factory.mktemp("coco"))
+    return BenchSettings(data=str(pictures), annotations=str(annotations))
+
+
+def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -> None:
+    # The damaged model is as quick as the other, and finds next to nothing. A batch of 4 takes longer than one of 1.
+    model, bad = tmp_path / "good one.onnx", damaged(tmp_path / "bad.onnx", noise=2.0)
+    model.write_bytes(DETECTOR.read_bytes())
+    search = [
+        Combination(model=str(model), batch=4), Combination(model=str(model), options={"threads": 1}),
+        Combination(model=str(bad), options={"threads": 1}), Combination(model=str(bad)),
+        Combination(model=str(model), precision="int8"),
+    ]  # fmt: skip
+    found = tune(search, data, objective="latency", budget=12)
+    assert found.best.combination == search[1]
+    assert len(found.tried) == 4
+    assert list(found.failed) == [search[4].name]
+    assert all(name.startswith("bad.onnx") and "mAP" in loss for name, loss in found.dropped.items())
+    assert found.accuracy.startswith("mAP 0.")
+    assert all(Path(row.combination.model) == model for row in found.report.rows)
+    output = tmp_path / "made" / ".." / "tuned.toml"
+    text = tuned_toml(found, data, output)
+    file = tmp_path / "tuned.toml"
+    file.write_text(text)
+    assert msgspec.toml.decode(text) == {
+        "models": {
+            "good-one": {
+                "type": "yolov5", "path": "good one.onnx", "backend": "onnxruntime", "max_batch": 1,
+                "options": {"threads": 1}, "pipeline": {"max_batch": 1},
+            }
+        }
+    }  # fmt: skip
+    with infersdk.load(file) as infer:
+        assert (infer.model, infer.backend, infer.max_batch, infer.options.threads) == (model, "onnxruntime", 1, 1)
+    made = infersdk.models.create(file)["good-one"]
+    assert type(made).__name__ == "YOLOv5"
+    assert made.pipeline.max_batch == 1
+    made.close()
+
+
+def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
+    bad = damaged(tmp_path / "bad.onnx", noise=2.0)
+    with pytest.raises(ConfigError, match="none of the 1 candidates can run here; .*int8"):
+        tune([Combination(model=str(DETECTOR), precision="int8")], budget=5)
+    with pytest.raises(ConfigError, match=r"every candidate loses more than 0.01 of accuracy; bad.onnx .*mAP"):
+        # The first model is the reference; it cannot run in the precision asked for here.
+        tune([Combination(model=str(DETECTOR), precision="int8"), Combination(model=str(bad))], data, budget=5)
+    for wrong in ({"budget": 0}, {"max_drop": 1.0}):
+        with pytest.raises(ConfigError, match="is a number"):
+            tune([Combination(model=str(DETECTOR))], **wrong)  # type: ignore[arg-type]

@@ -1,0 +1,144 @@
+"""`infersdk bench` and `infersdk tune`: arguments, exit codes and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import infersdk
+from infersdk import cli
+from infersdk.data import CLASSIFIER, DETECTOR
+from infersdk.testing import contract_model
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+QUICK = ("--time", 0.03, "--rounds", 3)
+
+
+def run(*arguments: str | Path | float) -> int:
+    try:
+        return cli.main([str(a) for a in arguments])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    file = tmp_path / "net[1].onnx"
+    file.write_bytes(contract_model("net"))
+    return file
+
+
+def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {name: tmp_path / "out" / f"r.{name}" for name in ("json", "csv", "html")}
+    code = run(
+        "bench", net, "--backends", "onnxruntime,nonesuch", "--batch", "1,3", *QUICK,
+        "-o", made["json"], "--csv", made["csv"], "--html", made["html"],
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    assert code == 0
+    assert out.count("onnxruntime fp32") == 2
+    assert "no backend 'nonesuch'" in out
+    data = json.loads(made["json"].read_text())
+    assert [row["status"] for row in data["rows"]] == ["ok", "ok", "failed", "failed"]
+    assert len(made["csv"].read_text().splitlines()) == 5
+    assert made["html"].read_text().startswith("<!doctype html>")
+
+    assert run("bench", "--compare", made["json"], made["json"]) == 0
+    assert "0 moved" in capsys.readouterr().out
+    for way in data["rows"][0]["ways"].values():
+        way["throughput"]["value"] /= 20
+        way["throughput"]["rounds"] = [value / 20 for value in way["throughput"]["rounds"]]
+    slow = tmp_path / "slow.json"
+    slow.write_text(json.dumps(data))
+    assert run("bench", "--compare", made["json"], slow) == 1
+    assert "slower" in capsys.readouterr().out
+    assert run("bench", "--compare", made["json"], slow, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["slower"] is True
+    assert any(change["verdict"] == "slower" for change in told["changes"])
+    assert run("bench", "--compare", slow, made["json"]) == 0
+
+
+def test_json_on_stdout(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("bench", net, "--backends", "onnxruntime", "--no-accuracy", "--json", *QUICK) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["kind"], data["schema"]) == ("infersdk-bench", 1)
+    assert data["rows"][0]["accuracy"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench"], "no model to measure"), (["bench", "none.onnx"], "no model at 'none.onnx'"),
+        (["bench", str(DETECTOR), "--batch", "1,x"], "--batch '1,x' is not of the form"),
+        (["bench", str(DETECTOR), "--batch", "0"], "a batch is a whole number from 1"),
+        (["bench", str(DETECTOR), "--precision", "fp7"], "precision 'fp7' is none of"),
+        (["bench", str(DETECTOR), "--rounds", "0"], "rounds"), (["bench", str(DETECTOR), "--time", "0"], "time"),
+        (["bench", str(DETECTOR), "--data", "nowhere"], "no data at 'nowhere'"),
+        (["bench", str(DETECTOR), "--shape", "x"], "--shape 'x' is not of the form"),
+        (["bench", "--compare", "a.json", "b.json"], "cannot read the report 'a.json'"),
+        (["bench", str(DETECTOR), "--threshold", "0.1"], "goes with --compare"),
+        (["tune", "none.onnx"], "no model at 'none.onnx'"),
+        (["tune", str(DETECTOR), "-o", "x.json"], "written as TOML"),
+        (["tune", str(DETECTOR), "--precision", "fp7"], "'fp7' is none of"),
+        (["tune", str(DETECTOR), "--batch", "0"], "--batch is whole numbers from 1"),
+        (["tune", str(DETECTOR), "--budget", "0"], "a budget is a number of seconds above 0"),
+    ],
+)  # fmt: skip
+def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("bench", DETECTOR, "--backends", "nonesuch", *QUICK) == 4
+    assert "no backend 'nonesuch'" in capsys.readouterr().out
+
+
+def test_interrupted_writes_what_there_is(tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    command = [
+        sys.executable, "-m", "infersdk", "bench", str(CLASSIFIER), "--backends", "onnxruntime", "--time", "60",
+        "--rounds", "600", "--no-accuracy", "-o", str(output),
+    ]  # fmt: skip
+    # A group of its own, as a shell makes one: Ctrl-C goes to all that is in it.
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    time.sleep(5)
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in told
+    data = json.loads(output.read_text())
+    assert data["interrupted"] is True
+    (row,) = data["rows"]
+    assert row["status"] in ("partial", "failed")  # failed where it had not begun within the seconds above
+    if row["status"] == "partial":
+        assert 0 < len(row["ways"]["single"]["throughput"]["rounds"]) < 600
+
+
+def test_tune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "tuned.toml"
+    code = run(
+        "tune", CLASSIFIER, "--backends", "onnxruntime", "--threads", "1", "--precision", "fp32", "--budget", 3,
+        "--objective", "throughput", "--batch", "1,2", "--preset", "unit", "--resize", 32, "-o", output,
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "written to" in out
+    (model,) = infersdk.models.create(output).values()
+    with model:
+        assert type(model).__name__ == "Classifier"
+        assert model.settings.preset == "unit"
+        assert model.network.precision == "fp32"
+        assert model.network.options.threads == 1

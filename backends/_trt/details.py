@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ...infer import TensorSpec
-from .profiles import Profile  # noqa: TC001 - msgspec reads the annotations
+from .profiles import Profile
 
 __all__ = ["EngineDetails", "TensorDetails"]
 

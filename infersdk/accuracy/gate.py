@@ -87,7 +87,7 @@ class DetectTask:
     def _wrapper(self, model: str | os.PathLike[str] | Infer, **load: Any) -> Any:
         from ..models import detector
 
-        return detector(model, type=self._type, names=self._names, **self._settings, **load)  # type: ignore[arg-type]
+        return detector(model, type=self._type, names=self._names, **self._settings, **load)
 
 
 class ClassifyTask:

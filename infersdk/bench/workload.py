@@ -370,7 +370,7 @@ def make_wrapper(infer: Infer, kind: str, settings: BenchSettings) -> Any:
     if kind == "classifier":
         own: dict[str, Any] = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
         return Classifier(infer, **{key: value for key, value in own.items() if value is not None})
-    return detector(infer, type=kind, names=settings.names)  # type: ignore[arg-type]
+    return detector(infer, type=kind, names=settings.names)
 
 
 def picture_files(settings: BenchSettings) -> list[Path]:

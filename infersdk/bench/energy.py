@@ -5,6 +5,7 @@ Both count all that the chip used, not this process alone: on a machine that doe
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,12 @@ def _nvml_handle(index: int) -> tuple[Any, Any]:
     import pynvml
 
     pynvml.nvmlInit()
+    # NVML counts all GPUs, CUDA those that it may see: the list names them by number or by UUID.
+    visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    if index < len(visible):
+        if not visible[index].isdecimal():
+            return pynvml, pynvml.nvmlDeviceGetHandleByUUID(visible[index])
+        index = int(visible[index])
     return pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)
 
 

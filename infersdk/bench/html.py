@@ -294,7 +294,7 @@ def _value(found: Estimate | None) -> str:
         return "–"
     text = number(float(f"{found.value:.4g}"))
     if found.low is not None and found.high is not None:
-        text += f"<small>± {(found.high - found.low) / 2:.2g}</small>"
+        text += f"<small>± {number(float(f'{(found.high - found.low) / 2:.2g}'))}</small>"
     return text
 
 

@@ -194,15 +194,21 @@ def show(report: Report) -> None:
         title=escape(f"{names[0]}: {title}" if len(names) == 1 else title), title_justify="left", box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0), pad_edge=False,
     )  # fmt: skip
-    table.add_column("combination", overflow="fold")
+    table.add_column("combination", overflow="fold", min_width=26)
     for name in ("p50 ms", "p90", "p99", "one by one\nimages/s", "pipelined\nimages/s"):
         table.add_column(name, justify="right", no_wrap=True)
     energy = any(row.energy and row.energy.images_per_joule for row in report.rows)
     metric = next((row.accuracy.metric for row in report.rows if row.accuracy), "accuracy")
     for name in (metric, "MB", *(["images/J"] if energy else [])):
         table.add_column(name, justify="right", no_wrap=True)
+    last = None
     for row in report.rows:
-        label = escape((f"{Path(row.combination.model).name}\n" if len(names) > 1 else "") + _side(row))
+        name = Path(row.combination.model).name
+        if len(names) > 1 and name != last:
+            table.add_section()
+            table.add_row(f"[bold]{escape(name)}[/bold]")
+            last = name
+        label = escape(_side(row))
         if row.ways:
             table.add_row(label, *_cells(row, energy=energy))
         else:

@@ -120,6 +120,10 @@ class _FailedError(Exception):
         self.kind = kind
 
 
+#: A worker finds what we have found, also in a folder that has another `infersdk` in it.
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from infersdk.bench.worker import main; main()"
+
+
 class _Process:
     """The other end of `worker.py`. It has a process group of its own: Ctrl-C is for us alone."""
 
@@ -127,7 +131,7 @@ class _Process:
         self._timeout = timeout
         self._errors = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "infersdk.bench.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", _START, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._errors, start_new_session=True,
         )  # fmt: skip
         self._rest = b""

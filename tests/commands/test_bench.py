@@ -112,7 +112,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path) -> None:
     ]  # fmt: skip
     # A group of its own, as a shell makes one: Ctrl-C goes to all that is in it.
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path
     )
     time.sleep(5)
     os.killpg(process.pid, signal.SIGINT)

@@ -51,7 +51,8 @@ def test_yolov5n(yolov5n: Path, assets: Path, backend: str) -> None:
     settings: dict[str, Any] = {"conf": 0.001, "iou": 0.6, "multi_label": True}
     with YOLOv5(yolov5n, backend, precision="int8", **settings) as model:
         found, _ = coco_map(model, assets / "coco")
-    assert found >= 0.290  # 0.307 in FP32; what pictures it is calibrated on is worth some thousandths
+    print(f"{found:.4f}")
+    assert found >= 0.292  # 0.307 in FP32; what pictures it is calibrated on is worth some thousandths
 
 
 def test_tensorrt_reads_the_file(squeezenet: Path, yolov5n: Path) -> None:

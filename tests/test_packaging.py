@@ -137,22 +137,17 @@ def test_the_native_module_shows_its_init_function_and_needs_the_c_library_alone
     assert {name.partition(".so")[0] for name in needed} <= {"libc", "libm", "libpthread", "ld-linux-x86-64"}
 
 
+def install(wheel: Path, folder: Path) -> Path:
+    """Where the wheel, and nothing that it needs, was installed."""
+    target = folder / "site"
+    options = ["-q", "--no-deps", "--target", str(target)]
+    call(sys.executable, "-P", "-m", "pip", "install", *options, str(wheel), folder=folder)
+    return target
+
+
 @pytest.mark.slow
 def test_the_wheel_installs_and_works(wheel: Path, tmp_path: Path) -> None:
-    target = tmp_path / "site"
-    call(
-        sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--target",
-        str(target),
-        str(wheel),
-        folder=tmp_path,
-    )
+    target = install(wheel, tmp_path)
     code = f"""
 import sys; sys.path.insert(0, {str(target)!r})
 import infersdk, infersdk.models, infersdk.backends, infersdk.config, importlib.metadata, importlib.resources
@@ -169,20 +164,7 @@ print(tensor.numpy().sum(), len(infersdk.list_backends()) > 1)
 
 @pytest.mark.slow
 def test_the_command_is_installed(wheel: Path, tmp_path: Path) -> None:
-    target = tmp_path / "site"
-    call(
-        sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--target",
-        str(target),
-        str(wheel),
-        folder=tmp_path,
-    )
+    target = install(wheel, tmp_path)
     environment = os.environ | {"PYTHONPATH": str(target)}
     done = subprocess.run(
         [sys.executable, str(target / "bin" / "infersdk"), "--version"],

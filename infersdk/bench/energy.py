@@ -6,6 +6,7 @@ Both count all that the chip used, not this process alone: on a machine that doe
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ NOT_MEASURABLE = "not measurable here"
 _POWERCAP = Path("/sys/class/powercap")
 
 
-class EnergyMeter:
+class EnergyMeter(ABC):
     """Joules between two readings.
 
     Attributes:
@@ -25,12 +26,13 @@ class EnergyMeter:
 
     source = ""
 
+    @abstractmethod
     def read(self) -> Any:
         """The counters now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def joules(self, before: Any, after: Any) -> float:
-        raise NotImplementedError
+        """What went by between two readings."""
 
 
 class _Nvml(EnergyMeter):

@@ -13,6 +13,7 @@ while it is held.
 from __future__ import annotations
 
 import heapq
+import logging
 import os
 import threading
 from collections import deque
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from .lanes import Lane
 
 __all__ = ["Batcher"]
+
+_log = logging.getLogger("infersdk.pipeline")
 
 
 class Batcher:
@@ -84,9 +87,17 @@ class Batcher:
         """Takes a request in; see `Pipeline.submit()`. Without `wait` it may still be in line when this returns."""
         self.check_process()
         request = Request(self, item, deadline)
-        late = deadline is not None and deadline <= 0
+        try:
+            self._take_in(request, timeout, wait, self._reject if reject is None else reject)
+        except BaseException:
+            self._abandon(request)
+            raise
+        return request
+
+    def _take_in(self, request: Request, timeout: float | None, wait: bool, reject: bool) -> None:
+        late = request.within is not None and request.within <= 0
         # Handing a little work to another thread takes longer than the work: each wakes the other up.
-        here = self._quick(item)
+        here = self._quick(request.item)
         gate: threading.Lock | None = None
         with self._lock:
             self._check_open()
@@ -94,7 +105,7 @@ class Batcher:
                 self._counters.submitted += 1
                 self._take(request, "expired")
             elif self._line or not self._place(request, here=here):
-                if self._reject if reject is None else reject:
+                if reject:
                     self._counters.rejected += 1
                     raise Overloaded(self._busy("are taken; submit later, or make the pipeline with more slots"))
                 if wait and timeout is not None and timeout <= 0:
@@ -106,12 +117,10 @@ class Batcher:
                     gate = threading.Lock()
                     gate.acquire()
                 self._line.append(Waiter(request, gate))
-                if deadline is not None:
-                    self._watch(request)
             else:
                 self._counters.submitted += 1
-                if deadline is not None:
-                    self._watch(request)
+            if request.deadline is not None and not late:
+                self._watch(request)
         if late:
             _fail(request, _too_late(request))
         elif here:
@@ -121,7 +130,20 @@ class Batcher:
                     raise error
         elif gate is not None:
             self._await_slot(request, gate, timeout)
-        return request
+
+    def _abandon(self, request: Request) -> None:
+        """Ctrl-C came while its own thread was at a request: its row must not keep a runner waiting."""
+        with self._lock:
+            buffer = request.buffer
+            if not request.preparing or buffer is None:
+                return
+            request.preparing = False
+            buffer.preparing -= 1
+            if request.over:  # its deadline passed meanwhile
+                self._vacate(buffer, request.row)
+            buffer.group.wake.notify()
+            buffer.settled.notify()
+        request.cancel()
 
     def _await_slot(self, request: Request, gate: threading.Lock, timeout: float | None) -> None:
         try:
@@ -325,10 +347,11 @@ class Batcher:
             except BaseException as why:
                 failed.append((request, why))
         with self._lock:
-            buffer.preparing -= len(taken)
             failed = [entry for entry in failed if self._take(entry[0], "failed")]
-            for row, request in taken:
+            for _, request in taken:
                 request.preparing = False
+            buffer.preparing -= len(taken)
+            for row, request in taken:
                 if request.over:
                     self._vacate(buffer, row)
             if buffer.prepared:
@@ -417,8 +440,8 @@ class Batcher:
             results = [error] * len(requests)
         try:
             lane.refresh()
-        except BaseException as error:
-            results = [error if isinstance(r, BaseException) else r for r in results]
+        except Exception:  # these requests have their results; what is wrong with the lane shows in its next run
+            _log.exception("%s: a lane could not be brought up to date", self._name)
         done = monotonic()
         failures = sum(isinstance(result, BaseException) for result in results)
         with self._lock:

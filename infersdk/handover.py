@@ -355,6 +355,10 @@ class Handover(Infer):
         """That of who serves now; on a device, where runs overlap, what will serve there decides."""
         return max(self._active.concurrency, 3 if self._asked["device"].ordinal >= 0 else 1)
 
+    @property
+    def queues(self) -> bool:
+        return self._active.queues
+
     def padded_batch(self, n: int) -> int:
         return self._active.padded_batch(n)
 

@@ -234,6 +234,13 @@ class Infer(ABC):
         """Runs that are best made side by side, each on a clone; more than one where a stream queues them."""
         return 1 if self.stream is None else 3
 
+    @property
+    def queues(self) -> bool:
+        """Whether runs that are made side by side stand one behind the other on the device: their copies overlap,
+        their kernels do not.
+        """
+        return self.stream is not None
+
     def padded_batch(self, n: int) -> int:
         """The batch in which `n` rows are best run, the rest of it being padding: `n`, or a little more where the
         backend prepares itself for each size anew, and so is spared most of them.

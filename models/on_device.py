@@ -43,9 +43,10 @@ class Stage(Protocol):
 
 
 class _Slot:
-    def __init__(self, model: VisionModel[Any], infer: Infer, capacity: int) -> None:
+    def __init__(self, model: VisionModel[Any], infer: Infer, capacity: int, beside: bool) -> None:
         assert infer.stream is not None
         self.network, self.stream = infer, infer.stream
+        self._beside = beside
         self.device = self.stream.device
         self._model = model
         self._batch = PictureBatch(capacity)
@@ -77,14 +78,13 @@ class _Slot:
     def bring(self, tensor: Tensor, where: str) -> None:
         """Queues the way of the batch's pictures into the model's input."""
         batch, transform, stream = self._batch, self._model._transform, self.stream
+        workers = shared_workers(self.device.index, beside=self._beside)
         if where == "host":
             if self._host[0] != tensor._generation:
                 self._host = (tensor._generation, tensor.host_ptr(read=False, write=True))
             host = self._host[1]  # free to be written: the slot's last batch is done
             at = tensor.device_address(read=False, write=True, stream=stream)
-            batch.preprocess(
-                transform, host, tensor.nbytes, workers=shared_workers(self.device.index), device=at, stream=stream
-            )
+            batch.preprocess(transform, host, tensor.nbytes, workers=workers, device=at, stream=stream)
             return
         if where == "device":
             nbytes = batch.upload_nbytes
@@ -93,7 +93,7 @@ class _Slot:
             # Only ever used on this slot's stream, and by turns: the copies need no head.
             staging = self._frames.host_ptr(read=False, write=True)
             frames = self._frames.device_address(read=False, write=True, stream=stream)
-            batch.upload(staging, frames, self._frames.nbytes, stream, workers=shared_workers(self.device.index))
+            batch.upload(staging, frames, self._frames.nbytes, stream, workers=workers)
         else:
             batch.stay()
         at = tensor.device_address(read=False, write=True, stream=stream)
@@ -134,15 +134,16 @@ class Ways:
 
 
 class DevicePath:
-    """The slots of one wrapper."""
+    """The slots of one wrapper; `beside` others, in a pipeline (see `shared_workers()`)."""
 
-    def __init__(self, model: VisionModel[Any], capacity: int, preprocess: str) -> None:
+    def __init__(self, model: VisionModel[Any], capacity: int, preprocess: str, *, beside: bool) -> None:
         self._model = model
         self._capacity = capacity
         self._preprocess = preprocess
         self._ways = model._ways
         self._network = model.network.active  # these slots are for no other
-        self._slots = [_Slot(model, self._network, capacity)]  # more when batches overlap
+        self._beside = beside
+        self._slots = [_Slot(model, self._network, capacity, beside)]  # more when batches overlap
         self._turn = 0
 
     def run(self, batches: Iterator[Sequence[Picture | DevicePicture]]) -> Iterator[list[Any]]:
@@ -171,7 +172,7 @@ class DevicePath:
     def _next(self, begun: int) -> _Slot:
         """A free slot: a new one while there are few, else the one whose turn it is."""
         if begun == len(self._slots) < SLOTS:
-            self._slots.append(_Slot(self._model, self._network.clone(), self._capacity))
+            self._slots.append(_Slot(self._model, self._network.clone(), self._capacity, self._beside))
             self._turn = begun
         elif begun == 0:
             self._turn = 0

@@ -74,6 +74,8 @@ class VisionModel(ABC, Generic[Result]):
     fallback_size: ClassVar[int] = 640
     #: Pictures that go through together at most; None is what the network was loaded for.
     _most: int | None = None
+    #: It is a lane's, and shares the processors with those who submit.
+    _in_pipeline = False
 
     def __init__(
         self,
@@ -169,7 +171,7 @@ class VisionModel(ABC, Generic[Result]):
         self._generation = self.network.generation
         self._path: DevicePath | None = None
         if self.network.stream is not None:
-            self._path = DevicePath(self, self._limit, self._preprocess)
+            self._path = DevicePath(self, self._limit, self._preprocess, beside=self._in_pipeline)
         self.timings = Timings(0.0, 0.0, 0.0, 0.0)
 
     @abstractmethod
@@ -327,12 +329,17 @@ class VisionModel(ABC, Generic[Result]):
                 f"max_batch={capacity}, but {self.network.model.name} takes batches up to {largest}; "
                 + (f"load it with max_batch={capacity}" if self._batched else "export it with a free batch dimension")
             )
-        return PictureLane(self._twin(capacity or self._most))
+        return PictureLane(self._twin(capacity or self._most, in_pipeline=True))
 
     @property
     def concurrency(self) -> int:
-        """For a pipeline: batches that are best run side by side."""
+        """For a pipeline: batches that are best under way side by side."""
         return self.network.concurrency
+
+    @property
+    def queues(self) -> bool:
+        """For a pipeline: whether these stand one behind the other on a device."""
+        return self.network.queues
 
     def _batches(self, sources: Iterable[PictureSource | Picture]) -> Iterator[list[Picture | DevicePicture]]:
         """The pictures read, in batches; those on a device and those on the host do not mix."""
@@ -438,10 +445,11 @@ class VisionModel(ABC, Generic[Result]):
         """A second wrapper for another thread, over the same weights or engine."""
         return self._twin(self._most)
 
-    def _twin(self, most: int | None) -> Self:
+    def _twin(self, most: int | None, *, in_pipeline: bool = False) -> Self:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._most, twin._serving = most, _Serving(dict(self._serving.settings))
+        twin._most, twin._in_pipeline = most, in_pipeline
+        twin._serving = _Serving(dict(self._serving.settings))
         twin.network = self.network.clone()
         try:
             twin._prepare()

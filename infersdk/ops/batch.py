@@ -66,16 +66,22 @@ def available_processors() -> int:
     return os.cpu_count() or 1
 
 
-@lru_cache(maxsize=16)
-def _workers_of(process: int, device: int) -> Workers:
-    return Workers()
+@lru_cache(maxsize=32)
+def _workers_of(process: int, device: int, threads: int | None) -> Workers:
+    return Workers(threads)
 
 
-def shared_workers(device: int = 0) -> Workers:
+def shared_workers(device: int = 0, *, beside: bool = False) -> Workers:
     """The pool that the wrappers of this process share on a device, a pool for each: whoever feeds one device does not
     wait for another. Its threads start when it is first asked for.
+
+    Args:
+        beside: for who shares the processors with many threads of the user's, as a pipeline does: half of the
+            processors, 8 at most. A pool that takes them all keeps those threads from their requests, and with them
+            the next batch.
     """
-    return _workers_of(os.getpid(), device)
+    threads = max(min(available_processors() // 2, 8), 1) if beside else None
+    return _workers_of(os.getpid(), device, threads)
 
 
 class PictureBatch:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ClosedError, DeadlineExceeded, ForkError, Overloaded
 from .slots import Buffer, Group, Request, Waiter
 from .stats import Counters, PipelineStats
+from .turnstile import Gate, Turnstile
 
 if TYPE_CHECKING:
     from .lanes import Lane
@@ -38,19 +39,27 @@ class Batcher:
     """See the module. `Pipeline` is its face.
 
     Args:
-        groups: for each model its lanes, all of one capacity, and how many of them may run at a time.
+        groups: for each model its lanes, all of one capacity; how many of them may be under way at a time; and how
+            many of those really run, while the others stand behind them.
         max_delay: seconds that a request waits for others at most.
         workers: threads that prepare.
         reject: refuse with Overloaded when there is no slot, instead of waiting for one.
     """
 
     def __init__(
-        self, groups: Sequence[tuple[Sequence[Lane], int]], *, max_delay: float, workers: int, reject: bool, name: str
+        self,
+        groups: Sequence[tuple[Sequence[Lane], int, int]],
+        *,
+        max_delay: float,
+        workers: int,
+        reject: bool,
+        name: str,
     ) -> None:
         self._lock = threading.Lock()
+        self.turnstile = Turnstile()  # those who submit wait here, for a slot or for a result
         self._work = threading.Condition(self._lock)  # the workers wait here
         self._drained = threading.Condition(self._lock)  # and close() here
-        self._groups = [Group(lanes, permits, self._lock) for lanes, permits in groups]
+        self._groups = [Group(lanes, permits, executors, self._lock) for lanes, permits, executors in groups]
         self.capacity = self._groups[0].buffers[0].capacity
         self.slots = sum(buffer.capacity for group in self._groups for buffer in group.buffers)
         self._max_delay, self._reject, self._name = max_delay, reject, name
@@ -98,7 +107,7 @@ class Batcher:
         late = request.within is not None and request.within <= 0
         # Handing a little work to another thread takes longer than the work: each wakes the other up.
         here = self._quick(request.item)
-        gate: threading.Lock | None = None
+        gate: Gate | None = None
         with self._lock:
             self._check_open()
             if late:
@@ -114,8 +123,7 @@ class Batcher:
                 self._counters.submitted += 1
                 here = False
                 if wait:
-                    gate = threading.Lock()
-                    gate.acquire()
+                    gate = Gate()
                 self._line.append(Waiter(request, gate))
             else:
                 self._counters.submitted += 1
@@ -145,9 +153,9 @@ class Batcher:
             buffer.settled.notify()
         request.cancel()
 
-    def _await_slot(self, request: Request, gate: threading.Lock, timeout: float | None) -> None:
+    def _await_slot(self, request: Request, gate: Gate, timeout: float | None) -> None:
         try:
-            if gate.acquire(timeout=-1 if timeout is None else timeout):
+            if self.turnstile.wait(gate, timeout):
                 return
         except BaseException:  # Ctrl-C: nobody will ask for it any more
             request.cancel()
@@ -217,7 +225,7 @@ class Batcher:
                 return
             line.popleft()
             if waiter.gate is not None:
-                waiter.gate.release()
+                self.turnstile.let(waiter.gate)
 
     def _forget(self, request: Request) -> None:
         """Takes a request out of the line, or out of its slot. Under the lock."""
@@ -227,7 +235,7 @@ class Batcher:
                 if waiter.request is request:
                     self._line.remove(waiter)
                     if waiter.gate is not None:
-                        waiter.gate.release()
+                        self.turnstile.let(waiter.gate)
                     break
             return
         if request.preparing or buffer.rows[request.row] is not request:
@@ -388,7 +396,9 @@ class Batcher:
                 if group.ready:
                     return group.ready.popleft()
                 buffer = self._filling
-                if buffer is not None and buffer.group is group:
+                # Behind a batch that runs, one that is not full would only wait: it had better go on filling.
+                free = group.running < group.executors or self._closing
+                if free and buffer is not None and buffer.group is group:
                     now = monotonic()
                     due = buffer.first + self._max_delay
                     if due <= now or self._closing:

@@ -64,7 +64,11 @@ class Servable(Protocol[Result_co]):
 
     @property
     def concurrency(self) -> int:
-        """Batches that are best run side by side."""
+        """Batches that are best under way side by side."""
+
+    @property
+    def queues(self) -> bool:
+        """Whether these stand one behind the other on a device, instead of running at the same time."""
 
 
 class Pipeline(Generic[Result]):
@@ -223,7 +227,7 @@ def _result(future: Future[Result], return_exceptions: bool) -> Result:
 
 
 def _start(models: Sequence[Any], settings: PipelineSettings) -> Batcher:
-    groups: list[tuple[Sequence[Lane], int]] = []
+    groups: list[tuple[Sequence[Lane], int, int]] = []
     made: list[Lane] = []
     try:
         for model in models:
@@ -237,8 +241,9 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> Batcher:
             while len(own) < lanes:
                 own.append(_lane(model, first.capacity))
                 made.append(own[-1])
-            groups.append((own, min(permits, lanes)))
-        if len({lane.capacity for lanes, _ in groups for lane in lanes}) != 1:
+            permits = min(permits, lanes)
+            groups.append((own, permits, 1 if model.queues else permits))
+        if len({lane.capacity for lanes, *_ in groups for lane in lanes}) != 1:
             raise ConfigError("the models of one pipeline take the same largest batch; give max_batch")
         what = " and ".join(dict.fromkeys(_title(model) for model in models))
         return Batcher(

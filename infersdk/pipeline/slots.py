@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from .turnstile import Gate
+
 if TYPE_CHECKING:
     from .batcher import Batcher
     from .lanes import Lane
@@ -17,7 +19,10 @@ __all__ = ["Buffer", "Group", "Request", "Waiter"]
 
 
 class Request(Future[Any]):
-    """A future, and where its request is."""
+    """A future, and where its request is.
+
+    A thread that waits in `result()` or `exception()` is woken through the batcher's turnstile.
+    """
 
     def __init__(self, batcher: Batcher, item: Any, deadline: float | None) -> None:
         super().__init__()
@@ -31,6 +36,32 @@ class Request(Future[Any]):
         self.left = False  # its batch is on its way, or has been
         self.over = False  # it is settled, or about to be: whoever sets this under the lock settles it
         self._batcher = batcher
+        self._gates: list[Gate] = []  # of the threads that wait for the end
+        self._ended = False  # and they have been let through
+        self.add_done_callback(Request._let)  # before anybody's own
+
+    def result(self, timeout: float | None = None) -> Any:
+        """As `Future.result()`."""
+        self._await(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As `Future.exception()`."""
+        self._await(timeout)
+        return super().exception(0)
+
+    def _await(self, timeout: float | None) -> None:
+        if self._ended:
+            return
+        gate = Gate()
+        self._gates.append(gate)
+        # If it has ended by now the gate may have been overlooked or not: either way it is taken back.
+        self._batcher.turnstile.wait(gate, 0 if self._ended else timeout)
+
+    def _let(self) -> None:
+        self._ended = True
+        for gate in self._gates:
+            self._batcher.turnstile.let(gate)
 
     def cancel(self) -> bool:
         """Cancels the request, unless its batch has left. Its slot is free again at once."""
@@ -82,13 +113,13 @@ class Buffer:
 
 
 class Group:
-    """Lanes that take turns on one model: `permits` of them may run at a time."""
+    """Lanes that take turns on one model: `permits` of them may be under way at a time, of which `executors` run."""
 
-    def __init__(self, lanes: Sequence[Lane], permits: int, lock: threading.Lock) -> None:
+    def __init__(self, lanes: Sequence[Lane], permits: int, executors: int, lock: threading.Lock) -> None:
         self.buffers = [Buffer(lane, self, lock) for lane in lanes]
         self.free: deque[Buffer] = deque(self.buffers)
         self.ready: deque[Buffer] = deque()  # full, in the order in which they became so
-        self.permits, self.running = permits, 0
+        self.permits, self.executors, self.running = permits, executors, 0
         self.wake = threading.Condition(lock)  # the runners wait here for a batch that may leave
 
     @property
@@ -101,6 +132,6 @@ class Waiter:
 
     __slots__ = ("gate", "request")
 
-    def __init__(self, request: Request, gate: threading.Lock | None) -> None:
+    def __init__(self, request: Request, gate: Gate | None) -> None:
         self.request = request
-        self.gate = gate  # held until the request has its slot, or never will; None where nobody waits
+        self.gate = gate  # closed until the request has its slot, or never will; None where nobody waits

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import TimeoutError as FuturesTimeout  # its own before Python 3.11
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ class Squares:
     """
 
     concurrency = 1
+    queues = False
 
     def __init__(self, capacity: int = 4, concurrency: int = 1) -> None:
         self.capacity, self.concurrency = capacity, concurrency
@@ -191,6 +193,27 @@ def test_as_many_run_side_by_side_as_the_model_says() -> None:
         assert pipeline.slots == 3
 
 
+def test_behind_a_batch_that_runs_one_that_is_not_full_goes_on_filling() -> None:
+    model = Squares(capacity=2, concurrency=3)
+    model.queues = True
+    model.hold()
+    with Pipeline(model, max_delay=0) as pipeline:
+        first = pipeline.submit(1)
+        begun(model)
+        others = [pipeline.submit(2)]  # past its delay, and would only stand behind the first
+        time.sleep(0.05)
+        assert model.batches == [[1]]
+        others.append(pipeline.submit(3))  # a full one leaves at once
+        begun(model)
+        assert sorted(model.batches[1]) == [2, 3]
+        others.append(pipeline.submit(4))
+        time.sleep(0.02)
+        assert pipeline.stats().running == 3
+        model.go.set()
+        assert [f.result(LONG) for f in (first, *others)] == [1, 4, 9, 16]
+        assert model.batches[2] == [4]
+
+
 def test_several_models_share_the_requests() -> None:
     models = [Squares(capacity=2), Squares(capacity=2)]
     for one in models:
@@ -204,6 +227,33 @@ def test_several_models_share_the_requests() -> None:
         assert sorted(itertools.chain(*models[0].batches, *models[1].batches)) == [0, 1, 2, 3]
     with pytest.raises(ConfigError, match="same largest batch"):
         Pipeline([Squares(2), Squares(3)])
+
+
+def test_a_callback_may_wait_for_who_waits_for_the_result(model: Squares) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0) as pipeline:
+        future = pipeline.submit(3)
+        found: list[int] = []
+        waiter = threading.Thread(target=lambda: found.append(future.result(LONG)))
+        future.add_done_callback(lambda _: waiter.join(LONG))
+        waiter.start()
+        model.go.set()
+        assert future.result(LONG) == 9
+        waiter.join(LONG)
+        assert found == [9]
+
+
+def test_who_waits_for_too_short_a_time(model: Squares) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0) as pipeline:
+        future = pipeline.submit(3)
+        for ask in (future.result, future.exception):
+            for patience in (0.01, 0):
+                with pytest.raises(FuturesTimeout):
+                    ask(timeout=patience)
+        model.go.set()
+        assert future.exception(LONG) is None
+        assert future.result() == 9
 
 
 # ---- each request its own ----

@@ -35,6 +35,7 @@ class PictureLane(Generic[Result]):
 
     def _arrange(self) -> None:
         model, capacity = self._model, self.capacity
+        self._on_device = model._path is not None
         self._geometries: list[Geometry] = [model._geometry((1, 1))] * capacity
         self._pictures: list[Picture | DevicePicture | None] = [None] * capacity
         self._found: list[Result] = []
@@ -45,13 +46,13 @@ class PictureLane(Generic[Result]):
 
     def quick(self, item: Any) -> bool:
         """On a device an array is only noted down here."""
-        return self._model._path is not None and (isinstance(item, np.ndarray) or DevicePicture.is_one(item))
+        return self._on_device and (isinstance(item, np.ndarray) or DevicePicture.is_one(item))
 
     def prepare(self, row: int, item: Any) -> None:
         model = self._model
         picture = model._read(item)
         geometry = model._geometry(picture.size)
-        if model._path is None:
+        if not self._on_device:
             assert isinstance(picture, Picture)
             image = as_image(picture.pixels, picture.format)  # type: ignore[arg-type]
             preprocess_into(image, geometry, model._transform, self._at + row * self._stride, self._stride)

@@ -354,7 +354,7 @@ class VisionModel(ABC, Generic[Result]):
             yield batch
 
     def _read(self, source: PictureSource | Picture) -> Picture | DevicePicture:
-        if self._path is not None and DevicePicture.is_one(source):
+        if self._path is not None and not isinstance(source, np.ndarray) and DevicePicture.is_one(source):
             return DevicePicture(source, self.channel_order)
         return read_picture(source, channel_order=self.channel_order)
 

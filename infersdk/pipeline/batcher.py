@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ClosedError, DeadlineExceeded, ForkError, Overloaded
-from .slots import Buffer, Group, Request, Waiter
+from .slots import Buffer, Group, Promise, Request, Waiter
 from .stats import Counters, PipelineStats
 from .turnstile import Gate, Turnstile
 
@@ -33,6 +33,20 @@ if TYPE_CHECKING:
 __all__ = ["Batcher"]
 
 _log = logging.getLogger("infersdk.pipeline")
+
+Kind = TypeVar("Kind", bound=Request)
+
+#: How often this process came out of a fork. Asking for its number each time would be a call of the system.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 class Batcher:
@@ -70,7 +84,7 @@ class Batcher:
         self._order = count()
         self._counters = Counters()
         self._started = monotonic()
-        self._process = os.getpid()
+        self._process, self._forks = os.getpid(), _forks
         self._closing = False  # takes no more requests
         self._stopped = False  # the threads are to end
         self._workers = workers
@@ -91,11 +105,19 @@ class Batcher:
     # ---- requests in ----
 
     def submit(
-        self, item: Any, *, timeout: float | None, deadline: float | None, wait: bool = True, reject: bool | None = None
-    ) -> Request:
+        self,
+        item: Any,
+        *,
+        timeout: float | None,
+        deadline: float | None,
+        wait: bool = True,
+        reject: bool | None = None,
+        kind: type[Kind] = Promise,  # type: ignore[assignment]
+    ) -> Kind:
         """Takes a request in; see `Pipeline.submit()`. Without `wait` it may still be in line when this returns."""
-        self.check_process()
-        request = Request(self, item, deadline)
+        if self._forks != _forks:
+            raise self._forked()
+        request = kind(self, item, deadline)
         try:
             self._take_in(request, timeout, wait, self._reject if reject is None else reject)
         except BaseException:
@@ -132,10 +154,7 @@ class Batcher:
         if late:
             _fail(request, _too_late(request))
         elif here:
-            assert request.buffer is not None
-            for error in self._prepare_rows(request.buffer, [(request.row, request)]):
-                if isinstance(error, KeyboardInterrupt):  # it is for the caller, and not for who has the future
-                    raise error
+            self._prepare_own(request)
         elif gate is not None:
             self._await_slot(request, gate, timeout)
 
@@ -196,7 +215,8 @@ class Batcher:
             row = len(buffer.rows)
             buffer.rows.append(request)
         request.buffer, request.row = buffer, row
-        if buffer.live == 1:
+        live = buffer.live
+        if live == 1:
             buffer.first = request.submitted
             buffer.group.wake.notify()  # to wait until it is due
         if here:
@@ -208,7 +228,7 @@ class Batcher:
             buffer.todo.append(request)
             if self._idle:
                 self._work.notify()
-        if buffer.full and not buffer.sealed:
+        if live >= buffer.capacity and not buffer.sealed:
             buffer.sealed = True
             buffer.group.ready.append(buffer)
             self._filling = None
@@ -285,16 +305,15 @@ class Batcher:
         setattr(self._counters, counter, getattr(self._counters, counter) + 1)
         return True
 
-    def dropped(self, request: Request) -> None:
-        """Its future was cancelled."""
-        if os.getpid() != self._process:
-            return
+    def drop(self, request: Request) -> bool:
+        """Cancels a request, unless its batch has left or it is over."""
+        if self._forks != _forks:
+            return False
         with self._lock:
-            mine = self._take(request, "cancelled")
+            mine = not request.left and self._take(request, "cancelled")
             if mine:
                 self._forget(request)
-        if mine:
-            request.set_running_or_notify_cancel()  # tells those in concurrent.futures.wait()
+        return mine
 
     def _expired(self, now: float) -> list[Request]:
         """Those whose deadline is past, and whose batch has not left. Under the lock."""
@@ -344,8 +363,31 @@ class Batcher:
         buffer.preparing += len(requests)
         return buffer, [(request.row, request) for request in requests]
 
-    def _prepare_rows(self, buffer: Buffer, taken: list[tuple[int, Request]]) -> list[BaseException]:
-        """Returns what was raised."""
+    def _prepare_own(self, request: Request) -> None:
+        """That of the thread that submits it."""
+        buffer = request.buffer
+        assert buffer is not None
+        error: BaseException | None = None
+        try:
+            buffer.lane.prepare(request.row, request.item)
+        except BaseException as why:
+            error = why
+        with self._lock:
+            failed = error is not None and self._take(request, "failed")
+            request.preparing = False
+            buffer.preparing -= 1
+            if request.over:
+                self._vacate(buffer, request.row)
+            if not buffer.preparing:
+                self._tell_prepared(buffer)
+        if failed:
+            assert error is not None
+            _fail(request, error)
+        if isinstance(error, KeyboardInterrupt):  # it is for the caller, and not for who has the future
+            raise error
+
+    def _prepare_rows(self, buffer: Buffer, taken: list[tuple[int, Request]]) -> None:
+        """A worker's."""
         prepare, failed = buffer.lane.prepare, []
         for row, request in taken:
             if request.over:
@@ -362,14 +404,18 @@ class Batcher:
             for row, request in taken:
                 if request.over:
                     self._vacate(buffer, row)
-            if buffer.prepared:
-                if buffer in buffer.group.ready:
-                    buffer.group.wake.notify()
-                elif buffer.sealed:
-                    buffer.settled.notify()
+            self._tell_prepared(buffer)
         for request, error in failed:
             _fail(request, error)
-        return [error for _, error in failed]
+
+    @staticmethod
+    def _tell_prepared(buffer: Buffer) -> None:
+        """Under the lock."""
+        if buffer.sealed and buffer.prepared:
+            if buffer in buffer.group.ready:
+                buffer.group.wake.notify()
+            else:
+                buffer.settled.notify()
 
     # ---- the runners ----
 
@@ -416,7 +462,7 @@ class Batcher:
             if request is None:
                 continue
             if not request.over and (request.deadline is None or request.deadline >= now):
-                if request.set_running_or_notify_cancel():
+                if request.begin():
                     request.left = True
                     self._counters.running += 1
                     continue
@@ -469,18 +515,17 @@ class Batcher:
             self._release(buffer)
         for request, result in zip(requests, results, strict=True):
             if isinstance(result, BaseException):
-                request.set_exception(result)
+                request.fail(result)
             else:
-                request.set_result(result)
+                request.succeed(result)
 
     # ---- the rest ----
 
-    def check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise ForkError(
-                f"{self._name} was made in process {self._process}, and this is {os.getpid()}, without its threads; "
-                "make it after the fork, or start processes with the method 'spawn'"
-            )
+    def _forked(self) -> ForkError:
+        return ForkError(
+            f"{self._name} was made in process {self._process}, and this is {os.getpid()}, without its threads; make "
+            "it after the fork, or start processes with the method 'spawn'"
+        )
 
     def _check_open(self) -> None:
         if self._closing:
@@ -507,7 +552,7 @@ class Batcher:
 
     def close(self, *, drain: bool) -> None:
         """Ends it: with `drain` all that was taken in is run first, otherwise what has not left is cancelled."""
-        if os.getpid() != self._process:
+        if self._forks != _forks:
             return  # the threads are the parent's, and so are the lanes
         with self._lock:
             mine = not self._closing
@@ -542,8 +587,8 @@ class Batcher:
 
 
 def _fail(request: Request, error: BaseException) -> None:
-    if request.set_running_or_notify_cancel():
-        request.set_exception(error)
+    if request.begin():
+        request.fail(error)
 
 
 def _too_late(request: Request) -> DeadlineExceeded:

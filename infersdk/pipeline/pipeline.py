@@ -8,7 +8,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ from ..errors import ConfigError, Overloaded
 from ..infer import Infer
 from .batcher import Batcher
 from .lanes import InferLane, Lane
+from .slots import Ticket
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -151,18 +152,18 @@ class Pipeline(Generic[Result]):
         return self._map(iter(items), ahead, return_exceptions)
 
     def _map(self, items: Iterator[Any], ahead: int, return_exceptions: bool) -> Iterator[Result]:
-        pending: deque[Future[Result]] = deque()
+        pending: deque[Ticket] = deque()
         try:
             for item in items:
                 # Here the line is the place to wait, whatever submit() does when all slots are taken.
-                pending.append(self._core.submit(item, timeout=None, deadline=None, reject=False))
+                pending.append(self._core.submit(item, timeout=None, deadline=None, reject=False, kind=Ticket))
                 if len(pending) >= ahead:
-                    yield _result(pending.popleft(), return_exceptions)
+                    yield _end(pending.popleft(), return_exceptions)
             while pending:
-                yield _result(pending.popleft(), return_exceptions)
+                yield _end(pending.popleft(), return_exceptions)
         finally:
-            for future in pending:
-                future.cancel()
+            for ticket in pending:
+                ticket.cancel()
 
     async def infer(self, item: Any, *, deadline: float | None = None) -> Result:
         """From asyncio: the result of one request. Waiting for a slot blocks no thread.
@@ -220,10 +221,13 @@ class Pipeline(Generic[Result]):
         raise TypeError("a Pipeline can be neither copied nor pickled: it has threads; make another one")
 
 
-def _result(future: Future[Result], return_exceptions: bool) -> Result:
-    if return_exceptions and (error := future.exception()) is not None:
-        return error  # type: ignore[return-value]
-    return future.result()
+def _end(ticket: Ticket, return_exceptions: bool) -> Any:
+    result, error = ticket.end()
+    if error is None:
+        return result
+    if return_exceptions and not isinstance(error, CancelledError):
+        return error
+    raise error
 
 
 def _start(models: Sequence[Any], settings: PipelineSettings) -> Batcher:

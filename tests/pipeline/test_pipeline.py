@@ -589,21 +589,21 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
 ) -> None:
     """The runner that has the row does not wait for it for ever."""
     pipeline = Pipeline(model, max_delay=0)
-    prepare_rows, prepare = pipeline._core._prepare_rows, SquaresLane.prepare
+    prepare_own, prepare = pipeline._core._prepare_own, SquaresLane.prepare
 
     def interrupted(*arguments: Any) -> Any:
         if when == "after":
-            prepare_rows(*arguments)
+            prepare_own(*arguments)
         raise KeyboardInterrupt
 
     if when == "in":
         monkeypatch.setattr(SquaresLane, "prepare", interrupted)
     else:
-        monkeypatch.setattr(pipeline._core, "_prepare_rows", interrupted)
+        monkeypatch.setattr(pipeline._core, "_prepare_own", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pipeline.submit(3)  # odd: by this thread
     monkeypatch.setattr(SquaresLane, "prepare", prepare)
-    monkeypatch.setattr(pipeline._core, "_prepare_rows", prepare_rows)
+    monkeypatch.setattr(pipeline._core, "_prepare_own", prepare_own)
     assert [future.result(LONG) for future in pipeline.submit_many([4, 5])] == [16, 25]
     pipeline.close()
     consistent(pipeline.stats())

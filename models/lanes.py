@@ -18,6 +18,9 @@ __all__ = ["PictureLane"]
 
 Result = TypeVar("Result")
 
+#: Shapes of pictures that a lane remembers.
+KNOWN = 64
+
 
 class PictureLane(Generic[Result]):
     """A `Lane` of a wrapper: each picture goes straight into its row of the model's input.
@@ -39,6 +42,8 @@ class PictureLane(Generic[Result]):
         self._geometries: list[Geometry] = [model._geometry((1, 1))] * capacity
         self._pictures: list[Picture | DevicePicture | None] = [None] * capacity
         self._found: list[Result] = []
+        # A stream of frames brings the same shape again and again: what it says is looked up, not worked out.
+        self._known: dict[tuple[int, ...], tuple[str, Geometry]] = {}
         if model._path is None:
             tensor = model._input_of(model.network, capacity)
             # What fits the capacity keeps its address, so it holds for the smaller batches too.
@@ -50,6 +55,10 @@ class PictureLane(Generic[Result]):
 
     def prepare(self, row: int, item: Any) -> None:
         model = self._model
+        known = self._known.get(item.shape) if self._on_device and type(item) is np.ndarray else None
+        if known is not None and item.dtype == np.uint8:
+            self._pictures[row], self._geometries[row] = Picture(item, known[0]), known[1]
+            return
         picture = model._read(item)
         geometry = model._geometry(picture.size)
         if not self._on_device:
@@ -58,6 +67,8 @@ class PictureLane(Generic[Result]):
             preprocess_into(image, geometry, model._transform, self._at + row * self._stride, self._stride)
         else:
             self._pictures[row] = picture
+            if isinstance(picture, Picture) and picture.pixels is item and len(self._known) < KNOWN:
+                self._known[item.shape] = picture.format, geometry
         self._geometries[row] = geometry
 
     def move(self, source: int, target: int) -> None:

@@ -222,7 +222,8 @@ class Pipeline(Generic[Result]):
 
 
 def _end(ticket: Ticket, return_exceptions: bool) -> Any:
-    result, error = ticket.end()
+    ticket.wait()
+    result, error = ticket.result, ticket.error
     if error is None:
         return result
     if return_exceptions and not isinstance(error, CancelledError):

@@ -75,22 +75,22 @@ class Request(ABC):
 class Ticket(Request):
     """A request whose end one thread alone waits for, as `map()` does: it takes half of the time of a future."""
 
-    __slots__ = ("_error", "_result")
+    __slots__ = ("error", "result")
 
     def __init__(self, batcher: Batcher, item: Any, deadline: float | None) -> None:
         super().__init__(batcher, item, deadline)
-        self._result: Any = None
-        self._error: BaseException | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
 
     def begin(self) -> bool:
         return True
 
     def succeed(self, result: Any) -> None:
-        self._result = result
+        self.result = result
         self._let()
 
     def fail(self, error: BaseException) -> None:
-        self._error = error
+        self.error = error
         self._let()
 
     def cancel(self) -> bool:
@@ -98,11 +98,6 @@ class Ticket(Request):
             return False
         self.fail(CancelledError())
         return True
-
-    def end(self) -> tuple[Any, BaseException | None]:
-        """Its result, or its exception; waits for it."""
-        self.wait()
-        return self._result, self._error
 
 
 class Promise(Request, Future[Any]):

@@ -77,10 +77,10 @@ def shared_workers(device: int = 0, *, beside: bool = False) -> Workers:
 
     Args:
         beside: for who shares the processors with many threads of the user's, as a pipeline does: half of the
-            processors, 8 at most. A pool that takes them all keeps those threads from their requests, and with them
+            processors, 12 at most. A pool that takes them all keeps those threads from their requests, and with them
             the next batch.
     """
-    threads = max(min(available_processors() // 2, 8), 1) if beside else None
+    threads = max(min(available_processors() // 2, 12), 1) if beside else None
     return _workers_of(os.getpid(), device, threads)
 
 

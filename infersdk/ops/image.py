@@ -38,6 +38,7 @@ __all__ = [
 
 PixelFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12"]
 
+_BYTES = ffi.typeof("uint8_t[]")
 _FORMATS: dict[str, int] = {
     "bgr": lib.IFS_PIXEL_BGR,
     "rgb": lib.IFS_PIXEL_RGB,
@@ -375,6 +376,8 @@ def _dense_rows(array: NDArray[np.uint8], pixel: int) -> tuple[NDArray[np.uint8]
 
 
 def _pointer(array: NDArray[np.uint8]) -> Any:
+    if array.flags.c_contiguous:
+        return ffi.from_buffer(_BYTES, array)  # a fifth of the time of the interface below
     return ffi.cast("uint8_t *", array.__array_interface__["data"][0])
 
 

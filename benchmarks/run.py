@@ -1,6 +1,7 @@
 """Runs the benchmarks, and writes what they found: docs/benchmarks/results.json, and results.md beside it.
 
     python benchmarks/run.py [bench_infer.py ...] [--output FOLDER]
+    python benchmarks/table.py              # then: README's table, out of them
 
 Each file runs in a process of its own, one after another. What a benchmark prints is kept with it, and of those that
 pytest-benchmark times the median and the spread. A benchmark that skips or fails is told with its reason. Run it while
@@ -55,9 +56,10 @@ def _test(case: ET.Element) -> dict[str, Any]:
     for kind, name in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
         if (found := case.find(kind)) is not None:
             outcome, reason = name, (found.get("message") or "").strip()
+    claims = [json.loads(p.get("value", "")) for p in case.iter("property") if p.get("name") == "claim"]
     printed = case.findtext("system-out") or ""
     lines = [line.strip() for line in printed.splitlines() if line.strip() and not line.startswith("---")]
-    return {"name": case.get("name"), "outcome": outcome, "reason": reason, "printed": lines}
+    return {"name": case.get("name"), "outcome": outcome, "reason": reason, "printed": lines, "claims": claims}
 
 
 def _timed(path: Path) -> dict[str, dict[str, Any]]:

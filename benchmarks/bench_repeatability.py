@@ -1,0 +1,51 @@
+"""Two runs of `infersdk bench` after each other: is each ratio within its own stated interval of 1?
+
+    pytest benchmarks/bench_repeatability.py -q -s
+
+What the intervals know is the noise within a run, so this is a measure of the machine as well. INFERSDK_BENCH_SECONDS is
+how long each way of a combination runs (default 10).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from infersdk.bench import BenchSettings, Combination, bench
+from infersdk.bench.compare import compare_reports
+
+SECONDS = float(os.environ.get("INFERSDK_BENCH_SECONDS", "10"))
+
+
+def test_two_runs(assets: Path, claim: Callable[..., None]) -> None:
+    model = str(assets / "models" / "yolov5n.onnx")
+    what = [
+        Combination(model=model, backend=backend, batch=batch, precision="fp32", options={})
+        for backend in ("onnxruntime", "openvino")
+        for batch in (1, 8)
+    ]
+    settings = BenchSettings(time=SECONDS, rounds=10)
+    reports = [bench(what, settings, accuracy=False, loading=False) for _ in range(2)]
+    for report in reports:
+        for row in report.rows:
+            assert row.status == "ok", row.reason
+    found = [change for change in compare_reports(*reports).changes if change.ratio is not None]
+    inside = 0
+    print()
+    for change in found:
+        assert change.ratio is not None
+        low, high = change.ratio.low, change.ratio.high
+        if low is None or high is None:
+            continue
+        holds = low <= 1 <= high
+        inside += holds
+        print(
+            f"{change.row}, {change.figure}: {change.ratio.value:.3f} (95 %: {low:.3f} to {high:.3f}), "
+            f"{change.verdict}{'' if holds else ', not within it'}"
+        )
+    share = inside / len(found)
+    claim("two runs", share)
+    print(
+        f"{inside} of {len(found)} ratios within their own intervals; {sum(c.verdict != 'same' for c in found)} moved"
+    )

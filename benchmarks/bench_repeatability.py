@@ -2,8 +2,8 @@
 
     pytest benchmarks/bench_repeatability.py -q -s
 
-What the intervals know is the noise within a run, so this is a measure of the machine as well. INFERSDK_BENCH_SECONDS is
-how long each way of a combination runs (default 10).
+What the intervals know is the noise within a run, so this is a measure of the machine as well. INFERSDK_BENCH_SECONDS
+is how long each way of a combination runs (default 10).
 """
 
 from __future__ import annotations

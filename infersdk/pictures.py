@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .arrow import pixels_of
 from .errors import ImageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = ["DevicePicture", "Picture", "PictureSource", "read_picture"]
+
+_ORIENTATION = 0x0112  # the tag of EXIF
 
 PictureSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | npt.NDArray[Any]"
 
@@ -90,7 +93,8 @@ def read_picture(source: PictureSource | Picture, *, channel_order: str = "bgr")
             (H, W, 3) and (H, W, 4) are in `channel_order`.
         channel_order: of arrays, `"bgr"` (as OpenCV gives them) or `"rgb"`; `"nv12"` for frames of a video decoder.
 
-    The EXIF orientation of files is applied, as image viewers do.
+    The EXIF orientation of files is applied, as image viewers do. Arrays are not copied, nor are most PIL images: the
+    picture changes with them.
 
     Raises:
         ImageError: there is no such file, it is truncated or no picture, or the array is none.
@@ -160,9 +164,10 @@ def _from_pil(image: Image.Image, what: str) -> Picture:
 
     try:
         image.load()
-        image = ImageOps.exif_transpose(image)
+        if image.getexif().get(_ORIENTATION, 1) != 1:  # exif_transpose() copies also what need not be turned
+            image = ImageOps.exif_transpose(image)
         if image.mode not in ("L", "RGB", "RGBA"):
             image = image.convert("RGBA" if "transparency" in image.info else "RGB")
     except (OSError, ValueError, SyntaxError) as error:
         raise ImageError(f"{what}: cannot be decoded: {error}") from None
-    return Picture(np.asarray(image), {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}[image.mode])
+    return Picture(pixels_of(image), {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}[image.mode])

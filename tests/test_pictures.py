@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from infersdk.errors import ImageError
 from infersdk.pictures import Picture, read_picture
@@ -22,18 +22,40 @@ def test_modes(mode: str, tmp_path: Path) -> None:
     assert picture.pixels.dtype == np.uint8
     assert picture.format in ("gray", "rgb", "rgba")
     expected = {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}
-    if mode in expected:
-        assert picture.format == expected[mode]
-        np.testing.assert_array_equal(picture.pixels, np.asarray(image))
+    assert picture.format == expected.get(mode, "rgb")
+    np.testing.assert_array_equal(picture.pixels, np.asarray(image if mode in expected else image.convert("RGB")))
 
 
-def test_exif_orientation_is_applied() -> None:
-    image = Image.new("RGB", (20, 10))
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+@pytest.mark.parametrize("orientation", range(9))
+def test_exif_orientation_is_applied(mode: str, orientation: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (10, 20, 3), np.uint8)
+    image = Image.fromarray(pixels).convert(mode)
     exif = image.getexif()
-    exif[0x0112] = 6  # turned by a quarter
+    exif[0x0112] = orientation
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", exif=exif)
-    assert read_picture(buffer.getvalue()).size == (10, 20)
+    picture = read_picture(buffer.getvalue())
+    assert picture.size == ((10, 20) if orientation >= 5 else (20, 10))
+    turned = ImageOps.exif_transpose(Image.open(buffer))
+    np.testing.assert_array_equal(picture.pixels, np.asarray(turned if mode == "L" else turned.convert("RGB")))
+
+
+def test_a_pil_image_is_left_as_it_is() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (10, 20, 3), np.uint8))
+    image.getexif()[0x0112] = 6
+    before = image.tobytes()
+    assert read_picture(image).size == (10, 20)
+    assert (image.size, image.getexif()[0x0112], image.tobytes()) == ((20, 10), 6, before)
+
+
+def test_transparency_of_a_palette() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (9, 7), np.uint8)).convert("P")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", transparency=0)
+    picture = read_picture(buffer.getvalue())
+    assert picture.format == "rgba"
+    np.testing.assert_array_equal(picture.pixels, np.asarray(Image.open(buffer).convert("RGBA")))
 
 
 def test_arrays_are_not_copied() -> None:

@@ -375,10 +375,28 @@ def _dense_rows(array: NDArray[np.uint8], pixel: int) -> tuple[NDArray[np.uint8]
     return np.ascontiguousarray(array), row
 
 
+def _is_padded(array: NDArray[np.uint8]) -> bool:
+    """Whether these are the first three channels of four that lie in memory together, the last pixel's fourth too."""
+    base, (height, width), strides = array.base, array.shape[:2], array.strides
+    if (
+        strides[1:] != (4, 1)
+        or strides[0] < 4 * width
+        or not isinstance(base, np.ndarray)
+        or not base.flags.c_contiguous
+    ):
+        return False
+    beyond = _address(array) + (height - 1) * int(strides[0]) + 4 * width
+    return bool(beyond <= _address(base) + base.nbytes)
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
 def _pointer(array: NDArray[np.uint8]) -> Any:
     if array.flags.c_contiguous:
         return ffi.from_buffer(_BYTES, array)  # a fifth of the time of the interface below
-    return ffi.cast("uint8_t *", array.__array_interface__["data"][0])
+    return ffi.cast("uint8_t *", _address(array))
 
 
 def as_image(
@@ -388,7 +406,8 @@ def as_image(
 
     NV12 (`format="nv12"`) is either one array of (H * 3 / 2, W), or the Y plane (H, W) with `uv` of (H / 2, W) or
     (H / 2, W / 2, 2). Rows may be any distance apart, as in a region of a larger picture. What the core cannot read in
-    place (mirrored rows, every second pixel, channels reversed by [..., ::-1]) is copied once, here.
+    place (mirrored rows, every second pixel, channels reversed by [..., ::-1]) is copied once, here; three channels of
+    four, as `bgra[..., :3]`, are read in place.
     Raises DTypeError unless uint8, ShapeError for a shape that is no picture of that format.
     """
     if not isinstance(array, np.ndarray):
@@ -406,7 +425,10 @@ def as_image(
         raise ShapeError(f"a picture of shape {shape} is not {format!r}, which has {_CHANNELS[format]} channels")
     if max(shape) > _INT32_MAX:
         raise ShapeError(f"a picture of shape {shape}; no side can be that long")
-    array, stride = _dense_rows(array, channels)
+    if channels == 3 and _is_padded(array):
+        stride, code = array.strides[0], _FORMATS[f"{format}a"]
+    else:
+        array, stride = _dense_rows(array, channels)
     c = ffi.new("ifs_image *")
     c.data = _pointer(array)
     c.stride = stride

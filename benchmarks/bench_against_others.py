@@ -101,13 +101,16 @@ def raw_loop(model: Path, batch: int, threads: int) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def side_by_side(what: str, mine: Callable[[], float], theirs: Callable[[], float]) -> None:
+def side_by_side(
+    what: str, mine: Callable[[], float], theirs: Callable[[], float], keep: Callable[..., None], name: str
+) -> None:
     """Turn by turn; fails where the interval of the ratio lies wholly outside the target."""
     figures: tuple[list[float], list[float]] = ([], [])
     for turn in range(TURNS):
         for which in (0, 1) if turn % 2 else (1, 0):
             figures[which].append((mine, theirs)[which]())
     found = ratio(*figures)
+    keep(name, found.value, low=found.low, high=found.high)
     told = f" (95 %: {found.low:.3f} to {found.high:.3f})" if found.low is not None else ""
     print(
         f"\n{what}: ours {np.median(figures[0]):.2f}, theirs {np.median(figures[1]):.2f} images/s, "
@@ -119,17 +122,19 @@ def side_by_side(what: str, mine: Callable[[], float], theirs: Callable[[], floa
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_openvino_one_after_another(assets: Path, batch: int) -> None:
+def test_openvino_one_after_another(assets: Path, claim: Callable[..., None], batch: int) -> None:
     pytest.importorskip("openvino.tools.benchmark")
     model = assets / "models" / "yolov5n.onnx"
     side_by_side(
         f"OpenVINO, latency hint, batch {batch}, against benchmark_app -api sync",
         lambda: ours(model, "openvino", "engine", batch, {}),
         lambda: benchmark_app(model, batch, options=["-hint", "latency", "-api", "sync"]),
+        claim,
+        f"benchmark_app, batch {batch}",
     )
 
 
-def test_openvino_side_by_side(assets: Path) -> None:
+def test_openvino_side_by_side(assets: Path, claim: Callable[..., None]) -> None:
     """As many requests at a time as there are streams, in both."""
     pytest.importorskip("openvino.tools.benchmark")
     model, streams = assets / "models" / "yolov5n.onnx", max(len(os.sched_getaffinity(0)), 2)
@@ -143,17 +148,20 @@ def test_openvino_side_by_side(assets: Path) -> None:
                 "-api", "async",
             ],
         ),
+        claim, "benchmark_app, streams",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_onnxruntime(assets: Path, batch: int) -> None:
+def test_onnxruntime(assets: Path, claim: Callable[..., None], batch: int) -> None:
     pytest.importorskip("onnxruntime")
     model, threads = assets / "models" / "yolov5n.onnx", len(os.sched_getaffinity(0))
     side_by_side(
         f"ONNX Runtime, {threads} threads, batch {batch}, against a loop by hand",
         lambda: ours(model, "onnxruntime", "engine", batch, {"threads": threads}),
         lambda: raw_loop(model, batch, threads),
+        claim,
+        f"loop by hand, batch {batch}",
     )
 
 
@@ -313,7 +321,7 @@ class Contender:
 @pytest.mark.parametrize(
     ("theirs", "backend"), [("ultralytics", "onnxruntime"), ("model_api", "openvino"), ("polyinfer", "onnxruntime")]
 )
-def test_from_file_to_boxes(assets: Path, theirs: str, backend: str) -> None:
+def test_from_file_to_boxes(assets: Path, claim: Callable[..., None], theirs: str, backend: str) -> None:
     """The same model, picture, thresholds and runtime, 20 short turns each."""
     task = assets / "models" / "yolov8n.onnx", assets / "images" / "bus.jpg", backend
     with closing(Contender("ours", *task)) as mine, closing(Contender(theirs, *task)) as other:
@@ -323,6 +331,7 @@ def test_from_file_to_boxes(assets: Path, theirs: str, backend: str) -> None:
             for which in (0, 1) if turn % 2 else (1, 0):
                 spent[which].append((mine, other)[which].turn(SECONDS / 10))
     ratio_of = ratio(spent[1], spent[0])
+    claim(theirs, ratio_of.value, low=ratio_of.low, high=ratio_of.high)
     assert ratio_of.low is not None
     assert ratio_of.high is not None
     verdict = "faster" if ratio_of.low > 1 else "slower" if ratio_of.high < 1 else "the same within noise"

@@ -81,13 +81,23 @@ def ours(model: Path, backend: str, way: str, batch: int, options: dict[str, Any
     return row.ways[way].throughput.value
 
 
+def of_batch(model: Path, batch: int, folder: Path) -> Path:
+    """The model for that batch alone. With a free batch OpenVINO takes 3 to 4 % longer, and its tool fixes it."""
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.load(model)
+    for value in (*graph.graph.input, *graph.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    onnx.save(graph, folder / "fixed.onnx")
+    return folder / "fixed.onnx"
+
+
 def benchmark_app(model: Path, batch: int, *, options: list[str]) -> float:
-    """Images a second, by OpenVINO's tool."""
+    """Images a second, by OpenVINO's tool; left alone it would feed uint8 and convert that in the network."""
     command = [sys.executable, "-c", "from openvino.tools.benchmark.main import main; main()"]
     done = subprocess.run(
         [
             *command, "-m", str(model), "-d", "CPU", "-t", f"{SECONDS:g}", "-infer_precision", "f32",
-            "-shape", f"[{batch},3,640,640]", *options,
+            "-ip", "f32", "-b", str(batch), *options,
         ],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
@@ -122,9 +132,9 @@ def side_by_side(
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_openvino_one_after_another(assets: Path, claim: Callable[..., None], batch: int) -> None:
+def test_openvino_one_after_another(assets: Path, tmp_path: Path, claim: Callable[..., None], batch: int) -> None:
     pytest.importorskip("openvino.tools.benchmark")
-    model = assets / "models" / "yolov5n.onnx"
+    model = of_batch(assets / "models" / "yolov5n.onnx", batch, tmp_path)
     side_by_side(
         f"OpenVINO, latency hint, batch {batch}, against benchmark_app -api sync",
         lambda: ours(model, "openvino", "engine", batch, {}),
@@ -134,10 +144,10 @@ def test_openvino_one_after_another(assets: Path, claim: Callable[..., None], ba
     )
 
 
-def test_openvino_side_by_side(assets: Path, claim: Callable[..., None]) -> None:
+def test_openvino_side_by_side(assets: Path, tmp_path: Path, claim: Callable[..., None]) -> None:
     """As many requests at a time as there are streams, in both."""
     pytest.importorskip("openvino.tools.benchmark")
-    model, streams = assets / "models" / "yolov5n.onnx", max(len(os.sched_getaffinity(0)), 2)
+    model, streams = of_batch(assets / "models" / "yolov5n.onnx", 1, tmp_path), max(len(os.sched_getaffinity(0)), 2)
     side_by_side(
         f"OpenVINO, {streams} streams, against benchmark_app -api async",
         lambda: ours(model, "openvino", "engine_parallel", 1, {"streams": streams, "threads": streams}),

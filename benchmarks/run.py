@@ -5,7 +5,8 @@
 
 Each file runs in a process of its own, one after another. What a benchmark prints is kept with it, and of those that
 pytest-benchmark times the median and the spread. A benchmark that skips or fails is told with its reason. Run it while
-the machine does nothing else: what it did is in the results.
+the machine does nothing else: what it did is in the results. Where some files are named, the results of the others
+that are there already stay, if they are of the same machine and packages; each says when it was measured.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def markdown(results: dict[str, Any]) -> str:
     for name, found in results["files"].items():
         others = found["contention"]["others"]
         busy = f"; other processes had {others:.0%} of the processors" if others is not None else ""
-        lines += [f"## {name}", "", f"{found['seconds']:.0f} s{busy}.", "", "| what | found |", "|---|---|"]
+        stamp = f"{found['created'][:16].replace('T', ' ')} UTC, {found['seconds']:.0f} s{busy}."
+        lines += [f"## {name}", "", stamp, "", "| what | found |", "|---|---|"]
         if found.get("error"):
             lines.append(f"| the file | {_cell(found['error'].splitlines()[-1])} |")
         for test in found["tests"]:
@@ -114,6 +116,20 @@ def _seconds(value: float) -> str:
     return f"{value * 1e9:.3g} ns"
 
 
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def _kept(path: Path, machine: dict[str, Any]) -> dict[str, Any]:
+    """The files of earlier results of this machine."""
+    try:
+        earlier = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    same = earlier.get("schema") == SCHEMA and earlier.get("machine") == json.loads(json.dumps(machine))
+    return dict(earlier["files"]) if same else {}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", help="names of files here (default: all of them)")
@@ -126,9 +142,8 @@ def main() -> int:
             f"no benchmark {missing[0]!r}; there are {', '.join(f.name for f in sorted(HERE.glob('bench_*.py')))}"
         )
     results: dict[str, Any] = {
-        "kind": "infersdk-benchmarks", "schema": SCHEMA,
-        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "machine": describe_machine(), "files": {},
+        "kind": "infersdk-benchmarks", "schema": SCHEMA, "created": _now(), "machine": describe_machine(),
+        "files": _kept(arguments.output / "results.json", describe_machine()) if arguments.files else {},
     }  # fmt: skip
     arguments.output.mkdir(parents=True, exist_ok=True)
     for file in files:
@@ -136,7 +151,8 @@ def main() -> int:
         load = Load()
         found = run_file(file, arguments.timeout)
         seen: Contention = load.since()
-        results["files"][file.name] = {"contention": msgspec.to_builtins(seen), **found}
+        results["files"][file.name] = {"created": _now(), "contention": msgspec.to_builtins(seen), **found}
+        results["files"] = dict(sorted(results["files"].items()))
         for test in found["tests"]:
             print(f"    {test['outcome']:8} {test['name']}")
         # After each file, so that nothing is lost when it is stopped.

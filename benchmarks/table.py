@@ -40,14 +40,27 @@ class Row:
     theirs: str | None = None
     share: bool = False
 
-    def ratio(self, results: dict[str, Any]) -> float | None:
+    def found(self, results: dict[str, Any]) -> str | None:
+        """What the table says: the ratio, and its interval where there is one."""
+        ratio, low, high = self.ratio(results)
+        if ratio is None:
+            return None
+        if low is None or high is None:
+            return self._told(ratio)
+        return f"{self._told(ratio)} ({self._told(low)} to {self._told(high)})"
+
+    def _told(self, ratio: float) -> str:
+        return f"{ratio:.1%}" if self.share else f"{ratio:.2f} x" if ratio < 2 else f"{ratio:.1f} x"
+
+    def ratio(self, results: dict[str, Any]) -> tuple[float | None, float | None, float | None]:
+        """With the ends of its interval."""
         tests = results["files"].get(self.file, {}).get("tests", [])
         if self.theirs is None:
-            kept = [c["ratio"] for test in tests for c in test["claims"] if c["name"] == self.name]
-            return kept[0] if kept else None
+            kept = [c for test in tests for c in test["claims"] if c["name"] == self.name]
+            return (kept[0]["ratio"], kept[0]["low"], kept[0]["high"]) if kept else (None, None, None)
         times = {test["name"]: test["time"]["median"] for test in tests if "time" in test}
         ours = next((times[name] for name in self.name if name in times), None)
-        return times[self.theirs] / ours if ours and self.theirs in times else None
+        return (times[self.theirs] / ours if ours and self.theirs in times else None), None, None
 
 
 SIMD = ("avx512", "avx2", "none")
@@ -85,13 +98,15 @@ def table(results: dict[str, Any]) -> str:
     """The table, and when and where it was measured."""
     lines = ["| what | against | |", "|---|---|---|"]
     for row in ROWS:
-        if (ratio := row.ratio(results)) is not None:
-            told = f"{ratio:.1%}" if row.share else f"{ratio:.2f} x" if ratio < 2 else f"{ratio:.1f} x"
+        if (told := row.found(results)) is not None:
             lines.append(f"| {row.what} | {row.against} | {told} |")
     machine = results["machine"]
-    where = f"{machine['cores']} cores of an {machine['processor']}"
-    lines += ["", f"Measured on {results['created'][:10]} on {where}, Python {machine['python']}; a run of"]
-    lines += ["`python benchmarks/run.py`, whose figures are in [results.md](docs/benchmarks/results.md)."]
+    where = f"{machine['cores']} cores ({machine['processor']}), Python {machine['python']}"
+    lines += [
+        "",
+        f"Measured on {results['created'][:10]} on {where} by `python benchmarks/run.py`, whose figures are in",
+    ]
+    lines += ["[results.md](docs/benchmarks/results.md). In brackets is the interval that the benchmark states."]
     return "\n".join(lines)
 
 

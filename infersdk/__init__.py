@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from . import errors, models, ops
     from .device import Device
     from .infer import Infer, TensorSpec
+    from .memory import Head, MixMemory, memory_stats
     from .pipeline import Pipeline
     from .registry import backends as list_backends
     from .registry import load
     from .stream import Event, Stream, device_count, device_info
-    from .tensor import Head, MixMemory, Tensor, memory_stats, pinned_empty
+    from .tensor import Tensor, pinned_empty
 
 __all__ = [
     "Device",
@@ -58,9 +59,9 @@ __version__: str = text(lib.ifs_version())
 _HOMES = {
     "Device": "device:Device",
     "Event": "stream:Event",
-    "Head": "tensor:Head",
+    "Head": "memory:Head",
     "Infer": "infer:Infer",
-    "MixMemory": "tensor:MixMemory",
+    "MixMemory": "memory:MixMemory",
     "Pipeline": "pipeline:Pipeline",
     "Stream": "stream:Stream",
     "Tensor": "tensor:Tensor",
@@ -70,7 +71,7 @@ _HOMES = {
     "errors": "errors",
     "list_backends": "registry:backends",
     "load": "registry:load",
-    "memory_stats": "tensor:memory_stats",
+    "memory_stats": "memory:memory_stats",
     "models": "models",
     "ops": "ops",
     "pinned_empty": "tensor:pinned_empty",

@@ -357,7 +357,7 @@ class Handover(Infer):
 
     @property
     def queues(self) -> bool:
-        return self._active.queues
+        return self._active.queues or self._asked["device"].ordinal >= 0
 
     def padded_batch(self, n: int) -> int:
         return self._active.padded_batch(n)

@@ -17,7 +17,7 @@ from typing import Any
 from ._lib import address, check, ffi, lib, out, text
 from .device import Device
 from .errors import DeviceUnavailableError
-from .tensor import _Handle
+from .memory import Handle
 
 __all__ = ["DeviceInfo", "Event", "Graph", "Stream", "device_count", "device_info"]
 
@@ -56,7 +56,7 @@ def device_info(device: str | Device = "cuda:0") -> DeviceInfo:
     )
 
 
-class Stream(_Handle):
+class Stream(Handle):
     """A CUDA stream of our own, which does not wait for the legacy default stream.
 
     `handle` is the cudaStream_t as a number, for other libraries.
@@ -100,7 +100,7 @@ class Stream(_Handle):
         return "<Stream closed>" if self._c is None else f"<Stream {self.handle:#x} on {self.device}>"
 
 
-class Event(_Handle):
+class Event(Handle):
     """A mark in a stream; with `timing`, a clock too."""
 
     def __init__(self, device: str | Device = "cuda:0", *, timing: bool = False) -> None:
@@ -132,7 +132,7 @@ class Event(_Handle):
         return float(place[0])
 
 
-class Graph(_Handle):
+class Graph(Handle):
     """What a function queues on a stream, to be launched again in one go.
 
     It holds the addresses that it was captured with: when one of them changes, capture anew.

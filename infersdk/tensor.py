@@ -1,4 +1,4 @@
-"""MixMemory and Tensor: the Python face of the native ones.
+"""Tensors: the Python face of the native ones.
 
 A `Tensor` lives on the host, on a device, or on both, and copies between them only when the side that is asked for is
 the older one::
@@ -11,7 +11,6 @@ the older one::
 
 from __future__ import annotations
 
-import enum
 import math
 import operator
 import os
@@ -22,7 +21,8 @@ import numpy as np
 from . import dlpack
 from ._lib import address, check, ffi, lib, out
 from .device import Device
-from .errors import ClosedError, DTypeError, InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
+from .errors import DTypeError, InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
+from .memory import Handle, Head, device_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .stream import Stream
 
-__all__ = ["Head", "MemoryStats", "MixMemory", "Tensor", "memory_stats", "pinned_empty"]
+__all__ = ["Tensor", "dtype_code", "pinned_empty"]
 
 _CODES: dict[np.dtype[Any], int] = {
     np.dtype(name): getattr(lib, f"IFS_{name.upper()}")
@@ -55,106 +55,6 @@ def dtype_code(dtype: npt.DTypeLike) -> int:
     except (KeyError, TypeError):
         names = ", ".join(str(d) for d in _CODES)
         raise DTypeError(f"a tensor cannot hold {dtype!r}; it holds {names}") from None
-
-
-class Head(enum.IntEnum):
-    """Which side of a memory is newer."""
-
-    UNINITIALIZED = lib.IFS_HEAD_UNINITIALIZED
-    HOST = lib.IFS_HEAD_HOST
-    DEVICE = lib.IFS_HEAD_DEVICE
-    SYNCED = lib.IFS_HEAD_SYNCED
-
-
-class _Handle:
-    """Owns a native handle: freed by `close()`, by `with`, or with the object, once."""
-
-    _c: Any  # None once closed
-
-    def _own(self, handle: Any, destroy: Any) -> None:
-        self._c = ffi.gc(handle, destroy)
-
-    @property
-    def _open(self) -> Any:
-        if self._c is None:
-            raise ClosedError(f"this {type(self).__name__} was closed; create a new one")
-        return self._c
-
-    def close(self) -> None:
-        """Gives the memory back now. Views that were handed out stay valid; everything else raises from here on."""
-        if self._c is not None:
-            handle, self._c = self._c, None
-            ffi.release(handle)
-
-    def __enter__(self) -> Any:
-        self._open  # noqa: B018 - a closed one raises
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> Any:  # else copy.copy() would make two owners of one handle
-        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled; create a new one")
-
-
-class MixMemory(_Handle):
-    """A host block and a device block that stand for the same `nbytes` bytes, both allocated when first asked for.
-
-    Args:
-        nbytes: its size in bytes; asking for less than the capacity later allocates nothing.
-        device: `"cpu"`, or the CUDA device of the other side; the host block is page-locked then.
-    """
-
-    def __init__(self, nbytes: int = 0, device: str | Device | None = None) -> None:
-        self._c = None
-        place = out("ifs_memory *")
-        check(lib.ifs_memory_create(Device.parse(device).ordinal, place))
-        self._own(place[0], lib.ifs_memory_destroy)
-        self.resize(nbytes)
-
-    def resize(self, nbytes: int) -> None:
-        """Sets the size. Content stays when it fits the capacity, and is undefined otherwise."""
-        if not 0 <= nbytes < 2**64:
-            raise InputError(f"a memory cannot have {nbytes} bytes")
-        check(lib.ifs_memory_resize(self._open, nbytes))
-
-    def host(self, *, read: bool = True, write: bool = False) -> int:
-        """The address of the host side, brought up to date for `read`; `write` makes it the newer one."""
-        return self._access(lib.ifs_memory_host, read, write)
-
-    def device_ptr(self, *, read: bool = True, write: bool = False) -> int:
-        """The address of the device side, likewise.
-
-        Raises:
-            DeviceUnavailableError: there is no device half: a memory for the host, a CPU-only build, no GPU.
-        """
-        return self._access(lib.ifs_memory_device, read, write)
-
-    def _access(self, side: Any, read: bool, write: bool) -> int:
-        place = out("void *")
-        check(side(self._open, (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0), place))
-        return address(place[0])
-
-    @property
-    def nbytes(self) -> int:
-        return int(lib.ifs_memory_nbytes(self._open))
-
-    @property
-    def head(self) -> Head:
-        return Head(lib.ifs_memory_head(self._open))
-
-    @property
-    def host_capacity(self) -> int:
-        """Bytes of the host block; 0 before the first access."""
-        return int(lib.ifs_memory_host_capacity(self._open))
-
-    @property
-    def device_capacity(self) -> int:
-        """Bytes of the device block; 0 before the first access."""
-        return int(lib.ifs_memory_device_capacity(self._open))
-
-    def __repr__(self) -> str:
-        return "<MixMemory closed>" if self._c is None else f"<MixMemory {self.nbytes} bytes, {self.head.name}>"
 
 
 class _HostView:
@@ -192,7 +92,7 @@ class _Shared:
         self.stream: Stream | None = None
 
 
-class Tensor(_Handle):
+class Tensor(Handle):
     """A dense C-order array whose bytes live on the host, on a device, or on both.
 
     Args:
@@ -289,7 +189,7 @@ class Tensor(_Handle):
             if size != 1 and stride != dense:
                 raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
             dense *= size
-        ordinal = _ordinal_of(at)
+        ordinal = device_of(at)
         if (stream := interface.get("stream")) is not None:
             _wait_for(stream, ordinal)
         handle = cls._borrowed(at, shape, dtype_code(dtype), ordinal, read_only=read_only, on_device=True)
@@ -605,20 +505,6 @@ def _wait_for(stream: int, ordinal: int) -> None:
         lib.ifs_stream_destroy(place[0])
 
 
-def _ordinal_of(at: int) -> int:
-    """The device that an address lies on."""
-    place = out("int32_t")
-    check(lib.ifs_pointer_device(ffi.cast("void *", at), place))
-    if place[0] < 0:
-        raise InputError(f"{at:#x} is not an address on a CUDA device")
-    return int(place[0])
-
-
-def is_page_locked(array: npt.NDArray[Any]) -> bool:
-    """Whether the array lies in page-locked memory, so that a device can copy it from where it lies."""
-    return bool(lib.ifs_is_page_locked(ffi.cast("void *", array.__array_interface__["data"][0])))
-
-
 def pinned_empty(
     shape: Sequence[int], dtype: npt.DTypeLike = "uint8", device: str | Device = "cuda:0"
 ) -> npt.NDArray[Any]:
@@ -641,14 +527,3 @@ def _dims(shape: Sequence[int]) -> list[int]:
     if any(not -(2**63) <= d < 2**63 for d in dims):
         raise ShapeError(f"the size of shape {tuple(dims)} overflows")
     return dims
-
-
-class MemoryStats(dict[str, int]):
-    """Bytes that the native core holds: host, pinned (page-locked) and device, now and at their peak."""
-
-
-def memory_stats() -> MemoryStats:
-    """What all tensors of the process hold now (`*_bytes`) and held at most (`*_peak`), and how many memories live."""
-    stats = out("ifs_memory_stats")
-    lib.ifs_get_memory_stats(stats)
-    return MemoryStats((name, int(getattr(stats, name))) for name, _ in ffi.typeof("ifs_memory_stats").fields)

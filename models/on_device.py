@@ -13,10 +13,11 @@ from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..memory import is_page_locked
 from ..ops import as_image
 from ..ops.batch import PictureBatch, shared_workers
 from ..pictures import DevicePicture, Picture
-from ..tensor import Tensor, is_page_locked
+from ..tensor import Tensor
 
 if TYPE_CHECKING:
     from ..infer import Infer

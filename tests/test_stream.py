@@ -11,8 +11,8 @@ import pytest
 import infersdk
 from infersdk import Event, Head, Stream, Tensor, device_count, device_info, memory_stats, pinned_empty
 from infersdk.errors import DeviceUnavailableError, OutOfMemoryError
+from infersdk.memory import is_page_locked
 from infersdk.stream import Graph
-from infersdk.tensor import is_page_locked
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
 

@@ -1,0 +1,140 @@
+"""MixMemory: a block on the host and one on a device that stand for the same bytes; and what all of them hold."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+from ._lib import address, check, ffi, lib, out
+from .device import Device
+from .errors import ClosedError, InputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Handle", "Head", "MemoryStats", "MixMemory", "device_of", "is_page_locked", "memory_stats"]
+
+
+class Head(enum.IntEnum):
+    """Which side of a memory is newer."""
+
+    UNINITIALIZED = lib.IFS_HEAD_UNINITIALIZED
+    HOST = lib.IFS_HEAD_HOST
+    DEVICE = lib.IFS_HEAD_DEVICE
+    SYNCED = lib.IFS_HEAD_SYNCED
+
+
+class Handle:
+    """Owns a native handle: freed by `close()`, by `with`, or with the object, once."""
+
+    _c: Any  # None once closed
+
+    def _own(self, handle: Any, destroy: Any) -> None:
+        self._c = ffi.gc(handle, destroy)
+
+    @property
+    def _open(self) -> Any:
+        if self._c is None:
+            raise ClosedError(f"this {type(self).__name__} was closed; create a new one")
+        return self._c
+
+    def close(self) -> None:
+        """Gives the memory back now. Views that were handed out stay valid; everything else raises from here on."""
+        if self._c is not None:
+            handle, self._c = self._c, None
+            ffi.release(handle)
+
+    def __enter__(self) -> Any:
+        self._open  # noqa: B018 - a closed one raises
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:  # else copy.copy() would make two owners of one handle
+        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled; create a new one")
+
+
+class MixMemory(Handle):
+    """A host block and a device block that stand for the same `nbytes` bytes, both allocated when first asked for.
+
+    Args:
+        nbytes: its size in bytes; asking for less than the capacity later allocates nothing.
+        device: `"cpu"`, or the CUDA device of the other side; the host block is page-locked then.
+    """
+
+    def __init__(self, nbytes: int = 0, device: str | Device | None = None) -> None:
+        self._c = None
+        place = out("ifs_memory *")
+        check(lib.ifs_memory_create(Device.parse(device).ordinal, place))
+        self._own(place[0], lib.ifs_memory_destroy)
+        self.resize(nbytes)
+
+    def resize(self, nbytes: int) -> None:
+        """Sets the size. Content stays when it fits the capacity, and is undefined otherwise."""
+        if not 0 <= nbytes < 2**64:
+            raise InputError(f"a memory cannot have {nbytes} bytes")
+        check(lib.ifs_memory_resize(self._open, nbytes))
+
+    def host(self, *, read: bool = True, write: bool = False) -> int:
+        """The address of the host side, brought up to date for `read`; `write` makes it the newer one."""
+        return self._access(lib.ifs_memory_host, read, write)
+
+    def device_ptr(self, *, read: bool = True, write: bool = False) -> int:
+        """The address of the device side, likewise.
+
+        Raises:
+            DeviceUnavailableError: there is no device half: a memory for the host, a CPU-only build, no GPU.
+        """
+        return self._access(lib.ifs_memory_device, read, write)
+
+    def _access(self, side: Any, read: bool, write: bool) -> int:
+        place = out("void *")
+        check(side(self._open, (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0), place))
+        return address(place[0])
+
+    @property
+    def nbytes(self) -> int:
+        return int(lib.ifs_memory_nbytes(self._open))
+
+    @property
+    def head(self) -> Head:
+        return Head(lib.ifs_memory_head(self._open))
+
+    @property
+    def host_capacity(self) -> int:
+        """Bytes of the host block; 0 before the first access."""
+        return int(lib.ifs_memory_host_capacity(self._open))
+
+    @property
+    def device_capacity(self) -> int:
+        """Bytes of the device block; 0 before the first access."""
+        return int(lib.ifs_memory_device_capacity(self._open))
+
+    def __repr__(self) -> str:
+        return "<MixMemory closed>" if self._c is None else f"<MixMemory {self.nbytes} bytes, {self.head.name}>"
+
+
+def is_page_locked(array: npt.NDArray[Any]) -> bool:
+    """Whether the array lies in page-locked memory, so that a device can copy it from where it lies."""
+    return bool(lib.ifs_is_page_locked(ffi.cast("void *", array.__array_interface__["data"][0])))
+
+
+def device_of(at: int) -> int:
+    """The ordinal of the device that an address lies on."""
+    place = out("int32_t")
+    check(lib.ifs_pointer_device(ffi.cast("void *", at), place))
+    if place[0] < 0:
+        raise InputError(f"{at:#x} is not an address on a CUDA device")
+    return int(place[0])
+
+
+class MemoryStats(dict[str, int]):
+    """Bytes that the native core holds: host, pinned (page-locked) and device, now and at their peak."""
+
+
+def memory_stats() -> MemoryStats:
+    """What all tensors of the process hold now (`*_bytes`) and held at most (`*_peak`), and how many memories live."""
+    stats = out("ifs_memory_stats")
+    lib.ifs_get_memory_stats(stats)
+    return MemoryStats((name, int(getattr(stats, name))) for name, _ in ffi.typeof("ifs_memory_stats").fields)

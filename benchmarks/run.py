@@ -141,9 +141,10 @@ def main() -> int:
         parser.error(
             f"no benchmark {missing[0]!r}; there are {', '.join(f.name for f in sorted(HERE.glob('bench_*.py')))}"
         )
+    machine = describe_machine()
     results: dict[str, Any] = {
-        "kind": "infersdk-benchmarks", "schema": SCHEMA, "created": _now(), "machine": describe_machine(),
-        "files": _kept(arguments.output / "results.json", describe_machine()) if arguments.files else {},
+        "kind": "infersdk-benchmarks", "schema": SCHEMA, "created": _now(), "machine": machine,
+        "files": _kept(arguments.output / "results.json", machine) if arguments.files else {},
     }  # fmt: skip
     arguments.output.mkdir(parents=True, exist_ok=True)
     for file in files:

@@ -38,11 +38,11 @@ class PictureLane(Generic[Result]):
 
     def _arrange(self) -> None:
         model, capacity = self._model, self.capacity
-        self._on_device = model._path is not None
         self._geometries: list[Geometry] = [model._geometry((1, 1))] * capacity
         self._pictures: list[Picture | DevicePicture | None] = [None] * capacity
         self._found: list[Result] = []
-        # A stream of frames brings the same shape again and again: what it says is looked up, not worked out.
+        # A stream of frames brings the same shape again and again: on a device, where nothing else is left to do, what
+        # it says is looked up and not worked out.
         self._known: dict[tuple[int, ...], tuple[str, Geometry]] = {}
         if model._path is None:
             tensor = model._input_of(model.network, capacity)
@@ -51,17 +51,17 @@ class PictureLane(Generic[Result]):
 
     def quick(self, item: Any) -> bool:
         """On a device an array is only noted down here."""
-        return self._on_device and (isinstance(item, np.ndarray) or DevicePicture.is_one(item))
+        return self._model._path is not None and (isinstance(item, np.ndarray) or DevicePicture.is_one(item))
 
     def prepare(self, row: int, item: Any) -> None:
         model = self._model
-        known = self._known.get(item.shape) if self._on_device and type(item) is np.ndarray else None
+        known = self._known.get(item.shape) if type(item) is np.ndarray else None
         if known is not None and item.dtype == np.uint8:
             self._pictures[row], self._geometries[row] = Picture(item, known[0]), known[1]
             return
         picture = model._read(item)
         geometry = model._geometry(picture.size)
-        if not self._on_device:
+        if model._path is None:
             assert isinstance(picture, Picture)
             image = as_image(picture.pixels, picture.format)  # type: ignore[arg-type]
             preprocess_into(image, geometry, model._transform, self._at + row * self._stride, self._stride)

@@ -22,6 +22,7 @@ from ..tensor import Tensor
 if TYPE_CHECKING:
     from ..infer import Infer
     from ..ops import Geometry
+    from ..ops.batch import Workers
     from .vision import VisionModel
 
 __all__ = ["DevicePath", "Stage", "Ways"]
@@ -58,6 +59,10 @@ class _Slot:
         self._lent: list[DevicePicture] = []
 
     @property
+    def _workers(self) -> Workers:
+        return shared_workers(self.device.index, beside=self._beside)
+
+    @property
     def busy(self) -> bool:
         return self._geometries is not None
 
@@ -79,13 +84,12 @@ class _Slot:
     def bring(self, tensor: Tensor, where: str) -> None:
         """Queues the way of the batch's pictures into the model's input."""
         batch, transform, stream = self._batch, self._model._transform, self.stream
-        workers = shared_workers(self.device.index, beside=self._beside)
         if where == "host":
             if self._host[0] != tensor._generation:
                 self._host = (tensor._generation, tensor.host_ptr(read=False, write=True))
             host = self._host[1]  # free to be written: the slot's last batch is done
             at = tensor.device_address(read=False, write=True, stream=stream)
-            batch.preprocess(transform, host, tensor.nbytes, workers=workers, device=at, stream=stream)
+            batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
         if where == "device":
             nbytes = batch.upload_nbytes
@@ -94,7 +98,7 @@ class _Slot:
             # Only ever used on this slot's stream, and by turns: the copies need no head.
             staging = self._frames.host_ptr(read=False, write=True)
             frames = self._frames.device_address(read=False, write=True, stream=stream)
-            batch.upload(staging, frames, self._frames.nbytes, stream, workers=workers)
+            batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
         else:
             batch.stay()
         at = tensor.device_address(read=False, write=True, stream=stream)

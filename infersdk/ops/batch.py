@@ -67,8 +67,8 @@ def available_processors() -> int:
 
 
 @lru_cache(maxsize=32)
-def _workers_of(process: int, device: int, threads: int | None) -> Workers:
-    return Workers(threads)
+def _workers_of(process: int, device: int, beside: bool) -> Workers:
+    return Workers(max(min(available_processors() // 2, 12), 1) if beside else None)
 
 
 def shared_workers(device: int = 0, *, beside: bool = False) -> Workers:
@@ -80,8 +80,7 @@ def shared_workers(device: int = 0, *, beside: bool = False) -> Workers:
             processors, 12 at most. A pool that takes them all keeps those threads from their requests, and with them
             the next batch.
     """
-    threads = max(min(available_processors() // 2, 12), 1) if beside else None
-    return _workers_of(os.getpid(), device, threads)
+    return _workers_of(os.getpid(), device, beside)
 
 
 class PictureBatch:

@@ -483,8 +483,7 @@ def preprocess(
             raise InputError(f"out of shape {out.shape} is not C-contiguous; give a whole array or a slice of a batch")
         if not out.flags.writeable:
             raise ReadOnlyError("out is read-only; give an array that can be written")
-    address = out.__array_interface__["data"][0]
-    check(lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address), out.nbytes))
+    check(lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", _address(out)), out.nbytes))
     return out
 
 

@@ -341,7 +341,7 @@ class Batcher:
                     else:
                         self._work.wait()
                 self._idle -= 1
-                taken: list[tuple[int, Request]] = []
+                taken: list[Request] = []
                 if self._todo:
                     buffer, taken = self._take_some()
                 elif self._stopped and not expired:
@@ -351,7 +351,7 @@ class Batcher:
             if taken:
                 self._prepare_rows(buffer, taken)
 
-    def _take_some(self) -> tuple[Buffer, list[tuple[int, Request]]]:
+    def _take_some(self) -> tuple[Buffer, list[Request]]:
         """A fair part of what is to prepare in the oldest buffer. Under the lock."""
         buffer = self._todo[0]
         share = -(-len(buffer.todo) // self._workers)
@@ -361,7 +361,7 @@ class Batcher:
         for request in requests:
             request.preparing = True
         buffer.preparing += len(requests)
-        return buffer, [(request.row, request) for request in requests]
+        return buffer, requests
 
     def _prepare_own(self, request: Request) -> None:
         """That of the thread that submits it."""
@@ -373,40 +373,38 @@ class Batcher:
         except BaseException as why:
             error = why
         with self._lock:
-            failed = error is not None and self._take(request, "failed")
-            request.preparing = False
-            buffer.preparing -= 1
-            if request.over:
-                self._vacate(buffer, request.row)
-            if not buffer.preparing:
-                self._tell_prepared(buffer)
+            failed = self._prepared(buffer, request, error)
+            self._tell_prepared(buffer)
         if failed:
             assert error is not None
             _fail(request, error)
         if isinstance(error, KeyboardInterrupt):  # it is for the caller, and not for who has the future
             raise error
 
-    def _prepare_rows(self, buffer: Buffer, taken: list[tuple[int, Request]]) -> None:
+    def _prepare_rows(self, buffer: Buffer, taken: list[Request]) -> None:
         """A worker's."""
-        prepare, failed = buffer.lane.prepare, []
-        for row, request in taken:
+        prepare, errors = buffer.lane.prepare, dict[Request, BaseException]()
+        for request in taken:
             if request.over:
                 continue
             try:
-                prepare(row, request.item)
+                prepare(request.row, request.item)
             except BaseException as why:
-                failed.append((request, why))
+                errors[request] = why
         with self._lock:
-            failed = [entry for entry in failed if self._take(entry[0], "failed")]
-            for _, request in taken:
-                request.preparing = False
-            buffer.preparing -= len(taken)
-            for row, request in taken:
-                if request.over:
-                    self._vacate(buffer, row)
+            failed = [request for request in taken if self._prepared(buffer, request, errors.get(request))]
             self._tell_prepared(buffer)
-        for request, error in failed:
-            _fail(request, error)
+        for request in failed:
+            _fail(request, errors[request])
+
+    def _prepared(self, buffer: Buffer, request: Request, error: BaseException | None) -> bool:
+        """A row is done; whether its request is to be failed. Under the lock."""
+        failed = error is not None and self._take(request, "failed")
+        request.preparing = False
+        buffer.preparing -= 1
+        if request.over:
+            self._vacate(buffer, request.row)
+        return failed
 
     @staticmethod
     def _tell_prepared(buffer: Buffer) -> None:

@@ -55,7 +55,7 @@ def test_twice_is_once() -> None:
     assert turnstile.wait(other, LONG)
 
 
-def test_each_wakes_the_next_in_order() -> None:
+def test_each_wakes_the_next() -> None:
     turnstile, order = Turnstile(abreast=1), list[int]()
     gates, threads = sleepers(turnstile, 16, order.append)
     for gate in gates:

@@ -95,6 +95,7 @@ class PictureBatch:
         self._images = ffi.new("ifs_image[]", capacity)
         self._on_device = ffi.new("ifs_image[]", capacity)
         self._geometries = ffi.new("ifs_geometry[]", capacity)
+        self._ways = ffi.new("ifs_geometry[]", capacity)  # of the pictures as they lie on the device
         self._keep: Sequence[ImageView] = ()
         self._size = out("size_t")
 
@@ -144,21 +145,35 @@ class PictureBatch:
 
     @property
     def upload_nbytes(self) -> int:
-        """Bytes that the pictures take on a device."""
-        check(lib.ifs_upload_nbytes(self._images, len(self._keep), self._size))
+        """Bytes that the pictures take on a device; of one that is shrunk by a whole number, the rows that are read."""
+        check(lib.ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
         return int(self._size[0])
 
     def upload(self, staging: int, device: int, nbytes: int, stream: Stream, *, workers: Workers | None = None) -> None:
-        """Queues the pictures as they are for `device`, an address, by way of `staging` unless page-locked."""
-        pool = ffi.NULL if workers is None else workers._open
-        to, by = ffi.cast("void *", device), ffi.cast("void *", staging)
-        count = len(self._keep)
-        check(lib.ifs_upload(pool, self._images, count, by, to, nbytes, stream._open, self._on_device))
+        """Queues the pictures as they are for `device`, an address, by way of `staging` unless page-locked.
+
+        Of a picture whose height is divided by a whole number above 2, only the rows that a resize reads are brought
+        over: one in three of 1080 on their way to 360.
+        """
+        check(
+            lib.ifs_upload(
+                ffi.NULL if workers is None else workers._open,
+                self._images,
+                self._geometries,
+                len(self._keep),
+                ffi.cast("void *", staging),
+                ffi.cast("void *", device),
+                nbytes,
+                stream._open,
+                self._on_device,
+                self._ways,
+            )
+        )
 
     def stay(self) -> None:
         """The pictures lie on the device already."""
         for i in range(len(self._keep)):
-            self._on_device[i] = self._images[i]
+            self._on_device[i], self._ways[i] = self._images[i], self._geometries[i]
 
     def preprocess_on_device(
         self, transform: PixelTransform, device: int, nbytes: int, ordinal: int, stream: Stream
@@ -167,7 +182,7 @@ class PictureBatch:
         check(
             lib.ifs_cuda_preprocess(
                 self._on_device,
-                self._geometries,
+                self._ways,
                 len(self._keep),
                 transform._c,
                 ffi.cast("void *", device),

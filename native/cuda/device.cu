@@ -310,6 +310,16 @@ ifs_status ifs__copy(int32_t device, void *dst, const void *src, size_t nbytes, 
     return IFS_OK;
 }
 
+ifs_status ifs__copy_rows(int32_t device, void *dst, const void *src, size_t stride, size_t nbytes, size_t rows,
+                          ifs_stream *stream) {
+    if (stride == nbytes)
+        return ifs__copy(device, dst, src, rows * nbytes, stream);
+    IFS__GUARD(device, "copying memory");
+    IFS__CUDA(cudaMemcpy2DAsync(dst, nbytes, src, stride, nbytes, rows, cudaMemcpyHostToDevice, stream->native), device,
+              "copying memory");
+    return IFS_OK;
+}
+
 ifs_status ifs__copy_between(int32_t dst_device, void *dst, int32_t src_device, const void *src, size_t nbytes) {
     IFS__GUARD(dst_device, "copying between devices");
     if (dst_device == src_device)

@@ -337,6 +337,18 @@ ifs_status ifs_geometry_resize_crop(int32_t source_width, int32_t source_height,
 ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
                                const double to_source[6], ifs_geometry *out);
 
+/* A pattern of rows: `take` neighbours in each `step`, from row `first` on. {0, 1, 1} is all of them. */
+typedef struct ifs_rows {
+    int32_t first, take, step;
+} ifs_rows;
+
+/*
+ * The rows of the picture that a RESIZE reads, where they stand in a pattern that leaves some out: one row or two in
+ * each `step`, when the height is divided by a whole number above 2. Everything else reads all rows, as far as this
+ * goes. `out` is the geometry for a picture of these rows alone: it gives the same bytes.
+ */
+ifs_status ifs_geometry_rows(const ifs_geometry *geometry, ifs_rows *rows, ifs_geometry *out);
+
 /* ---- 7. Preprocessing ----------------------------------------------------------------------------------------- */
 
 #define IFS_ORDER_RGB 0
@@ -541,16 +553,18 @@ ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, c
                                 int32_t n, const ifs_pixel_transform *transform, void *host, size_t nbytes, void *dev,
                                 ifs_stream *stream);
 
-/* Bytes that `n` pictures take on a device: dense, each plane aligned to 256. */
-ifs_status ifs_upload_nbytes(const ifs_image *images, int32_t n, size_t *out);
+/* Bytes that `n` pictures take on a device as ifs_upload lays them there: dense, each plane aligned to 256. */
+ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geometries, int32_t n, size_t *out);
 
 /*
- * `n` pictures as they are, from the host to `dev`, queued on `stream`. Dense pictures in page-locked memory are copied
- * from where they lie, one copy each, and must stay there until that is done; all others go through `staging`,
- * page-locked and as large as `dev`, piece by piece. `out` gets the pictures as they will lie on the device.
+ * What `n` geometries read of their pictures, from the host to `dev`, queued on `stream`: whole pictures, or those rows
+ * of them that ifs_geometry_rows tells (not of NV12, and pairs of rows only of dense pictures). Pictures in page-locked
+ * memory are copied from where they lie, one copy each, and must stay there until that is done; all others go through
+ * `staging`, page-locked and as large as `dev`, piece by piece. `out` gets the pictures as they will lie on the device,
+ * and `ways` the geometries that go with them.
  */
-ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, int32_t n, void *staging, void *dev, size_t nbytes,
-                      ifs_stream *stream, ifs_image *out);
+ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,
+                      void *staging, void *dev, size_t nbytes, ifs_stream *stream, ifs_image *out, ifs_geometry *ways);
 
 /* ---- 12. On the device: kernels ------------------------------------------------------------------------------- */
 

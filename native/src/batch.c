@@ -63,23 +63,39 @@ ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, c
 #define BANDS                                                                                                          \
     8 /* that a picture is cut into, so that threads share one picture and the bus does not wait for all of it */
 
-/* A plane of a picture; dense on the device. */
+/* What is wanted of a picture's plane; dense on the device. */
 typedef struct plane {
     const uint8_t *data;
-    int64_t stride, row, rows; /* bytes, bytes, number */
+    int64_t stride, row, rows; /* bytes, bytes, number; here a row may be two neighbours that are wanted together */
 } plane;
 
-static int planes_of(const ifs_image *image, plane out[2]) {
+/* The planes, `out` as it will lie on the device without its addresses, and its geometry there. */
+static ifs_status planes_of(const ifs_image *image, const ifs_geometry *geometry, plane planes[2], ifs_image *out,
+                            ifs_geometry *way) {
+    const bool nv12 = image->format == IFS_PIXEL_NV12;
     int64_t pixel = 3;
-    if (image->format == IFS_PIXEL_GRAY || image->format == IFS_PIXEL_NV12)
+    if (image->format == IFS_PIXEL_GRAY || nv12)
         pixel = 1;
     else if (image->format == IFS_PIXEL_BGRA || image->format == IFS_PIXEL_RGBA)
         pixel = 4;
-    out[0] = (plane){image->data, image->stride, image->width * pixel, image->height};
-    if (image->format != IFS_PIXEL_NV12)
-        return 1;
-    out[1] = (plane){image->uv, image->uv_stride, image->width, image->height / 2};
-    return 2;
+    const int64_t row = image->width * pixel;
+    ifs_rows rows;
+    IFS__TRY(ifs_geometry_rows(geometry, &rows, way));
+    if (nv12 || (rows.take > 1 && image->stride != row)) {
+        rows = (ifs_rows){0, 1, 1};
+        *way = *geometry;
+    }
+    const int64_t groups = image->height / rows.step;
+    planes[0] = (plane){image->data + rows.first * image->stride, rows.step * image->stride, rows.take * row, groups};
+    planes[1] = (plane){0};
+    *out = *image;
+    out->stride = row;
+    out->height = (int32_t)(groups * rows.take);
+    if (nv12) {
+        planes[1] = (plane){image->uv, image->uv_stride, image->width, image->height / 2};
+        out->uv_stride = planes[1].row;
+    }
+    return IFS_OK;
 }
 
 static size_t plane_nbytes(const plane *p) {
@@ -87,13 +103,21 @@ static size_t plane_nbytes(const plane *p) {
     return (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-ifs_status ifs_upload_nbytes(const ifs_image *images, int32_t n, size_t *out) {
+static ifs_status check_picture(const ifs_image *image, const ifs_geometry *geometry) {
+    IFS__TRY(ifs__check_image(image));
+    IFS__TRY(ifs__check_geometry(geometry));
+    return ifs__check_fit(image, geometry);
+}
+
+ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geometries, int32_t n, size_t *out) {
     size_t total = 0;
     for (int32_t i = 0; i < n; i++) {
         plane planes[2];
-        IFS__TRY(ifs__check_image(&images[i]));
-        for (int p = planes_of(&images[i], planes) - 1; p >= 0; p--)
-            total += plane_nbytes(&planes[p]);
+        ifs_image image;
+        ifs_geometry way;
+        IFS__TRY(check_picture(&images[i], &geometries[i]));
+        IFS__TRY(planes_of(&images[i], &geometries[i], planes, &image, &way));
+        total += plane_nbytes(&planes[0]) + plane_nbytes(&planes[1]);
     }
     *out = total;
     return IFS_OK;
@@ -101,66 +125,66 @@ ifs_status ifs_upload_nbytes(const ifs_image *images, int32_t n, size_t *out) {
 
 typedef struct upload_job {
     const ifs_image *images, *out;
+    const ifs_geometry *geometries;
     uint8_t *staging, *dev;
     ifs_stream *stream;
 } upload_job;
 
 static ifs_status upload_rows(const upload_job *j, const plane *from, const uint8_t *to, int64_t first, int64_t last) {
-    int32_t device = ifs_stream_device(j->stream);
-    size_t nbytes = (size_t)((last - first) * from->row), start = (size_t)(to - j->dev) + (size_t)(first * from->row);
+    const int32_t device = ifs_stream_device(j->stream);
+    const size_t row = (size_t)from->row, rows = (size_t)(last - first);
+    const size_t start = (size_t)(to - j->dev) + (size_t)first * row;
     const uint8_t *source = from->data + first * from->stride;
-    if (nbytes == 0)
+    if (rows == 0)
         return IFS_OK;
-    if (from->stride == from->row && ifs_is_page_locked(source))
-        return ifs__copy(device, j->dev + start, source, nbytes, j->stream);
+    if (ifs_is_page_locked(source))
+        return ifs__copy_rows(device, j->dev + start, source, (size_t)from->stride, row, rows, j->stream);
     if (from->stride == from->row)
-        memcpy(j->staging + start, source, nbytes);
+        memcpy(j->staging + start, source, rows * row);
     else
-        for (int64_t y = 0; y < last - first; y++)
-            memcpy(j->staging + start + (size_t)(y * from->row), source + y * from->stride, (size_t)from->row);
-    return ifs__copy(device, j->dev + start, j->staging + start, nbytes, j->stream);
+        for (size_t y = 0; y < rows; y++)
+            memcpy(j->staging + start + y * row, source + (int64_t)y * from->stride, row);
+    return ifs__copy(device, j->dev + start, j->staging + start, rows * row, j->stream);
 }
 
 static ifs_status upload_band(void *context, int64_t item) {
     const upload_job *j = context;
-    const ifs_image *out = &j->out[item / BANDS];
+    const int64_t i = item / BANDS, band = item % BANDS;
     plane planes[2];
-    int count = planes_of(&j->images[item / BANDS], planes);
+    ifs_image out;
+    ifs_geometry way;
+    IFS__TRY(planes_of(&j->images[i], &j->geometries[i], planes, &out, &way));
     /* A page-locked picture needs no hands: its first band is all of it. */
-    bool whole = planes[0].stride == planes[0].row && ifs_is_page_locked(planes[0].data);
-    for (int p = 0; p < count; p++) {
-        int64_t rows = planes[p].rows, band = item % BANDS;
-        int64_t first = whole ? (band ? rows : 0) : rows * band / BANDS;
-        int64_t last = whole ? rows : rows * (band + 1) / BANDS;
-        IFS__TRY(upload_rows(j, &planes[p], p ? out->uv : out->data, first, last));
+    const bool whole = ifs_is_page_locked(planes[0].data);
+    for (int p = 0; p < 2; p++) {
+        const int64_t rows = planes[p].rows;
+        const int64_t first = whole ? (band ? rows : 0) : rows * band / BANDS;
+        const int64_t last = whole ? rows : rows * (band + 1) / BANDS;
+        IFS__TRY(upload_rows(j, &planes[p], p ? j->out[i].uv : j->out[i].data, first, last));
     }
     return IFS_OK;
 }
 
-ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, int32_t n, void *staging, void *dev, size_t nbytes,
-                      ifs_stream *stream, ifs_image *out) {
-    if (n < 0 || (n && (!images || !staging || !dev || !stream || !out)))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d pictures, but images, staging, dev, stream or out is NULL",
-                         (int)n);
+ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,
+                      void *staging, void *dev, size_t nbytes, ifs_stream *stream, ifs_image *out, ifs_geometry *ways) {
+    if (n < 0 || (n && (!images || !geometries || !staging || !dev || !stream || !out || !ways)))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "%d pictures, but images, geometries, staging, dev, stream, out or ways is NULL", (int)n);
     size_t needed = 0;
-    IFS__TRY(ifs_upload_nbytes(images, n, &needed));
+    IFS__TRY(ifs_upload_nbytes(images, geometries, n, &needed));
     if (needed > nbytes)
         return ifs__fail(IFS_ERR_TOO_SMALL, "%d pictures take %zu bytes on the device, and %zu are there", (int)n,
                          needed, nbytes);
     const uint8_t *at = dev;
     for (int32_t i = 0; i < n; i++) {
         plane planes[2];
-        int count = planes_of(&images[i], planes);
-        out[i] = images[i];
+        IFS__TRY(planes_of(&images[i], &geometries[i], planes, &out[i], &ways[i]));
         out[i].data = at;
-        out[i].stride = planes[0].row;
         at += plane_nbytes(&planes[0]);
-        if (count == 2) {
+        if (planes[1].rows)
             out[i].uv = at;
-            out[i].uv_stride = planes[1].row;
-            at += plane_nbytes(&planes[1]);
-        }
+        at += plane_nbytes(&planes[1]);
     }
-    upload_job j = {images, out, staging, dev, stream};
+    upload_job j = {images, out, geometries, staging, dev, stream};
     return ifs__workers_run(workers, upload_band, &j, (int64_t)n * BANDS);
 }

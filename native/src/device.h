@@ -27,6 +27,10 @@ void ifs__pinned_free(int32_t device, void *block);
 /* Between host and device, either way; queued on `stream`, or done on return where it is NULL. */
 ifs_status ifs__copy(int32_t device, void *dst, const void *src, size_t nbytes, ifs_stream *stream);
 
+/* Rows of `nbytes` each, `stride` bytes apart, from the host to where they lie dense on the device; queued. */
+ifs_status ifs__copy_rows(int32_t device, void *dst, const void *src, size_t stride, size_t nbytes, size_t rows,
+                          ifs_stream *stream);
+
 /* From a device's memory to a device's memory; done on return. */
 ifs_status ifs__copy_between(int32_t dst_device, void *dst, int32_t src_device, const void *src, size_t nbytes);
 

@@ -193,3 +193,27 @@ ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int3
     *out = geometry;
     return IFS_OK;
 }
+
+/* Shrunk by a whole number, row d of the resized picture is made at (d + 0.5) factor - 0.5: on a row if the factor is
+ * odd, half-way between two if it is even, whatever d. So it is for the rows alone, with a factor of 1 or of 2. */
+ifs_status ifs_geometry_rows(const ifs_geometry *geometry, ifs_rows *rows, ifs_geometry *out) {
+    IFS__TRY(ifs__check_geometry(geometry));
+    if (!rows || !out)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "rows or out is NULL; they receive the pattern and the geometry");
+    const ifs_geometry g = *geometry;
+    *rows = (ifs_rows){0, 1, 1};
+    *out = g;
+    if (g.kind != IFS_GEOMETRY_RESIZE || g.source_height % g.resized_height)
+        return IFS_OK;
+    const int32_t factor = g.source_height / g.resized_height, take = factor % 2 ? 1 : 2;
+    if (factor <= 2)
+        return IFS_OK;
+    const ifs_geometry sparse =
+        resize_geometry(g.source_width, g.resized_height * take, g.canvas_width, g.canvas_height, g.resized_width,
+                        g.resized_height, g.offset_x, g.offset_y);
+    if (ifs__resize_halves(&sparse)) /* which rounds otherwise */
+        return IFS_OK;
+    *rows = (ifs_rows){(factor - take) / 2, take, factor};
+    *out = sparse;
+    return IFS_OK;
+}

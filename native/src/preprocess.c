@@ -67,6 +67,14 @@ ifs_status ifs__check_image(const ifs_image *image) {
     return IFS_OK;
 }
 
+ifs_status ifs__check_fit(const ifs_image *image, const ifs_geometry *g) {
+    if (image->width != g->source_width || image->height != g->source_height)
+        return ifs__fail(IFS_ERR_SHAPE,
+                         "the picture is %d x %d, but the geometry was made for %d x %d; make one for it",
+                         (int)image->width, (int)image->height, (int)g->source_width, (int)g->source_height);
+    return IFS_OK;
+}
+
 static size_t element_size(int32_t dtype) {
     return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : dtype == IFS_UINT8 ? 1 : 0;
 }
@@ -427,10 +435,7 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
     IFS__TRY(ifs__check_image(image));
     IFS__TRY(ifs__check_geometry(geometry));
     IFS__TRY(ifs__check_transform(transform));
-    if (image->width != geometry->source_width || image->height != geometry->source_height)
-        return ifs__fail(
-            IFS_ERR_SHAPE, "the picture is %d x %d, but the geometry was made for %d x %d; make one for it",
-            (int)image->width, (int)image->height, (int)geometry->source_width, (int)geometry->source_height);
+    IFS__TRY(ifs__check_fit(image, geometry));
     size_t needed = 0;
     if (!output_size(geometry, transform, &needed) || needed > nbytes)
         return ifs__fail(IFS_ERR_TOO_SMALL, "a canvas of %d x %d needs %zu bytes, and the destination has %zu",

@@ -27,6 +27,7 @@ extern "C" {
 ifs_status ifs__check_geometry(const ifs_geometry *geometry);
 ifs_status ifs__check_transform(const ifs_pixel_transform *transform);
 ifs_status ifs__check_image(const ifs_image *image);
+ifs_status ifs__check_fit(const ifs_image *image, const ifs_geometry *geometry); /* of two that are valid */
 
 /* ---- the arithmetic of RESIZE ---- */
 

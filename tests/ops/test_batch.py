@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from infersdk import errors
+from infersdk import Stream, Tensor, device_count, errors, pinned_empty
 from infersdk.ops import Geometry, PixelTransform, as_image, preprocess
 from infersdk.ops.batch import PictureBatch, Workers, shared_workers
 
@@ -80,3 +80,61 @@ def test_errors_come_out_of_the_threads(rng: np.random.Generator) -> None:
     for wrong in (0, 257, -1):
         with pytest.raises(errors.InputError, match=str(wrong)):
             Workers(wrong)
+
+
+def test_what_a_picture_takes_on_a_device() -> None:
+    batch = PictureBatch(2)
+
+    def nbytes(image: np.ndarray, geometry: Geometry, form: str = "bgr") -> int:
+        batch.fill([as_image(image, form)], [geometry])  # type: ignore[arg-type]
+        return batch.upload_nbytes
+
+    frame, third = np.zeros((108, 192, 3), np.uint8), Geometry.letterbox((192, 108), (64, 64))
+    whole = 108 * 192 * 3
+    assert nbytes(frame, Geometry.letterbox((192, 108), (50, 50))) == whole
+    assert nbytes(frame, third) == whole // 3
+    wide = np.zeros((108, 200, 3), np.uint8)
+    assert nbytes(wide[:, :192], third) == whole // 3
+    sixth = Geometry.letterbox((192, 108), (32, 32))
+    assert nbytes(frame, sixth) == whole // 3  # two rows in six
+    assert nbytes(wide[:, :192], sixth) == whole  # pairs are taken of dense pictures only
+    assert nbytes(np.zeros((162, 192), np.uint8), third, "nv12") == -(-108 * 192 // 256) * 256 + -(-54 * 192 // 256) * 256
+    with pytest.raises(errors.ShapeError, match="192 x 108.*made for 108 x 192"):
+        nbytes(frame, Geometry.letterbox((108, 192), (64, 64)))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("locked", [False, True])
+def test_on_a_device_it_is_what_it_is_on_the_host(rng: np.random.Generator, locked: bool) -> None:
+    """By whole pictures and by the rows that are read, dense and not, page-locked and not."""
+    capacity, transform = 24, PixelTransform(dtype="float16")
+    batch, workers = PictureBatch(capacity), Workers(3)
+    with Stream("cuda:0") as stream, Tensor((capacity, 3, 36, 64), "float16", "cuda:0") as out:
+        for _ in range(6):
+            images, geometries = [], []
+            for i in range(capacity):
+                factor, height, gap = (int(v) for v in rng.integers([1, 1, 0], [9, 60, 3]))
+                form = ("bgr", "rgba", "gray", "nv12")[i % 4]
+                width = 2 * int(rng.integers(1, 80))
+                rows = 2 * factor * height if form == "nv12" else factor * height
+                shape: tuple[int, ...] = (rows * 3 // 2 if form == "nv12" else rows, width + gap * (form != "nv12"))
+                if form in ("bgr", "rgba"):
+                    shape += (len(form),)
+                pixels = pinned_empty(shape) if locked else np.empty(shape, np.uint8)
+                pixels[:] = rng.integers(0, 256, shape, np.uint8)
+                resized = (int(rng.integers(1, 100)), rows // factor)
+                offset = tuple(int(v) for v in rng.integers(-9, 30, 2))
+                geometries.append(Geometry.resize((width, rows), (64, 36), resized, offset))
+                images.append(as_image(pixels[:, :width], form))  # type: ignore[arg-type]
+            batch.fill(images, geometries)
+            with Tensor((batch.upload_nbytes,), "uint8", "cuda:0") as room:
+                staging, at = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+                batch.upload(staging, at, room.nbytes, stream, workers=workers)
+                to = out.device_address(read=False, write=True, stream=stream)
+                batch.preprocess_on_device(transform, to, out.nbytes, 0, stream)
+                stream.synchronize()
+                got = out.numpy()
+            for row, image, geometry in zip(got, images, geometries, strict=True):
+                np.testing.assert_array_equal(row, preprocess(image, geometry, transform), str(geometry))
+    workers.close()

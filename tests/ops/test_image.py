@@ -774,3 +774,60 @@ def test_geometry_functions_refuse_null() -> None:
         lib.ifs_geometry_affine(1, 1, 1, 1, NULL, ffi.new("ifs_geometry *")),
     ):
         assert status == lib.IFS_ERR_INVALID_ARGUMENT
+
+
+# ---- the rows that a resize reads ----
+
+
+def rows_of(geometry: Geometry) -> tuple[tuple[int, int, int], Any]:
+    """The pattern (first, take, step), and the geometry for those rows alone."""
+    rows, out = ffi.new("ifs_rows *"), ffi.new("ifs_geometry *")
+    assert lib.ifs_geometry_rows(geometry._c, rows, out) == 0
+    return (rows.first, rows.take, rows.step), out
+
+
+def test_the_rows_that_are_read_give_the_same_bytes(rng: np.random.Generator) -> None:
+    patterns = set()
+    for i in range(400):
+        factor, width, height = (int(v) for v in rng.integers(1, [12, 70, 40]))
+        resized = int(rng.integers(1, 60)) if i % 3 else -(-width // 2), height
+        width = 2 * resized[0] if i % 3 == 0 else width  # half the width, which with half the height is another way
+        canvas, offset = (int(v) for v in rng.integers(1, 90, 2)), (int(v) for v in rng.integers(-20, 20, 2))
+        source = width, factor * height
+        geometry = Geometry.resize(source, tuple(canvas), resized, tuple(offset))
+        (first, take, step), out = rows_of(geometry)
+        patterns.add((factor, first, take, step))
+        form = FORMATS[i % 5]
+        channels = {"gray": 1, "bgr": 3, "rgb": 3}.get(form, 4)
+        pixels = rng.integers(0, 256, (source[1], width, channels), np.uint8)
+        kept = pixels.reshape(-1, step, width, channels)[:, first : first + take].reshape(-1, width, channels)
+        sparse = Geometry.resize((width, len(kept)), geometry.canvas, resized, geometry.offset)
+        assert ffi.buffer(out)[:] == ffi.buffer(sparse._c)[:]
+        transform = PixelTransform(ORDERS[i % 3], "chw", "float32")
+        expected = preprocess(as_image(pixels, form), geometry, transform)
+        np.testing.assert_array_equal(preprocess(as_image(kept, form), sparse, transform), expected)
+    assert {(1, 0, 1, 1), (2, 0, 1, 1), (3, 1, 1, 3), (4, 1, 2, 4), (5, 2, 1, 5), (6, 2, 2, 6)} <= patterns
+    assert (4, 0, 1, 1) in patterns  # half the width as well: all rows
+
+
+def test_all_rows_are_read_where_there_is_no_pattern() -> None:
+    for geometry in (
+        Geometry.letterbox((1920, 1080), (416, 416)),
+        Geometry.letterbox((1280, 720), (640, 640)),
+        Geometry.stretch((30, 20), (60, 40)),
+        Geometry.letterbox_warp((1920, 1080), (640, 640)),
+    ):
+        pattern, out = rows_of(geometry)
+        assert pattern == (0, 1, 1)
+        assert ffi.buffer(out)[:] == ffi.buffer(geometry._c)[:]
+    assert rows_of(Geometry.letterbox((1920, 1080), (640, 640)))[0] == (1, 1, 3)
+    assert rows_of(Geometry.letterbox((3840, 2160), (640, 640)))[0] == (2, 2, 6)
+
+
+def test_rows_check_what_they_are_given() -> None:
+    geometry, rows = Geometry.stretch((9, 9), (3, 3)), ffi.new("ifs_rows *")
+    assert lib.ifs_geometry_rows(geometry._c, rows, ffi.NULL) == lib.IFS_ERR_INVALID_ARGUMENT
+    assert lib.ifs_geometry_rows(ffi.NULL, rows, ffi.new("ifs_geometry *")) == lib.IFS_ERR_INVALID_ARGUMENT
+    broken = ffi.new("ifs_geometry *", geometry._c[0])
+    broken.resized_height = 0
+    assert lib.ifs_geometry_rows(broken, rows, ffi.new("ifs_geometry *")) == lib.IFS_ERR_INVALID_ARGUMENT

@@ -12,6 +12,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#if IFS__X86
+#include <xmmintrin.h>
+#endif
 
 /* ---- checks ---- */
 
@@ -445,6 +448,7 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
                          dst ? "not aligned to an element of its type" : "NULL");
 
     plan p = plan_of(image, geometry, transform, dst);
+    p.store.past = needed >= IFS__PAST_FROM;
     cover across = {0, 0, 0}, down = {0, 0, 0};
     if (geometry->kind == IFS_GEOMETRY_RESIZE) {
         across = cover_of(geometry->canvas_width, geometry->resized_width, geometry->offset_x);
@@ -472,6 +476,10 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
         fill_table(transform, p.channels, (void *)p.store.table);
     const ifs_status status = geometry->kind == IFS_GEOMETRY_RESIZE ? run_resize(&p, across, down, transform->fill)
                                                                     : run_warp(&p, transform->fill);
+#if IFS__X86
+    if (p.store.past)
+        _mm_sfence();
+#endif
     free(block);
     return status;
 }

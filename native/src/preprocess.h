@@ -29,6 +29,13 @@ ifs_status ifs__check_transform(const ifs_pixel_transform *transform);
 ifs_status ifs__check_image(const ifs_image *image);
 ifs_status ifs__check_fit(const ifs_image *image, const ifs_geometry *geometry); /* of two that are valid */
 
+/*
+ * Outputs of so many bytes are written past the caches. A network that takes that many has driven them out by the time
+ * it is done, so that a cached store would first read the line from memory: around yolov5n in float32, bus.jpg takes
+ * 0.55 ms instead of 0.80, and the network's own time does not change by more than 0.5 %.
+ */
+#define IFS__PAST_FROM ((size_t)2 << 20)
+
 /* ---- the arithmetic of RESIZE ---- */
 
 /*
@@ -122,6 +129,7 @@ typedef struct ifs__store {
     uint8_t *dst;
     size_t row;   /* bytes from a canvas row to the next */
     size_t plane; /* CHW: bytes from a channel to the next */
+    bool past;    /* whole vectors go past the caches where they can; a fence orders them before whoever reads */
 } ifs__store;
 
 /* A picture of 1, 3 or 4 bytes a pixel, and how a WARP reads it. */

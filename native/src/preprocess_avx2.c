@@ -109,14 +109,21 @@ TARGET static void rows_area_avx2(const int16_t *row0, const int16_t *row1, uint
 
 INLINE size_t size_of(int dtype) { return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : 1; }
 
-/* 8 bytes to y = x scale + bias in the dtype. */
-INLINE void put(int dtype, void *dst, __m128i bytes, __m256 scale, __m256 bias) {
+/* 8 bytes to y = x scale + bias in the dtype; with `past`, which `dst` is aligned for, past the caches. */
+INLINE void put(int dtype, void *dst, __m128i bytes, __m256 scale, __m256 bias, bool past) {
     const __m256 x = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
     const __m256 y = _mm256_add_ps(_mm256_mul_ps(x, scale), bias);
     if (dtype == IFS_FLOAT32) {
-        _mm256_storeu_ps(dst, y);
+        if (past)
+            _mm256_stream_ps(dst, y);
+        else
+            _mm256_storeu_ps(dst, y);
     } else if (dtype == IFS_FLOAT16) {
-        _mm_storeu_si128(dst, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        const __m128i halves = _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        if (past)
+            _mm_stream_si128(dst, halves);
+        else
+            _mm_storeu_si128(dst, halves);
     } else {
         const __m256 clipped = _mm256_min_ps(_mm256_max_ps(y, _mm256_setzero_ps()), _mm256_set1_ps(255));
         const __m256i integers = _mm256_cvtps_epi32(clipped);
@@ -128,18 +135,18 @@ INLINE void put(int dtype, void *dst, __m128i bytes, __m256 scale, __m256 bias) 
 /* n of 8 elements, n below 8. */
 INLINE void put_some(int dtype, void *dst, int32_t n, __m128i bytes, __m256 scale, __m256 bias) {
     _Alignas(32) uint8_t whole[32];
-    put(dtype, whole, bytes, scale, bias);
+    put(dtype, whole, bytes, scale, bias, false);
     memcpy(dst, whole, (size_t)n * size_of(dtype));
 }
 
 /* n bytes whose scale and bias repeat every 24 elements; the last vector reads behind them. */
-INLINE void put_all(int dtype, uint8_t *dst, const uint8_t *src, int32_t n, const __m256 scale[3],
-                    const __m256 bias[3]) {
+INLINE void put_all(int dtype, uint8_t *dst, const uint8_t *src, int32_t n, const __m256 scale[3], const __m256 bias[3],
+                    bool past) {
     int32_t i = 0;
     for (; i <= n - 24; i += 24)
 #pragma GCC unroll 3
         for (int j = 0; j < 3; j++)
-            put(dtype, dst + (size_t)(i + 8 * j) * size_of(dtype), load64(src + i + 8 * j), scale[j], bias[j]);
+            put(dtype, dst + (size_t)(i + 8 * j) * size_of(dtype), load64(src + i + 8 * j), scale[j], bias[j], past);
     for (int j = 0; j < 3 && i < n; j++, i += 8)
         put_some(dtype, dst + (size_t)i * size_of(dtype), n - i < 8 ? n - i : 8, load64(src + i), scale[j], bias[j]);
 }
@@ -192,7 +199,7 @@ INLINE void put_interleaved(int dtype, const ifs__store *s, uint8_t *dst, const 
         if (copied)
             memcpy(out, pixels, 3 * (size_t)n);
         else
-            put_all(dtype, out, pixels, 3 * n, scale, bias);
+            put_all(dtype, out, pixels, 3 * n, scale, bias, false);
     }
 }
 
@@ -209,8 +216,10 @@ INLINE void store_as(int dtype, const ifs__store *s, const uint8_t *planes, size
         const __m256 scale[3] = {scale1, scale1, scale1}, bias[3] = {bias1, bias1, bias1};
         if (dtype == IFS_UINT8 && s->scale[c] == 1 && s->bias[c] == 0)
             memcpy(dst, src, (size_t)s->width);
+        else if (s->past && (uintptr_t)dst % 32 == 0)
+            put_all(dtype, dst, src, s->width, scale, bias, true);
         else
-            put_all(dtype, dst, src, s->width, scale, bias);
+            put_all(dtype, dst, src, s->width, scale, bias, false);
     }
 }
 

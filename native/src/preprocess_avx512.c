@@ -146,15 +146,21 @@ TARGET static void rows_area_avx512(const int16_t *row0, const int16_t *row1, ui
 
 /* ---- store ---- */
 
-/* 16 bytes to y = x scale + bias in the dtype, the elements under `mask` written. */
-INLINE void put(int dtype, void *dst, __mmask16 mask, __m128i bytes, __m512 scale, __m512 bias) {
+/* 16 bytes to y = x scale + bias. */
+INLINE __m512 scaled(__m128i bytes, __m512 scale, __m512 bias) {
     const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
-    const __m512 y = _mm512_add_ps(_mm512_mul_ps(x, scale), bias);
+    return _mm512_add_ps(_mm512_mul_ps(x, scale), bias);
+}
+
+INLINE __m256i halves_of(__m512 y) { return _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+/* The same in the dtype, the elements under `mask` written. */
+INLINE void put(int dtype, void *dst, __mmask16 mask, __m128i bytes, __m512 scale, __m512 bias) {
+    const __m512 y = scaled(bytes, scale, bias);
     if (dtype == IFS_FLOAT32) {
         _mm512_mask_storeu_ps(dst, mask, y);
     } else if (dtype == IFS_FLOAT16) {
-        const __m256i halves = _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        _mm256_mask_storeu_epi16(dst, mask, halves);
+        _mm256_mask_storeu_epi16(dst, mask, halves_of(y));
     } else {
         const __m512 clipped = _mm512_min_ps(_mm512_max_ps(y, _mm512_setzero_ps()), _mm512_set1_ps(255));
         _mm_mask_storeu_epi8(dst, mask, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(clipped)));
@@ -173,15 +179,27 @@ INLINE bool unscaled(const ifs__store *s) {
 /* A mask of the first n bytes; none below 0, all from 64 on. */
 INLINE __mmask64 first_bytes(int32_t n) { return n <= 0 ? 0 : n >= 64 ? ~0ULL : _bzhi_u64(~0ULL, (unsigned)n); }
 
+/* Past the caches; `dst` is aligned to the vector. */
+INLINE void put_past(int dtype, uint8_t *dst, __m128i bytes, __m512 scale, __m512 bias) {
+    const __m512 y = scaled(bytes, scale, bias);
+    if (dtype == IFS_FLOAT32)
+        _mm512_stream_ps((float *)dst, y);
+    else
+        _mm256_stream_si256((__m256i *)dst, halves_of(y));
+}
+
 /* n bytes, the same scale and bias for all; whole vectors go to aligned addresses, as a store over two cache lines
  * costs two. */
-INLINE void put_plane(int dtype, uint8_t *dst, const uint8_t *src, int32_t n, float scale1, float bias1) {
+INLINE void put_plane(int dtype, uint8_t *dst, const uint8_t *src, int32_t n, float scale1, float bias1, bool past) {
     const __m512 scale = _mm512_set1_ps(scale1), bias = _mm512_set1_ps(bias1);
     const int32_t size = (int32_t)size_of(dtype);
     int32_t x = (int32_t)(-(uintptr_t)dst % (16 * (uintptr_t)size)) / size;
     x = x < n ? x : n;
     if (x)
         put(dtype, dst, (__mmask16)_bzhi_u32(0xFFFF, (unsigned)x), _mm_loadu_si128((const __m128i *)src), scale, bias);
+    if (past && dtype != IFS_UINT8)
+        for (; x <= n - 16; x += 16)
+            put_past(dtype, dst + x * size, _mm_loadu_si128((const __m128i *)(src + x)), scale, bias);
     for (; x <= n - 16; x += 16)
         put(dtype, dst + x * size, 0xFFFF, _mm_loadu_si128((const __m128i *)(src + x)), scale, bias);
     if (x < n)
@@ -261,7 +279,8 @@ INLINE void store_as(int dtype, const ifs__store *s, const uint8_t *planes, size
         return;
     }
     for (int32_t c = 0; c < s->channels; c++)
-        put_plane(dtype, dst + (size_t)c * s->plane, planes + (size_t)c * pitch, s->width, s->scale[c], s->bias[c]);
+        put_plane(dtype, dst + (size_t)c * s->plane, planes + (size_t)c * pitch, s->width, s->scale[c], s->bias[c],
+                  s->past);
 }
 
 TARGET static void store_avx512(const ifs__store *s, const uint8_t *planes, size_t pitch, int32_t y) {

@@ -425,6 +425,30 @@ def test_variants_agree_on_warps(rng: np.random.Generator, pixels: str) -> None:
             assert len(set(results.values())) == 1, (i, geometry, order)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("canvas", [(640, 640), (1024, 513), (637, 701), (1000, 1000)])
+def test_large_outputs_are_the_same_at_any_address(
+    simd: int, rng: np.random.Generator, dtype: Any, canvas: tuple[int, int]
+) -> None:
+    """They go past the caches by stores that want aligned addresses; what lies around stays as it was."""
+    image = picture(rng, 300, 200, "bgr")
+    for layout in LAYOUTS:
+        transform = PixelTransform("rgb", layout, dtype)
+        geometry = Geometry.letterbox((300, 200), canvas)
+        nbytes = math.prod(transform.shape(geometry)) * np.dtype(dtype).itemsize
+        before = lib.ifs_simd()
+        lib.ifs_set_simd(lib.IFS_SIMD_NONE)
+        expected = preprocess(image, geometry, transform).tobytes()
+        lib.ifs_set_simd(before)
+        for offset in (0, 4, 16, 32, 64 + 8):
+            block = np.full(nbytes + 256, 0xA5, np.uint8)
+            at = -block.ctypes.data % 64 + offset
+            preprocess_into(image, geometry, transform, block.ctypes.data + at, nbytes)
+            assert block[at : at + nbytes].tobytes() == expected, (layout, offset)
+            assert (block[:at] == 0xA5).all()
+            assert (block[at + nbytes :] == 0xA5).all()
+
+
 # ---- WARP ----------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,11 @@ use instead.
 
 Throughput is held against OpenVINO's own benchmark_app, and against a loop around an ONNX Runtime session with I/O
 binding as onnxruntime_perf_test runs it; each figure comes from a process of its own, ours by `infersdk.bench`, and
-both take turns. The target is to be within 3 %.
+both take turns. The target is to be within 3 %. benchmark_app runs with `-api async`, also where one request runs at a
+time: its synchronous call copies the outputs as well, which takes 2 to 3 % of the time of this model.
+
+A ratio is the median over the turns of ours by theirs in the same turn, so that what the machine did meanwhile falls
+out; the interval is that of resampled turns.
 
 From file to boxes each of the others is called as its own documentation has it, on the same runtime with its usual
 threads (one a core), at the same size and thresholds; each has a process of its own, and both take turns. What else
@@ -13,8 +17,8 @@ differs is printed with each row. Ultralytics wants torchvision for one function
 boxes that are left: where torchvision does not import (its wheels on PyPI want CUDA's libraries), OpenCV's stands in
 for that function, and the row says so; all the rest is Ultralytics' own.
 
-INFERSDK_BENCH_SECONDS is how long each turn runs (default 5), INFERSDK_BENCH_TURNS how often (default 5). Packages that
-are not installed, or do not work here, are skipped with the reason: `pip install ultralytics openvino-model-api
+INFERSDK_BENCH_SECONDS is how long each turn runs (default 2), INFERSDK_BENCH_TURNS how often (default 15). Packages
+that are not installed, or do not work here, are skipped with the reason: `pip install ultralytics openvino-model-api
 polyinfer` gets those of the last part.
 """
 
@@ -36,11 +40,11 @@ import numpy as np
 import pytest
 
 from infersdk.bench import BenchSettings, Combination, bench
-from infersdk.bench.statistics import ratio
+from infersdk.bench.statistics import Estimate, median_of_rounds
 from infersdk.models import YOLOv8
 
-SECONDS = float(os.environ.get("INFERSDK_BENCH_SECONDS", "5"))
-TURNS = int(os.environ.get("INFERSDK_BENCH_TURNS", "5"))
+SECONDS = float(os.environ.get("INFERSDK_BENCH_SECONDS", "2"))
+TURNS = int(os.environ.get("INFERSDK_BENCH_TURNS", "15"))
 TARGET = 0.03
 
 #: As onnxruntime_perf_test does it: one session, inputs and outputs bound once, run after run for a while.
@@ -111,15 +115,25 @@ def raw_loop(model: Path, batch: int, threads: int) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+def in_turns(mine: Callable[[], float], theirs: Callable[[], float], turns: int) -> tuple[list[float], list[float]]:
+    """What both gave in each turn; who comes first alternates."""
+    figures: tuple[list[float], list[float]] = ([], [])
+    for turn in range(turns):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            figures[which].append((mine, theirs)[which]())
+    return figures
+
+
+def paired(top: list[float], bottom: list[float]) -> Estimate:
+    return median_of_rounds([a / b for a, b in zip(top, bottom, strict=True)])
+
+
 def side_by_side(
     what: str, mine: Callable[[], float], theirs: Callable[[], float], keep: Callable[..., None], name: str
 ) -> None:
     """Turn by turn; fails where the interval of the ratio lies wholly outside the target."""
-    figures: tuple[list[float], list[float]] = ([], [])
-    for turn in range(TURNS):
-        for which in (0, 1) if turn % 2 else (1, 0):
-            figures[which].append((mine, theirs)[which]())
-    found = ratio(*figures)
+    figures = in_turns(mine, theirs, TURNS)
+    found = paired(*figures)
     keep(name, found.value, low=found.low, high=found.high)
     told = f" (95 %: {found.low:.3f} to {found.high:.3f})" if found.low is not None else ""
     print(
@@ -136,9 +150,9 @@ def test_openvino_one_after_another(assets: Path, tmp_path: Path, claim: Callabl
     pytest.importorskip("openvino.tools.benchmark")
     model = of_batch(assets / "models" / "yolov5n.onnx", batch, tmp_path)
     side_by_side(
-        f"OpenVINO, latency hint, batch {batch}, against benchmark_app -api sync",
+        f"OpenVINO, latency hint, batch {batch}, against benchmark_app",
         lambda: ours(model, "openvino", "engine", batch, {}),
-        lambda: benchmark_app(model, batch, options=["-hint", "latency", "-api", "sync"]),
+        lambda: benchmark_app(model, batch, options=["-hint", "latency", "-api", "async", "-nireq", "1"]),
         claim,
         f"benchmark_app, batch {batch}",
     )
@@ -149,7 +163,7 @@ def test_openvino_side_by_side(assets: Path, tmp_path: Path, claim: Callable[...
     pytest.importorskip("openvino.tools.benchmark")
     model, streams = of_batch(assets / "models" / "yolov5n.onnx", 1, tmp_path), max(len(os.sched_getaffinity(0)), 2)
     side_by_side(
-        f"OpenVINO, {streams} streams, against benchmark_app -api async",
+        f"OpenVINO, {streams} streams, against benchmark_app",
         lambda: ours(model, "openvino", "engine_parallel", 1, {"streams": streams, "threads": streams}),
         lambda: benchmark_app(
             model, 1,
@@ -332,22 +346,19 @@ class Contender:
     ("theirs", "backend"), [("ultralytics", "onnxruntime"), ("model_api", "openvino"), ("polyinfer", "onnxruntime")]
 )
 def test_from_file_to_boxes(assets: Path, claim: Callable[..., None], theirs: str, backend: str) -> None:
-    """The same model, picture, thresholds and runtime, 20 short turns each."""
+    """The same model, picture, thresholds and runtime, many short turns each."""
     task = assets / "models" / "yolov8n.onnx", assets / "images" / "bus.jpg", backend
     with closing(Contender("ours", *task)) as mine, closing(Contender(theirs, *task)) as other:
         assert abs(mine.found - other.found) <= 2  # the same work: letterboxes and orders of NMS differ a little
-        spent: tuple[list[float], list[float]] = ([], [])
-        for turn in range(20):
-            for which in (0, 1) if turn % 2 else (1, 0):
-                spent[which].append((mine, other)[which].turn(SECONDS / 10))
-    ratio_of = ratio(spent[1], spent[0])
-    claim(theirs, ratio_of.value, low=ratio_of.low, high=ratio_of.high)
-    assert ratio_of.low is not None
-    assert ratio_of.high is not None
-    verdict = "faster" if ratio_of.low > 1 else "slower" if ratio_of.high < 1 else "the same within noise"
+        spent = in_turns(lambda: mine.turn(SECONDS / 4), lambda: other.turn(SECONDS / 4), 2 * TURNS)
+    ratio = paired(spent[1], spent[0])
+    claim(theirs, ratio.value, low=ratio.low, high=ratio.high)
+    assert ratio.low is not None
+    assert ratio.high is not None
+    verdict = "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "the same within noise"
     print(
         f"\nfile to boxes on {backend}: ours {np.median(spent[0]):.2f} ms, {theirs} {np.median(spent[1]):.2f} ms: "
-        f"{ratio_of.value:.3f} times (95 %: {ratio_of.low:.3f} to {ratio_of.high:.3f}), {verdict}\n"
+        f"{ratio.value:.3f} times (95 %: {ratio.low:.3f} to {ratio.high:.3f}), {verdict}\n"
         f"    ours {mine.differs}; {theirs} {other.differs}"
     )
 

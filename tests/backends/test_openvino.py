@@ -18,6 +18,7 @@ from infersdk.errors import (
     ConfigError,
     DeviceUnavailableError,
     DTypeError,
+    InferenceError,
     ModelFormatError,
     PrecisionUnavailableError,
     ShapeError,
@@ -461,6 +462,35 @@ def test_an_empty_batch(tmp_path: Path) -> None:
 
 
 # ---- sharing ----
+
+
+def test_a_shape_that_fails_inside_spoils_none_that_went_before(tmp_path: Path) -> None:
+    """The sides of the picture are halved and doubled, and joined with it: odd ones do not fit."""
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Resize", ["half", "", "twice"], ["whole"], mode="nearest"),
+        helper.make_node("Concat", ["x", "whole"], ["y"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [floats("x", "n", 3, "h", "w")],
+        [floats("y", "n", 6, "h", "w")],
+        [onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "twice")],
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    good, odd = np.random.default_rng(0).random((1, 3, 8, 8), np.float32), np.zeros((1, 3, 9, 9), np.float32)
+    with load(path) as infer, infer.clone() as other:
+        before = infer(good)["y"]
+        for one in (infer, other, infer):  # the clone shares what has failed
+            for _ in range(2):
+                with pytest.raises(InferenceError):
+                    one(odd)
+            np.testing.assert_array_equal(other(good)["y"], before)
+            np.testing.assert_array_equal(infer(good)["y"], before)
+            with one.clone() as late:
+                np.testing.assert_array_equal(late(good)["y"], before)
 
 
 def test_the_runtime_works_where_the_tensors_lie(net: Path, x: Any) -> None:

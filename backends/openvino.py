@@ -390,6 +390,20 @@ class OpenVinoInfer(Infer):
     # ---- running ----
 
     def _bind(self) -> None:
+        try:
+            self._give_tensors()
+        except RuntimeError as error:
+            if _busy(error):
+                raise self._in_use() from None
+            raise
+
+    def _in_use(self) -> InferenceError:
+        return InferenceError(
+            f"{self.model.name} runs in another thread just now: one Infer serves one thread at a time; "
+            "clone() it for each thread, or hand requests to an infersdk.Pipeline"
+        )
+
+    def _give_tensors(self) -> None:
         self._unproven: list[tuple[Any, tuple[int, ...]]] = []
         self._given: dict[str, Any] = {}  # the runtime's side of the outputs that it allocates
         # The request keeps addresses alone: here is what keeps the memory.
@@ -428,6 +442,8 @@ class OpenVinoInfer(Infer):
         try:
             self._request.infer(share_outputs=True)
         except RuntimeError as error:
+            if _busy(error):
+                raise self._in_use() from None
             if self._shared.current is not self._compiled or ("set new shape" in str(error) and self._loosen()):
                 return self._again()
             self._shared.spoil(self._compiled)
@@ -455,6 +471,8 @@ class OpenVinoInfer(Infer):
         try:
             results = self._request.infer(given)
         except RuntimeError as error:
+            if _busy(error):
+                raise self._in_use() from None
             self._shared.spoil(self._compiled)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {_text(error)}") from None
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
@@ -567,6 +585,11 @@ def _offered(target: str) -> tuple[str, ...]:
         target = max(_core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
     found = (_PRECISIONS.get(name.lower()) for name in _core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
     return tuple(dict.fromkeys(name for name in found if name))
+
+
+def _busy(error: RuntimeError) -> bool:
+    """Whether the infer request is at work for another thread."""
+    return "is busy" in str(error)
 
 
 def _compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:

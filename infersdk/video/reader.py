@@ -144,6 +144,8 @@ class VideoReader:
             raise VideoError(f"{self.source!r} cannot be opened as a video: {reason(error)}") from None
 
     def _stream(self) -> Any:
+        if self._container.format.name == "tty":  # FFmpeg would show it on a terminal of its own, and film that
+            raise VideoError(f"{self.source!r} is no video: it is text")
         streams = self._container.streams.video
         pictures = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
         if not streams or pictures or streams[0].codec_context is None or not streams[0].codec_context.width:

@@ -106,7 +106,15 @@ class VisionModel(ABC, Generic[Result]):
                 raise ConfigError(f"options {sorted(options)} belong to load(); this Infer is loaded already")
             self.network = path
         else:
-            self.network = load(path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options))
+            try:
+                self.network = load(
+                    path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options)
+                )
+            except ConfigError as error:
+                if any(f"unknown field `{key}`" in str(error) for key in options):  # meant for the wrapper, perhaps
+                    own = ", ".join(self.Settings.__struct_fields__)
+                    raise ConfigError(f"{error}; those of {type(self).__name__} itself are {own}") from None
+                raise
         try:
             self._prepare()
         except BaseException:

@@ -224,6 +224,11 @@ def test_a_yolox_is_not_taken_for_a_yolov5(tmp_path: Path) -> None:
     assert isinstance(detector(one_a_cell, type="yolov5"), YOLOv5)
 
 
+def test_an_unknown_argument_tells_the_wrapper_s_own_too(two_boxes: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="confidence.*threads.*YOLOv5 itself are conf, iou"):
+        YOLOv5(two_boxes, confidence=0.3)
+
+
 def test_more_names_than_classes_are_refused(tmp_path: Path) -> None:
     output = np.zeros((252, 7), np.float32)
     with pytest.raises(errors.ConfigError, match="3 names.* 2 classes"):

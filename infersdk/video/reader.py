@@ -139,7 +139,8 @@ class VideoReader:
             wait = timeout if url or camera else None
             return av.open(self.source, format=kind, options=options, timeout=wait)
         except FileNotFoundError:
-            raise VideoError(f"no video at {self.source!r}; the path is relative to {os.getcwd()}") from None
+            where = "" if os.path.isabs(self.source) else f"; the path is relative to {os.getcwd()}"
+            raise VideoError(f"no video at {self.source!r}{where}") from None
         except (av.error.FFmpegError, OSError, ValueError) as error:
             raise VideoError(f"{self.source!r} cannot be opened as a video: {reason(error)}") from None
 

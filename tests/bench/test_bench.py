@@ -84,8 +84,8 @@ def test_five_measures(report: Report) -> None:
         engine = row.ways["engine"].latency_ms["p50"]
         assert single is not None
         assert engine is not None
-        # A call's stages are the call, near enough; all of its time is somewhere.
-        assert sum(row.stages_ms.values()) == pytest.approx(single.value, rel=0.5)
+        # A call's stages are the call, near enough; all of its time is somewhere. Rounds differ on a machine in use.
+        assert 0.5 * min(single.rounds) < sum(row.stages_ms.values()) < 1.5 * max(single.rounds)
         assert row.stages_ms.keys() == {"preprocess", "copy", "engine", "postprocess"}
         assert row.stages_ms["engine"] > 10 * row.stages_ms["postprocess"] > 0
         assert row.memory is not None

@@ -230,7 +230,7 @@ class OpenVinoInfer(Infer):
             raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {failure}") from None
 
     def _fixed(self, model: Any) -> Any:
-        """With `max_batch=1` the model for a batch of 1 alone: yolov5n takes 3 to 7 % longer for one with a free batch."""
+        """With `max_batch=1` the model for a batch of 1 alone: with a free one yolov5n takes 3 to 7 % longer."""
         shapes = [port.partial_shape for port in model.inputs]
         free = all(not shape.rank.is_dynamic and len(shape) and shape[0].is_dynamic for shape in shapes)
         if self.max_batch != 1 or not shapes or not free:

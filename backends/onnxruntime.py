@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import platform
 import re
 import tempfile
@@ -139,6 +140,7 @@ class OnnxRuntimeInfer(Infer):
         provider = self._provider()
         settings: dict[str, str] = {}
         if self._device.kind == "cuda":
+            _load_libraries()
             # One stream for the session, and so for its clones: their runs go one after another.
             self.stream = Stream(self._device)
             settings = {"device_id": str(self._device.index), "user_compute_stream": str(self.stream.handle)}
@@ -425,6 +427,15 @@ class OnnxRuntimeInfer(Infer):
 
     def _release(self) -> None:
         del self._binding, self._session
+
+
+@functools.cache
+def _load_libraries() -> None:
+    """Those of CUDA and cuDNN that were installed as packages, where the system's loader does not look for them."""
+    if hasattr(ort, "preload_dlls"):  # since 1.21
+        # It prints what it does not find, and a library does not print. What is missing shows when a session starts.
+        with contextlib.redirect_stdout(io.StringIO()):
+            ort.preload_dlls()
 
 
 def _element(kind: str) -> str:

@@ -20,13 +20,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _libraries() -> None:
-    """CUDA's libraries may have come as packages of their own."""
-    if hasattr(ort, "preload_dlls"):
-        ort.preload_dlls()
-
-
 class TestOnnxRuntimeCuda(InferContract):
     backend = "onnxruntime"
     device = "cuda:0"

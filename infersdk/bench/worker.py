@@ -84,7 +84,8 @@ class Worker:
         name = next((field for field in ("cache_dir", "cache") if field in fields), None)
         if cache is not None and name is not None and name not in options:
             options[name] = cache
-        return options, notes, name is not None
+        # An option may say that nothing is kept: False, or no folder.
+        return options, notes, name is not None and bool(options.get(name, True))
 
     def first_run(self) -> dict[str, Any]:
         """Seconds of the first run, in which some runtimes compile; None where nothing can be made up to run."""

@@ -285,6 +285,14 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
     assert row.notes[0].startswith("not pipelined: ")
 
 
+def test_a_cache_that_is_turned_off_is_not_timed(net: Path) -> None:
+    settings = msgspec.structs.replace(QUICK, rounds=1, ways=["single"])
+    (row,) = bench(combine([net], ["openvino"], options={"cache_dir": ""}), settings, accuracy=False).rows
+    assert row.loading is not None
+    assert row.loading.cold_first_run_seconds is not None
+    assert row.loading.cached_seconds is None
+
+
 def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:
     told: list[str] = []
 

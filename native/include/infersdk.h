@@ -539,7 +539,8 @@ ifs_status ifs_pointer_device(const void *address, int32_t *out);
 /* ---- 11. Batches ---------------------------------------------------------------------------------------------- */
 
 /* Threads that share a batch out; the caller is one of them, so a pool of 1 starts none. Several threads may use one
- * pool, in turn. Where NULL is taken for a pool, the caller works alone. */
+ * pool, in turn. Where NULL is taken for a pool, the caller works alone; so it does in a child that was forked since,
+ * which has the pool but none of its threads: there destroying it frees the child's copy. */
 typedef struct ifs_workers ifs_workers;
 
 ifs_status ifs_workers_create(int32_t threads, ifs_workers **out);

@@ -123,7 +123,9 @@ def test_what_a_picture_takes_on_a_device() -> None:
     sixth = Geometry.letterbox((192, 108), (32, 32))
     assert nbytes(frame, sixth) == whole // 3  # two rows in six
     assert nbytes(wide[:, :192], sixth) == whole  # pairs are taken of dense pictures only
-    assert nbytes(np.zeros((162, 192), np.uint8), third, "nv12") == -(-108 * 192 // 256) * 256 + -(-54 * 192 // 256) * 256
+    assert (
+        nbytes(np.zeros((162, 192), np.uint8), third, "nv12") == -(-108 * 192 // 256) * 256 + -(-54 * 192 // 256) * 256
+    )
     with pytest.raises(errors.ShapeError, match="192 x 108.*made for 108 x 192"):
         nbytes(frame, Geometry.letterbox((108, 192), (64, 64)))
 

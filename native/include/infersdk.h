@@ -157,8 +157,9 @@ ifs_status ifs_memory_wrap_device(void *dev, size_t nbytes, int32_t device, int3
 /* Gives back the caller's reference; the last one frees both blocks. */
 void ifs_memory_destroy(ifs_memory *memory);
 
-/* Says that the memory now stands for `nbytes` bytes. Content is kept when it fits the capacity; growing beyond it
- * gives new blocks with undefined content (head UNINITIALIZED), or ERR_TOO_SMALL for a borrowed block. */
+/* Says that the memory now stands for `nbytes` bytes. Content is kept when it fits the capacity, except for what lies
+ * behind a later write; growing beyond it gives new blocks with undefined content (head UNINITIALIZED), or
+ * ERR_TOO_SMALL for a borrowed block. */
 ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes);
 
 /* The host side, brought up to date as `access` needs. */
@@ -516,7 +517,8 @@ void ifs_graph_destroy(ifs_graph *graph);
  * `stream`: the next access, on the host or for another stream, waits for what was queued on it by then.
  *
  * So the head stays true while copies are on their way: the host is not written while it is being copied out, and not
- * read before the copy in has arrived. NULL waits for everything, as ifs_memory_device does.
+ * read before the copy in has arrived. NULL waits for everything, as ifs_memory_device does. A stream of another device
+ * is ERR_INVALID_ARGUMENT.
  */
 ifs_status ifs_memory_device_on(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out);
 ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out);

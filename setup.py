@@ -44,6 +44,7 @@ class BuildNative(build_ext):
         ext.include_dirs += [str(native / "include"), str(native / "src")]
         ext.define_macros += [("IFS_VERSION", f'"{VERSION}"')]
         if sys.platform != "win32":
+            ext.define_macros += [("_GNU_SOURCE", "1")]  # plain C11 has no posix_memalign() and no fileno()
             # No contraction: results must not depend on whether the compiler fuses a multiply and an add.
             ext.extra_compile_args += [
                 "-std=c11",
@@ -52,6 +53,7 @@ class BuildNative(build_ext):
                 "-ffp-contract=off",
                 "-Wall",
                 "-Wextra",
+                "-Werror=implicit-function-declaration",
             ]
             ext.extra_compile_args += ["-Wno-missing-field-initializers", "-g0"]
             ext.libraries += ["m", "pthread"]

@@ -8,10 +8,13 @@ the shape turns out to depend on the data, each run allocates anew.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import platform
 import re
 import tempfile
+import threading
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -53,6 +56,8 @@ _BITS = {
 }  # fmt: skip
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+#: CUDA graphs that a session makes, over all its clones; later shapes and addresses run without.
+GRAPHS = 64
 _OPTIMISATION = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -74,8 +79,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         session_config: the session's configuration entries, as they are.
         fp16_keep: with precision="fp16" of an FP32 model: names of nodes that stay FP32
             (`infersdk.graph.fp16_parity.find_fp16_loss` finds which should).
-        cuda_graph: on an NVIDIA GPU, runs are captured and replayed as CUDA graphs, one for each set of shapes; outputs
-            must have shapes that follow from the inputs'.
+        cuda_graph: on an NVIDIA GPU, runs are captured and replayed as CUDA graphs, one for each set of shapes and
+            addresses; without effect where an output's shape does not follow from the inputs'. Clones run one at a
+            time then.
     """
 
     threads: Count = 0
@@ -89,11 +95,39 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cuda_graph: bool = False
 
 
+class _Captures:
+    """The CUDA graphs of a session, which the runtime knows by a number that each run gives.
+
+    Without one, all runs would replay the first graph, which reads and writes where that one did.
+    """
+
+    def __init__(self) -> None:
+        #: Held through a run, for one thread at a time: see `_run()`.
+        self.guard = threading.Lock()
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def options_for(self, memory: tuple[Any, ...]) -> Any:
+        """The options of runs that read and write there; nowhere that is known is a run without a graph.
+
+        The runtime gives no graph back before the session ends, so there are only so many.
+        """
+        found = self._made.get(memory)
+        if found is None:
+            captured = bool(memory) and len(self._made) < GRAPHS
+            found = ort.RunOptions()
+            found.add_run_config_entry("gpu_graph_id", str(len(self._made) + 1) if captured else "-1")
+            if captured:
+                self._made[memory] = found
+        return found
+
+
 class OnnxRuntimeInfer(Infer):
     """An ONNX model on ONNX Runtime. Clones share one session."""
 
     backend = "onnxruntime"
     Options = Options
+    _captures: _Captures | None = None  # of the session, if it makes CUDA graphs
+    _how: Any = None  # the options of a run
 
     @classmethod
     def probe(cls) -> BackendInfo:
@@ -106,11 +140,13 @@ class OnnxRuntimeInfer(Infer):
         provider = self._provider()
         settings: dict[str, str] = {}
         if self._device.kind == "cuda":
+            _load_libraries()
             # One stream for the session, and so for its clones: their runs go one after another.
             self.stream = Stream(self._device)
             settings = {"device_id": str(self._device.index), "user_compute_stream": str(self.stream.handle)}
             if self.options.cuda_graph:
                 settings["enable_cuda_graph"] = "1"
+                self._captures = _Captures()
         elif self.options.cuda_graph:
             raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
@@ -256,6 +292,10 @@ class OnnxRuntimeInfer(Infer):
     # ---- running ----
 
     def _bind(self) -> None:
+        with self._captures.guard if self._captures is not None else contextlib.nullcontext():
+            self._bind_all()
+
+    def _bind_all(self) -> None:
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
         where = self._where = (self._device.kind, self._device.index if self._device.kind == "cuda" else 0)
@@ -274,6 +314,16 @@ class OnnxRuntimeInfer(Infer):
                 self._written.append(tensor)
         self._read = tuple(self._inputs.values())
         self._fresh = bool(self._loose)  # the next run allocates
+        if self._captures is not None:
+            self._how = self._captures.options_for(() if self._loose else self._memory())
+
+    def _memory(self) -> tuple[Any, ...]:
+        """Where a run reads and writes, and in which shapes: what a graph holds on to."""
+        return tuple(
+            (name, tensor.shape, self._address(tensor, write=side is self._outputs))
+            for side in (self._inputs, self._outputs)
+            for name, tensor in side.items()
+        )
 
     def _bind_inputs(self) -> None:
         for name, tensor in self._inputs.items():
@@ -293,6 +343,11 @@ class OnnxRuntimeInfer(Infer):
         return tensor.host_ptr(read=not write, write=write)
 
     def _run(self) -> None:
+        # A graph that is captured takes in whatever is queued on the session's one stream meanwhile.
+        with self._captures.guard if self._captures is not None else contextlib.nullcontext():
+            self._run_bound()
+
+    def _run_bound(self) -> None:
         if self.stream is None:
             for tensor in self._read:
                 self._address(tensor, write=False)
@@ -302,11 +357,11 @@ class OnnxRuntimeInfer(Infer):
         for tensor in self._written:
             self._address(tensor, write=True)
         try:
-            self._session.run_with_iobinding(self._binding)
+            self._session.run_with_iobinding(self._binding, self._how)
         except Exception as error:
             if "computed output shape" in str(error) and self._loosen():
-                self._bind()
-                self._run()
+                self._bind_all()
+                self._run_bound()
                 return
             raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {_text(error)}") from None
         if self._fresh:
@@ -343,6 +398,10 @@ class OnnxRuntimeInfer(Infer):
 
     # ---- the rest ----
 
+    @property
+    def concurrency(self) -> int:
+        return 1 if self._captures is not None else super().concurrency
+
     @functools.cached_property
     def layer_precisions(self) -> Mapping[str, int]:
         """Read back from the graph that the runtime has made of the model, in which it shows what fell back."""
@@ -368,6 +427,15 @@ class OnnxRuntimeInfer(Infer):
 
     def _release(self) -> None:
         del self._binding, self._session
+
+
+@functools.cache
+def _load_libraries() -> None:
+    """Those of CUDA and cuDNN that were installed as packages, where the system's loader does not look for them."""
+    if hasattr(ort, "preload_dlls"):  # since 1.21
+        # It prints what it does not find, and a library does not print. What is missing shows when a session starts.
+        with contextlib.redirect_stdout(io.StringIO()):
+            ort.preload_dlls()
 
 
 def _element(kind: str) -> str:

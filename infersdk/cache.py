@@ -21,7 +21,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -32,6 +32,7 @@ __all__ = ["Cache", "Manifest", "default_folder", "key_of", "parse_size", "read_
 DEFAULT_LIMIT = 10_000_000_000
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _FILE = re.compile(r"\.?([0-9a-f]{64})\.(?:bin|json|lock|.*tmp)")
+_Moment = Annotated[datetime.datetime, msgspec.Meta(tz=True)]  # one without a zone cannot be compared with others
 _log = logging.getLogger("infersdk.cache")
 
 
@@ -53,8 +54,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     label: str
     sha256: str
     nbytes: int
-    created: datetime.datetime
-    last_used: datetime.datetime
+    created: _Moment
+    last_used: _Moment
     details: dict[str, Any] = {}
     key: str = ""
     schema: int = 1

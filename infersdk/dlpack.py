@@ -78,7 +78,12 @@ class Borrowed:
     """
 
     def __init__(self, capsule: Any) -> None:
-        self._managed = ffi.cast("DLManagedTensor *", _python.PyCapsule_GetPointer(capsule, b"dltensor"))
+        self._managed = ffi.NULL
+        try:
+            place = _python.PyCapsule_GetPointer(capsule, b"dltensor")
+        except ValueError:
+            raise BufferError(f"{capsule!r} is no capsule of a tensor, or was taken before") from None
+        self._managed = ffi.cast("DLManagedTensor *", place)
         _python.PyCapsule_SetName(capsule, b"used_dltensor")
         tensor = self._managed.dl_tensor
         self.shape = tuple(int(tensor.shape[i]) for i in range(tensor.ndim))
@@ -98,5 +103,5 @@ class Borrowed:
 
     def __del__(self) -> None:
         managed = self._managed
-        if managed.deleter != ffi.NULL:
+        if managed and managed.deleter:
             managed.deleter(managed)

@@ -161,13 +161,27 @@ def _decode(file: Path | io.BytesIO, what: str) -> Picture:
         raise ImageError(f"{what}: cannot be decoded: {error}") from None
 
 
-def _from_pil(image: Image.Image, what: str) -> Picture:
-    from PIL import ImageOps
+def _turns() -> dict[int, Image.Transpose]:
+    """What sets a picture upright, by its orientation."""
+    from PIL.Image import Transpose
 
+    return {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+
+
+def _from_pil(image: Image.Image, what: str) -> Picture:
     try:
         image.load()
-        if image.getexif().get(_ORIENTATION, 1) != 1:  # exif_transpose() copies also what need not be turned
-            image = ImageOps.exif_transpose(image)
+        # Not ImageOps.exif_transpose(): it writes the rest of the EXIF data anew, and fails where that is damaged.
+        if (turn := _turns().get(image.getexif().get(_ORIENTATION, 1))) is not None:
+            image = image.transpose(turn)
         if image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
             return Picture((np.asarray(image) >> 8).astype(np.uint8), "gray")
         if image.mode in ("I", "F"):

@@ -171,7 +171,10 @@ class Tensor(Handle):
     ) -> Any:
         """A native tensor over memory that somebody else keeps alive."""
         memory, place, dims = out("ifs_memory *"), out("ifs_tensor *"), _dims(shape)
-        nbytes = math.prod(dims) * lib.ifs_dtype_size(code)
+        element = lib.ifs_dtype_size(code)
+        nbytes = math.prod(dims) * element
+        if nbytes and at % element:
+            raise InputError(f"{at:#x} is not aligned to the {element} bytes of an element; copy the array first")
         wrap = lib.ifs_memory_wrap_device if on_device else lib.ifs_memory_wrap_host
         check(wrap(ffi.cast("void *", at), nbytes, ordinal, read_only, memory))
         try:
@@ -389,7 +392,8 @@ class Tensor(Handle):
 
         `stream` is the consumer's CUDA stream as the standard has it (1 and None: the legacy default stream, 2: the
         per-thread one, -1: do not wait); it waits for what is queued for the tensor, the host does not. What was lent
-        read-only goes out read-only, or not at all to who does not know of that (BufferError).
+        read-only goes out read-only, or not at all to who does not know of that (BufferError). So is asking for a copy,
+        or for another device, of what lies on a device: it is only ever lent where it lies.
         """
         if self.__dlpack_device__()[0] == dlpack.CPU:
             try:
@@ -397,6 +401,8 @@ class Tensor(Handle):
             except ReadOnlyError:
                 array = self.numpy()
             return array.__dlpack__(stream=stream, **options)
+        if options.get("copy") or options.get("dl_device") not in (None, self.__dlpack_device__()):
+            raise BufferError(f"this tensor is lent where it lies, on {self.device}; copy what was lent")
         try:
             if stream == -1:
                 at = self.device_address(write=True)

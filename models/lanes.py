@@ -50,8 +50,8 @@ class PictureLane(Generic[Result]):
             self._at, self._stride = tensor.host_ptr(read=False, write=True), tensor.nbytes // tensor.shape[0]
 
     def quick(self, item: Any) -> bool:
-        """On a device an array is only noted down here."""
-        return self._model._path is not None and (isinstance(item, np.ndarray) or DevicePicture.is_one(item))
+        """On a device a picture that is decoded is only noted down here."""
+        return self._model._path is not None and (isinstance(item, (np.ndarray, Picture)) or DevicePicture.is_one(item))
 
     def prepare(self, row: int, item: Any) -> None:
         model = self._model

@@ -195,7 +195,8 @@ class DevicePath:
         with self._ways.guard:
             if key not in self._ways.found:
                 times = {where: slot.measure(hosts, geometries, where) for where in ("device", "host")}
-                self._ways.found[key] = min(times, key=times.__getitem__)
+                # About even, the device: that leaves the processor to others, to other devices' batches for one.
+                self._ways.found[key] = "host" if times["host"] < 0.9 * times["device"] else "device"
             return self._ways.found[key]
 
     def close(self) -> None:

@@ -150,6 +150,16 @@ def test_damage_is_seen_and_mended(cache: Cache, damage: str) -> None:
     assert cache.get_or_make(KEYS[0], lambda: (b"", {}), **ABOUT) == (data, {}, True)
 
 
+def test_a_manifest_whose_times_have_no_zone_is_a_damaged_one(cache: Cache) -> None:
+    for key in KEYS[:2]:
+        cache.put(key, b"data", **ABOUT)
+    manifest = cache.folder / f"{KEYS[0]}.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_bytes()) | {"last_used": "2024-01-01T00:00:00"}))
+    assert [entry.key for entry in cache.entries()] == [KEYS[1]]
+    cache.evict()
+    assert KEYS[0] not in "".join(names(cache.folder))
+
+
 def test_least_recently_used_go_first(tmp_path: Path) -> None:
     cache = Cache(tmp_path, limit=0)
     for key in KEYS[:4]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,18 @@ def test_modes(mode: str, tmp_path: Path) -> None:
     expected = {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}
     assert picture.format == expected.get(mode, "rgb")
     np.testing.assert_array_equal(picture.pixels, np.asarray(image if mode in expected else image.convert("RGB")))
+
+
+def test_damaged_exif_data_does_not_keep_a_picture_from_being_set_upright() -> None:
+    # Orientation 6, and a width that is text: Pillow cannot write such data again.
+    entries = [(0x0100, 2, 4, b"abc\0"), (0x0112, 3, 1, b"\6\0\0\0")]
+    table = b"".join(struct.pack("<HHI4s", *entry) for entry in entries)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, len(entries)) + table + bytes(4)
+    buffer = io.BytesIO()
+    Image.new("RGB", (20, 10)).save(buffer, "JPEG", exif=exif)
+    with Image.open(buffer) as image, pytest.raises(struct.error):
+        ImageOps.exif_transpose(image)
+    assert read_picture(buffer.getvalue()).size == (10, 20)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])

@@ -190,6 +190,20 @@ class TestOnDevice:
         graph.launch(stream)  # the stream left the capture
         stream.synchronize()
 
+        old = [Tensor((1000,), "float32", "cuda:0") for _ in range(3)]
+        for one in old:
+            one.numpy(writable=True)[:] = 1
+            one.device_address(stream=stream)
+        stream.synchronize()
+
+        def add_and_free() -> None:  # as the garbage collection may do at any moment
+            add()
+            old.clear()
+
+        graph = Graph(stream, add_and_free)
+        graph.launch(stream)
+        assert tensor.numpy().tolist() == [8.0] * 8
+
     def test_pinned_arrays(self) -> None:
         array = pinned_empty((100, 100, 3))
         assert is_page_locked(array)

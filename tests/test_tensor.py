@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infersdk import Head, Tensor, memory_stats
+from infersdk import Head, Tensor, dlpack, memory_stats
 from infersdk.errors import (
     ClosedError,
     DeviceUnavailableError,
@@ -27,6 +28,7 @@ from infersdk.errors import (
     ShapeError,
     TensorFileError,
 )
+from infersdk.tensor import dtype_code
 
 DTYPES = [
     "float32", "float16", "int32", "uint8", "int8", "int64", "bool", "float64", "int16", "uint16", "uint32", "uint64",
@@ -668,6 +670,43 @@ def test_dlpack_to_and_from_torch(dtype: str) -> None:
 def test_dlpack_of_what_is_not_dense() -> None:
     with pytest.raises(ShapeError, match="cannot be wrapped"):
         Tensor.from_dlpack(np.zeros((4, 4), np.float32)[:, ::2])
+
+
+def test_dlpack_of_a_device_is_lent_where_it_lies_or_not_at_all() -> None:
+    tensor = Tensor((4,), "float32", "cuda:0")
+    with pytest.raises(BufferError, match="lent where it lies, on cuda:0"):
+        tensor.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="lent where it lies"):
+        tensor.__dlpack__(dl_device=(1, 0))
+
+
+def test_a_capsule_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Producer:
+        def __init__(self, capsule: Any) -> None:
+            self.capsule = capsule
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return dlpack.CUDA, 0
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.capsule
+
+    capsule = np.zeros(3, np.float32).__dlpack__()
+    borrowed = dlpack.Borrowed(capsule)
+    assert (borrowed.shape, borrowed.dtype) == ((3,), np.float32)
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    for wrong in (capsule, 5):
+        with pytest.raises(InputError, match="no capsule of a tensor, or was taken before"):
+            Tensor.from_dlpack(Producer(wrong))
+    gc.collect()
+    assert unraisable == []  # of a destructor
+
+
+def test_an_address_that_is_not_aligned_is_not_borrowed() -> None:
+    for on_device in (False, True):
+        with pytest.raises(InputError, match="0x1002 is not aligned to the 4 bytes of an element"):
+            Tensor._borrowed(0x1002, (3,), dtype_code("float32"), 0, read_only=False, on_device=on_device)
 
 
 # ---- files ----

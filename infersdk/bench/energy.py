@@ -1,16 +1,18 @@
 """Energy: what a GPU's driver counts (NVML), or the processor itself (RAPL, through Linux' powercap).
 
-Both count all that the chip used, not this process alone: on a machine that does other things as well they say little.
+Both count all that the chip used, idle power and other processes included, and nothing but that chip: for a model on a
+GPU the processor's share is left out. On a machine that does other things as well they say little.
 """
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NOT_MEASURABLE", "EnergyMeter", "gpu_process_bytes", "open_meter"]
+from .nvidia import cuda_index, nvml_handle
+
+__all__ = ["NOT_MEASURABLE", "EnergyMeter", "open_meter"]
 
 NOT_MEASURABLE = "not measurable here"
 
@@ -37,7 +39,7 @@ class EnergyMeter(ABC):
 
 class _Nvml(EnergyMeter):
     def __init__(self, index: int) -> None:
-        self._nvml, self._handle = _nvml_handle(index)
+        self._nvml, self._handle = nvml_handle(index)
         self.source = "NVML: the whole GPU"
         self.read()
 
@@ -75,15 +77,15 @@ class _Rapl(EnergyMeter):
 
 def open_meter(device: str) -> tuple[EnergyMeter | None, str]:
     """The meter for what runs on `device` (`"cuda:0"`, `"cpu"`), or None with the reason why there is none."""
-    kind, _, index = device.partition(":")
-    if kind == "cuda":
+    index = cuda_index(device)
+    if index is not None:
         try:
-            return _Nvml(int(index or 0)), ""
+            return _Nvml(index), ""
         except ImportError:
             return None, f'{NOT_MEASURABLE}: NVML needs nvidia-ml-py: pip install "infersdk[bench]"'
         except Exception as error:  # the driver's own kinds, which are known only where it is
             return None, f"{NOT_MEASURABLE}: NVML says {error}"
-    if kind != "cpu":
+    if device.partition(":")[0] != "cpu":
         return None, f"{NOT_MEASURABLE}: nothing counts the energy of {device}"
     try:
         return _Rapl(), ""
@@ -91,28 +93,3 @@ def open_meter(device: str) -> tuple[EnergyMeter | None, str]:
         return None, f"{NOT_MEASURABLE}: the counters in {_POWERCAP} are for root alone"
     except (OSError, ValueError):
         return None, f"{NOT_MEASURABLE}: no RAPL counters in {_POWERCAP}"
-
-
-def _nvml_handle(index: int) -> tuple[Any, Any]:
-    import pynvml
-
-    pynvml.nvmlInit()
-    # NVML counts all GPUs, CUDA those that it may see: the list names them by number or by UUID.
-    visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
-    if index < len(visible):
-        if not visible[index].isdecimal():
-            return pynvml, pynvml.nvmlDeviceGetHandleByUUID(visible[index])
-        index = int(visible[index])
-    return pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)
-
-
-def gpu_process_bytes(index: int, process: int) -> int | None:
-    """Memory of a GPU that a process holds now; None where the driver does not tell."""
-    try:
-        nvml, handle = _nvml_handle(index)
-        for entry in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if entry.pid == process and entry.usedGpuMemory is not None:
-                return int(entry.usedGpuMemory)
-    except Exception:  # no package, no driver, or no right to ask
-        return None
-    return None

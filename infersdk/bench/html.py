@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["html_report"]
 
-_STAGES = ("read", "preprocess", "copy", "engine", "postprocess", "around the engine")
+_STAGES = ("read", "preprocess", "copy", "engine", "postprocess", "around the engine", "whole")
 
 
 def html_report(report: Report, remarks: Sequence[str] = ()) -> str:
@@ -192,15 +192,17 @@ def _stages(measured: Sequence[tuple[int, Row]]) -> str:
     return _figure(
         "Where the time goes",
         "Milliseconds an image, one call after another: the time of a call over its batch. On the processor nothing is "
-        "copied: pictures are prepared in the input itself.",
-        stacked_bars(bars, "ms an image"),
+        "copied: pictures are prepared in the input itself. On a GPU only the end of a call is waited for: engine is "
+        "what the network takes alone, the rest is around it.",
+        stacked_bars(bars, "ms an image", label_width=max(190, *(7 * len(bar.label) for bar in bars))),
         _legend(keys),
     )
 
 
 def _place(row: Row) -> str:
     ran = row.ran or {}
-    return f"{ran.get('backend')} {ran.get('precision')} batch {row.combination.batch}"
+    on = "" if ran.get("device") in (None, "cpu") else f"@{ran['device']}"
+    return f"{ran.get('backend')}{on} {ran.get('precision')} batch {row.combination.batch}"
 
 
 def _accuracy_speed(measured: Sequence[tuple[int, Row]], colours: dict[str, int]) -> str:
@@ -266,7 +268,8 @@ def _table(report: Report, colours: dict[str, int]) -> str:
     head = "".join(f"<th>{title}</th>" for title in heads)
     return (
         '<section class="card"><h2>All figures</h2><p class="sub">Medians of the rounds; ± is half of the 95 % '
-        "interval. – stands for what could not be had, or is of too few requests.</p>"
+        "interval. – stands for what could not be had, or is of too few requests. Device MB is the most at the end of "
+        "a step; + at loading is the first run.</p>"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
         "</section>"
     )
@@ -283,10 +286,17 @@ def _cells(row: Row) -> list[str]:
     device = memory.device_peak_bytes if memory else None
     found.append(f"{device / 1e6:,.0f}" if device else "–")
     found.append(_value(row.energy.images_per_joule if row.energy else None))
-    found.append(f"{loading.cold_seconds:.2f}" if loading else "–")
-    cached = loading.cached_seconds if loading else None
-    found.append(f"{cached:.2f}" if cached is not None else "–")
+    if loading is None:
+        return [*found, "–", "–"]
+    found.append(_loaded(loading.cold_seconds, loading.cold_first_run_seconds))
+    found.append(_loaded(loading.cached_seconds, loading.cached_first_run_seconds))
     return found
+
+
+def _loaded(seconds: float | None, first_run: float | None) -> str:
+    if seconds is None:
+        return "–"
+    return f"{seconds:.2f}" + ("" if first_run is None else f"<small>+ {first_run:.2g}</small>")
 
 
 def _value(found: Estimate | None) -> str:

@@ -138,17 +138,33 @@ def combine(
 
 
 def usable_backends() -> list[str]:
-    """Those that are installed and find a device here, `"onnxruntime"` first."""
+    """Those that are installed and find a device here, `"onnxruntime"` first; one that runs on a processor by default
+    and can use the first GPU too is there twice."""
     from ..errors import BackendError
     from ..registry import backend_class
+    from ..stream import device_count
 
+    gpu = device_count() > 0
     found = []
     for name in sorted(backends(), key=lambda name: (name != "onnxruntime", name)):
         try:
-            if backend_class(name).probe().devices:
-                found.append(name)
+            kind = backend_class(name)
+            found += sides_of(name, kind.probe().devices, kind.default_device, gpu=gpu)
         except BackendError:
             continue
         except Exception:  # a vendor's runtime may fail in any way
             continue
     return found or ["onnxruntime"]
+
+
+def sides_of(name: str, devices: Sequence[str], default: str, *, gpu: bool) -> list[str]:
+    """Where a backend is to be measured: where it runs by default, and on an NVIDIA GPU.
+
+    Args:
+        devices: those that it says it has. A runtime may say "cuda" for being made for it.
+        gpu: whether there is one.
+    """
+    if not devices:
+        return []
+    again = gpu and "cuda" in devices and not default.startswith("cuda")
+    return [name, f"{name}@cuda:0"] if again else [name]

@@ -50,17 +50,21 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loading(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds from the file to a model that is ready; in fresh processes, without the import of the runtime.
+    """Seconds from the file to a model that is loaded; in fresh processes, without the import of the runtime.
 
     Attributes:
-        import_seconds: of the runtime.
+        import_seconds: of the runtime, and on a GPU the start of CUDA.
         cold_seconds: with nothing kept of an earlier load; for TensorRT this builds the engine.
         cached_seconds: with what the backend kept; None for one that keeps nothing.
+        cold_first_run_seconds, cached_first_run_seconds: of the first run after each, with the copies in and out:
+            TensorRT-RTX compiles its kernels there, and keeps them too. None where it could not be told.
     """
 
     import_seconds: float
     cold_seconds: float
     cached_seconds: float | None
+    cold_first_run_seconds: float | None = None
+    cached_first_run_seconds: float | None = None
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,11 +89,14 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes. `host_peak_bytes` is of the whole process, Python and the runtime included; `host_model_bytes` how much of
-    that came after the import of the runtime; `device_peak_bytes` None on a processor."""
+    that came after the import of the runtime (and the start of CUDA). `device_peak_bytes` is the most of a GPU's memory
+    that was held at the end of a step: loading, warming up, a turn; `device_source` is how that is known. What is taken
+    and given back within a step, as in building an engine, is not seen. None on a processor."""
 
     host_peak_bytes: int
     host_model_bytes: int
     device_peak_bytes: int | None
+    device_source: str = ""
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,7 +223,7 @@ def _flat(row: Row) -> dict[str, Any]:
         for percentile in ("p50", "p90", "p99"):
             entry = way.latency_ms.get(percentile) if way else None
             found[f"{name}_{percentile}_ms"] = entry.value if entry else None
-    for stage in ("read", "preprocess", "copy", "engine", "postprocess", "around the engine"):
+    for stage in ("read", "preprocess", "copy", "engine", "postprocess", "around the engine", "whole"):
         found[f"stage_{stage.replace(' ', '_')}_ms"] = row.stages_ms.get(stage)
     accuracy, memory, loading, energy = row.accuracy, row.memory, row.loading, row.energy
     joule = energy.images_per_joule if energy else None
@@ -227,6 +234,8 @@ def _flat(row: Row) -> dict[str, Any]:
         "images_per_joule": joule.value if joule else None,
         "cold_seconds": loading.cold_seconds if loading else None,
         "cached_seconds": loading.cached_seconds if loading else None,
+        "cold_first_run_seconds": loading.cold_first_run_seconds if loading else None,
+        "cached_first_run_seconds": loading.cached_first_run_seconds if loading else None,
         "disturbed": row.contention.disturbed if row.contention else None,
     }  # fmt: skip
 

@@ -69,7 +69,8 @@ def candidates(
     batches: Sequence[int] | None = None,
     threads: Sequence[int] | None = None,
 ) -> list[Combination]:
-    """What there is to try, the most promising first: those that differ least from the defaults.
+    """What there is to try, the most promising first: those that differ least from the defaults, and where there is a
+    GPU, those on it.
 
     Args:
         sides: backends as `"name"` or `"name@device"`.
@@ -82,30 +83,35 @@ def candidates(
     count = cores()
     own_threads = list(dict.fromkeys(threads or (0, count, max(count // 2, 1))))
     sizes = list(batches or ((1,) if objective == "latency" else BATCHES))
-    found: list[tuple[int, Combination]] = []
+    places = []
     for side in sides:
         backend, device, own = split_place(side)
         try:
             kind = backend_class(backend)
         except BackendError as error:
             raise type(error)(f"{error}; leave it out, or install it") from None
-        fields = kind.Options.__struct_fields__
-        on_processor = (device or kind.default_device).startswith("cpu")
+        places.append((backend, device, own, kind, (device or kind.default_device).startswith("cpu")))
+    beside_gpu = not all(on_processor for *_, on_processor in places)
+    found: list[tuple[int, bool, int, Combination]] = []
+    for backend, device, own, kind, on_processor in places:
         for precision in (own,) if own else precisions:
-            for options, cost in _settings(backend, fields, own_threads, objective, on_processor):
+            for options, apart in _settings(
+                kind.Options.__struct_fields__, own_threads, objective, precision, on_processor=on_processor
+            ):
                 for batch in sizes:
                     for model in models:
                         what = Combination(
                             model=str(model), backend=backend, device=device, precision=precision, batch=batch,
                             options=options,
                         )  # fmt: skip
-                        found.append((cost + (precision is not None) + (batch > 8), what))
-    found.sort(key=lambda entry: entry[0])
-    return [what for _, what in found]
+                        cost = apart + (precision is not None) + (batch > 8) + (on_processor and beside_gpu)
+                        found.append((cost, on_processor, apart, what))
+    found.sort(key=lambda entry: entry[:3])
+    return [what for *_, what in found]
 
 
 def _settings(
-    backend: str, fields: Sequence[str], threads: Sequence[int], objective: str, on_processor: bool
+    fields: Sequence[str], threads: Sequence[int], objective: str, precision: str | None, *, on_processor: bool
 ) -> list[tuple[dict[str, Any], int]]:
     """Options of a backend, each with how far it is from the defaults."""
     found: list[tuple[dict[str, Any], int]] = []
@@ -118,7 +124,19 @@ def _settings(
             found += [({**own, "streams": streams}, i + 1) for streams in (2, 4) if streams <= most]
     if "cuda_graph" in fields and not on_processor:
         found += [({**own, "cuda_graph": True}, cost + 1) for own, cost in list(found)]
+    if "half_io" in fields and precision == "fp16":
+        found += [({**own, "half_io": True}, cost + 1) for own, cost in list(found)]
     return found
+
+
+#: Options that change how fast a model is, and not what comes out.
+_SPEED_ALONE = ("threads", "streams", "performance_hint", "cuda_graph")
+
+
+def _judged_as(what: Combination) -> str:
+    """The same for all that give the same results: what accuracy is asked of once."""
+    options = {key: value for key, value in sorted(what.options.items()) if key not in _SPEED_ALONE}
+    return f"{what.model}\0{what.side}\0{options}"
 
 
 def tune(
@@ -164,7 +182,7 @@ class _Search:
         self._started = perf_counter()
         self._failed: dict[str, str] = {}
         self._dropped: dict[str, str] = {}
-        self._judged: dict[str, Accuracy | str] = {}  # by model and side: its accuracy, or why there is none
+        self._judged: dict[str, Accuracy | str] = {}  # its accuracy, or why there is none
         self._rows: dict[str, Row] = {}
         self._interrupted = False
         self._reports: list[Report] = []
@@ -189,7 +207,7 @@ class _Search:
         report = self._last_report(alive) if self._interrupted else self._bench(alive, seconds, rounds=5, what="final")
         alive = self._ranked(alive, report)
         for row in report.rows:
-            found = self._judged.get(f"{row.combination.model}\0{row.combination.side}", "")
+            found = self._judged.get(_judged_as(row.combination), "")
             row.accuracy = None if isinstance(found, str) else found
         best = next(row for row in report.rows if row.name == alive[0].name) if alive else None
         if best is None or not best.ways:
@@ -322,8 +340,8 @@ class _Search:
         )
 
     def _accuracy(self, what: Combination) -> Accuracy | str:
-        """Of a model on a backend in a precision, the same for all batches and threads; or why there is none."""
-        key = f"{what.model}\0{what.side}"
+        """Of a model on a backend in a precision, asked once for all batches and threads; or why there is none."""
+        key = _judged_as(what)
         if key not in self._judged:
             self._progress(f"accuracy: {what.name}", min(self._spent() / self._budget, 0.99))
             models = [self._reference(), what] if what.model != self._search[0].model else [what]
@@ -339,7 +357,7 @@ class _Search:
         return self._judged[key]
 
     def _told(self, best: Row) -> str:
-        found = self._judged.get(f"{best.combination.model}\0{best.combination.side}", "")
+        found = self._judged.get(_judged_as(best.combination), "")
         if isinstance(found, str):
             return "not measured: the search was interrupted"
         if found.metric != "agreement":

@@ -6,17 +6,21 @@ prints goes to standard error. `run.py` is the other end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..errors import BackendError, ConfigError, InferSDKError, PrecisionUnavailableError
+
+if TYPE_CHECKING:
+    from .nvidia import DeviceMemory
 
 __all__ = ["main"]
 
@@ -26,13 +30,15 @@ class Worker:
 
     def __init__(self) -> None:
         self._work: Any = None
-        self._bare = self._device_floor = self._device_peak = 0
+        self._bare = 0
+        self._device_memory: DeviceMemory | None = None
 
     def load(self, combination: dict[str, Any], settings: dict[str, Any], cache: str | None = None) -> dict[str, Any]:
         """Loads the model. `cache` is a folder for what the backend keeps of it, if it does."""
         from ..config import convert
         from ..registry import backend_class, load
         from .machine import resident_bytes
+        from .nvidia import DeviceMemory, cuda_index, pci_address, start_cuda
         from .plan import BenchSettings, Combination
 
         self._combination = what = convert(combination, Combination, "combination")
@@ -41,17 +47,26 @@ class Worker:
         kind = backend_class(what.backend)
         imported = perf_counter() - start
         options, notes, keeps = self._options(kind, cache)
+        index = cuda_index(what.device or str(kind.default_device))
+        if index is not None:
+            # CUDA starts here, and not in the time that loading takes: that is of the model.
+            start = perf_counter()
+            with contextlib.suppress(OSError):  # loading will say what is wrong
+                pci_address(index)
+            imported += perf_counter() - start
+            self._device_memory = DeviceMemory(index)
+            self._device_memory.begin()
+            start = perf_counter()
+            start_cuda(index)
+            imported += perf_counter() - start
         self._bare = resident_bytes()
-        self._device = what.device or str(kind.default_device)
-        self._watch_device()
         start = perf_counter()
-        infer = load(
+        self._infer = infer = load(
             what.model, what.backend, device=what.device, precision=what.precision, max_batch=what.batch, **options
         )
         seconds = perf_counter() - start
-        self._infer = infer
-        self._device = infer.device
-        self._watch_device()
+        if self._device_memory is not None:
+            self._device_memory.end()
         return {
             "import_seconds": imported, "seconds": seconds, "keeps": keeps, "backend": infer.backend,
             "device": infer.device, "precision": infer.precision, "layers": dict(infer.layer_precisions),
@@ -69,24 +84,45 @@ class Worker:
         name = next((field for field in ("cache_dir", "cache") if field in fields), None)
         if cache is not None and name is not None and name not in options:
             options[name] = cache
-        return options, notes, name is not None
+        # An option may say that nothing is kept: False, or no folder.
+        return options, notes, name is not None and bool(options.get(name, True))
+
+    def first_run(self) -> dict[str, Any]:
+        """Seconds of the first run, in which some runtimes compile; None where nothing can be made up to run."""
+        from ..samples import random_inputs
+        from .workload import check_batch
+
+        settings, infer, batch = self._settings, self._infer, self._combination.batch
+        shapes = {name: (batch, *sizes[1:]) for name, sizes in settings.shapes.items()} or None
+        try:
+            check_batch(infer, batch)
+            feeds = random_inputs(infer.input_specs, batch=batch, seed=settings.seed, shapes=shapes)
+            with self._step():
+                start = perf_counter()
+                infer(feeds)
+                return {"seconds": perf_counter() - start}
+        except InferSDKError:  # what is wrong is told when it is prepared
+            return {"seconds": None}
 
     def prepare(self) -> dict[str, Any]:
         """Makes ready what is run, and warms each way up."""
+        from .nvidia import cuda_index, free_share
         from .workload import Workload
 
         settings = self._settings
-        self._work = work = Workload(self._infer, self._combination, settings)
-        ways = work.ways()
-        window = min(0.1, settings.time / settings.rounds)
-        warm = {}
-        for way in ways:
-            seconds, steady = work.warm_up(way, window, settings.warmup / len(ways))
-            warm[way] = {"seconds": seconds, "steady": steady}
-        self._watch_device()
+        with self._step():
+            self._work = work = Workload(self._infer, self._combination, settings)
+            ways = work.ways()
+            window = min(0.1, settings.time / settings.rounds)
+            warm = {}
+            for way in ways:
+                seconds, steady = work.warm_up(way, window, settings.warmup / len(ways))
+                warm[way] = {"seconds": seconds, "steady": steady}
+        index = cuda_index(self._infer.device)
         return {
             "kind": work.kind, "ways": ways, "warmup": warm, "slots": work.requests_in_pipeline,
             "notes": [f"not pipelined: {work.pipeline_note}"] if work.pipeline_note else [],
+            "device_free_share": free_share(index) if index is not None else 1.0,
         }  # fmt: skip
 
     def turn(self, way: str, seconds: float) -> dict[str, Any]:
@@ -96,16 +132,16 @@ class Worker:
         from .statistics import outliers, thinned
 
         meter, why = open_meter(self._infer.device)
-        before = meter.read() if meter is not None else None
-        load = Load()
-        done = self._work.run(way, seconds)
-        contention = load.since()
-        joules = None
-        if meter is not None:
-            # In a pipeline more is run than is counted, at the same power: the share of the counted seconds.
-            spent = meter.joules(before, meter.read())
-            joules = spent * min(done.seconds / contention.seconds, 1.0) if contention.seconds else None
-        self._watch_device()
+        with self._step():
+            before = meter.read() if meter is not None else None
+            load = Load()
+            done = self._work.run(way, seconds)
+            contention = load.since()
+            joules = None
+            if meter is not None:
+                # In a pipeline more is run than is counted, at the same power: the share of the counted seconds.
+                spent = meter.joules(before, meter.read())
+                joules = spent * min(done.seconds / contention.seconds, 1.0) if contention.seconds else None
         return {
             "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
             "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
@@ -118,30 +154,21 @@ class Worker:
         """What this process has held at most so far."""
         from .machine import peak_resident_bytes
 
-        peak = peak_resident_bytes()
-        self._watch_device()
-        device = self._device_peak or None
+        peak, device = peak_resident_bytes(), self._device_memory
         return {
-            "host_peak_bytes": peak, "host_model_bytes": max(peak - self._bare, 0), "device_peak_bytes": device,
+            "host_peak_bytes": peak, "host_model_bytes": max(peak - self._bare, 0),
+            "device_peak_bytes": device.peak if device is not None else None,
+            "device_source": device.source if device is not None else "",
         }  # fmt: skip
 
-    def _watch_device(self) -> None:
-        """Device memory now: what the driver says of this process, or how much less is free than in the beginning."""
-        if not self._device.startswith("cuda"):
-            return
-        from ..stream import device_info
-        from .energy import gpu_process_bytes
-
-        index = int(self._device.partition(":")[2] or 0)
-        mine = gpu_process_bytes(index, os.getpid())
-        if mine is None:
-            try:
-                free = device_info(f"cuda:{index}")["free_bytes"]
-            except InferSDKError:
-                return
-            self._device_floor = max(self._device_floor, free)
-            mine = self._device_floor - free
-        self._device_peak = max(self._device_peak, mine)
+    @contextlib.contextmanager
+    def _step(self) -> Iterator[None]:
+        """Something that takes device memory: what it holds at the end is seen."""
+        if self._device_memory is not None:
+            self._device_memory.begin()
+        yield
+        if self._device_memory is not None:
+            self._device_memory.end()
 
     def accuracy(self) -> dict[str, Any]:
         """mAP or top-1 on the data."""

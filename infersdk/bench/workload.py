@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..infer import Infer, TensorSpec
     from .plan import BenchSettings, Combination
 
-__all__ = ["WAYS", "Slice", "Workload", "kind_of", "samples_of"]
+__all__ = ["WAYS", "Slice", "Workload", "check_batch", "kind_of", "samples_of"]
 
 #: How a combination is run, in the order of a round.
 WAYS = ("engine", "engine_parallel", "single", "pipelined")
@@ -60,7 +60,7 @@ class Workload:
     def __init__(self, infer: Infer, combination: Combination, settings: BenchSettings) -> None:
         self.infer, self.batch = infer, combination.batch
         self._settings = settings
-        self._check_batch()
+        check_batch(infer, self.batch)
         self.kind = settings.type if settings.type != "auto" else self._find_kind()
         self.model = make_wrapper(infer, self.kind, settings)
         self._twins: list[Infer] = []
@@ -77,14 +77,6 @@ class Workload:
                 np.copyto(infer.inputs[name].numpy(writable=True), array)
             infer.forward()
             self.items = self._rows()
-
-    def _check_batch(self) -> None:
-        for spec in self.infer.input_specs:
-            first = spec.shape[0] if spec.shape else None
-            if isinstance(first, int) and first != self.batch:
-                raise ConfigError(
-                    f"input {spec} has a fixed batch of {first}, not {self.batch}; export it with a free batch axis"
-                )
 
     def _find_kind(self) -> str:
         """As `kind_of`, by what one run gives: runtimes differ in how much they know of an output's shape before."""
@@ -228,7 +220,9 @@ class Workload:
         self.model([next(self._next) for _ in range(self.batch)])
         spent = self.model.timings
         if self.infer.stream is not None:
-            return {"whole": spent.infer}  # its stages overlap on the device, and are told apart afterwards
+            # Its stages are queued on the device one behind the other, and only the last is waited for. `run.py` takes
+            # off what the way "engine" needs.
+            return {"whole": spent.infer}
         read = {"read": spent.read} if self._settings.from_files else {}
         after = {"copy": 0.0, "engine": spent.infer, "postprocess": spent.postprocess}
         return {**read, "preprocess": spent.preprocess, **after}
@@ -334,6 +328,16 @@ def _repeat(call: Callable[[], Any], seconds: float) -> tuple[list[float], float
 # ---- models and samples ----
 
 
+def check_batch(infer: Infer, batch: int) -> None:
+    """Raises ConfigError unless the model can be run with that batch."""
+    for spec in infer.input_specs:
+        first = spec.shape[0] if spec.shape else None
+        if isinstance(first, int) and first != batch:
+            raise ConfigError(
+                f"input {spec} has a fixed batch of {first}, not {batch}; export it with a free batch axis"
+            )
+
+
 def kind_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
     """The wrapper that fits a model by the shapes of its inputs and outputs; `"arrays"` if none does.
 
@@ -397,13 +401,9 @@ def samples_of(infer: Infer, kind: str, settings: BenchSettings) -> Iterator[Map
     """Inputs on which outputs are compared, the same for each combination of a model: pictures for a model of pictures,
     as its wrapper prepares them; else what lies in the data; else random arrays."""
     if kind != "arrays":
-        from ..pictures import read_picture
-
         model = make_wrapper(infer.clone(), kind, settings)
         try:
-            for file in picture_files(settings):
-                model._fill([read_picture(file)])
-                yield {name: tensor.numpy().copy() for name, tensor in model.network.inputs.items()}
+            yield from model.network_inputs(picture_files(settings), batch=1)
         finally:
             model.close()
     elif settings.data is not None:

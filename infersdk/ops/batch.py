@@ -53,10 +53,7 @@ class Workers:
         """Ends the threads."""
         handle, self._c = self._c, None
         if handle is not None:
-            if self._process != os.getpid():  # the threads are the parent's: there is nothing to wait for here
-                ffi.gc(handle, None)
-            else:
-                ffi.release(handle)
+            ffi.release(handle)
 
 
 def available_processors() -> int:

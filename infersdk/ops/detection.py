@@ -107,7 +107,7 @@ class Detector:
         params.iou_threshold = iou
         params.num_strides = len(strides)
         for i, stride in enumerate(strides):
-            params.strides[i] = stride
+            _set_int32(params.strides, i, stride)
         self._params = params
         handle = ffi.new("ifs_detector **")
         check(lib.ifs_detector_create(params, handle))
@@ -182,11 +182,16 @@ class Detector:
         self.close()
 
 
-def _set_int32(params: Any, name: str, value: int) -> None:
+def _set_int32(params: Any, name: str | int, value: int) -> None:
+    """Sets a field by its name, or a stride by its number."""
     try:
-        setattr(params, name, value)
+        if isinstance(name, int):
+            params[name] = value
+        else:
+            setattr(params, name, value)
     except OverflowError:
-        raise InputError(f"{name} is {value}; it must fit 32 bits") from None
+        what = f"strides[{name}]" if isinstance(name, int) else name
+        raise InputError(f"{what} is {value}; it must fit 32 bits") from None
 
 
 def nms(

@@ -70,7 +70,7 @@ def _size(what: str, size: Sequence[int]) -> tuple[int, int]:
     """`size` as (width, height), small enough for the core to judge."""
     try:
         width, height = (int(side) for side in size)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last for infinity
         raise InputError(f"{what} is {size!r}; give (width, height)") from None
     if not (-_INT32_MAX <= width <= _INT32_MAX and -_INT32_MAX <= height <= _INT32_MAX):
         raise InputError(f"{what} is {width} x {height}; no side can be that long")

@@ -62,6 +62,12 @@ ifs_status ifs_get_device_info(int32_t device, ifs_device_info *out) {
     return IFS_OK;
 }
 
+/* For calls whose failure nobody is told of: it must not show as that of the next launch. */
+static void forget(cudaError_t error) {
+    if (error != cudaSuccess)
+        cudaGetLastError();
+}
+
 ifs_status ifs_pointer_device(const void *address, int32_t *out) {
     int32_t count = 0;
     IFS__TRY(ifs_device_count(&count));
@@ -89,7 +95,7 @@ ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out) {
     if (error == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError();
-        cudaMemGetInfo(&free_bytes, &total);
+        forget(cudaMemGetInfo(&free_bytes, &total));
         return ifs__fail(
             IFS_ERR_DEVICE_OUT_OF_MEMORY,
             "cuda:%d cannot give %zu bytes: %zu of its %zu are free; use a smaller batch, or close what is "
@@ -101,7 +107,7 @@ ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out) {
 
 void ifs__device_free(int32_t device, void *block) {
     ifs__device_guard guard(device);
-    cudaFree(block);
+    forget(cudaFree(block));
 }
 
 ifs_status ifs__pinned_alloc(int32_t device, size_t nbytes, void **out) {
@@ -116,7 +122,7 @@ ifs_status ifs__pinned_alloc(int32_t device, size_t nbytes, void **out) {
 
 void ifs__pinned_free(int32_t device, void *block) {
     ifs__device_guard guard(device);
-    cudaFreeHost(block);
+    forget(cudaFreeHost(block));
 }
 
 /* ---- streams ---- */
@@ -147,7 +153,7 @@ ifs_status ifs_stream_create(int32_t device, ifs_stream **out) {
     IFS__CUDA(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking), device, "creating a stream");
     ifs_status status = stream_new(device, true, native, out);
     if (status != IFS_OK)
-        cudaStreamDestroy(native);
+        forget(cudaStreamDestroy(native));
     return status;
 }
 
@@ -167,7 +173,7 @@ void ifs_stream_destroy(ifs_stream *stream) {
         return;
     if (stream->owned) {
         ifs__device_guard guard(stream->device);
-        cudaStreamDestroy(stream->native);
+        forget(cudaStreamDestroy(stream->native));
     }
     free(stream);
 }
@@ -208,7 +214,7 @@ void ifs_event_destroy(ifs_event *event) {
     if (!event)
         return;
     ifs__device_guard guard(event->device);
-    cudaEventDestroy(event->native);
+    forget(cudaEventDestroy(event->native));
     free(event);
 }
 
@@ -256,8 +262,9 @@ struct ifs_graph {
 
 ifs_status ifs_graph_begin(ifs_stream *stream) {
     IFS__GUARD(stream->device, "beginning a graph");
-    /* Of this thread alone: other threads go on allocating and copying. */
-    IFS__CUDA(cudaStreamBeginCapture(stream->native, cudaStreamCaptureModeThreadLocal), stream->device,
+    /* Relaxed: other threads go on allocating and copying, and what the interpreter frees in this one meanwhile, memory
+     * and events of things long done, must not end the capture. */
+    IFS__CUDA(cudaStreamBeginCapture(stream->native, cudaStreamCaptureModeRelaxed), stream->device,
               "beginning a graph");
     return IFS_OK;
 }
@@ -292,7 +299,7 @@ void ifs_graph_destroy(ifs_graph *graph) {
     if (!graph)
         return;
     ifs__device_guard guard(graph->device);
-    cudaGraphExecDestroy(graph->native);
+    forget(cudaGraphExecDestroy(graph->native));
     free(graph);
 }
 

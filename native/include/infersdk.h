@@ -157,8 +157,9 @@ ifs_status ifs_memory_wrap_device(void *dev, size_t nbytes, int32_t device, int3
 /* Gives back the caller's reference; the last one frees both blocks. */
 void ifs_memory_destroy(ifs_memory *memory);
 
-/* Says that the memory now stands for `nbytes` bytes. Content is kept when it fits the capacity; growing beyond it
- * gives new blocks with undefined content (head UNINITIALIZED), or ERR_TOO_SMALL for a borrowed block. */
+/* Says that the memory now stands for `nbytes` bytes. Content is kept when it fits the capacity, except for what lies
+ * behind a later write; growing beyond it gives new blocks with undefined content (head UNINITIALIZED), or
+ * ERR_TOO_SMALL for a borrowed block. */
 ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes);
 
 /* The host side, brought up to date as `access` needs. */
@@ -516,7 +517,8 @@ void ifs_graph_destroy(ifs_graph *graph);
  * `stream`: the next access, on the host or for another stream, waits for what was queued on it by then.
  *
  * So the head stays true while copies are on their way: the host is not written while it is being copied out, and not
- * read before the copy in has arrived. NULL waits for everything, as ifs_memory_device does.
+ * read before the copy in has arrived. NULL waits for everything, as ifs_memory_device does. A stream of another device
+ * is ERR_INVALID_ARGUMENT.
  */
 ifs_status ifs_memory_device_on(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out);
 ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out);
@@ -539,7 +541,8 @@ ifs_status ifs_pointer_device(const void *address, int32_t *out);
 /* ---- 11. Batches ---------------------------------------------------------------------------------------------- */
 
 /* Threads that share a batch out; the caller is one of them, so a pool of 1 starts none. Several threads may use one
- * pool, in turn. Where NULL is taken for a pool, the caller works alone. */
+ * pool, in turn. Where NULL is taken for a pool, the caller works alone; so it does in a child that was forked since,
+ * which has the pool but none of its threads: there destroying it frees the child's copy. */
 typedef struct ifs_workers ifs_workers;
 
 ifs_status ifs_workers_create(int32_t threads, ifs_workers **out);

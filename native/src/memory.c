@@ -129,6 +129,8 @@ struct ifs_memory {
     bool read_only;
     int32_t head;
     size_t nbytes;
+    int32_t origin; /* SYNCED: which side was copied from, and how many bytes: behind them the other side is older */
+    size_t copied;
     ifs_block *host, *dev;
     /* What is still on its way. `user` is the stream that the device side was last used on, NULL when nothing is
      * queued. The events are made when first needed; `coming` and `leaving` say that they were recorded and not waited
@@ -218,6 +220,15 @@ static ifs_status settle(ifs_memory *memory) {
     return IFS_OK;
 }
 
+/* An event of another device cannot be recorded on a stream: known first, the memory stays as it was. */
+static ifs_status check_stream(const ifs_memory *memory, const ifs_stream *stream) {
+    if (!stream || ifs_stream_device(stream) == memory->device)
+        return IFS_OK;
+    return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                     "the memory lives on cuda:%d and the stream on cuda:%d; use a stream of the memory's device",
+                     (int)memory->device, (int)ifs_stream_device(stream));
+}
+
 /* Lets `stream` run behind all that is queued for the memory, and be its user from now on. */
 static ifs_status hand_to(ifs_memory *memory, ifs_stream *stream) {
     if (!stream)
@@ -258,6 +269,8 @@ ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) {
             return ifs__fail(IFS_ERR_TOO_SMALL, "%zu bytes do not fit the %zu that were lent; wrap a larger block",
                              nbytes, capacity);
         }
+    if (memory->head == IFS_HEAD_SYNCED && nbytes > memory->copied)
+        memory->head = memory->origin;
     bool keeps_host = memory->head & IFS_HEAD_HOST && !too_small(memory->host, nbytes);
     bool keeps_device = memory->head & IFS_HEAD_DEVICE && !too_small(memory->dev, nbytes);
     memory->head = (keeps_host ? IFS_HEAD_HOST : 0) | (keeps_device ? IFS_HEAD_DEVICE : 0);
@@ -287,12 +300,19 @@ static ifs_status ensure(ifs_memory *memory, int32_t side) {
     return block_new(kind, memory->device, NULL, memory->nbytes, block);
 }
 
+/* All that the memory stands for was copied from the newer side to the other. */
+static void now_synced(ifs_memory *memory) {
+    memory->origin = memory->head;
+    memory->copied = memory->nbytes;
+    memory->head = IFS_HEAD_SYNCED;
+}
+
 /* Queues the copy to the host on `stream`, which is the memory's user. */
 static ifs_status bring_home(ifs_memory *memory, ifs_stream *stream) {
     IFS__TRY(ifs__copy(memory->device, memory->host->data, memory->dev->data, memory->nbytes, stream));
     IFS__TRY(record(memory, &memory->arrived, stream));
     memory->coming = true;
-    memory->head = IFS_HEAD_SYNCED;
+    now_synced(memory);
     return IFS_OK;
 }
 
@@ -304,11 +324,12 @@ static bool must_copy(const ifs_memory *memory, int32_t access, int32_t my_head)
 static ifs_status access_host(ifs_memory *memory, int32_t access, void **out) {
     IFS__TRY(ensure(memory, IFS_SIDE_HOST));
     if (must_copy(memory, access, IFS_HEAD_HOST)) {
-        if (memory->user)
+        if (memory->user) {
             IFS__TRY(bring_home(memory, memory->user));
-        else
+        } else {
             IFS__TRY(ifs__copy(memory->device, memory->host->data, memory->dev->data, memory->nbytes, NULL));
-        memory->head = IFS_HEAD_SYNCED;
+            now_synced(memory);
+        }
     }
     IFS__TRY(wait_for(memory->arrived, &memory->coming));
     if (access & IFS_WRITE) {
@@ -323,6 +344,7 @@ static ifs_status access_device(ifs_memory *memory, int32_t access, ifs_stream *
     if (memory->device == IFS_NO_DEVICE)
         return ifs__fail(IFS_ERR_NO_DEVICE,
                          "this memory lives on the host alone; create it for a device to use it there");
+    IFS__TRY(check_stream(memory, stream));
     IFS__TRY(ensure(memory, IFS_SIDE_DEVICE));
     IFS__TRY(hand_to(memory, stream));
     if (must_copy(memory, access, IFS_HEAD_DEVICE)) {
@@ -331,7 +353,7 @@ static ifs_status access_device(ifs_memory *memory, int32_t access, ifs_stream *
             IFS__TRY(record(memory, &memory->departed, stream));
             memory->leaving = true;
         }
-        memory->head = IFS_HEAD_SYNCED;
+        now_synced(memory);
     }
     if (access & IFS_WRITE)
         memory->head = IFS_HEAD_DEVICE;
@@ -371,7 +393,9 @@ ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
     pthread_mutex_lock(&memory->lock);
     ifs_status status = IFS_OK;
     if (memory->head == IFS_HEAD_DEVICE) {
-        status = ensure(memory, IFS_SIDE_HOST);
+        status = check_stream(memory, stream);
+        if (status == IFS_OK)
+            status = ensure(memory, IFS_SIDE_HOST);
         if (status == IFS_OK)
             status = hand_to(memory, stream);
         if (status == IFS_OK)

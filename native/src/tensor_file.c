@@ -9,6 +9,7 @@
 #include "tensor.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,9 +123,14 @@ static ifs_status load_open(FILE *file, const char *path, int32_t device, ifs_te
 }
 
 ifs_status ifs_tensor_load(const char *path, int32_t device, ifs_tensor **out) {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return ifs__fail(IFS_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    int number = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for somebody to write */
+    FILE *file = number < 0 ? NULL : fdopen(number, "rb");
+    if (!file) {
+        ifs_status status = ifs__fail(IFS_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+        if (number >= 0)
+            close(number);
+        return status;
+    }
     ifs_tensor *tensor = NULL;
     ifs_status status = load_open(file, path, device, &tensor);
     fclose(file);

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct job {
     ifs__work work;
@@ -23,6 +24,7 @@ struct ifs_workers {
     uint64_t serial; /* of the job, so that a thread takes part in each once */
     int32_t busy;
     bool stop;
+    pid_t process; /* whose the threads are: a fork has none of them, and the locks as they were at that moment */
     int32_t threads;
     pthread_t thread[];
 };
@@ -69,6 +71,7 @@ ifs_status ifs_workers_create(int32_t threads, ifs_workers **out) {
     ifs_workers *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof *pool->thread);
     if (!pool)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a pool of %d threads", (int)threads);
+    pool->process = getpid();
     pthread_mutex_init(&pool->turn, NULL);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
@@ -88,6 +91,10 @@ ifs_status ifs_workers_create(int32_t threads, ifs_workers **out) {
 void ifs_workers_destroy(ifs_workers *pool) {
     if (!pool)
         return;
+    if (pool->process != getpid()) {
+        free(pool);
+        return;
+    }
     pthread_mutex_lock(&pool->lock);
     pool->stop = true;
     pthread_cond_broadcast(&pool->wake);
@@ -105,7 +112,7 @@ int32_t ifs_workers_threads(const ifs_workers *pool) { return pool ? pool->threa
 
 ifs_status ifs__workers_run(ifs_workers *pool, ifs__work work, void *context, int64_t count) {
     job j = {.work = work, .context = context, .count = count};
-    bool shared = pool && pool->threads && count > 1;
+    bool shared = pool && pool->threads && count > 1 && pool->process == getpid();
     if (shared) {
         pthread_mutex_lock(&pool->turn);
         pthread_mutex_lock(&pool->lock);

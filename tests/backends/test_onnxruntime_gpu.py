@@ -20,13 +20,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _libraries() -> None:
-    """CUDA's libraries may have come as packages of their own."""
-    if hasattr(ort, "preload_dlls"):
-        ort.preload_dlls()
-
-
 class TestOnnxRuntimeCuda(InferContract):
     backend = "onnxruntime"
     device = "cuda:0"
@@ -66,3 +59,32 @@ def test_cuda_graphs_give_the_same(net: Path) -> None:
         np.testing.assert_allclose(infer(x * 0)["y"][0], infer(x * 0)["y"][1], atol=1e-6)
     with pytest.raises(infersdk.errors.ConfigError, match="cuda_graph"):
         infersdk.load(net, cuda_graph=True)
+
+
+def test_each_clone_and_batch_has_a_graph_of_its_own(net: Path) -> None:
+    """A graph writes where it was captured: replayed for another clone it leaves that one's outputs as they are."""
+    rng = np.random.default_rng(1)
+    with (
+        infersdk.load(net, device="cuda:0", max_batch=4) as plain,
+        infersdk.load(net, device="cuda:0", max_batch=4, cuda_graph=True) as first,
+        first.clone() as second,
+    ):
+        assert first.concurrency == 1
+        for _ in range(4):
+            for infer in (first, second):
+                for batch in (1, 4, 2):
+                    x = rng.standard_normal((batch, 3, 12, 10), dtype=np.float32)
+                    np.testing.assert_allclose(infer(x)["y"], plain(x)["y"], atol=1e-5)
+
+
+def test_graphs_in_a_pipeline(net: Path) -> None:
+    x = np.random.default_rng(2).standard_normal((64, 3, 12, 10), dtype=np.float32)
+    with (
+        infersdk.load(net, device="cuda:0", max_batch=4) as plain,
+        infersdk.load(net, device="cuda:0", max_batch=4, cuda_graph=True) as infer,
+        infersdk.Pipeline(infer) as pipeline,
+    ):
+        want = np.concatenate([plain(x[i : i + 4])["y"] for i in range(0, 64, 4)])
+        for _ in range(5):
+            found = [future.result(60)["y"] for future in pipeline.submit_many(list(x))]
+            np.testing.assert_allclose(np.stack(found), want, atol=1e-5)

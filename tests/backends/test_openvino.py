@@ -462,6 +462,27 @@ def test_an_empty_batch(tmp_path: Path) -> None:
         assert got["scaled"].shape == (0, 3, 4, 6)
 
 
+def test_one_picture_at_a_time(net: Path, x: Any, tmp_path: Path) -> None:
+    """With max_batch=1 the model is compiled for that batch alone, and says so."""
+    with load(net) as free, load(net, max_batch=1) as fixed, fixed.clone() as twin:
+        assert free.input_specs[0].shape[0] is None
+        for infer in (fixed, twin):
+            assert (infer.input_specs[0].shape[0], infer.output_specs[0].shape[0]) == (1, 1)
+            np.testing.assert_allclose(infer(x[:1])["y"], free(x[:1])["y"], rtol=1e-5, atol=1e-6)
+            with pytest.raises(ShapeError, match="x"):
+                infer(x)
+    x_info, y_info = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["n", 2]), ("y", ["m", 6]))
+    )
+    six = onnx.numpy_helper.from_array(np.array([-1, 6], np.int64), "six")  # what is free in front is no batch
+    node = helper.make_node("Reshape", ["x", "six"], ["y"])
+    graph = helper.make_graph([node], "g", [x_info], [y_info], [six])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    with load(tmp_path / "m.onnx", max_batch=1) as infer:
+        assert infer.input_specs[0].shape == (None, 2)
+
+
 # ---- sharing ----
 
 

@@ -22,9 +22,10 @@ import infersdk
 from infersdk.bench import BenchSettings, Combination, Report, bench, combine, read_report
 from infersdk.bench.compare import compare_reports
 from infersdk.bench.html import html_report
-from infersdk.bench.plan import usable_backends
+from infersdk.bench.plan import sides_of, usable_backends
+from infersdk.bench.report import Energy
 from infersdk.bench.statistics import median_of_rounds
-from infersdk.bench.workload import kind_of
+from infersdk.bench.workload import kind_of, samples_of
 from infersdk.data import CLASSIFIER, DETECTOR
 from infersdk.errors import ConfigError, ModelNotFoundError
 from infersdk.testing import contract_model
@@ -84,8 +85,8 @@ def test_five_measures(report: Report) -> None:
         engine = row.ways["engine"].latency_ms["p50"]
         assert single is not None
         assert engine is not None
-        # A call's stages are the call, near enough; all of its time is somewhere.
-        assert sum(row.stages_ms.values()) == pytest.approx(single.value, rel=0.5)
+        # A call's stages are the call, near enough; all of its time is somewhere. Rounds differ on a machine in use.
+        assert 0.5 * min(single.rounds) < sum(row.stages_ms.values()) < 1.5 * max(single.rounds)
         assert row.stages_ms.keys() == {"preprocess", "copy", "engine", "postprocess"}
         assert row.stages_ms["engine"] > 10 * row.stages_ms["postprocess"] > 0
         assert row.memory is not None
@@ -103,7 +104,13 @@ def test_five_measures(report: Report) -> None:
     assert report.rows[0].loading is not None
     assert report.rows[1].loading is not None
     assert report.rows[0].loading.cached_seconds is None  # ONNX Runtime keeps nothing
+    assert report.rows[0].loading.cached_first_run_seconds is None
     assert report.rows[1].loading.cached_seconds is not None
+    assert report.rows[1].loading.cached_first_run_seconds is not None
+    for row in report.rows[:2]:
+        assert row.loading is not None
+        assert row.loading.cold_first_run_seconds is not None
+        assert 0 < row.loading.cold_first_run_seconds < 30
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(report: Report) -> None:
@@ -162,6 +169,28 @@ def test_html_stands_alone_and_is_well_formed(report: Report) -> None:
     assert data is not None
     assert json.loads(data[1].replace("<\\/", "</")) == report.as_dict()
     assert "no backend &#x27;nonesuch&#x27;" in page
+
+
+def test_what_a_gpu_tells(report: Report) -> None:
+    """A row as one on a GPU is: its device in each label, the device's memory, and a call that is told as a whole."""
+    copy = msgspec.convert(msgspec.to_builtins(report), Report)
+    row = copy.rows[0]
+    assert row.ran is not None
+    assert row.memory is not None
+    assert row.loading is not None
+    row.ran["device"], row.stages_ms = "cuda:0", {"whole": 8.0}
+    row.memory = msgspec.structs.replace(row.memory, device_peak_bytes=712_000_000)
+    row.loading = msgspec.structs.replace(
+        row.loading, cached_seconds=0.5, cold_first_run_seconds=3.25, cached_first_run_seconds=0.125
+    )
+    row.energy = Energy(images_per_joule=median_of_rounds([12.25, 12.5, 12.75]), source="NVML", way="single")
+    page = html_report(copy)
+    assert "onnxruntime@cuda:0 fp32 batch 2" in page
+    assert "whole: 4 ms an image" in page
+    assert "<td>712</td>" in page
+    assert "12.5 <small>images/J</small>" in page
+    assert "0.50<small>+ 0.12</small>" in page
+    assert next(csv.DictReader(io.StringIO(copy.csv())))["stage_whole_ms"] == "8.0"
 
 
 def changed(report: Report, factor: float) -> Report:
@@ -256,6 +285,14 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
     assert row.notes[0].startswith("not pipelined: ")
 
 
+def test_a_cache_that_is_turned_off_is_not_timed(net: Path) -> None:
+    settings = msgspec.structs.replace(QUICK, rounds=1, ways=["single"])
+    (row,) = bench(combine([net], ["openvino"], options={"cache_dir": ""}), settings, accuracy=False).rows
+    assert row.loading is not None
+    assert row.loading.cold_first_run_seconds is not None
+    assert row.loading.cached_seconds is None
+
+
 def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:
     told: list[str] = []
 
@@ -338,3 +375,28 @@ def test_the_wrapper_is_told_by_shapes() -> None:
 def test_backends_that_are_there() -> None:
     assert {"onnxruntime", "openvino"} <= set(usable_backends())
     assert usable_backends()[0] == "onnxruntime"
+    if not infersdk.device_count():
+        assert not [side for side in usable_backends() if "cuda" in side]
+
+
+def test_a_gpu_is_measured_beside_the_processor() -> None:
+    assert sides_of("onnxruntime", ("cpu", "cuda"), "cpu", gpu=True) == ["onnxruntime", "onnxruntime@cuda:0"]
+    assert sides_of("onnxruntime", ("cpu", "cuda"), "cpu", gpu=False) == ["onnxruntime"]  # made for it, and none there
+    assert sides_of("openvino", ("CPU",), "cpu", gpu=True) == ["openvino"]
+    assert sides_of("tensorrt-rtx", ("cuda:0", "cuda:1"), "cuda:0", gpu=True) == ["tensorrt-rtx"]
+    assert sides_of("tensorrt-rtx", (), "cuda:0", gpu=False) == []
+
+
+def test_a_fixed_batch_is_compared_on_whole_batches(tmp_path: Path) -> None:
+    """A single picture for a model of a batch of three: the other rows are of it too, and of nothing by chance."""
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(str(CLASSIFIER))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 3
+    file = tmp_path / "fixed.onnx"
+    onnx.save(model, str(file))
+    with infersdk.load(file) as infer:
+        (sample,) = samples_of(infer, "classifier", BenchSettings(preset="unit", resize=32))
+    (rows,) = sample.values()
+    assert len(rows) == 3
+    assert (rows == rows[0]).all()

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infersdk.bench import energy, machine
+import infersdk
+from infersdk.bench import energy, machine, nvidia
 from infersdk.bench.energy import NOT_MEASURABLE, _Rapl, open_meter
 from infersdk.bench.machine import Contention, Load, describe_machine, peak_resident_bytes, resident_bytes
 
@@ -113,13 +114,51 @@ def test_what_cannot_be_measured_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_nvml_is_asked_for_where_it_is_missing() -> None:
+    meter, why = open_meter("cuda:0")
     try:
         import pynvml  # noqa: F401
     except ImportError:
-        assert open_meter("cuda:0") == (
-            None, f'{NOT_MEASURABLE}: NVML needs nvidia-ml-py: pip install "infersdk[bench]"'
-        )  # fmt: skip
-        assert energy.gpu_process_bytes(0, os.getpid()) is None
+        assert (meter, why) == (None, f'{NOT_MEASURABLE}: NVML needs nvidia-ml-py: pip install "infersdk[bench]"')
     else:
-        meter, why = open_meter("cuda:0")
         assert (meter is None) == bool(why)
+    if not infersdk.device_count():
+        assert meter is None
+        assert why.startswith(f"{NOT_MEASURABLE}: NVML ")
+        assert nvidia.process_bytes(0) is None
+        assert nvidia.used_bytes(0) is None
+        assert nvidia.free_share(0) == 1.0
+        watch = nvidia.DeviceMemory(0)
+        watch.begin()
+        watch.end()
+        assert watch.peak is None
+        with pytest.raises(OSError, match=r"libcuda|cuInit|cuDeviceGet"):
+            nvidia.pci_address(0)
+
+
+def test_names_of_cuda_devices() -> None:
+    found = [nvidia.cuda_index(name) for name in ("cuda", "cuda:0", "cuda:3", "cpu", "gpu:1", "npu")]
+    assert found == [0, 0, 3, None, None, None]
+
+
+def test_device_memory_is_of_our_own_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU that does not tell memory by process: what others take and give between our steps is not ours."""
+    used = 5000
+    monkeypatch.setattr(nvidia, "used_bytes", lambda index: used)
+    monkeypatch.setattr(nvidia, "process_bytes", lambda index: None)
+    watch = nvidia.DeviceMemory(0)
+    for taken, by_others in ((700, 3000), (200, -4000), (-300, 0)):
+        watch.begin()
+        used += taken
+        watch.end()
+        used += by_others
+    assert watch.peak == 900
+    assert "more of the GPU was in use" in watch.source
+    monkeypatch.setattr(nvidia, "process_bytes", lambda index: 850)  # the driver tells after all: that goes before
+    watch.begin()
+    watch.end()
+    assert watch.peak == 850
+    assert watch.source.startswith("NVML: this process")
+    monkeypatch.setattr(nvidia, "process_bytes", lambda index: None)
+    watch.begin()
+    watch.end()
+    assert watch.peak == 850

@@ -10,7 +10,7 @@ from labelled import coco_set, damaged
 
 import infersdk
 from infersdk.bench import BenchSettings, Combination
-from infersdk.bench.tune import candidates, tune, tuned_toml
+from infersdk.bench.tune import _judged_as, candidates, tune, tuned_toml
 from infersdk.data import DETECTOR
 from infersdk.errors import BackendNotFoundError, ConfigError
 
@@ -34,6 +34,32 @@ def test_candidates() -> None:
     assert len({(c.model, c.name) for c in many}) == len(many)
     with pytest.raises(BackendNotFoundError, match="no backend 'nonesuch'.*leave it out"):
         candidates(["a.onnx"], ["nonesuch"], objective="latency")
+
+
+def test_on_a_gpu_what_runs_there_goes_first() -> None:
+    pytest.importorskip("tensorrt_rtx_bindings")
+    found = candidates(["a.onnx"], ["onnxruntime", "tensorrt-rtx"], objective="throughput", threads=[0])
+    sides = [what.backend for what in found]
+    assert sides[:10] == ["tensorrt-rtx"] * 10
+    assert "onnxruntime" in sides
+    # Another precision is tried before other options, and float16 inputs and outputs only where the model is so.
+    rtx = [what for what in found if what.backend == "tensorrt-rtx"]
+    assert rtx.index(msgspec.structs.replace(rtx[0], precision="fp16")) < rtx.index(
+        msgspec.structs.replace(rtx[0], options={"cuda_graph": True})
+    )
+    assert {what.precision for what in rtx if "half_io" in what.options} == {"fp16"}
+    assert not any(what.options for what in found if what.backend == "onnxruntime")
+
+
+def test_accuracy_is_asked_once_for_all_that_give_the_same() -> None:
+    what = Combination(model="a.onnx", backend="tensorrt-rtx", precision="fp16")
+    same = [
+        what,
+        *(msgspec.structs.replace(what, **more) for more in ({"batch": 8}, {"options": {"cuda_graph": True}})),
+    ]
+    assert len({_judged_as(each) for each in same}) == 1
+    half = msgspec.structs.replace(what, options={"half_io": True, "cuda_graph": True})
+    assert _judged_as(half) != _judged_as(what)
 
 
 @pytest.fixture(scope="module")

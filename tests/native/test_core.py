@@ -31,3 +31,8 @@ def test_mutated_tensor_files(build, tmp_path: Path) -> None:
     good, _, refused = output.partition(" well-formed, ")
     assert int(good) > 1000  # both answers are really asked for
     assert int(refused.split()[0]) > 10_000
+
+
+def test_a_memory_with_a_device_whose_work_runs_late(build) -> None:
+    sources = ("status", "library", "convert", "memory", "tensor")
+    assert run(build("test_late_device.c", sanitize="address,undefined", sources=sources), "20000") == "good\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +95,16 @@ def test_what_each_malformed_file_is_told(data: bytes, message: str, tmp_path: P
     with pytest.raises(TensorFileError, match=message) as caught:
         Tensor.load(tmp_path / "bad.bin")
     assert "bad.bin: " in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.bin")
+    code = "import sys; from infersdk import Tensor; Tensor.load(sys.argv[1])"
+    command = [sys.executable, "-P", "-c", code, str(tmp_path / "pipe.bin")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert "TensorFileError" in done.stderr
+    assert "pipe.bin: not a regular file" in done.stderr
 
 
 def test_a_huge_file_that_is_hollow_is_no_reason_to_crash(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -32,6 +36,27 @@ def test_each_picture_is_what_it_is_alone(rng: np.random.Generator, threads: int
     workers.close()
     with pytest.raises(errors.ClosedError):
         workers.threads
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("end", ["del workers", "workers.close()", "sys.exit(0)"])
+def test_a_fork_gives_its_copy_of_a_pool_back(end: str) -> None:
+    code = f"""
+import os, sys
+from infersdk.ops.batch import Workers
+workers = Workers(4)
+if (child := os.fork()) == 0:
+    {end}
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+    process = subprocess.Popen([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        printed, _ = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert printed == b"0\n"
 
 
 def test_one_pool_serves_several_threads(rng: np.random.Generator) -> None:
@@ -98,7 +123,8 @@ def test_what_a_picture_takes_on_a_device() -> None:
     sixth = Geometry.letterbox((192, 108), (32, 32))
     assert nbytes(frame, sixth) == whole // 3  # two rows in six
     assert nbytes(wide[:, :192], sixth) == whole  # pairs are taken of dense pictures only
-    assert nbytes(np.zeros((162, 192), np.uint8), third, "nv12") == -(-108 * 192 // 256) * 256 + -(-54 * 192 // 256) * 256
+    planes = 108 * 192, 54 * 192
+    assert nbytes(np.zeros((162, 192), np.uint8), third, "nv12") == sum(-(-plane // 256) * 256 for plane in planes)
     with pytest.raises(errors.ShapeError, match="192 x 108.*made for 108 x 192"):
         nbytes(frame, Geometry.letterbox((108, 192), (64, 64)))
 

@@ -331,6 +331,7 @@ def test_results_are_the_callers() -> None:
         ({"head": "yolox"}, "num_strides is 0"),
         ({"head": "yolox", "strides": (8, 0)}, "stride is 0"),
         ({"head": "yolox", "strides": range(1, 10)}, "strides has 9"),
+        ({"head": "yolox", "strides": (8, 2**31)}, r"strides\[1\] is 2147483648; it must fit 32 bits"),
         ({"head": "yolov9000"}, "yolov9000"),
         ({"dtype": "int8"}, "int8"),
     ],

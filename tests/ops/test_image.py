@@ -541,6 +541,7 @@ def test_transform_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
+        (lambda: Geometry.stretch((math.inf, 8), (8, 8)), errors.InputError, r"source is \(inf, 8\)"),
         (lambda: PixelTransform("hsv"), errors.InputError, "'hsv'.*'rgb', 'bgr', 'gray'"),
         (lambda: PixelTransform(layout="nchw"), errors.InputError, "'nchw'"),
         (lambda: PixelTransform(dtype="float64"), errors.DTypeError, "float64"),

@@ -1,0 +1,152 @@
+"""An NVIDIA GPU as its driver's management library (NVML) sees it: its energy, its memory, and what of that is ours.
+
+NVML numbers all GPUs of the machine by their place in it; CUDA those that it may see, and the fastest first. The
+address on the PCI bus is the same for both, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER say. Of a part of a GPU
+(MIG) it is the whole GPU's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+from typing import Any
+
+from ..errors import InferSDKError
+from ..stream import device_info
+
+__all__ = ["DeviceMemory", "cuda_index", "free_share", "nvml_handle", "process_bytes", "start_cuda", "used_bytes"]
+
+
+def cuda_index(device: str) -> int | None:
+    """The number of a CUDA device by its name (`"cuda"`, `"cuda:1"`); None for any other device."""
+    kind, _, index = device.partition(":")
+    return int(index or 0) if kind == "cuda" else None
+
+
+@functools.cache
+def pci_address(index: int) -> bytes:
+    """Where CUDA's device `index` is on the PCI bus. This starts the driver, and makes no context.
+
+    Raises:
+        OSError: there is no driver, or no such device.
+    """
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, text = ctypes.c_int(), ctypes.create_string_buffer(32)
+    for name, arguments in (
+        ("cuInit", (ctypes.c_uint(0),)),
+        ("cuDeviceGet", (ctypes.byref(device), ctypes.c_int(index))),
+        ("cuDeviceGetPCIBusId", (text, ctypes.c_int(len(text)), device)),
+    ):
+        if status := getattr(driver, name)(*arguments):
+            raise OSError(f"{name} failed for cuda:{index} with CUDA error {status}")
+    return text.value
+
+
+@functools.cache
+def nvml_handle(index: int) -> tuple[Any, Any]:
+    """NVML, and what it calls CUDA's device `index`.
+
+    Raises:
+        ImportError: nvidia-ml-py is not installed.
+        Exception: NVML's own kinds, which are known only where it is; OSError.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml, pynvml.nvmlDeviceGetHandleByPciBusId(pci_address(index))
+
+
+def process_bytes(index: int) -> int | None:
+    """Memory of a GPU that this process holds now; None where the driver does not tell.
+
+    In a container NVML may list no processes, or those of the host by the host's numbers.
+    """
+    with contextlib.suppress(Exception):  # no package, no driver, or no right to ask
+        nvml, handle = nvml_handle(index)
+        mine = [
+            entry.usedGpuMemory
+            for entry in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            if entry.pid == os.getpid() and entry.usedGpuMemory is not None
+        ]
+        return int(sum(mine)) or None
+    return None
+
+
+def used_bytes(index: int) -> int | None:
+    """Memory of a GPU that all processes hold now; None without NVML."""
+    with contextlib.suppress(Exception):  # as above
+        nvml, handle = nvml_handle(index)
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+    return None
+
+
+def start_cuda(index: int) -> None:
+    """Makes CUDA's context on a device, if there is one: it takes tenths of a second, whatever is loaded afterwards."""
+    with contextlib.suppress(InferSDKError):  # loading will say what is wrong
+        device_info(f"cuda:{index}")
+
+
+def free_share(index: int) -> float:
+    """The share of a device's memory that is free; 1 where that cannot be told."""
+    try:
+        info = device_info(f"cuda:{index}")
+    except InferSDKError:
+        return 1.0
+    return float(info["free_bytes"] / info["total_bytes"]) if info["total_bytes"] else 1.0
+
+
+class DeviceMemory:
+    """Device memory of this process, as seen at the ends of its steps.
+
+    Where the driver does not tell it by process it is what was in use on the GPU more at the end of a step than at its
+    beginning, summed over our own steps: in between others come and go.
+
+    Attributes:
+        peak: the most so far, in bytes; None before the first step has ended, or where nothing can be told.
+        source: how it is known.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._held = 0
+        self._before: int | None = None
+        # Without NVML only CUDA can be asked, and to ask it makes a context, which is then not in the figure.
+        self._by_nvml = used_bytes(index) is not None
+        self.peak: int | None = None
+        self.source = ""
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._before = self._used()
+
+    def end(self) -> None:
+        """A step has ended, with all its work on the device."""
+        after = self._used()
+        if self._before is not None and after is not None:
+            self._held += after - self._before
+        mine = process_bytes(self._index)
+        if mine is not None:
+            if not self.source.startswith("NVML: this process"):
+                self.peak = None  # what was guessed before gives way
+            self.source = "NVML: this process, at the ends of steps"
+        elif after is None or self.source.startswith("NVML: this process"):
+            return
+        else:
+            mine = max(self._held, 0)
+            self.source = (
+                "NVML: by how much more of the GPU was in use after our steps than before"
+                if self._by_nvml
+                else "CUDA: by how much less of the GPU was free after our steps than before, without CUDA's context"
+            )
+        self.peak = max(self.peak or 0, mine)
+
+    def _used(self) -> int | None:
+        if self._by_nvml:
+            return used_bytes(self._index)
+        try:
+            info = device_info(f"cuda:{self._index}")
+        except InferSDKError:
+            return None
+        return int(info["total_bytes"] - info["free_bytes"])

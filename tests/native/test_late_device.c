@@ -1,0 +1,178 @@
+/*
+ * test_late_device.c - a memory with a device side, in random orders of accesses: whoever reads it, on the host or by a
+ * kernel that runs late, sees what was written last.
+ *
+ *     test_late_device ROUNDS
+ */
+#include "late_device.h"
+#include "tensor.h"
+
+#include <stdio.h>
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s: round %lu, last error: %s\n", __FILE__, __LINE__, #condition, round_number,    \
+                    ifs_last_error());                                                                                 \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+#define STREAMS 3
+
+static unsigned long round_number;
+static uint64_t state = 0x9E3779B97F4A7C15u;
+
+/* xorshift64*: G. Marsaglia, "Xorshift RNGs", 2003; S. Vigna, 2016. */
+static uint32_t below(uint32_t n) {
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return (uint32_t)(state * 0x2545F4914F6CDD1Du >> 32) % n;
+}
+
+static void fill(void *data, size_t nbytes, size_t value) {
+    for (size_t i = 0; i < nbytes; i++)
+        ((uint8_t *)data)[i] = (uint8_t)(value + 7 * i);
+}
+
+static void expect(void *data, size_t nbytes, size_t value) {
+    for (size_t i = 0; i < nbytes; i++)
+        CHECK(((uint8_t *)data)[i] == (uint8_t)(value + 7 * i));
+}
+
+/* What the memory should hold: `known` bytes of a pattern. */
+typedef struct model {
+    size_t nbytes, known, value;
+} model;
+
+static void write_slice(ifs_memory *memory, const model *m, ifs_stream *stream) {
+    const int64_t dims[1] = {(int64_t)m->nbytes};
+    const uint32_t from = below((uint32_t)m->nbytes), to = from + 1 + below((uint32_t)m->nbytes - from);
+    ifs_tensor *whole, *slice;
+    void *data;
+    CHECK(ifs_tensor_on(memory, 0, IFS_UINT8, 1, dims, &whole) == IFS_OK);
+    CHECK(ifs_tensor_slice(whole, from, to, &slice) == IFS_OK);
+    if (below(2)) {
+        CHECK(ifs_tensor_device_on(slice, IFS_WRITE, stream, &data) == IFS_OK);
+        late_launch(stream, fill, data, to - from, m->value + 7 * from);
+    } else {
+        CHECK(ifs_tensor_host(slice, IFS_WRITE, &data) == IFS_OK);
+        fill(data, to - from, m->value + 7 * from);
+    }
+    ifs_tensor_destroy(slice);
+    ifs_tensor_destroy(whole);
+}
+
+static void resize(ifs_memory *memory, model *m) {
+    const size_t nbytes = below(3) ? below((uint32_t)m->nbytes + 1) : 1 + below(400);
+    const size_t host = ifs_memory_host_capacity(memory), dev = ifs_memory_device_capacity(memory);
+    const bool fits = (!host || nbytes <= host) && (!dev || nbytes <= dev);
+    if (!fits && m->known > m->nbytes)
+        m->known = m->nbytes;
+    CHECK(ifs_memory_resize(memory, nbytes) == IFS_OK);
+    m->nbytes = nbytes;
+    if (ifs_memory_head(memory) == IFS_HEAD_UNINITIALIZED)
+        m->known = 0;
+}
+
+static void step(ifs_memory *memory, model *m, ifs_stream *stream) {
+    const size_t seen = m->known < m->nbytes ? m->known : m->nbytes;
+    void *data;
+    switch (below(8)) {
+    case 0:
+        CHECK(ifs_memory_host(memory, IFS_WRITE, &data) == IFS_OK);
+        *m = (model){m->nbytes, m->nbytes, below(256)};
+        fill(data, m->nbytes, m->value);
+        break;
+    case 1:
+        CHECK(ifs_memory_device_on(memory, IFS_WRITE, stream, &data) == IFS_OK);
+        *m = (model){m->nbytes, m->nbytes, below(256)};
+        late_launch(stream, fill, data, m->nbytes, m->value);
+        break;
+    case 2:
+        CHECK(ifs_memory_host(memory, IFS_READ, &data) == IFS_OK);
+        expect(data, seen, m->value);
+        break;
+    case 3:
+        CHECK(ifs_memory_device_on(memory, IFS_READ, stream, &data) == IFS_OK);
+        late_launch(stream, expect, data, seen, m->value);
+        break;
+    case 4:
+        CHECK(ifs_memory_device(memory, IFS_READ, &data) == IFS_OK);
+        expect(data, seen, m->value);
+        break;
+    case 5:
+        CHECK(ifs_memory_fetch(memory, stream) == IFS_OK);
+        break;
+    case 6:
+        if (seen == m->nbytes && seen) {
+            write_slice(memory, m, stream);
+            m->known = m->nbytes; /* behind a write, nothing is promised */
+        }
+        break;
+    default:
+        resize(memory, m);
+    }
+}
+
+static void random_orders(unsigned long rounds) {
+    for (round_number = 0; round_number < rounds; round_number++) {
+        late_queue queues[STREAMS];
+        ifs_stream *streams[STREAMS];
+        for (int i = 0; i < STREAMS; i++) {
+            queues[i] = (late_queue){NULL, &queues[i].first, 0, 0};
+            CHECK(ifs_stream_wrap(0, &queues[i], &streams[i]) == IFS_OK);
+        }
+        ifs_memory *memory;
+        model m = {1 + below(300), 0, 0};
+        CHECK(ifs_memory_create(0, &memory) == IFS_OK);
+        CHECK(ifs_memory_resize(memory, m.nbytes) == IFS_OK);
+        for (int steps = 0; steps < 30; steps++) {
+            step(memory, &m, streams[below(STREAMS)]);
+            if (below(8) == 0)
+                late_run(&queues[0], below((uint32_t)queues[0].queued + 1));
+        }
+        ifs_memory_destroy(memory);
+        for (int i = 0; i < STREAMS; i++) {
+            late_run(&queues[i], queues[i].queued);
+            ifs_stream_destroy(streams[i]);
+        }
+    }
+}
+
+/* Refused, and the memory is none the worse for it. */
+static void a_stream_of_another_device(void) {
+    late_queue queue = {NULL, &queue.first, 0, 0};
+    ifs_stream *theirs;
+    ifs_memory *memory;
+    void *data;
+    CHECK(ifs_stream_wrap(1, &queue, &theirs) == IFS_OK);
+    CHECK(ifs_memory_create(0, &memory) == IFS_OK);
+    CHECK(ifs_memory_resize(memory, 100) == IFS_OK);
+    CHECK(ifs_memory_host(memory, IFS_WRITE, &data) == IFS_OK);
+    fill(data, 100, 3);
+    CHECK(ifs_memory_device_on(memory, IFS_READ, theirs, &data) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(strstr(ifs_last_error(), "lives on cuda:0 and the stream on cuda:1") != NULL);
+    CHECK(ifs_memory_head(memory) == IFS_HEAD_HOST && queue.queued == 0);
+    CHECK(ifs_memory_device(memory, IFS_READ_WRITE, &data) == IFS_OK);
+    expect(data, 100, 3);
+    CHECK(ifs_memory_fetch(memory, theirs) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_memory_head(memory) == IFS_HEAD_DEVICE && queue.queued == 0);
+    CHECK(ifs_memory_host(memory, IFS_READ, &data) == IFS_OK);
+    expect(data, 100, 3);
+    ifs_memory_destroy(memory);
+    ifs_stream_destroy(theirs);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2)
+        return 2;
+    a_stream_of_another_device();
+    random_orders(strtoul(argv[1], NULL, 10));
+    ifs_memory_stats stats;
+    ifs_get_memory_stats(&stats);
+    CHECK(stats.pinned_bytes == 0 && stats.device_bytes == 0 && stats.memories == 0);
+    printf("good\n");
+    return 0;
+}

@@ -13,6 +13,7 @@ import functools
 import re
 from collections import Counter
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,7 +36,7 @@ from ..graph.unsigned import unsigned_model
 from ..infer import PRECISIONS, BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ..tensor import Tensor
 
@@ -102,6 +103,34 @@ class _Place:
         self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
 
 
+class _Compiled:
+    """The compiled model that clones share; compiled anew after a run that failed.
+
+    Once the shapes of a run turn out wrong inside the network, the processor's plugin is left between two states: with
+    the shapes of the run before it fails again, in every infer request, or gives wrong results (seen in OpenVINO
+    2026.4). A model that was compiled anew knows nothing of that failure.
+    """
+
+    def __init__(self, current: Any, compile_anew: Callable[[], Any]) -> None:
+        self.current: Any = current  # None once it is spoilt
+        self.cloned = False
+        self._compile_anew = compile_anew
+        self._lock = Lock()
+
+    def spoil(self, used: Any) -> None:
+        """A run on `used` has failed."""
+        with self._lock:
+            if self.current is used:
+                self.current = None
+
+    def sound(self) -> Any:
+        """The compiled model to run on."""
+        with self._lock:
+            if self.current is None:
+                self.current = self._compile_anew()
+            return self.current
+
+
 class OpenVinoInfer(Infer):
     """A model on OpenVINO. Clones are infer requests of one compiled model."""
 
@@ -142,6 +171,7 @@ class OpenVinoInfer(Infer):
         self._precision = max(PRECISIONS, key=lambda name: (self._layers[name], -PRECISIONS.index(name)))
         self._check_precision(wanted, written)
         self._request = self._compiled.create_infer_request()
+        self._shared = _Compiled(self._compiled, functools.partial(_core().compile_model, model, target, properties))
         self._loose: set[str] = set()  # outputs whose shape turned out to depend on the data
 
     def _target(self) -> str:
@@ -373,6 +403,20 @@ class OpenVinoInfer(Infer):
     # ---- running ----
 
     def _bind(self) -> None:
+        try:
+            self._give_tensors()
+        except RuntimeError as error:
+            if _busy(error):
+                raise self._in_use() from None
+            raise
+
+    def _in_use(self) -> InferenceError:
+        return InferenceError(
+            f"{self.model.name} runs in another thread just now: one Infer serves one thread at a time; "
+            "clone() it for each thread, or hand requests to an infersdk.Pipeline"
+        )
+
+    def _give_tensors(self) -> None:
         self._unproven: list[tuple[Any, tuple[int, ...]]] = []
         self._given: dict[str, Any] = {}  # the runtime's side of the outputs that it allocates
         # The request keeps addresses alone: here is what keeps the memory.
@@ -400,7 +444,10 @@ class OpenVinoInfer(Infer):
         self._written = tuple(written)
         self._read_from = tuple(self._inputs.values())
 
-    def _run(self) -> None:
+    def _run(self, *, retried: bool = False) -> None:
+        if self._shared.current is not self._compiled:
+            self._renew()
+            self._bind()
         for tensor in self._read_from:
             tensor.host_ptr()
         for tensor in self._written:
@@ -408,8 +455,15 @@ class OpenVinoInfer(Infer):
         try:
             self._request.infer(share_outputs=True)
         except RuntimeError as error:
-            if "set new shape" not in str(error) or not self._loosen():
-                raise InferenceError(f"OpenVINO failed to run {self.model.name}: {_text(error)}") from None
+            if _busy(error):
+                raise self._in_use() from None
+            if self._shared.current is not self._compiled or ("set new shape" in str(error) and self._loosen()):
+                return self._again()
+            self._shared.spoil(self._compiled)
+            if self._shared.cloned and not retried:  # a clone's failure may have come in between
+                return self._again(retried=True)
+            raise InferenceError(f"OpenVINO failed to run {self.model.name}: {_text(error)}") from None
+        if self._shared.current is not self._compiled:  # a clone's run failed meanwhile
             return self._again()
         if self._unproven:
             # The first run after binding: are the outputs of the shape that the graph promised?
@@ -424,16 +478,31 @@ class OpenVinoInfer(Infer):
         return None
 
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        if self._shared.current is not self._compiled:
+            self._renew()
         given = {index: _feed(spec, feeds[spec.name]) for index, spec in enumerate(self.input_specs)}
         try:
             results = self._request.infer(given)
         except RuntimeError as error:
+            if _busy(error):
+                raise self._in_use() from None
+            self._shared.spoil(self._compiled)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {_text(error)}") from None
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
 
-    def _again(self) -> None:
+    def _again(self, *, retried: bool = False) -> None:
         self._bind()
-        self._run()
+        self._run(retried=retried)
+
+    def _renew(self) -> None:
+        try:
+            self._compiled = self._shared.sound()
+        except RuntimeError as error:
+            raise InferenceError(
+                f"OpenVINO failed to compile {self.model.name} anew after a run that failed: {_text(error)}; "
+                "load it again"
+            ) from None
+        self._request = self._compiled.create_infer_request()
 
     def _loosen(self) -> bool:
         """The shapes worked out for the outputs were wrong: from now on the runtime allocates all that can vary."""
@@ -465,12 +534,13 @@ class OpenVinoInfer(Infer):
         return MappingProxyType(self._layers)
 
     def _share(self, source: OpenVinoInfer) -> None:
-        self._request = self._compiled.create_infer_request()
+        self._shared.cloned = True
+        self._renew()
         self._loose = set(source._loose)
 
     def _release(self) -> None:
         self._unproven, self._given, self._kept = [], {}, []
-        del self._request, self._compiled
+        del self._request, self._compiled, self._shared
 
 
 # ---- OpenVINO as a whole ----
@@ -528,6 +598,11 @@ def _offered(target: str) -> tuple[str, ...]:
         target = max(_core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
     found = (_PRECISIONS.get(name.lower()) for name in _core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
     return tuple(dict.fromkeys(name for name in found if name))
+
+
+def _busy(error: RuntimeError) -> bool:
+    """Whether the infer request is at work for another thread."""
+    return "is busy" in str(error)
 
 
 def _compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:

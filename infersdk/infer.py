@@ -520,9 +520,8 @@ def model_file(path: str | os.PathLike[str]) -> Path:
     try:
         size = file.stat().st_size
     except (OSError, ValueError) as error:  # ValueError: a null character
-        raise ModelNotFoundError(
-            f"no model at {str(file)!r} ({getattr(error, 'strerror', error)}); the path is relative to {os.getcwd()}"
-        ) from None
+        where = "" if file.is_absolute() else f"; the path is relative to {os.getcwd()}"
+        raise ModelNotFoundError(f"no model at {str(file)!r} ({getattr(error, 'strerror', error)}){where}") from None
     if file.is_dir():
         raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")
     if size == 0:

@@ -93,8 +93,8 @@ def read_picture(source: PictureSource | Picture, *, channel_order: str = "bgr")
             (H, W, 3) and (H, W, 4) are in `channel_order`.
         channel_order: of arrays, `"bgr"` (as OpenCV gives them) or `"rgb"`; `"nv12"` for frames of a video decoder.
 
-    The EXIF orientation of files is applied, as image viewers do. Arrays are not copied, nor are most PIL images: the
-    picture changes with them.
+    The EXIF orientation of files is applied, as image viewers do; of 16 bits the upper 8 are taken. Arrays are not
+    copied, nor are most PIL images: the picture changes with them.
 
     Raises:
         ImageError: there is no such file, it is truncated or no picture, or the array is none.
@@ -151,6 +151,8 @@ def _decode(file: Path | io.BytesIO, what: str) -> Picture:
     except FileNotFoundError:
         where = "" if isinstance(file, Path) and file.is_absolute() else f"; the path is relative to {os.getcwd()}"
         raise ImageError(f"no picture at {what}{where}") from None
+    except IsADirectoryError:
+        raise ImageError(f"{what} is a folder; name the pictures in it") from None
     except UnidentifiedImageError:
         raise ImageError(f"{what}: not a picture of a kind that can be read") from None
     except ImageError:
@@ -180,8 +182,17 @@ def _from_pil(image: Image.Image, what: str) -> Picture:
         # Not ImageOps.exif_transpose(): it writes the rest of the EXIF data anew, and fails where that is damaged.
         if (turn := _turns().get(image.getexif().get(_ORIENTATION, 1))) is not None:
             image = image.transpose(turn)
+        if image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
+            return Picture((np.asarray(image) >> 8).astype(np.uint8), "gray")
+        if image.mode in ("I", "F"):
+            raise ImageError(
+                f"{what}: its pixels are numbers of 32 bits, which do not say what is black and what is white; scale "
+                "it to 0..255 and give it as an array of uint8"
+            )
         if image.mode not in ("L", "RGB", "RGBA"):
             image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    except ImageError:
+        raise
     except (OSError, ValueError, SyntaxError) as error:
         raise ImageError(f"{what}: cannot be decoded: {error}") from None
     return Picture(pixels_of(image), {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}[image.mode])

@@ -129,8 +129,15 @@ class Classifier(VisionModel[Classifications]):
             raise ConfigError(f"resize={self.resize} is less than the crop of {self.input_size}; it must cover it")
         spec = self.network.output_specs[0]
         self._output = spec.name
+        self._check_row(spec, spec.shape)
         sizes = [d for d in spec.shape[1:] if isinstance(d, int)]
         self.class_count = math.prod(sizes) if len(sizes) == len(spec.shape) - 1 else None
+        self._check_names()
+
+    def _check_row(self, spec: object, shape: Sequence[int | str | None]) -> None:
+        """Raises UnsupportedModelError when the output has more axes than that of the classes: boxes, or a map."""
+        if len(shape) < 2 or sum(d != 1 for d in shape[1:] if isinstance(d, int)) > 1:
+            raise self._unsupported(f"its output {spec} is not a row of classes for each picture")
 
     def _asked_size(self) -> tuple[int, int] | None:
         return square(self.settings.crop, "crop")
@@ -158,10 +165,12 @@ class Classifier(VisionModel[Classifications]):
     def _rank(self, infer: Infer, geometries: Sequence[Geometry]) -> list[Classifications]:
         """The best classes out of the scores that `infer` has given."""
         scores = infer.outputs[self._output].numpy()
+        self._check_row(f"{self._output!r} of shape {scores.shape}", scores.shape)  # which the model may leave open
         scores = scores.reshape(scores.shape[0], -1)[: len(geometries)]  # (N, classes, 1, 1) is common
         if scores.dtype not in (np.float32, np.float16):
             raise self._unsupported(f"its output {self._output!r} is {scores.dtype}, not float32 or float16")
         self.class_count = scores.shape[1]
+        self._check_names()
         softmax = self.settings.softmax
         results = []
         for row in scores:

@@ -106,7 +106,15 @@ class VisionModel(ABC, Generic[Result]):
                 raise ConfigError(f"options {sorted(options)} belong to load(); this Infer is loaded already")
             self.network = path
         else:
-            self.network = load(path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options))
+            try:
+                self.network = load(
+                    path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options)
+                )
+            except ConfigError as error:
+                if any(f"unknown field `{key}`" in str(error) for key in options):  # meant for the wrapper, perhaps
+                    own = ", ".join(self.Settings.__struct_fields__)
+                    raise ConfigError(f"{error}; those of {type(self).__name__} itself are {own}") from None
+                raise
         try:
             self._prepare()
         except BaseException:
@@ -257,6 +265,7 @@ class VisionModel(ABC, Generic[Result]):
 
     def _follow(self) -> None:
         """Prepares anew for where the network runs now. Only while no batch is on its way."""
+        self.network._check_open()
         if self._outdated:
             if self._path is not None:
                 self._path.close()
@@ -430,6 +439,14 @@ class VisionModel(ABC, Generic[Result]):
                 )
             sides.append(side if isinstance(side, int) else wanted or self.fallback_size)
         return sides[0], sides[1]
+
+    def _check_names(self) -> None:
+        """Raises ConfigError when more names were given than there are classes: they are those of another model."""
+        if self._given_names is not None and self.class_count is not None and len(self.names) > self.class_count:
+            raise ConfigError(
+                f"names has {len(self.names)} names, but {self.network.model.name} tells {self.class_count} classes "
+                "apart; give it those that it was trained on, in order"
+            )
 
     def _asked_size(self) -> tuple[int, int] | None:
         """The input size that was asked for, for models that leave it open."""

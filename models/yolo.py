@@ -18,11 +18,13 @@ from .results import Detections
 from .vision import VisionModel, square
 
 if TYPE_CHECKING:
-    from ..infer import TensorSpec
     from ..tensor import Tensor
     from .on_device import Stage
 
 __all__ = ["YOLOX", "YOLOv5", "YOLOv8", "detector"]
+
+#: The strides of a head's grids: the usual ones, those of larger models, with one for small objects, and of tiny ones.
+_GRIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -114,6 +116,7 @@ class YOLO(VisionModel[Detections]):
         shape = next(spec.shape for spec in self.network.output_specs if spec.name == self._output)
         classes = self._dimensions(tuple(d if isinstance(d, int) else 0 for d in shape))[1]
         self.class_count = classes if classes > 0 else None
+        self._check_names()
         self._decoder: Detector | None = None
 
     def _asked_size(self) -> tuple[int, int] | None:
@@ -130,18 +133,26 @@ class YOLO(VisionModel[Detections]):
         """The output that holds all boxes: the first of three dimensions. Exporters may add raw feature maps to it."""
         for spec in self.network.output_specs:
             if len(spec.shape) == 3:
-                self._check_head(spec)
+                self._check_head(spec, spec.shape)
                 return spec.name
         found = "; ".join(map(str, self.network.output_specs))
         raise self._unsupported(f"no output has the three dimensions (batch, boxes, values): {found}")
 
-    def _check_head(self, spec: TensorSpec) -> None:
-        """Raises UnsupportedModelError when the output can be seen to be another head's."""
-        _, rows, columns = spec.shape
-        if columns == 6 and isinstance(rows, int):
+    def _check_head(self, spec: object, shape: Sequence[int | str | None]) -> None:
+        """Raises UnsupportedModelError when the output can be seen to be another head's.
+
+        Args:
+            spec: the output, as the message tells it.
+            shape: as the model declares it, or as a run has shown it.
+        """
+        _, rows, columns = shape
+        # Six values are also the box, objectness and score of a single class: then the boxes are those of the grids.
+        if columns == 6 and isinstance(rows, int) and not _boxes_per_cell(rows, self.input_size):
             raise self._unsupported(f"its output {spec} has NMS built in; export it without")
         if isinstance(rows, int) and isinstance(columns, int) and columns > rows:
-            raise self._unsupported(f"its output {spec} is channel-first, as YOLOv8 writes it; use models.YOLOv8")
+            raise self._unsupported(
+                f'its output {spec} is channel-first, as YOLOv8 writes it; use models.YOLOv8 (type "yolov8")'
+            )
 
     def _dimensions(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """(anchors, classes) of an output."""
@@ -160,10 +171,12 @@ class YOLO(VisionModel[Detections]):
         return self._decoder
 
     def _make_decoder(self, shape: tuple[int, ...], dtype: str) -> Detector:
+        self._check_head(f"{self._output!r} of shape {shape}", shape)  # which the model may have left open
         anchors, classes = self._dimensions(shape)
         if anchors < 1 or classes < 1:
             raise self._unsupported(f"its output has shape {shape}, which leaves {classes} classes")
         self.class_count = classes
+        self._check_names()
         settings = self.settings
         return Detector(
             self.head,
@@ -240,12 +253,14 @@ class YOLOv8(YOLO):
     {YOLO.__doc__}"""
     head = "yolov8"
 
-    def _check_head(self, spec: TensorSpec) -> None:
-        _, rows, columns = spec.shape
+    def _check_head(self, spec: object, shape: Sequence[int | str | None]) -> None:
+        _, rows, columns = shape
         if columns == 6 and isinstance(rows, int):
             raise self._unsupported(f"its output {spec} has NMS built in; export it without")
         if isinstance(rows, int) and isinstance(columns, int) and rows > columns:
-            raise self._unsupported(f"its output {spec} is anchor-first, as YOLOv5 writes it; use models.YOLOv5")
+            raise self._unsupported(
+                f'its output {spec} is anchor-first, as YOLOv5 writes it; use models.YOLOv5 (type "yolov5")'
+            )
 
     def _dimensions(self, shape: tuple[int, ...]) -> tuple[int, int]:
         return shape[2], shape[1] - 4
@@ -295,9 +310,13 @@ def detector(path: str | os.PathLike[str] | Infer, type: str = "auto", **argumen
 
     Args:
         path: the model file, or an `Infer` that is loaded already.
-        type: `"yolov5"`, `"yolov8"` or `"yolox"`; `"auto"` tells YOLOv5 from YOLOv8 by the output's layout. A YOLOX
-            looks like a YOLOv5 from outside, so it has to be named.
+        type: `"yolov5"`, `"yolov8"` or `"yolox"`; `"auto"` tells YOLOv5 from YOLOv8 by the output's layout. A YOLOX has
+            to be named.
         arguments: what the wrapper's constructor takes.
+
+    Raises:
+        ConfigError: `"auto"`, and the number of boxes is that of a YOLOX.
+        BackendError, ModelError: see `infersdk.errors`.
     """
     kinds: dict[str, builtins.type[YOLO]] = {kind.head: kind for kind in (YOLOv5, YOLOv8, YOLOX)}
     if type != "auto" and type not in kinds:
@@ -305,13 +324,41 @@ def detector(path: str | os.PathLike[str] | Infer, type: str = "auto", **argumen
     settings = (*YOLOXSettings.__struct_fields__, "names", "channel_order")
     own = {key: arguments.pop(key) for key in settings if key in arguments}
     infer = path if isinstance(path, Infer) else load(path, **arguments)
-    return (kinds[type] if type != "auto" else _kind_of(infer))(infer, **own)
+    try:
+        kind = kinds[type] if type != "auto" else _kind_of(infer)
+    except ConfigError:
+        infer.close()
+        raise
+    return kind(infer, **own)
 
 
 def _kind_of(infer: Infer) -> type[YOLO]:
     """YOLOv8 has fewer values than boxes along its second axis, YOLOv5 the other way round."""
     for spec in infer.output_specs:
-        if len(spec.shape) == 3:
-            _, rows, columns = spec.shape
-            return YOLOv8 if isinstance(rows, int) and isinstance(columns, int) and rows < columns else YOLOv5
+        if len(spec.shape) != 3:
+            continue
+        _, rows, columns = spec.shape
+        if not isinstance(rows, int):
+            return YOLOv5
+        sizes = [source.shape[2:] for source in infer.input_specs if len(source.shape) == 4]
+        per_cell = max((_boxes_per_cell(rows, size) for size in sizes), default=0)
+        if rows < columns if isinstance(columns, int) else not per_cell:  # boxes are many, or left open
+            return YOLOv8
+        if per_cell == 1:
+            raise ConfigError(
+                f"{infer.model.name} gives {rows} boxes, one for each cell of its grids: it is no YOLOv5, which gives "
+                'three; name its type: "yolox", or "yolov5" for another that is decoded like one'
+            )
+        return YOLOv5
     return YOLOv5  # whose check says what is wrong
+
+
+def _boxes_per_cell(boxes: int, size: Sequence[int | str | None]) -> int:
+    """How many boxes a head gives for each cell of its grids: 3 or 1; 0 if it is no such number, or the size open."""
+    sides = [side for side in size if isinstance(side, int)]
+    if len(sides) == len(size) == 2:
+        for strides in _GRIDS:
+            cells = sum((sides[0] // stride) * (sides[1] // stride) for stride in strides)
+            if boxes in (cells, 3 * cells):
+                return boxes // cells
+    return 0

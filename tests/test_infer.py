@@ -262,6 +262,9 @@ def test_paths_that_lead_to_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
         f"no model at 'yolo.onnx' (No such file or directory); the path is relative to {tmp_path}"
     )
     assert isinstance(missing.value, FileNotFoundError)
+    with pytest.raises(ModelNotFoundError) as missing:
+        model_file(tmp_path / "yolo.onnx")
+    assert "relative" not in str(missing.value)
     with pytest.raises(ModelNotFoundError, match="null"):
         model_file("yolo\0.onnx")
     with pytest.raises(ModelFormatError, match="is a folder; give the model file in it"):

@@ -14,10 +14,10 @@ from infersdk.errors import ImageError
 from infersdk.pictures import Picture, read_picture
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "CMYK", "1", "LA", "I;16"])
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "CMYK", "1", "LA"])
 def test_modes(mode: str, tmp_path: Path) -> None:
     rgb = Image.fromarray(np.random.default_rng(0).integers(0, 255, (10, 12, 3), np.uint8))
-    image = Image.new("I;16", (12, 10), 4000) if mode == "I;16" else rgb.convert(mode)
+    image = rgb.convert(mode)
     picture = read_picture(image)
     assert picture.size == (12, 10)
     assert picture.pixels.dtype == np.uint8
@@ -88,3 +88,23 @@ def test_arrays_are_not_copied() -> None:
     with pytest.raises(ImageError, match="'xyz'"):
         read_picture(region, channel_order="xyz")
     assert isinstance(picture, Picture)
+
+
+def test_sixteen_bits_keep_their_upper_eight(tmp_path: Path) -> None:
+    deep = np.linspace(0, 65535, 64 * 48).astype(np.uint16).reshape(48, 64)
+    for name in ("deep.png", "deep.tiff"):
+        Image.fromarray(deep).save(tmp_path / name)
+        picture = read_picture(tmp_path / name)
+        assert picture.format == "gray"
+        np.testing.assert_array_equal(picture.pixels, deep >> 8)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_pixels_without_a_known_white_are_refused(dtype: type) -> None:
+    with pytest.raises(ImageError, match=r"^the PIL image given: its pixels are numbers of 32 bits.*0\.\.255"):
+        read_picture(Image.fromarray(np.full((4, 4), 300, dtype)))
+
+
+def test_a_folder_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="is a folder; name the pictures in it"):
+        read_picture(tmp_path)

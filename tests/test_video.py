@@ -205,7 +205,8 @@ def test_a_turned_video_is_turned_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("none.mp4", None, "no video at .*none.mp4.*; the path is relative to"),
+        ("names.txt", b"person\nbicycle\n" * 90, "names.txt.* is no video: it is text"),
+        ("none.mp4", None, "no video at '[^;]*none.mp4'$"),
         ("empty.mp4", b"", "cannot be opened as a video"),
         ("text.mp4", b"this is no video\n" * 100, "cannot be opened as a video"),
         ("random.mkv", np.random.default_rng(0).bytes(5000), "cannot be opened as a video"),
@@ -333,6 +334,7 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         ("a", {}, "not in ''"),
         ("a.mp4", {"codec": "nonesuch"}, "this FFmpeg has no video encoder nonesuch; it has .*mpeg4"),
         ("a.mp4", {"codec": "aac"}, "no video encoder aac"),
+        ("a.mp4", {"fps": 0}, "fps is a number of frames a second, not 0"),
         ("a.mp4", {"fps": -1}, "fps is a number of frames a second, not -1"),
         ("a.mp4", {"fps": float("nan")}, "fps is"),
         ("a.mp4", {"size": (0, 4)}, "size is .width, height. in pixels"),

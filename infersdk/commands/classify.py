@@ -39,6 +39,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from rich.markup import escape
     from rich.table import Table
 
     from ..data import CLASSIFIER, CLASSIFIER_SETTINGS
@@ -64,9 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
                 }
             )
             if not arguments.json:
-                table = Table("label", "score", title=str(picture), title_justify="left")
+                table = Table("label", "score", title=escape(str(picture)), title_justify="left")
                 for best in found:
-                    table.add_row(best.label, f"{best.score:.4f}")
+                    table.add_row(escape(best.label), f"{best.score:.4f}")
                 out = console()
                 out.print(table)
                 out.print(f"[dim]{stage_line(model.timings)}[/dim]\n")

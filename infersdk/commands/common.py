@@ -26,6 +26,7 @@ __all__ = [
     "backend_arguments",
     "backend_options",
     "console",
+    "json_text",
     "plain",
     "print_json",
     "save_picture",
@@ -79,8 +80,13 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 def print_json(data: Any) -> None:
     """One JSON document on stdout."""
-    json.dump(data, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+    sys.stdout.write(json_text(data, indent=2) + "\n")
+
+
+def json_text(data: Any, indent: int | None = None) -> str:
+    """For stdout: letters as they are where its encoding has them all, else by their numbers."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    return json.dumps(data, indent=indent, ensure_ascii=encoding != "utf8")
 
 
 def plain(value: Any) -> Any:
@@ -96,7 +102,10 @@ def console(*, stderr: bool = False) -> Console:
     """A rich console; progress goes to stderr, so that stdout stays clean for results."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = 1000  # a file or pipe has no edge at which to break lines and cut tables off
+    return made
 
 
 def stages(timings: Timings) -> dict[str, float]:

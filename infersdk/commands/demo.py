@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = console()
     out.print(f"the classifier reads {agree} of {len(found)} crops alike")
     out.print(f"[dim]{stage_line(timings)}[/dim]")
-    out.print(f"annotated picture: {arguments.output}")
+    out.print(f"annotated picture: {arguments.output}", markup=False)
     return 0
 
 

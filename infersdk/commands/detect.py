@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from .common import (
     add_json_argument,
     backend_arguments,
     console,
+    json_text,
     print_json,
     save_picture,
     stage_line,
@@ -49,6 +49,8 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from rich.markup import escape
+
     from ..data import DETECTOR
     from ..models import detector
 
@@ -84,11 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
             if target is not None:
                 row["output"] = str(target)
             if any(videos) and arguments.json:  # a line a frame, and so a line a picture
-                print(json.dumps(row, ensure_ascii=False))
+                print(json_text(row))
             rows.append(row)
             if not arguments.json:
                 print_detections(found, picture)
-                note = f"  → {target}" if target is not None else ""
+                note = f"  → {escape(str(target))}" if target is not None else ""
                 console().print(f"[dim]{stage_line(model.timings)}[/dim]{note}\n")
     if arguments.json and not any(videos):
         print_json(rows)
@@ -127,13 +129,15 @@ def _name(source: str) -> str:
 
 def print_detections(found: Detections, title: str) -> None:
     """A table of the boxes; says so when limits left some out."""
+    from rich.markup import escape
     from rich.table import Table
 
+    title = escape(title)
     table = Table(title=title, title_justify="left")
     for name, justify in (("label", "left"), ("score", "right"), ("left, top, right, bottom", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     for box in found:
-        table.add_row(box.label, f"{box.score:.3f}", ", ".join(f"{edge:.1f}" for edge in box.xyxy))
+        table.add_row(escape(box.label), f"{box.score:.3f}", ", ".join(f"{edge:.1f}" for edge in box.xyxy))
     out = console()
     out.print(table if len(found) else f"{title}: nothing found")
     if found.stats.dropped_detections or found.stats.dropped_candidates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from collections import Counter
@@ -13,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendUnavailableError, ImageError, VideoError
-from .common import console
+from .common import console, json_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -125,20 +124,22 @@ def _print_frame(source: str, frame: Frame, found: Detections) -> None:
         "size": list(found.size),
         "detections": [box.as_dict() for box in found],
     }
-    sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(row) + "\n")
 
 
 def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps({"summary": summary}, ensure_ascii=False) + "\n")
+        sys.stdout.write(json_text({"summary": summary}) + "\n")
         return
     out = console()
     note = f"  → {summary['output']}" if "output" in summary else ""
     dropped = f", {summary['dropped']} dropped" if summary["dropped"] else ""
     out.print(
         f"{summary['source']}: {summary['frames']} frames in {summary['seconds']:.1f} s, {summary['fps']:.1f} fps"
-        f"{dropped}{note}"
+        f"{dropped}{note}",
+        markup=False,
     )
     if "damage" in summary:
-        out.print(f"[yellow]{summary['source']} is damaged: {summary['damage']}[/yellow]")
-    out.print(", ".join(f"{count} x {label}" for label, count in summary["labels"].items()) or "nothing found")
+        out.print(f"{summary['source']} is damaged: {summary['damage']}", style="yellow", markup=False)
+    counts = (f"{count} x {label}" for label, count in summary["labels"].items())
+    out.print(", ".join(counts) or "nothing found", markup=False)

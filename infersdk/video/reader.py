@@ -139,11 +139,14 @@ class VideoReader:
             wait = timeout if url or camera else None
             return av.open(self.source, format=kind, options=options, timeout=wait)
         except FileNotFoundError:
-            raise VideoError(f"no video at {self.source!r}; the path is relative to {os.getcwd()}") from None
+            where = "" if os.path.isabs(self.source) else f"; the path is relative to {os.getcwd()}"
+            raise VideoError(f"no video at {self.source!r}{where}") from None
         except (av.error.FFmpegError, OSError, ValueError) as error:
             raise VideoError(f"{self.source!r} cannot be opened as a video: {reason(error)}") from None
 
     def _stream(self) -> Any:
+        if self._container.format.name == "tty":  # FFmpeg would show it on a terminal of its own, and film that
+            raise VideoError(f"{self.source!r} is no video: it is text")
         streams = self._container.streams.video
         pictures = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
         if not streams or pictures or streams[0].codec_context is None or not streams[0].codec_context.width:

@@ -79,7 +79,7 @@ class VideoWriter:
         ahead: int = 8,
     ) -> None:
         self.path = Path(path)
-        self._fps = float(fps or 30.0)
+        self._fps = 30.0 if fps is None else float(fps)
         if not 0 < self._fps < 10_000:
             raise ConfigError(f"fps is a number of frames a second, not {fps!r}")
         self.size = _checked(size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from infersdk.errors import (
     ConfigError,
     DeviceUnavailableError,
     DTypeError,
+    InferenceError,
     ModelFormatError,
     PrecisionUnavailableError,
     ShapeError,
@@ -484,6 +486,35 @@ def test_one_picture_at_a_time(net: Path, x: Any, tmp_path: Path) -> None:
 # ---- sharing ----
 
 
+def test_a_shape_that_fails_inside_spoils_none_that_went_before(tmp_path: Path) -> None:
+    """The sides of the picture are halved and doubled, and joined with it: odd ones do not fit."""
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Resize", ["half", "", "twice"], ["whole"], mode="nearest"),
+        helper.make_node("Concat", ["x", "whole"], ["y"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [floats("x", "n", 3, "h", "w")],
+        [floats("y", "n", 6, "h", "w")],
+        [onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "twice")],
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    good, odd = np.random.default_rng(0).random((1, 3, 8, 8), np.float32), np.zeros((1, 3, 9, 9), np.float32)
+    with load(path) as infer, infer.clone() as other:
+        before = infer(good)["y"]
+        for one in (infer, other, infer):  # the clone shares what has failed
+            for _ in range(2):
+                with pytest.raises(InferenceError):
+                    one(odd)
+            np.testing.assert_array_equal(other(good)["y"], before)
+            np.testing.assert_array_equal(infer(good)["y"], before)
+            with one.clone() as late:
+                np.testing.assert_array_equal(late(good)["y"], before)
+
+
 def test_the_runtime_works_where_the_tensors_lie(net: Path, x: Any) -> None:
     with load(net, max_batch=4) as infer:
         request = infer._request  # type: ignore[attr-defined]
@@ -636,3 +667,36 @@ def test_a_model_without_arithmetic_has_no_precision_to_refuse(source: int, targ
     )
     given = {spec.name: np.array([1, 2, 3][: spec.shape[0]], spec.dtype) for spec in infer.input_specs}  # type: ignore[misc]
     np.testing.assert_array_equal(infer(given)["y"], [1, 2, 3])
+
+
+def test_one_infer_in_two_threads_is_an_error_that_says_so(tmp_path: Path) -> None:
+    side = 256
+    weight = onnx.numpy_helper.from_array(np.full((side, side), 1 / side, np.float32), "w")
+    nodes = [helper.make_node("MatMul", [f"v{i}", "w"], [f"v{i + 1}"]) for i in range(20)]
+    graph = helper.make_graph(nodes, "test", [floats("v0", "n", side)], [floats("v20", "n", side)], [weight])
+    path = tmp_path / "slow.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    told: list[str] = []
+    with load(path) as infer:
+        infer.inputs["v0"].resize((1000, side)).numpy(writable=True)[:] = 1
+        infer.forward()
+        compiled_before = infer._compiled  # type: ignore[attr-defined]
+
+        def many() -> None:
+            for _ in range(1000):
+                try:
+                    infer.forward()
+                except InferenceError as error:
+                    told.append(str(error))
+                if told:
+                    return
+
+        threads = [threading.Thread(target=many) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        infer.forward()
+        assert infer._compiled is compiled_before  # type: ignore[attr-defined]  # nothing was compiled anew
+    assert told
+    assert all("clone()" in text for text in told)

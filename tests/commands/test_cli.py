@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -134,3 +135,48 @@ def test_as_a_module_and_into_a_closed_pipe() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0"
     assert "Traceback" not in done.stderr
+
+
+def test_what_the_output_cannot_spell_is_no_failure(tmp_path: Path) -> None:
+    """Where stdout is not in UTF-8, names come out by their numbers, and JSON stays JSON."""
+    from infersdk.data import PICTURE
+
+    picture = tmp_path / "Zahlen \u00fc \u65e5.jpg"
+    picture.write_bytes(PICTURE.read_bytes())
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+
+    def detect(*more: str) -> bytes:
+        command = [sys.executable, "-P", "-m", "infersdk", "detect", picture, *more]
+        return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+
+    assert b"Zahlen \\xfc \\u65e5.jpg" in detect()
+    assert json.loads(detect("--json"))[0]["picture"] == str(picture)
+
+
+def test_a_pipe_has_no_edge(tmp_path: Path) -> None:
+    """What is not shown on a terminal is neither broken nor cut at 80 columns."""
+    from infersdk.data import PICTURE
+
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    target = tmp_path / ("long " * 20) / "annotated.png"
+    command = [sys.executable, "-P", "-m", "infersdk", "detect", PICTURE, "-o", target]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, encoding="utf-8")
+    assert str(target) in done.stdout
+
+
+def test_brackets_in_names_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from infersdk.data import PICTURE
+
+    picture, names = tmp_path / "a[red][" / "b].jpg", tmp_path / "names.txt"
+    picture.parent.mkdir()
+    picture.write_bytes(PICTURE.read_bytes())
+    names.write_text("\n".join(f"[bold][/x{number}]" for number in range(10)), "utf-8")
+    assert run("detect", str(picture), "--names", str(names), "-o", str(tmp_path / "out[dim][" / "d].png")) == 0
+    out = capsys.readouterr().out.replace("\n", "")
+    assert "a[red]" in out
+    assert "out[dim]" in out
+    assert "[bold][/x2]" in out
+    assert run("classify", str(picture), "--names", str(names)) == 0
+    out = capsys.readouterr().out.replace("\n", "")
+    assert "a[red]" in out
+    assert "[bold][/x" in out

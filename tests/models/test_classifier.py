@@ -81,6 +81,27 @@ def test_open_size_float16_and_lists(tmp_path: Path) -> None:
         assert [r[0].label for r in model([red(), red(40, 13), red(12, 12)])] == ["red"] * 3
 
 
+@pytest.mark.parametrize("declared", [["n", 3, 8], ["n", "c", "w"]])
+def test_boxes_are_no_classes(declared: list[int | str], tmp_path: Path) -> None:
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("ReduceMean", ["data"], ["boxes"], axes=[2], keepdims=0)],
+        "boxes",
+        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("boxes", TensorProto.FLOAT, declared)],
+    )
+    path = tmp_path / "boxes.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    with pytest.raises(errors.UnsupportedModelError, match="not a row of classes"), Classifier(path) as model:
+        model(red())
+
+
+def test_more_names_than_classes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="4 names.* 3 classes"):
+        Classifier(mean_model(tmp_path / "m.onnx"), names=["a", "b", "c", "d"])
+
+
 def test_bad_settings(tmp_path: Path) -> None:
     path = mean_model(tmp_path / "m.onnx")
     for settings, words in [

@@ -19,23 +19,41 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
-def constant_model(path: Path, output: np.ndarray[Any, Any], size: int = 64, batch: int | str = "batch") -> Path:
-    """A network that gives `output` for each picture, whatever it shows."""
+def constant_model(
+    path: Path,
+    output: np.ndarray[Any, Any],
+    size: int = 64,
+    batch: int | str = "batch",
+    declared: tuple[int | str, int | str] | None = None,
+) -> Path:
+    """A network that gives `output` for each picture, whatever it shows; `declared` is what it says of its shape.
+
+    What is declared does not follow from the graph, so that a runtime has to believe it.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
+    named = declared or output.shape
     nodes = [
         helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1, 2, 3], keepdims=1),
         helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
         helper.make_node("Reshape", ["nothing", "shape"], ["flat"]),
-        helper.make_node("Add", ["flat", "boxes"], ["output0"]),
+        helper.make_node("Add", ["flat", "boxes"], ["all" if declared else "output0"]),
     ]
+    if declared:
+        nodes += [
+            helper.make_node("ReduceSum", ["nothing"], ["sum"], keepdims=0),
+            helper.make_node("Cast", ["sum"], ["none"], to=TensorProto.INT64),
+            helper.make_node("Add", ["none", "whole"], ["found"]),
+            helper.make_node("Reshape", ["all", "found"], ["output0"]),
+        ]
     weights = [
         numpy_helper.from_array(np.float32(0), "zero"),
         numpy_helper.from_array(np.array([-1, 1, 1], np.int64), "shape"),
         numpy_helper.from_array(output.astype(np.float32)[None], "boxes"),
+        numpy_helper.from_array(np.array([-1, *output.shape], np.int64), "whole"),
     ]
     images = helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, size, size])
-    output0 = helper.make_tensor_value_info("output0", TensorProto.FLOAT, [batch, *output.shape])
+    output0 = helper.make_tensor_value_info("output0", TensorProto.FLOAT, [batch, *named])
     graph = helper.make_graph(nodes, "constant", [images], [output0], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     helper.set_model_props(model, {"names": "{0: 'cat', 1: 'dog'}"})
@@ -165,6 +183,68 @@ def test_wrong_head_is_refused(tmp_path: Path, two_boxes: Path) -> None:
     assert isinstance(detector(two_boxes), YOLOv5)
     with pytest.raises(errors.ConfigError, match="auto"):
         detector(two_boxes, type="yolov99")
+
+
+def test_wrong_head_is_refused_where_the_model_leaves_its_shape_open(tmp_path: Path, two_boxes: Path) -> None:
+    picture = np.zeros((64, 64, 3), np.uint8)
+    anchor_first = constant_model(tmp_path / "v5.onnx", np.zeros((252, 7)), declared=("boxes", "values"))
+    channel_first = constant_model(tmp_path / "v8.onnx", np.zeros((6, 84)), declared=("values", "boxes"))
+    with YOLOv8(anchor_first) as model, pytest.raises(errors.UnsupportedModelError, match="models.YOLOv5"):
+        model(picture)
+    with YOLOv5(channel_first) as model, pytest.raises(errors.UnsupportedModelError, match="models.YOLOv8"):
+        model(picture)
+    named = constant_model(tmp_path / "v8-boxes.onnx", np.zeros((6, 84)), declared=(6, "boxes"))
+    assert isinstance(detector(named), YOLOv8)  # as Ultralytics exports it with dynamic=True
+    assert isinstance(
+        detector(constant_model(tmp_path / "v5-boxes.onnx", np.zeros((252, 7)), declared=("n", 7))), YOLOv5
+    )
+
+
+def test_a_single_class_is_not_taken_for_nms(tmp_path: Path) -> None:
+    """Its boxes have six values: as many as those of a model with NMS built in."""
+    output = np.zeros((252, 6), np.float32)  # three boxes for each cell of 8 x 8, 4 x 4 and 2 x 2
+    output[3] = [32, 32, 32, 16, 0.9, 0.8]
+    for declared in (None, ("boxes", "values")):
+        with YOLOv5(constant_model(tmp_path / "one.onnx", output, declared=declared)) as model:
+            found = model(np.zeros((64, 64, 3), np.uint8))
+        assert found.class_ids.tolist() == [0]
+        assert found.scores == pytest.approx([0.72])
+    with pytest.raises(errors.UnsupportedModelError, match="NMS"):
+        YOLOv5(constant_model(tmp_path / "nms.onnx", np.zeros((300, 6))))
+    unsaid = constant_model(tmp_path / "nms.onnx", np.zeros((300, 6)), declared=("boxes", "values"))
+    with YOLOv5(unsaid) as model, pytest.raises(errors.UnsupportedModelError, match="NMS"):
+        model(np.zeros((64, 64, 3), np.uint8))
+
+
+def test_a_yolox_is_not_taken_for_a_yolov5(tmp_path: Path) -> None:
+    one_a_cell = constant_model(tmp_path / "x.onnx", np.zeros((84, 7)))
+    with pytest.raises(errors.ConfigError, match="yolox"):
+        detector(one_a_cell)
+    assert isinstance(detector(one_a_cell, type="yolox"), YOLOX)
+    assert isinstance(detector(one_a_cell, type="yolov5"), YOLOv5)
+
+
+def test_an_unknown_argument_tells_the_wrapper_s_own_too(two_boxes: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="confidence.*threads.*YOLOv5 itself are conf, iou"):
+        YOLOv5(two_boxes, confidence=0.3)
+
+
+def test_more_names_than_classes_are_refused(tmp_path: Path) -> None:
+    output = np.zeros((252, 7), np.float32)
+    with pytest.raises(errors.ConfigError, match="3 names.* 2 classes"):
+        YOLOv5(constant_model(tmp_path / "two.onnx", output), names=["a", "b", "c"])
+    unsaid = constant_model(tmp_path / "open.onnx", output, declared=("n", "v"))
+    with YOLOv5(unsaid, names=["a", "b", "c"]) as model, pytest.raises(errors.ConfigError, match="3 names.* 2 classes"):
+        model(np.zeros((64, 64, 3), np.uint8))
+
+
+def test_a_closed_wrapper_says_so(two_boxes: Path) -> None:
+    model = YOLOv5(two_boxes)
+    model.close()
+    with pytest.raises(errors.ClosedError, match="two.onnx"):
+        model(np.zeros((64, 64, 3), np.uint8))
+    with pytest.raises(errors.ClosedError, match="two.onnx"):
+        next(model.stream([np.zeros((64, 64, 3), np.uint8)]))
 
 
 def test_bad_pictures_are_typed_and_leave_the_model_usable(two_boxes: Path, tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import re
-from collections import Counter
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -20,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import numpy as np
 import openvino as ov
-from openvino.frontend import FrontEndManager
 
 from ..device import Device
 from ..errors import (
@@ -34,6 +31,22 @@ from ..errors import (
 )
 from ..graph.unsigned import unsigned_model
 from ..infer import PRECISIONS, BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
+from ._openvino import (
+    capabilities,
+    compiles,
+    core,
+    devices,
+    executed_precisions,
+    execution_devices,
+    is_busy,
+    known_properties,
+    metadata_of,
+    offered,
+    port_name,
+    readers,
+    reason,
+    written_precision,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,15 +62,6 @@ _DTYPES = {
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
 }  # fmt: skip
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
-#: What a runtime model calls the arithmetic of a node; plugins differ in case and in style.
-_PRECISIONS = {
-    "f32": "fp32", "fp32": "fp32", "f16": "fp16", "fp16": "fp16", "bf16": "bf16", "f64": "fp32", "fp64": "fp32",
-    "i8": "int8", "u8": "int8", "int8": "int8", "uint8": "int8",
-}  # fmt: skip
-#: The layers where the arithmetic is; they tell the precision of a model.
-_HEAVY = ("convolution", "deconvolution", "fullyconnected", "matmul", "gemm", "fully_connected", "lstm", "gru", "rnn")
-#: The layers that only move data about.
-_MOVES = ("input", "output", "const", "reorder", "convert", "reshape", "result", "parameter", "constant", "convertlike")
 _KINDS = ("cpu", "gpu", "npu", "auto")
 #: Properties that have a place of their own in `load()`.
 _OWN = {
@@ -139,7 +143,7 @@ class OpenVinoInfer(Infer):
 
     @classmethod
     def probe(cls) -> BackendInfo:
-        return BackendInfo(ov.get_version().split("-")[0], (*_devices(), "auto"))
+        return BackendInfo(ov.get_version().split("-")[0], (*devices(), "auto"))
 
     @property
     def concurrency(self) -> int:
@@ -154,30 +158,30 @@ class OpenVinoInfer(Infer):
         model = self._fixed(self._read())
         self.input_specs, self._ties_in = self._describe_inputs(model)
         self.output_specs, self._ties = self._describe_outputs(model)
-        self.metadata = MappingProxyType(_metadata(model))
-        written = _written_precision(model)
+        self.metadata = MappingProxyType(metadata_of(model))
+        written = written_precision(model)
         wanted = self._requested_precision
         # Left alone, plugins compute in less than the model was written in: bfloat16 on processors with AMX, float16
         # on GPUs. So the hint is always given. It leaves the quantised layers of an int8 model as they are.
         asked = wanted or written or ""
-        if wanted is None and asked in ("fp16", "bf16") and asked not in _offered(target):
+        if wanted is None and asked in ("fp16", "bf16") and asked not in offered(target):
             asked = "fp32"  # given a hint that it cannot follow, the processor's plugin takes another, bfloat16 for one
         properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(asked, "f32")
         self._compiled = self._compile(model, target, properties)
         self._check_device(target)
         self._settle_outputs()
         self._passed_on = self._find_passed_on()
-        self._layers = _executed_precisions(self._compiled)
+        self._layers = executed_precisions(self._compiled)
         self._precision = max(PRECISIONS, key=lambda name: (self._layers[name], -PRECISIONS.index(name)))
         self._check_precision(wanted, written)
         self._request = self._compiled.create_infer_request()
-        self._shared = _Compiled(self._compiled, functools.partial(_core().compile_model, model, target, properties))
+        self._shared = _Compiled(self._compiled, functools.partial(core().compile_model, model, target, properties))
         self._loose: set[str] = set()  # outputs whose shape turned out to depend on the data
 
     def _target(self) -> str:
         """OpenVINO's name of the device that was asked for."""
         kind, index = self._device.kind, self._device.index
-        there = _devices()
+        there = devices()
         if kind == "auto" and index == 0:
             return "AUTO"
         if kind in _KINDS and str(Device(kind, index)) in there:
@@ -200,7 +204,7 @@ class OpenVinoInfer(Infer):
         for key in options.config:
             if key in _OWN:
                 raise ConfigError(f"options of backend 'openvino': config sets {key}; say it by {_OWN[key]} instead")
-            if key not in (known := _known_properties(target)):
+            if key not in (known := known_properties(target) - _OWN.keys()):
                 close = difflib.get_close_matches(key.upper(), known, 1)
                 ask = f"; did you mean {close[0]!r}?" if close else f"; it knows {', '.join(sorted(known))}"
                 raise ConfigError(f"options of backend 'openvino': {target} has no property {key!r} to set{ask}")
@@ -227,7 +231,7 @@ class OpenVinoInfer(Infer):
 
     def _read(self) -> Any:
         # Asked one by one: `Core.read_model` would try every format it knows, and some readers print their complaints.
-        if not any(reader.supported(str(self.model)) for reader in _readers()):
+        if not any(reader.supported(str(self.model)) for reader in readers()):
             raise ModelFormatError(
                 f"{str(self.model)!r} is neither an ONNX model nor an OpenVINO IR (.xml with its .bin), or is corrupt; "
                 "was the download cut off?"
@@ -235,9 +239,9 @@ class OpenVinoInfer(Infer):
         # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
         content = unsigned_model(self.model) if self._device.kind in ("cpu", "auto") else None
         try:
-            model = _core().read_model(content or str(self.model))
+            model = core().read_model(content or str(self.model))
         except RuntimeError as error:
-            text = _text(error)
+            text = reason(error)
             if "OpConversionFailure" in text:
                 return self._read_content(text)
             hint = ""
@@ -255,7 +259,7 @@ class OpenVinoInfer(Infer):
         one can (OpenVINO 2026.4: those that it takes apart by the functions of the ONNX standard).
         """
         try:
-            return _core().read_model(self.model.read_bytes())
+            return core().read_model(self.model.read_bytes())
         except RuntimeError:  # weights in files of their own are not found from bytes, either
             raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {failure}") from None
 
@@ -274,25 +278,25 @@ class OpenVinoInfer(Infer):
 
     def _compile(self, model: Any, target: str, properties: dict[str, Any]) -> Any:
         try:
-            return _core().compile_model(model, target, properties)
+            return core().compile_model(model, target, properties)
         except RuntimeError as error:
             given = self.options.config
-            if given and _compiles(model, target, properties, without=given):
+            if given and compiles(model, target, properties, without=given):
                 raise ConfigError(
-                    f"options of backend 'openvino': {target} does not take config {given}: {_text(error)}"
+                    f"options of backend 'openvino': {target} does not take config {given}: {reason(error)}"
                 ) from None
             wide, wanted = properties | {"INFERENCE_PRECISION_HINT": "f32"}, self._requested_precision
-            if wanted in ("fp16", "bf16") and _compiles(model, target, wide, without={}):
+            if wanted in ("fp16", "bf16") and compiles(model, target, wide, without={}):
                 raise PrecisionUnavailableError(
                     f"precision {wanted!r}: OpenVINO compiles {self.model.name} for {target} without it, and fails "
-                    f"with it: {_text(error)}; leave precision out"
+                    f"with it: {reason(error)}; leave precision out"
                 ) from None
             raise UnsupportedModelError(
-                f"OpenVINO cannot compile {str(self.model)!r} for {target}: {_text(error)}"
+                f"OpenVINO cannot compile {str(self.model)!r} for {target}: {reason(error)}"
             ) from None
 
     def _check_device(self, target: str) -> None:
-        taken = _execution_devices(self._compiled)
+        taken = execution_devices(self._compiled)
         if target != "AUTO" and taken != [self._device_name()]:
             raise DeviceUnavailableError(
                 f"device {self._device_name()!r}: OpenVINO took {', '.join(taken) or 'none'} in its place; "
@@ -314,7 +318,7 @@ class OpenVinoInfer(Infer):
                 hint = "quantise the model first (NNCF, or ONNX Runtime's QDQ), or leave precision out"
             raise PrecisionUnavailableError(
                 f"precision {wanted!r}: {self.model.name} would run in {runs} on {self.device} "
-                f"({describe_layers(self._layers)}), which offers {', '.join(_capabilities(self._compiled))}; {hint}"
+                f"({describe_layers(self._layers)}), which offers {', '.join(capabilities(self._compiled))}; {hint}"
             )
 
     # ---- what the model says of itself ----
@@ -330,7 +334,7 @@ class OpenVinoInfer(Infer):
             for axis, dim in enumerate(dims):
                 if dim.is_dynamic:
                     dim.set_symbol(ov.Symbol())
-                    symbols.append((dim.get_symbol(), _name(port), axis))
+                    symbols.append((dim.get_symbol(), port_name(port), axis))
             node.set_partial_shape(ov.PartialShape(dims))
         specs = tuple(self._spec(port, "input") for port in model.inputs)
         model.validate_nodes_and_infer_types()
@@ -374,7 +378,7 @@ class OpenVinoInfer(Infer):
         }
 
     def _spec(self, port: Any, side: str) -> TensorSpec:
-        name, kind = _name(port), port.element_type.get_type_name()
+        name, kind = port_name(port), port.element_type.get_type_name()
         # bfloat16 goes in by its bits; it would come out marked as float16. Strings come out damaged once their number
         # changes, and are freed twice (seen in OpenVINO 2026.4).
         called = kind == "bf16" and side == "input"
@@ -406,7 +410,7 @@ class OpenVinoInfer(Infer):
         try:
             self._give_tensors()
         except RuntimeError as error:
-            if _busy(error):
+            if is_busy(error):
                 raise self._in_use() from None
             raise
 
@@ -455,14 +459,14 @@ class OpenVinoInfer(Infer):
         try:
             self._request.infer(share_outputs=True)
         except RuntimeError as error:
-            if _busy(error):
+            if is_busy(error):
                 raise self._in_use() from None
             if self._shared.current is not self._compiled or ("set new shape" in str(error) and self._loosen()):
                 return self._again()
             self._shared.spoil(self._compiled)
             if self._shared.cloned and not retried:  # a clone's failure may have come in between
                 return self._again(retried=True)
-            raise InferenceError(f"OpenVINO failed to run {self.model.name}: {_text(error)}") from None
+            raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         if self._shared.current is not self._compiled:  # a clone's run failed meanwhile
             return self._again()
         if self._unproven:
@@ -484,10 +488,10 @@ class OpenVinoInfer(Infer):
         try:
             results = self._request.infer(given)
         except RuntimeError as error:
-            if _busy(error):
+            if is_busy(error):
                 raise self._in_use() from None
             self._shared.spoil(self._compiled)
-            raise InferenceError(f"OpenVINO failed to run {self.model.name}: {_text(error)}") from None
+            raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
 
     def _again(self, *, retried: bool = False) -> None:
@@ -499,7 +503,7 @@ class OpenVinoInfer(Infer):
             self._compiled = self._shared.sound()
         except RuntimeError as error:
             raise InferenceError(
-                f"OpenVINO failed to compile {self.model.name} anew after a run that failed: {_text(error)}; "
+                f"OpenVINO failed to compile {self.model.name} anew after a run that failed: {reason(error)}; "
                 "load it again"
             ) from None
         self._request = self._compiled.create_infer_request()
@@ -521,7 +525,7 @@ class OpenVinoInfer(Infer):
     def device(self) -> str:
         """Where it runs; with `device="auto"`, the devices that were picked."""
         if self._device.kind == "auto" and (compiled := getattr(self, "_compiled", None)):
-            return ",".join(_execution_devices(compiled))
+            return ",".join(execution_devices(compiled))
         return self._device_name()
 
     @property
@@ -543,86 +547,6 @@ class OpenVinoInfer(Infer):
         del self._request, self._compiled, self._shared
 
 
-# ---- OpenVINO as a whole ----
-
-
-@functools.cache
-def _core() -> Any:
-    """One for the process: it holds the plugins, and is free for all threads."""
-    return ov.Core()
-
-
-@functools.cache
-def _readers() -> tuple[Any, ...]:
-    manager = FrontEndManager()
-    return tuple(manager.load_by_framework(name) for name in ("onnx", "ir"))
-
-
-def _devices() -> list[str]:
-    """The devices that are there, by our names: `cpu`, `gpu`, `gpu:1`, `npu`."""
-    return [_our_name(name) for name in _core().available_devices]
-
-
-def _our_name(device: str) -> str:
-    kind, _, index = device.partition(".")
-    return str(Device(kind.lower(), int(index) if index.isdecimal() else 0))
-
-
-def _execution_devices(compiled: Any) -> list[str]:
-    # AUTO puts a device in parentheses while it is not the final one.
-    return [_our_name(name.strip("()")) for name in compiled.get_property("EXECUTION_DEVICES")]
-
-
-@functools.cache  # OpenVINO loses some memory each time that it is asked
-def _known_properties(target: str) -> set[str]:
-    targets = [target] if target != "AUTO" else [target, *_core().available_devices]
-    known = {
-        str(key)
-        for one in targets
-        for key, access in _core().get_property(one, "SUPPORTED_PROPERTIES").items()
-        if access != "RO"
-    }
-    return known - _OWN.keys()
-
-
-def _capabilities(compiled: Any) -> list[str]:
-    """The arithmetic of the devices that a model was compiled for, in our words."""
-    devices = [device.strip("()") for device in compiled.get_property("EXECUTION_DEVICES")]
-    return list(dict.fromkeys(name for device in devices for name in _offered(device)))
-
-
-@functools.cache
-def _offered(target: str) -> tuple[str, ...]:
-    """The arithmetic of a device; of AUTO, of the first that it would take."""
-    if target == "AUTO":
-        target = max(_core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
-    found = (_PRECISIONS.get(name.lower()) for name in _core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
-    return tuple(dict.fromkeys(name for name in found if name))
-
-
-def _busy(error: RuntimeError) -> bool:
-    """Whether the infer request is at work for another thread."""
-    return "is busy" in str(error)
-
-
-def _compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:
-    try:
-        _core().compile_model(model, target, {k: v for k, v in properties.items() if k not in without})
-    except RuntimeError:
-        return False
-    return True
-
-
-# ---- models ----
-
-
-def _name(port: Any) -> str:
-    """An input's or output's name; a model without tensor names has those of its nodes."""
-    names = port.get_names()
-    own = str(port.get_node().get_friendly_name()).partition("/sink_port_")[0]
-    return own if own in names or not names else str(min(names))
-
-
 def _feed(spec: TensorSpec, value: Any) -> Any:
     """What a request takes: bfloat16 by its bits, since NumPy has no such type."""
     array = np.asarray(value, order="C")
@@ -634,72 +558,3 @@ def _feed(spec: TensorSpec, value: Any) -> Any:
         )
     spec.check(array.shape)
     return ov.Tensor(array.view(np.uint16), ov.Shape(array.shape), ov.Type.bf16)
-
-
-def _metadata(model: Any) -> dict[str, str]:
-    """What the file says of itself: an ONNX file's metadata, and what the makers of an IR wrote into its `rt_info`.
-
-    Nested keys are joined by a slash, but for `framework` and `model_info`, where the makers of models put theirs.
-    """
-    found: dict[str, str] = {}
-
-    def collect(value: Any, key: str) -> None:
-        value = getattr(value, "value", value)
-        if hasattr(value, "items"):
-            for name, inner in value.items():
-                collect(inner, name if key in ("", "framework", "model_info") else f"{key}/{name}")
-        elif key and not key.startswith("__"):
-            found[key] = str(value)
-
-    collect(dict(model.get_rt_info().items()), "")
-    return found
-
-
-def _written_precision(model: Any) -> str | None:
-    """The arithmetic that a model asks for; None where there is none in floating point.
-
-    Weights that are stored in less and widened before use do not count.
-    """
-    elements: Counter[str] = Counter()
-    for node in model.get_ops():
-        kind = node.get_type_name()
-        if kind == "FakeQuantize":
-            return "int8"
-        if kind not in ("Constant", "Convert", "ConvertLike", "Parameter", "Result"):
-            names = {output.get_element_type().get_type_name() for output in node.outputs()}
-            elements.update(_PRECISIONS[name] for name in names if name in ("f32", "f16", "bf16", "f64"))
-    return elements.most_common(1)[0][0] if elements else None
-
-
-def _executed_precisions(compiled: Any) -> Counter[str]:
-    """How many layers run in each arithmetic, read back from those of the compiled model."""
-    try:
-        layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
-    except RuntimeError:  # a plugin that does not tell
-        hint = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        return Counter([_PRECISIONS.get(hint, "fp32")])
-    heavy: Counter[str] = Counter()
-    light: Counter[str] = Counter()
-    for layer in layers:
-        kind = _text_of(layer, "layerType")
-        # The kernel's name ends in what it computes in (`brgconv_avx512_amx_bf16`). The layer's own precision comes
-        # second: it is that of the weights where they are stored in less than they are used in.
-        kernel = _text_of(layer, "primitiveType").rpartition("_")[2]
-        runs = _PRECISIONS.get(kernel) or _PRECISIONS.get(_text_of(layer, "runtimePrecision"))
-        if runs is None or kind in _MOVES:
-            continue
-        if kind.startswith(_HEAVY):
-            heavy[runs] += 1
-        elif runs != "int8":  # data in bytes, as from a picture, is not a quantised model
-            light[runs] += 1
-    return heavy or light
-
-
-def _text_of(layer: Any, key: str) -> str:
-    return str(layer[key].value).lower() if key in layer else ""
-
-
-def _text(error: Exception) -> str:
-    """The runtime's message in one line, without the places of its source that it came through."""
-    text = " ".join(str(error).split())
-    return str(re.sub(r"Exception from \S+:\d+: |Check '[^']*' failed at \S+:\d+: ", "", text).strip() or text)

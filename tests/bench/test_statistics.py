@@ -8,6 +8,7 @@ import pytest
 from infersdk.bench.statistics import (
     KEPT,
     Steady,
+    _student,
     median_of_rounds,
     outliers,
     percentile_of_rounds,
@@ -40,14 +41,20 @@ def test_with_too_few_rounds_there_is_no_interval(rounds: list[float]) -> None:
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says(rng: np.random.Generator) -> None:
-    # A percentile bootstrap of a median of nine is a little short of its 95 %; far off it would be wrong.
-    hits = 0
-    for _ in range(200):
+    hits, widths = 0, []
+    for _ in range(400):
         found = median_of_rounds(rng.normal(100, 5, 9).tolist())
         assert found.low is not None
         assert found.high is not None
         hits += found.low <= 100 <= found.high
-    assert 170 <= hits <= 200
+        widths.append(found.high - found.low)
+    assert hits >= 362  # 0.95 of 400 is 380, with a standard deviation of 4.4
+    assert np.mean(widths) < 14  # twice 2.45 times the standard error of such a median is 10
+
+
+def test_students_quantiles() -> None:
+    # Tables give 2.776, 2.262, 2.045 for 4, 9 and 29 degrees of freedom.
+    assert [_student(n) for n in (4, 9, 29)] == pytest.approx([2.776, 2.262, 2.045], rel=0.003)
 
 
 def test_percentiles_are_of_all_samples_together(rng: np.random.Generator) -> None:

@@ -127,6 +127,7 @@ class OnnxRuntimeInfer(Infer):
     backend = "onnxruntime"
     Options = Options
     _captures: _Captures | None = None  # of the session, if it makes CUDA graphs
+    _guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()  # theirs then
     _how: Any = None  # the options of a run
 
     @classmethod
@@ -147,6 +148,7 @@ class OnnxRuntimeInfer(Infer):
             if self.options.cuda_graph:
                 settings["enable_cuda_graph"] = "1"
                 self._captures = _Captures()
+                self._guard = self._captures.guard
         elif self.options.cuda_graph:
             raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
@@ -292,7 +294,7 @@ class OnnxRuntimeInfer(Infer):
     # ---- running ----
 
     def _bind(self) -> None:
-        with self._captures.guard if self._captures is not None else contextlib.nullcontext():
+        with self._guard:
             self._bind_all()
 
     def _bind_all(self) -> None:
@@ -344,7 +346,7 @@ class OnnxRuntimeInfer(Infer):
 
     def _run(self) -> None:
         # A graph that is captured takes in whatever is queued on the session's one stream meanwhile.
-        with self._captures.guard if self._captures is not None else contextlib.nullcontext():
+        with self._guard:
             self._run_bound()
 
     def _run_bound(self) -> None:

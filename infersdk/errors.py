@@ -39,6 +39,8 @@ Each message says what was wrong, with the values, and what to do next.
 
 from __future__ import annotations
 
+import os
+
 
 class InferSDKError(Exception):
     """The root: `except InferSDKError` catches all that this package raises on purpose."""
@@ -164,3 +166,8 @@ class ClosedError(InferSDKError):
 
 class OutputError(InferSDKError, OSError):
     """A result that could not be written."""
+
+
+def relative_to(path: str | os.PathLike[str]) -> str:
+    """What a message adds when nothing is at `path`: where it was looked for, unless the path says so."""
+    return "" if os.path.isabs(path) else f"; the path is relative to {os.getcwd()}"

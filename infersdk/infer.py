@@ -27,6 +27,7 @@ from .errors import (
     ModelNotFoundError,
     ShapeError,
     UnsupportedModelError,
+    relative_to,
 )
 from .tensor import Tensor, dtype_code
 
@@ -520,8 +521,8 @@ def model_file(path: str | os.PathLike[str]) -> Path:
     try:
         size = file.stat().st_size
     except (OSError, ValueError) as error:  # ValueError: a null character
-        where = "" if file.is_absolute() else f"; the path is relative to {os.getcwd()}"
-        raise ModelNotFoundError(f"no model at {str(file)!r} ({getattr(error, 'strerror', error)}){where}") from None
+        why = getattr(error, "strerror", error)
+        raise ModelNotFoundError(f"no model at {str(file)!r} ({why}){relative_to(file)}") from None
     if file.is_dir():
         raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")
     if size == 0:

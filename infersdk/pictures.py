@@ -6,6 +6,7 @@ preprocessing kernels read any of these orders directly.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .arrow import pixels_of
-from .errors import ImageError
+from .errors import ImageError, relative_to
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -149,8 +150,7 @@ def _decode(file: Path | io.BytesIO, what: str) -> Picture:
         with Image.open(file) as image:
             return _from_pil(image, what)
     except FileNotFoundError:
-        where = "" if isinstance(file, Path) and file.is_absolute() else f"; the path is relative to {os.getcwd()}"
-        raise ImageError(f"no picture at {what}{where}") from None
+        raise ImageError(f"no picture at {what}{relative_to(file) if isinstance(file, Path) else ''}") from None
     except IsADirectoryError:
         raise ImageError(f"{what} is a folder; name the pictures in it") from None
     except UnidentifiedImageError:
@@ -161,6 +161,7 @@ def _decode(file: Path | io.BytesIO, what: str) -> Picture:
         raise ImageError(f"{what}: cannot be decoded: {error}") from None
 
 
+@functools.cache
 def _turns() -> dict[int, Image.Transpose]:
     """What sets a picture upright, by its orientation."""
     from PIL.Image import Transpose

@@ -131,8 +131,7 @@ class Classifier(VisionModel[Classifications]):
         self._output = spec.name
         self._check_row(spec, spec.shape)
         sizes = [d for d in spec.shape[1:] if isinstance(d, int)]
-        self.class_count = math.prod(sizes) if len(sizes) == len(spec.shape) - 1 else None
-        self._check_names()
+        self._tell_classes(math.prod(sizes) if len(sizes) == len(spec.shape) - 1 else None)
 
     def _check_row(self, spec: object, shape: Sequence[int | str | None]) -> None:
         """Raises UnsupportedModelError when the output has more axes than that of the classes: boxes, or a map."""
@@ -169,8 +168,7 @@ class Classifier(VisionModel[Classifications]):
         scores = scores.reshape(scores.shape[0], -1)[: len(geometries)]  # (N, classes, 1, 1) is common
         if scores.dtype not in (np.float32, np.float16):
             raise self._unsupported(f"its output {self._output!r} is {scores.dtype}, not float32 or float16")
-        self.class_count = scores.shape[1]
-        self._check_names()
+        self._tell_classes(scores.shape[1])
         softmax = self.settings.softmax
         results = []
         for row in scores:

@@ -440,12 +440,16 @@ class VisionModel(ABC, Generic[Result]):
             sides.append(side if isinstance(side, int) else wanted or self.fallback_size)
         return sides[0], sides[1]
 
-    def _check_names(self) -> None:
-        """Raises ConfigError when more names were given than there are classes: they are those of another model."""
-        if self._given_names is not None and self.class_count is not None and len(self.names) > self.class_count:
+    def _tell_classes(self, count: int | None) -> None:
+        """How many classes there are, None while that is open.
+
+        Raises ConfigError when more names were given: they are those of another model.
+        """
+        self.class_count = count
+        if self._given_names is not None and count is not None and len(self.names) > count:
             raise ConfigError(
-                f"names has {len(self.names)} names, but {self.network.model.name} tells {self.class_count} classes "
-                "apart; give it those that it was trained on, in order"
+                f"names has {len(self.names)} names, but {self.network.model.name} tells {count} classes apart; give "
+                "it those that it was trained on, in order"
             )
 
     def _asked_size(self) -> tuple[int, int] | None:

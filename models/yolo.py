@@ -115,8 +115,7 @@ class YOLO(VisionModel[Detections]):
         self._output = self._find_output()
         shape = next(spec.shape for spec in self.network.output_specs if spec.name == self._output)
         classes = self._dimensions(tuple(d if isinstance(d, int) else 0 for d in shape))[1]
-        self.class_count = classes if classes > 0 else None
-        self._check_names()
+        self._tell_classes(classes if classes > 0 else None)
         self._decoder: Detector | None = None
 
     def _asked_size(self) -> tuple[int, int] | None:
@@ -175,8 +174,7 @@ class YOLO(VisionModel[Detections]):
         anchors, classes = self._dimensions(shape)
         if anchors < 1 or classes < 1:
             raise self._unsupported(f"its output has shape {shape}, which leaves {classes} classes")
-        self.class_count = classes
-        self._check_names()
+        self._tell_classes(classes)
         settings = self.settings
         return Detector(
             self.head,
@@ -296,8 +294,8 @@ class YOLOX(YOLO):
 
     def _strides(self, anchors: int) -> tuple[int, ...]:
         width, height = self.input_size
-        for strides in ((8, 16, 32), (8, 16, 32, 64)):
-            if sum((width // s) * (height // s) for s in strides) == anchors:
+        for strides in _GRIDS[:2]:
+            if _cells(self.input_size, strides) == anchors:
                 return strides
         raise UnsupportedModelError(
             f"{self.network.model.name} gives {anchors} boxes, but a YOLOX of {width} x {height} has one in each cell "
@@ -358,7 +356,12 @@ def _boxes_per_cell(boxes: int, size: Sequence[int | str | None]) -> int:
     sides = [side for side in size if isinstance(side, int)]
     if len(sides) == len(size) == 2:
         for strides in _GRIDS:
-            cells = sum((sides[0] // stride) * (sides[1] // stride) for stride in strides)
+            cells = _cells((sides[0], sides[1]), strides)
             if boxes in (cells, 3 * cells):
                 return boxes // cells
     return 0
+
+
+def _cells(size: tuple[int, int], strides: Sequence[int]) -> int:
+    """How many cells the grids of these strides have on a picture of that size."""
+    return sum((size[0] // stride) * (size[1] // stride) for stride in strides)

@@ -15,17 +15,11 @@ from infersdk.handover import Handover
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
+    pytest.mark.usefixtures("own_cache"),
 ]
 pytest.importorskip("tensorrt_rtx_bindings")
 pytest.importorskip("onnxruntime")
 models = pytest.importorskip("onnx_models")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INFERSDK_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def load(path: Path, **options: object) -> Handover:

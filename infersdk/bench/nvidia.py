@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 from ..errors import InferSDKError
-from ..stream import device_info
+from ..stream import DeviceInfo, device_info
 
 __all__ = ["DeviceMemory", "cuda_index", "free_share", "nvml_handle", "process_bytes", "start_cuda", "used_bytes"]
 
@@ -84,17 +84,20 @@ def used_bytes(index: int) -> int | None:
 
 def start_cuda(index: int) -> None:
     """Makes CUDA's context on a device, if there is one: it takes tenths of a second, whatever is loaded afterwards."""
-    with contextlib.suppress(InferSDKError):  # loading will say what is wrong
-        device_info(f"cuda:{index}")
+    _cuda_says(index)  # if nothing, loading will say what is wrong
 
 
 def free_share(index: int) -> float:
     """The share of a device's memory that is free; 1 where that cannot be told."""
+    info = _cuda_says(index)
+    return float(info["free_bytes"] / info["total_bytes"]) if info and info["total_bytes"] else 1.0
+
+
+def _cuda_says(index: int) -> DeviceInfo | None:
     try:
-        info = device_info(f"cuda:{index}")
+        return device_info(f"cuda:{index}")
     except InferSDKError:
-        return 1.0
-    return float(info["free_bytes"] / info["total_bytes"]) if info["total_bytes"] else 1.0
+        return None
 
 
 class DeviceMemory:
@@ -145,8 +148,5 @@ class DeviceMemory:
     def _used(self) -> int | None:
         if self._by_nvml:
             return used_bytes(self._index)
-        try:
-            info = device_info(f"cuda:{self._index}")
-        except InferSDKError:
-            return None
-        return int(info["total_bytes"] - info["free_bytes"])
+        info = _cuda_says(self._index)
+        return int(info["total_bytes"] - info["free_bytes"]) if info else None

@@ -97,17 +97,17 @@ class Detector:
         params = ffi.new("ifs_detect_params *")
         params.head = _HEADS[head]
         params.dtype = _DTYPES[dtype]
-        _set_int32(params, "num_classes", num_classes)
-        _set_int32(params, "num_anchors", num_anchors)
+        params.num_classes = _int32("num_classes", num_classes)
+        params.num_anchors = _int32("num_anchors", num_anchors)
         params.multi_label = bool(multi_label)
         params.class_agnostic = bool(class_agnostic)
-        _set_int32(params, "max_candidates", max_candidates)
-        _set_int32(params, "max_detections", max_det)
+        params.max_candidates = _int32("max_candidates", max_candidates)
+        params.max_detections = _int32("max_detections", max_det)
         params.conf_threshold = conf
         params.iou_threshold = iou
         params.num_strides = len(strides)
         for i, stride in enumerate(strides):
-            _set_int32(params.strides, i, stride)
+            params.strides[i] = _int32(f"strides[{i}]", stride)
         self._params = params
         handle = ffi.new("ifs_detector **")
         check(lib.ifs_detector_create(params, handle))
@@ -182,16 +182,10 @@ class Detector:
         self.close()
 
 
-def _set_int32(params: Any, name: str | int, value: int) -> None:
-    """Sets a field by its name, or a stride by its number."""
-    try:
-        if isinstance(name, int):
-            params[name] = value
-        else:
-            setattr(params, name, value)
-    except OverflowError:
-        what = f"strides[{name}]" if isinstance(name, int) else name
-        raise InputError(f"{what} is {value}; it must fit 32 bits") from None
+def _int32(name: str, value: int) -> int:
+    if not -(2**31) <= value < 2**31:
+        raise InputError(f"{name} is {value}; it must fit 32 bits")
+    return value
 
 
 def nms(

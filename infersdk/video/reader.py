@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ClosedError, ConfigError, VideoError
+from ..errors import ClosedError, ConfigError, VideoError, relative_to
 from ..pictures import Picture
 from ._ahead import Ahead
 from ._av import import_av, reason
@@ -139,8 +139,7 @@ class VideoReader:
             wait = timeout if url or camera else None
             return av.open(self.source, format=kind, options=options, timeout=wait)
         except FileNotFoundError:
-            where = "" if os.path.isabs(self.source) else f"; the path is relative to {os.getcwd()}"
-            raise VideoError(f"no video at {self.source!r}{where}") from None
+            raise VideoError(f"no video at {self.source!r}{relative_to(self.source)}") from None
         except (av.error.FFmpegError, OSError, ValueError) as error:
             raise VideoError(f"{self.source!r} cannot be opened as a video: {reason(error)}") from None
 

@@ -560,9 +560,7 @@ ifs_status of_picture(int32_t i, ifs_status status) {
 }
 
 ifs_status check_picture(const ifs_image *image, const ifs_geometry *g, const ifs_geometry *first) {
-    IFS__TRY(ifs__check_image(image));
-    IFS__TRY(ifs__check_geometry(g));
-    IFS__TRY(ifs__check_fit(image, g));
+    IFS__TRY(ifs__check_picture(image, g));
     if (g->canvas_width != first->canvas_width || g->canvas_height != first->canvas_height)
         return ifs__fail(IFS_ERR_SHAPE, "its canvas is %d x %d, that of the first one %d x %d; a batch has one canvas",
                          (int)g->canvas_width, (int)g->canvas_height, (int)first->canvas_width,

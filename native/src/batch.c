@@ -73,12 +73,7 @@ typedef struct plane {
 static ifs_status planes_of(const ifs_image *image, const ifs_geometry *geometry, plane planes[2], ifs_image *out,
                             ifs_geometry *way) {
     const bool nv12 = image->format == IFS_PIXEL_NV12;
-    int64_t pixel = 3;
-    if (image->format == IFS_PIXEL_GRAY || nv12)
-        pixel = 1;
-    else if (image->format == IFS_PIXEL_BGRA || image->format == IFS_PIXEL_RGBA)
-        pixel = 4;
-    const int64_t row = image->width * pixel;
+    const int64_t row = (int64_t)image->width * ifs__pixel_size(image->format);
     ifs_rows rows;
     IFS__TRY(ifs_geometry_rows(geometry, &rows, way));
     if (nv12 || (rows.take > 1 && image->stride != row)) {
@@ -103,19 +98,13 @@ static size_t plane_nbytes(const plane *p) {
     return (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static ifs_status check_picture(const ifs_image *image, const ifs_geometry *geometry) {
-    IFS__TRY(ifs__check_image(image));
-    IFS__TRY(ifs__check_geometry(geometry));
-    return ifs__check_fit(image, geometry);
-}
-
 ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geometries, int32_t n, size_t *out) {
     size_t total = 0;
     for (int32_t i = 0; i < n; i++) {
         plane planes[2];
         ifs_image image;
         ifs_geometry way;
-        IFS__TRY(check_picture(&images[i], &geometries[i]));
+        IFS__TRY(ifs__check_picture(&images[i], &geometries[i]));
         IFS__TRY(planes_of(&images[i], &geometries[i], planes, &image, &way));
         total += plane_nbytes(&planes[0]) + plane_nbytes(&planes[1]);
     }

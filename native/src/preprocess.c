@@ -18,8 +18,7 @@
 
 /* ---- checks ---- */
 
-/* Bytes of a pixel as the picture holds it (of the Y plane), 0 for a number that is no format. */
-static int32_t pixel_size(int32_t format) {
+int32_t ifs__pixel_size(int32_t format) {
     switch (format) {
     case IFS_PIXEL_BGR:
     case IFS_PIXEL_RGB:
@@ -49,10 +48,10 @@ static ifs_status check_plane(const char *name, const uint8_t *data, int64_t str
     return IFS_OK;
 }
 
-ifs_status ifs__check_image(const ifs_image *image) {
+static ifs_status check_image(const ifs_image *image) {
     if (!image)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "image is NULL");
-    const int32_t width = image->width, height = image->height, pixel = pixel_size(image->format);
+    const int32_t width = image->width, height = image->height, pixel = ifs__pixel_size(image->format);
     if (!pixel)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
                          "pixel format %d is none; there are IFS_PIXEL_BGR (%d) to IFS_PIXEL_NV12 (%d)",
@@ -70,7 +69,9 @@ ifs_status ifs__check_image(const ifs_image *image) {
     return IFS_OK;
 }
 
-ifs_status ifs__check_fit(const ifs_image *image, const ifs_geometry *g) {
+ifs_status ifs__check_picture(const ifs_image *image, const ifs_geometry *g) {
+    IFS__TRY(check_image(image));
+    IFS__TRY(ifs__check_geometry(g));
     if (image->width != g->source_width || image->height != g->source_height)
         return ifs__fail(IFS_ERR_SHAPE,
                          "the picture is %d x %d, but the geometry was made for %d x %d; make one for it",
@@ -205,7 +206,7 @@ static plan plan_of(const ifs_image *image, const ifs_geometry *g, const ifs_pix
     p.to_gray = t->order == IFS_ORDER_GRAY && image->format != IFS_PIXEL_GRAY;
     p.pixel = p.to_gray || image->format == IFS_PIXEL_GRAY ? 1
               : image->format == IFS_PIXEL_NV12            ? 3
-                                                           : pixel_size(image->format);
+                                                           : ifs__pixel_size(image->format);
     p.planes = p.pixel == 1 ? 1 : 3;
     for (int32_t c = 0; c < 3; c++)
         p.channel[c] = p.planes == 1 ? 0 : (t->order == IFS_ORDER_RGB) == rgb ? c : 2 - c;
@@ -265,7 +266,7 @@ static const uint8_t *source_row(plan *p, int32_t y) {
         row = p->bgr;
     }
     if (p->to_gray) {
-        p->kernels->gray(row, image->format == IFS_PIXEL_NV12 ? 3 : pixel_size(image->format), p->weight, p->row,
+        p->kernels->gray(row, image->format == IFS_PIXEL_NV12 ? 3 : ifs__pixel_size(image->format), p->weight, p->row,
                          width);
         return p->row;
     }
@@ -435,10 +436,8 @@ static ifs_status run_warp(plan *p, const uint8_t *fill) {
 
 ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, const ifs_pixel_transform *transform,
                           void *dst, size_t nbytes) {
-    IFS__TRY(ifs__check_image(image));
-    IFS__TRY(ifs__check_geometry(geometry));
+    IFS__TRY(ifs__check_picture(image, geometry));
     IFS__TRY(ifs__check_transform(transform));
-    IFS__TRY(ifs__check_fit(image, geometry));
     size_t needed = 0;
     if (!output_size(geometry, transform, &needed) || needed > nbytes)
         return ifs__fail(IFS_ERR_TOO_SMALL, "a canvas of %d x %d needs %zu bytes, and the destination has %zu",

@@ -26,8 +26,10 @@ extern "C" {
 
 ifs_status ifs__check_geometry(const ifs_geometry *geometry);
 ifs_status ifs__check_transform(const ifs_pixel_transform *transform);
-ifs_status ifs__check_image(const ifs_image *image);
-ifs_status ifs__check_fit(const ifs_image *image, const ifs_geometry *geometry); /* of two that are valid */
+ifs_status ifs__check_picture(const ifs_image *image, const ifs_geometry *geometry); /* each, and that they fit */
+
+/* Bytes of a pixel as the picture holds it (of the Y plane), 0 for a number that is no format. */
+int32_t ifs__pixel_size(int32_t format);
 
 /*
  * Outputs of so many bytes are written past the caches. A network that takes that many has driven them out by the time

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from infersdk.data import DETECTOR
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(infersdk.device_count() == 0, reason="needs an NVIDIA GPU"),
+    pytest.mark.usefixtures("own_cache"),
 ]
 pytest.importorskip("tensorrt_rtx_bindings")
 pytest.importorskip("onnx")
@@ -28,14 +28,6 @@ pytest.importorskip("onnxruntime")
 
 RTX = "tensorrt-rtx"
 QUICK = BenchSettings(time=1.5, rounds=3, warmup=2.0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The user's cache is left alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INFERSDK_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

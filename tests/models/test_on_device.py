@@ -20,19 +20,13 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.assets,
     pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
+    pytest.mark.usefixtures("own_cache"),
 ]
 pytest.importorskip("tensorrt_rtx_bindings")
 pytest.importorskip("onnx")
 BATCH = 4
 #: All kernels are compiled before the first run, and each batch size runs the same ones: later runs give the same bits.
 STEADY: dict[str, Any] = {"kernel_specialization": "eager", "tf32": False, "exact_batches": []}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INFERSDK_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,31 +5,10 @@
  *     test_late_device ROUNDS
  */
 #include "late_device.h"
+#include "rounds.h"
 #include "tensor.h"
 
-#include <stdio.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s: round %lu, last error: %s\n", __FILE__, __LINE__, #condition, round_number,    \
-                    ifs_last_error());                                                                                 \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
 #define STREAMS 3
-
-static unsigned long round_number;
-static uint64_t state = 0x9E3779B97F4A7C15u;
-
-/* xorshift64*: G. Marsaglia, "Xorshift RNGs", 2003; S. Vigna, 2016. */
-static uint32_t below(uint32_t n) {
-    state ^= state >> 12;
-    state ^= state << 25;
-    state ^= state >> 27;
-    return (uint32_t)(state * 0x2545F4914F6CDD1Du >> 32) % n;
-}
 
 static void fill(void *data, size_t nbytes, size_t value) {
     for (size_t i = 0; i < nbytes; i++)

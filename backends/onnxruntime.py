@@ -36,6 +36,7 @@ from ..errors import (
 from ..graph.unsigned import unsigned_model
 from ..infer import BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
 from ..stream import Stream
+from ._batches import SteadyBatch, next_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,6 +130,7 @@ class OnnxRuntimeInfer(Infer):
     _captures: _Captures | None = None  # of the session, if it makes CUDA graphs
     _guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()  # theirs then
     _how: Any = None  # the options of a run
+    _steady: SteadyBatch | None = None  # of the session, on a GPU
 
     @classmethod
     def probe(cls) -> BackendInfo:
@@ -144,7 +146,13 @@ class OnnxRuntimeInfer(Infer):
             _load_libraries()
             # One stream for the session, and so for its clones: their runs go one after another.
             self.stream = Stream(self._device)
-            settings = {"device_id": str(self._device.index), "user_compute_stream": str(self.stream.handle)}
+            settings = {
+                "device_id": str(self._device.index),
+                "user_compute_stream": str(self.stream.handle),
+                # What is found is as fast as by trying all, the default, which takes five to ten times as long, and
+                # that at each change of a shape.
+                "cudnn_conv_algo_search": "HEURISTIC",
+            }
             if self.options.cuda_graph:
                 settings["enable_cuda_graph"] = "1"
                 self._captures = _Captures()
@@ -173,6 +181,8 @@ class OnnxRuntimeInfer(Infer):
         self._loose: set[str] = set()  # outputs that the runtime allocates
         self._data_dependent = False  # whether it has to do so in each run
         self._check_precision()
+        if self.stream is not None and self.max_batch is not None:
+            self._steady = SteadyBatch(self.max_batch)
         self._binding = self._session.io_binding()
 
     def _provider(self) -> str:
@@ -423,6 +433,14 @@ class OnnxRuntimeInfer(Infer):
     @property
     def precision(self) -> str:
         return self._main_precision
+
+    def padded_batch(self, n: int) -> int:
+        """On a GPU, convolutions are planned anew whenever the batch is another than in the run before: a tenth of a
+        second and more. A graph that was captured is past that.
+        """
+        if self._steady is None or self.max_batch is None or n > self.max_batch:
+            return n
+        return next_size(n, self.max_batch) if self._captures is not None else self._steady.size_for(n)
 
     def _share(self, source: OnnxRuntimeInfer) -> None:
         self._binding = self._session.io_binding()

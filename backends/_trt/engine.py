@@ -150,7 +150,7 @@ class Engine:
         trt = flavour.trt
         self.flavour = flavour
         self._what = what
-        #: TensorRT-RTX compiles and captures inside a run, and crashes where two threads do so for one engine (1.6.1).
+        #: TensorRT-RTX compiles inside a run, and crashes where two threads do so for one engine (1.6.1).
         self.guard = threading.Lock()
         with flavour.complaints() as complaints:
             self._runtime = trt.Runtime(flavour.logger)
@@ -195,12 +195,12 @@ class Engine:
                 config = self._engine.create_runtime_config()
                 config.set_execution_context_allocation_strategy(lent)
                 config.set_runtime_cache(self.compiled.raw)
-                if options.kernel_specialization is not None:
+                # A graph keeps the kernels that it was captured with: better not those that will be replaced.
+                specialization = options.kernel_specialization or ("eager" if options.cuda_graph else None)
+                if specialization is not None:
                     config.dynamic_shapes_kernel_specialization_strategy = getattr(
-                        trt.DynamicShapesKernelSpecializationStrategy, options.kernel_specialization.upper()
+                        trt.DynamicShapesKernelSpecializationStrategy, specialization.upper()
                     )
-                if options.cuda_graph:
-                    config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
                 context = self._engine.create_execution_context(runtime_config=config)
             else:
                 context = self._engine.create_execution_context(lent)

@@ -26,13 +26,14 @@ from ...errors import (
 from ...infer import BackendInfo, Infer, keeps_precision
 from ...stream import Graph, Stream
 from ...tensor import Tensor
+from .._batches import next_size
 from .._cuda import cuda_device, device_count
 from .build import build_engine, engine_key, last, load_plugins
 from .details import EngineDetails
 from .engine import SUFFIXES, Engine, check_details, check_header, read_engine
 from .flavour import FLAVOURS, Flavour
 from .options import Options
-from .profiles import fits, next_size
+from .profiles import fits
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
 
@@ -180,7 +181,9 @@ class _TensorRt(Infer):
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
         self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
         self._graphs: OrderedDict[tuple[Any, ...], Graph | None] = OrderedDict()
-        self._captures = self.options.cuda_graph and not self.flavour.runtime_cache
+        # TensorRT-RTX would also capture by itself, but on a stream that blocks: whatever another thread does on CUDA's
+        # default stream meanwhile, as torch and CuPy do, fails then.
+        self._captures = self.options.cuda_graph
         self._first = True
         self._context = self._context_for(0)
 
@@ -302,7 +305,7 @@ class _TensorRt(Infer):
         key = (context.profile, *context.shapes.values(), *context.places.values())
         graph = self._graphs.get(key)
         if graph is None:
-            if key not in self._graphs or self._grown:  # memory that is allocated in the run cannot be captured
+            if key not in self._graphs or self._grown or not self._can_capture():
                 self._graphs[key] = None
                 self._execute()
                 while len(self._graphs) > GRAPHS:
@@ -311,6 +314,11 @@ class _TensorRt(Infer):
             graph = self._graphs[key] = Graph(self.stream, self._execute)
         self._graphs.move_to_end(key)
         graph.launch(self.stream)
+
+    def _can_capture(self) -> bool:
+        """A run that allocates memory cannot be captured; TensorRT-RTX tells whether it does, others just fail."""
+        tell = getattr(self._context.raw, "is_stream_capturable", None)
+        return tell is None or bool(tell(self.stream.handle))
 
     def _execute(self) -> None:
         with self._engine.guard:

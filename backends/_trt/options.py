@@ -42,9 +42,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         progress: called as `progress(phase, fraction)` while an engine is built, from a thread of its own; fraction
             goes from 0 to 1. What it raises ends the build.
         kernel_specialization: TensorRT-RTX only: kernels for the shapes that come are compiled beside the first runs
-            (`"lazy"`), before them (`"eager"`), or not at all (`"none"`). None is the runtime's own.
+            (`"lazy"`), before them (`"eager"`), or not at all (`"none"`). None is the runtime's own, or with
+            `cuda_graph` `"eager"`.
         cuda_graph: runs are captured and replayed as CUDA graphs, one for each batch size and set of addresses, which
-            takes load off the host. TensorRT-RTX does so by itself.
+            takes load off the host. The first run of each is as without, the second captures.
     """
 
     profiles: dict[str, Range] = {}

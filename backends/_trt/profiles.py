@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ...infer import TensorSpec
     from .options import Range
 
-__all__ = ["Profile", "fits", "make_profile", "make_profiles", "next_size"]
+__all__ = ["Profile", "fits", "make_profile", "make_profiles"]
 
 #: For each input by its name: the smallest shape, the one to tune for, the largest.
 Profile = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
@@ -119,10 +119,3 @@ def fits(profile: Profile, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         or all(low <= d <= high for low, d, high in zip(profile[name][0], shape, profile[name][2], strict=True))
         for name, shape in shapes.items()
     )
-
-
-def next_size(n: int, largest: int) -> int:
-    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... and `largest` that holds `n`: at most half as much again."""
-    power = 1 << max(n - 1, 0).bit_length()
-    between = power * 3 // 4
-    return min(between if power >= 4 and n <= between else power, largest)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from time import perf_counter
+from typing import Any, Self
 
 from .nvidia import cuda_index, nvml_handle
 
-__all__ = ["NOT_MEASURABLE", "EnergyMeter", "open_meter"]
+__all__ = ["NOT_MEASURABLE", "EnergyMeter", "Watch", "open_meter"]
 
 NOT_MEASURABLE = "not measurable here"
 
@@ -35,6 +37,47 @@ class EnergyMeter(ABC):
     @abstractmethod
     def joules(self, before: Any, after: Any) -> float:
         """What went by between two readings."""
+
+
+class Watch:
+    """The mean power while it is open.
+
+    Counters move in steps, NVML's some times a second and not evenly: so what counts is the energy from one of their
+    steps to a later one, over the time between these two, and not what they showed at the ends of some stretch.
+    """
+
+    #: Seconds between two looks at the counter.
+    INTERVAL = 0.01
+
+    def __init__(self, meter: EnergyMeter) -> None:
+        self._meter = meter
+        self._steps: list[tuple[float, Any]] = []
+        self._done = Event()
+        self._thread = Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    @property
+    def watts(self) -> float | None:
+        """None when the counter has not moved twice."""
+        if len(self._steps) < 2:
+            return None
+        (start, first), (end, last) = self._steps[0], self._steps[-1]
+        return self._meter.joules(first, last) / (end - start)
+
+    def _look(self) -> None:
+        shown = self._meter.read()
+        while not self._done.wait(self.INTERVAL):
+            now = self._meter.read()
+            if now != shown:
+                shown = now
+                self._steps.append((perf_counter(), now))
 
 
 class _Nvml(EnergyMeter):

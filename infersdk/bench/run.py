@@ -26,10 +26,12 @@ import msgspec
 
 from ..errors import ConfigError, InferSDKError
 from ..infer import model_file
+from .energy import NOT_MEASURABLE
 from .machine import Contention, available_bytes, describe_machine, total_contention
 from .plan import BenchSettings, Combination
 from .report import Accuracy, Energy, Loading, Memory, Report, Row, Way
 from .statistics import median_of_rounds, percentile_of_rounds
+from .workload import ENERGY_WAYS
 
 __all__ = ["Progress", "bench"]
 
@@ -277,18 +279,17 @@ class _Entry:
         return medians
 
     def _energy(self) -> Energy | None:
-        way = next((way for way in ("pipelined", "single", "engine") if self.turns.get(way)), None)
+        way = next((way for way in ENERGY_WAYS if self.turns.get(way)), None)
         if way is None:
             return None
         turns = self.turns[way]
-        # Counters tick: with a turn of no joules at all there is no figure.
-        if any(not turn["joules"] for turn in turns):
-            source = turns[0]["energy_source"]
-            if turns[0]["joules"] is not None:
-                source = f"{source} did not move in a turn of {turns[0]['seconds']:.2g} s: give more --time"
+        source = turns[0]["energy_source"]
+        if any(not turn["watts"] for turn in turns):
+            if not source.startswith(NOT_MEASURABLE):
+                source = f"{source} did not move twice in a turn of {turns[0]['seconds']:.2g} s: give more --time"
             return Energy(images_per_joule=None, source=source)
-        found = median_of_rounds([turn["images"] / turn["joules"] for turn in turns])
-        return Energy(images_per_joule=found, source=turns[0]["energy_source"], way=way)
+        found = median_of_rounds([turn["images"] / (turn["watts"] * turn["seconds"]) for turn in turns])
+        return Energy(images_per_joule=found, source=source, way=way)
 
 
 class _Session:

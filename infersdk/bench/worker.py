@@ -32,6 +32,7 @@ class Worker:
         self._work: Any = None
         self._bare = 0
         self._device_memory: DeviceMemory | None = None
+        self._watched: str | None = None  # the way whose energy is counted
 
     def load(self, combination: dict[str, Any], settings: dict[str, Any], cache: str | None = None) -> dict[str, Any]:
         """Loads the model. `cache` is a folder for what the backend keeps of it, if it does."""
@@ -107,12 +108,13 @@ class Worker:
     def prepare(self) -> dict[str, Any]:
         """Makes ready what is run, and warms each way up."""
         from .nvidia import cuda_index, free_share
-        from .workload import Workload
+        from .workload import ENERGY_WAYS, Workload
 
         settings = self._settings
         with self._step():
             self._work = work = Workload(self._infer, self._combination, settings)
             ways = work.ways()
+            self._watched = next((way for way in ENERGY_WAYS if way in ways), None)
             window = min(0.1, settings.time / settings.rounds)
             warm = {}
             for way in ways:
@@ -127,26 +129,20 @@ class Worker:
 
     def turn(self, way: str, seconds: float) -> dict[str, Any]:
         """One turn of one way."""
-        from .energy import open_meter
+        from .energy import Watch, open_meter
         from .machine import Load
         from .statistics import outliers, thinned
 
-        meter, why = open_meter(self._infer.device)
-        with self._step():
-            before = meter.read() if meter is not None else None
+        meter, why = open_meter(self._infer.device) if way == self._watched else (None, "")
+        with self._step(), Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
             load = Load()
             done = self._work.run(way, seconds)
             contention = load.since()
-            joules = None
-            if meter is not None:
-                # In a pipeline more is run than is counted, at the same power: the share of the counted seconds.
-                spent = meter.joules(before, meter.read())
-                joules = spent * min(done.seconds / contention.seconds, 1.0) if contention.seconds else None
         return {
             "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
             "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
             "stages": {name: float(sorted(spent)[len(spent) // 2]) for name, spent in done.stages.items()},
-            "contention": msgspec.to_builtins(contention), "joules": joules,
+            "contention": msgspec.to_builtins(contention), "watts": watch.watts if watch is not None else None,
             "energy_source": meter.source if meter is not None else why,
         }  # fmt: skip
 

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from ..infer import Infer, TensorSpec
     from .plan import BenchSettings, Combination
 
-__all__ = ["WAYS", "Slice", "Workload", "check_batch", "kind_of", "samples_of"]
+__all__ = ["ENERGY_WAYS", "WAYS", "Slice", "Workload", "check_batch", "kind_of", "samples_of"]
 
 #: How a combination is run, in the order of a round.
 WAYS = ("engine", "engine_parallel", "single", "pipelined")
+#: The one whose energy is counted: the first of these that there is.
+ENERGY_WAYS = ("pipelined", "single", "engine")
 #: The pictures that a folder of samples may hold.
 _PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
@@ -168,7 +170,15 @@ class Workload:
                 return perf_counter() - start, True
         return perf_counter() - start, False
 
+    def _settle(self, call: Callable[[], Any]) -> None:
+        """On a device, a call that is not counted: some runtimes plan anew when the shapes are others than in the run
+        before, which in these turns was another way's, and that takes as long as hundreds of runs.
+        """
+        if self.infer.stream is not None:
+            call()
+
     def _engine(self, seconds: float) -> Slice:
+        self._settle(self.infer.forward)
         latencies, elapsed = _repeat(self.infer.forward, seconds)
         return Slice(len(latencies) * self.batch, elapsed, latencies)
 
@@ -184,6 +194,10 @@ class Workload:
         gate = threading.Barrier(len(self._twins) + 1)
 
         def work(place: int, twin: Infer) -> None:
+            try:
+                self._settle(twin.forward)
+            except BaseException as error:
+                failed.append(error)
             gate.wait()
             try:
                 found[place] = _repeat(twin.forward, seconds)[0]
@@ -208,10 +222,13 @@ class Workload:
     def _single(self, seconds: float) -> Slice:
         stages: dict[str, list[float]] = {}
 
+        one = self._call_model if self.model is not None else self._call_arrays
+
         def call() -> None:
-            for stage, spent in (self._call_model() if self.model is not None else self._call_arrays()).items():
+            for stage, spent in one().items():
                 stages.setdefault(stage, []).append(spent)
 
+        self._settle(one)
         latencies, elapsed = _repeat(call, seconds)
         return Slice(len(latencies) * self.batch, elapsed, latencies, stages)
 

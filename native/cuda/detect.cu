@@ -359,9 +359,11 @@ ifs_status ifs_cuda_detector_create(const ifs_detect_params *params, int32_t max
     }
     if (status == IFS_OK) {
         ifs__device_guard guard(device);
-        cudaError_t error = cudaMemset(run.found, 0, (uint8_t *)run.keys - (uint8_t *)run.found);
+        /* Not on the legacy stream, which whoever captures on a blocking stream meanwhile would be made to wait for. */
+        cudaError_t error =
+            cudaMemsetAsync(run.found, 0, (uint8_t *)run.keys - (uint8_t *)run.found, cudaStreamPerThread);
         if (error == cudaSuccess)
-            error = cudaStreamSynchronize(nullptr); /* the runs are on other streams */
+            error = cudaStreamSynchronize(cudaStreamPerThread); /* the runs are on other streams */
         if (error != cudaSuccess)
             status = ifs__cuda_failed(error, device, "clearing a detector's counters");
         d->dirty = false;

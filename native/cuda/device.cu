@@ -262,11 +262,20 @@ struct ifs_graph {
 
 ifs_status ifs_graph_begin(ifs_stream *stream) {
     IFS__GUARD(stream->device, "beginning a graph");
-    /* Relaxed: other threads go on allocating and copying, and what the interpreter frees in this one meanwhile, memory
-     * and events of things long done, must not end the capture. */
+    /* What was queued before is done when the capture begins: what the interpreter frees meanwhile, and was last used
+     * on this stream, cannot wait for it then (see ifs_memory_destroy). */
+    IFS__CUDA(cudaStreamSynchronize(stream->native), stream->device, "beginning a graph");
+    /* Relaxed: other threads go on allocating and copying, and freeing memory and events in this one is allowed. */
     IFS__CUDA(cudaStreamBeginCapture(stream->native, cudaStreamCaptureModeRelaxed), stream->device,
               "beginning a graph");
     return IFS_OK;
+}
+
+int32_t ifs__stream_captures(const ifs_stream *stream) {
+    ifs__device_guard guard(stream->device);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    forget(cudaStreamIsCapturing(stream->native, &status));
+    return status != cudaStreamCaptureStatusNone;
 }
 
 ifs_status ifs_graph_end(ifs_stream *stream, ifs_graph **out) {

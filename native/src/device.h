@@ -37,6 +37,9 @@ ifs_status ifs__copy_between(int32_t dst_device, void *dst, int32_t src_device, 
 /* One more reference; returns `stream`, which may be NULL. ifs_stream_destroy gives one back. */
 ifs_stream *ifs__stream_retain(ifs_stream *stream);
 
+/* Whether what is queued on `stream` becomes part of a graph now, which nothing may wait for. */
+int32_t ifs__stream_captures(const ifs_stream *stream);
+
 #ifdef __cplusplus
 }
 #endif

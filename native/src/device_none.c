@@ -57,6 +57,7 @@ void ifs_stream_destroy(ifs_stream *stream) {}
 void ifs_event_destroy(ifs_event *event) {}
 void ifs_graph_destroy(ifs_graph *graph) {}
 ifs_stream *ifs__stream_retain(ifs_stream *stream) { return stream; }
+int32_t ifs__stream_captures(const ifs_stream *stream) { return 0; }
 int32_t ifs_stream_device(const ifs_stream *stream) { return IFS_NO_DEVICE; }
 void *ifs_stream_native(const ifs_stream *stream) { return NULL; }
 

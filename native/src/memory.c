@@ -244,7 +244,10 @@ static ifs_status hand_to(ifs_memory *memory, ifs_stream *stream) {
 void ifs_memory_destroy(ifs_memory *memory) {
     if (!memory || atomic_fetch_sub(&memory->references, 1) != 1)
         return;
-    settle(memory); /* no block may go while a copy runs over it; if that fails, the device is lost anyway */
+    /* No block may go while a copy runs over it; if that fails, the device is lost anyway. While the stream captures
+     * (the garbage collector may come at any moment) there is nothing to wait for: ifs_graph_begin has waited. */
+    if (!memory->user || !ifs__stream_captures(memory->user))
+        settle(memory);
     use_on(memory, NULL);
     ifs_event_destroy(memory->arrived);
     ifs_event_destroy(memory->departed);

@@ -27,7 +27,7 @@ from infersdk.backends._trt.engine import check_details, manifest_path, read_eng
 from infersdk.backends._trt.flavour import FLAVOURS
 from infersdk.backends._trt.infer import Options
 from infersdk.backends._trt.options import Range
-from infersdk.backends._trt.profiles import fits, make_profile, make_profiles, next_size
+from infersdk.backends._trt.profiles import fits, make_profile, make_profiles
 from infersdk.backends.tensorrt import build
 from infersdk.errors import (
     BackendUnavailableError,
@@ -375,13 +375,6 @@ def test_batch_sizes_with_a_profile_of_their_own() -> None:
     assert len(make_profiles([wide], 4, free, None)) == 1
     with pytest.raises(ConfigError, match="other dimensions than the batch are free"):
         make_profiles([wide], 4, free, [1])
-
-
-def test_sizes_to_pad_to() -> None:
-    assert sorted({next_size(n, 32) for n in range(1, 33)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
-    assert sorted({next_size(n, 20) for n in range(1, 21)}) == [1, 2, 3, 4, 6, 8, 12, 16, 20]
-    for n in range(1, 101):
-        assert n <= next_size(n, 100) <= min(100, -(-n * 3 // 2))
 
 
 def test_what_fits_a_profile() -> None:

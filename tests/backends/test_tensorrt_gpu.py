@@ -229,15 +229,11 @@ def test_options_do_not_change_results(net: Path, options: dict[str, Any]) -> No
             np.testing.assert_allclose(infer(x)["y"], reference(net, x), rtol=RTOL, atol=ATOL)
 
 
-@pytest.mark.parametrize("captured_by", ["the runtime", "us"])
-def test_cuda_graphs_give_the_same(net: Path, captured_by: str) -> None:
-    """TensorRT-RTX captures by itself; the full TensorRT leaves that to us, and what we do is no different here."""
-    ours = captured_by == "us"
+def test_cuda_graphs_give_the_same(net: Path) -> None:
     with (
         infersdk.load(net, RTX, max_batch=4, kernel_specialization="eager") as plain,
-        infersdk.load(net, RTX, max_batch=4, kernel_specialization="eager", cuda_graph=not ours) as graphed,
+        infersdk.load(net, RTX, max_batch=4, cuda_graph=True) as graphed,
     ):
-        graphed._captures = ours  # type: ignore[attr-defined]
         x = graphed.inputs[graphed.input_specs[0].name]
         for seed in range(3):
             for batch in (1, 3, 4, 3, 1):
@@ -245,16 +241,62 @@ def test_cuda_graphs_give_the_same(net: Path, captured_by: str) -> None:
                 x.resize(pictures_.shape).numpy(writable=True)[:] = pictures_
                 got = graphed.forward()["y"].numpy()
                 np.testing.assert_allclose(got, plain(pictures_)["y"], RTOL, ATOL)
-        if ours:
-            captured = graphed._graphs  # type: ignore[attr-defined]
-            assert [graph is not None for graph in captured.values()] == [True] * 3  # one for each batch size
+        captured = graphed._graphs  # type: ignore[attr-defined]
+        assert [graph is not None for graph in captured.values()] == [True] * 3  # one for each batch size
         moved = infersdk.Tensor((3, *x.shape[1:]), "float32", graphed.device)  # another address: captured anew
         moved.numpy(writable=True)[:] = pictures(3, 9)
         graphed.bind(graphed.input_specs[0].name, moved)
         for _ in range(3):
             np.testing.assert_allclose(graphed.forward()["y"].numpy(), plain(pictures(3, 9))["y"], RTOL, ATOL)
-        if ours:
-            assert len(captured) == 4
+        assert len(captured) == 4
+
+
+def test_capturing_beside_the_default_stream(net: Path) -> None:
+    """torch and CuPy work on it in other threads, and our own memory comes and goes, while graphs are captured."""
+    torch = pytest.importorskip("torch")
+    stop, did, failed = threading.Event(), [0, 0], []
+
+    def default_stream() -> None:
+        x = torch.zeros(8, device="cuda")
+        while not stop.is_set():
+            assert x.add_(1).cpu()[0] > 0
+            did[0] += 1
+
+    def memory() -> None:
+        while not stop.is_set():
+            tensor = infersdk.Tensor((1 << 16,), "uint8", "cuda:0")
+            tensor.numpy(writable=True)[:] = 7
+            assert tensor.device_ptr
+            tensor.close()
+            did[1] += 1
+
+    def work(todo: Any) -> None:
+        try:
+            todo()
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    expected = {batch: reference(net, pictures(batch)) for batch in range(1, 9)}
+    threads = [threading.Thread(target=work, args=(todo,)) for todo in (default_stream, memory)]
+    with infersdk.load(net, RTX, max_batch=8, cuda_graph=True) as infer:
+        for batch in expected:  # compiled before
+            infer(pictures(batch))
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(4):
+                infer._graphs.clear()  # type: ignore[attr-defined]
+                for batch, y in expected.items():
+                    for _ in range(3):
+                        np.testing.assert_allclose(infer(pictures(batch))["y"], y, RTOL, ATOL)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert all(graph is not None for graph in infer._graphs.values())  # type: ignore[attr-defined]
+    assert failed == []
+    assert min(did) > 0
 
 
 def test_each_batch_size_runs_on_the_first_profile_that_takes_it(net: Path) -> None:
@@ -279,7 +321,7 @@ def test_batches_are_padded_to_sizes_that_are_compiled_once(net: Path) -> None:
 
 def test_clones_run_side_by_side(net: Path) -> None:
     """Threads with new batch sizes, each for its own context: kernels are compiled and graphs captured meanwhile."""
-    with infersdk.load(net, RTX, max_batch=16, cuda_graph=True, kernel_specialization="eager") as infer:
+    with infersdk.load(net, RTX, max_batch=16, cuda_graph=True) as infer:
         clones = [infer.clone() for _ in range(4)]
         wrong: list[int] = []
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter, sleep
 
 import numpy as np
 import pytest
 
 import infersdk
 from infersdk.bench import energy, machine, nvidia
-from infersdk.bench.energy import NOT_MEASURABLE, _Rapl, open_meter
+from infersdk.bench.energy import NOT_MEASURABLE, EnergyMeter, Watch, _Rapl, open_meter
 from infersdk.bench.machine import Contention, Load, describe_machine, peak_resident_bytes, resident_bytes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux' /proc")
@@ -101,6 +103,30 @@ def test_rapl_adds_up_packages_and_knows_that_counters_run_over(tmp_path: Path) 
     (tmp_path / "intel-rapl:0:0" / "energy_uj").write_text("9000000")  # is in its package already
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("500000")  # went over 5,000,000
     assert meter.joules(before, meter.read()) == pytest.approx(3 + 4.5)
+
+
+class Steps(EnergyMeter):
+    """A counter of so many watts that moves at times that are not even, as drivers' do."""
+
+    def __init__(self, watts: float, moves: Sequence[float]) -> None:
+        self._watts, self._moves, self._start = watts, moves, perf_counter()
+
+    def read(self) -> float:
+        now = perf_counter() - self._start
+        return self._watts * max((moment for moment in self._moves if moment <= now), default=0.0)
+
+    def joules(self, before: float, after: float) -> float:
+        return after - before
+
+
+def test_power_is_that_between_two_steps_of_the_counter() -> None:
+    # At its ends the counter would show 36 J for 0.55 s: 65 W, not 100.
+    with Watch(Steps(100, [0.1, 0.13, 0.36])) as watch:
+        sleep(0.55)
+    assert watch.watts == pytest.approx(100, rel=0.3)  # a look may come late on a busy machine
+    with Watch(Steps(100, [0.05])) as watch:
+        sleep(0.15)
+    assert watch.watts is None
 
 
 def test_what_cannot_be_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

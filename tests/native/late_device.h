@@ -129,6 +129,7 @@ void ifs_stream_destroy(ifs_stream *stream) {
         free(stream);
 }
 
+int32_t ifs__stream_captures(const ifs_stream *stream) { return (void)stream, 0; }
 int32_t ifs_stream_device(const ifs_stream *stream) { return stream->device; }
 void *ifs_stream_native(const ifs_stream *stream) { return stream->queue; }
 

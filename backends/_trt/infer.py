@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import warnings
 from collections import OrderedDict
@@ -36,6 +37,8 @@ from .options import Options
 from .profiles import fits
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
+
+_log = logging.getLogger("infersdk.tensorrt")
 
 #: CUDA graphs that an Infer keeps: one for each batch size and set of addresses.
 GRAPHS = 16
@@ -180,9 +183,7 @@ class _TensorRt(Infer):
         self._scratch: Tensor | None = None  # the device memory that they run in, one at a time
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
         self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
-        self._graphs: OrderedDict[tuple[Any, ...], Graph | None] = OrderedDict()
-        # TensorRT-RTX would also capture by itself, but on a stream that blocks: whatever another thread does on CUDA's
-        # default stream meanwhile, as torch and CuPy do, fails then.
+        self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
         self._captures = self.options.cuda_graph
         self._first = True
         self._context = self._context_for(0)
@@ -267,14 +268,7 @@ class _TensorRt(Infer):
         allocator.tensor = tensor
 
     def _run(self) -> None:
-        for name, tensor, place in self._sources:
-            if place is not tensor:
-                place.copy_from(tensor)
-            self._set_address(name, place.device_address(stream=self.stream))
-        for name, tensor, place, shape in self._results:
-            if tensor.shape != shape:  # its user resized it
-                tensor.resize(shape)
-            self._set_address(name, place.device_address(read=False, write=True, stream=self.stream))
+        self._place()
         with self._cuda:
             if self._captures:
                 self._launch()
@@ -293,6 +287,17 @@ class _TensorRt(Infer):
             if self._engine.compiled is not None:
                 self._engine.compiled.keep_first()
 
+    def _place(self) -> None:
+        """Brings the inputs to where they are read, and tells the context all addresses."""
+        for name, tensor, place in self._sources:
+            if place is not tensor:
+                place.copy_from(tensor)
+            self._set_address(name, place.device_address(stream=self.stream))
+        for name, tensor, place, shape in self._results:
+            if tensor.shape != shape:  # its user resized it
+                tensor.resize(shape)
+            self._set_address(name, place.device_address(read=False, write=True, stream=self.stream))
+
     def _set_address(self, name: str, at: int) -> None:
         context = self._context
         if context.places.get(name) != at:
@@ -301,19 +306,38 @@ class _TensorRt(Infer):
 
     def _launch(self) -> None:
         """As a CUDA graph: the first run with these shapes and addresses goes as it is, the second is captured."""
-        context = self._context
-        key = (context.profile, *context.shapes.values(), *context.places.values())
-        graph = self._graphs.get(key)
-        if graph is None:
-            if key not in self._graphs or self._grown or not self._can_capture():
-                self._graphs[key] = None
-                self._execute()
-                while len(self._graphs) > GRAPHS:
-                    self._graphs.popitem(last=False)
-                return
-            graph = self._graphs[key] = Graph(self.stream, self._execute)
+        key = self._context.key
+        captured = self._graphs.setdefault(key, _Captured())
         self._graphs.move_to_end(key)
-        graph.launch(self.stream)
+        if len(self._graphs) > GRAPHS:
+            self._graphs.popitem(last=False)
+        if captured.graph is None:
+            if captured.wait or self._grown or not self._can_capture():
+                captured.wait = max(captured.wait - 1, 0)
+                self._execute()
+                return
+            try:
+                captured.graph = Graph(self.stream, self._execute)
+            except (CudaError, InferenceError) as error:
+                # TensorRT-RTX captures on a stream of its own as well, which is a blocking one: what another thread
+                # does on CUDA's default stream meanwhile, as torch and CuPy do, ends the capture.
+                captured.pause *= 2
+                captured.wait = captured.pause
+                _log.warning("%s: no CUDA graph, tried again after %d runs: %s", self.model.name, captured.wait, error)
+                self._renew()
+                self._execute()
+                return
+        captured.graph.launch(self.stream)
+
+    def _renew(self) -> None:
+        """Another context instead of the current one, which an error has left in nobody knows what state."""
+        profile = self._context.profile
+        del self._contexts[profile]
+        for key, captured in self._graphs.items():
+            if key[0] == profile:
+                captured.graph, captured.wait = None, max(captured.wait, 1)  # it used what was the context's
+        self._bind()
+        self._place()
 
     def _can_capture(self) -> bool:
         """A run that allocates memory cannot be captured; TensorRT-RTX tells whether it does, others just fail."""
@@ -386,6 +410,16 @@ class _TensorRt(Infer):
             stage.close()
 
 
+class _Captured:
+    """The graph of some shapes and addresses, once it is there."""
+
+    __slots__ = ("graph", "pause", "wait")
+
+    def __init__(self) -> None:
+        self.graph: Graph | None = None
+        self.wait = self.pause = 1  # runs that go as they are before it is captured; and after a capture that failed
+
+
 class _Context:
     """An execution context, and what has been told to it."""
 
@@ -396,6 +430,11 @@ class _Context:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.places: dict[str, int] = {}
         self.grows: set[str] = set()  # outputs with an allocator
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What a graph of it is captured with."""
+        return (self.profile, *self.shapes.values(), *self.places.values())
 
 
 class _Allocator:

@@ -625,21 +625,17 @@ class InferContract:
 
         for _ in range(max(self.leak_warmup, self.leak_cycles // 10)):
             cycle()
-        grown = []
-        for _ in range(3):  # the device is others' too, whose memory comes and goes: what leaks does so each time
-            own, resident, device = held()
-            for _ in range(self.leak_cycles):
-                cycle()
-            own_after, resident_after, device_after = held()
-            assert own_after == own, "tensors were left behind"
-            assert resident_after - resident < self.leak_bytes, (
-                f"{self.leak_cycles} cycles leak host memory: {(resident_after - resident) / 2**20:.0f} MiB"
-            )
-            grown.append((device_after - device) / 2**20)
-            if device_after - device < self.leak_bytes:
-                break
-        else:
-            pytest.fail(f"{self.leak_cycles} cycles leak device memory: {grown} MiB, one time after another")
+        own, resident, device = held()
+        for _ in range(self.leak_cycles):
+            cycle()
+        own_after, resident_after, device_after = held()
+        assert own_after == own, "tensors were left behind"
+        assert resident_after - resident < self.leak_bytes, (
+            f"{self.leak_cycles} cycles leak host memory: {(resident_after - resident) / 2**20:.0f} MiB"
+        )
+        # Of the device all that is known is what all processes hold: with tests beside this one that says nothing.
+        if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) == 1:
+            assert device_after - device < self.leak_bytes, f"{self.leak_cycles} cycles leak device memory"
 
     def test_failing_to_load_leaks_nothing(self, model: Callable[[str], Path], tmp_path: Path) -> None:
         whole = model("wide")

@@ -94,8 +94,8 @@ def test_a_batch_is_kept_for_a_while(net: Path) -> None:
 def test_graphs_in_a_pipeline(net: Path) -> None:
     x = np.random.default_rng(2).standard_normal((64, 3, 12, 10), dtype=np.float32)
     with (
-        infersdk.load(net, device="cuda:0", max_batch=4) as plain,
-        infersdk.load(net, device="cuda:0", max_batch=4, cuda_graph=True) as infer,
+        infersdk.load(net, device="cuda:0", precision="fp32", max_batch=4) as plain,
+        infersdk.load(net, device="cuda:0", precision="fp32", max_batch=4, cuda_graph=True) as infer,
         infersdk.Pipeline(infer) as pipeline,
     ):
         want = np.concatenate([plain(x[i : i + 4])["y"] for i in range(0, 64, 4)])

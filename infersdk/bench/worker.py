@@ -117,8 +117,10 @@ class Worker:
             self._watched = next((way for way in ENERGY_WAYS if way in ways), None)
             window = min(0.1, settings.time / settings.rounds)
             warm = {}
-            for way in ways:
-                seconds, steady = work.warm_up(way, window, settings.warmup / len(ways))
+            left = settings.warmup
+            for place, way in enumerate(ways):  # what one has not needed is the others'
+                seconds, steady = work.warm_up(way, window, max(left / (len(ways) - place), window))
+                left -= seconds
                 warm[way] = {"seconds": seconds, "steady": steady}
         index = cuda_index(self._infer.device)
         return {

@@ -6,6 +6,7 @@
  */
 #include "device.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,7 @@ typedef struct late_work {
 struct late_queue {
     late_work *first, **end;
     size_t queued, done;
+    bool captures; /* what is queued becomes part of a graph: an event recorded here can never be waited for */
 };
 
 struct ifs_stream {
@@ -129,7 +131,7 @@ void ifs_stream_destroy(ifs_stream *stream) {
         free(stream);
 }
 
-int32_t ifs__stream_captures(const ifs_stream *stream) { return (void)stream, 0; }
+int32_t ifs__stream_captures(const ifs_stream *stream) { return stream->queue->captures; }
 int32_t ifs_stream_device(const ifs_stream *stream) { return stream->device; }
 void *ifs_stream_native(const ifs_stream *stream) { return stream->queue; }
 
@@ -148,6 +150,8 @@ ifs_status ifs_event_record(ifs_event *event, ifs_stream *stream) {
     if (event->device != stream->device) /* as CUDA has it */
         return ifs__fail(IFS_ERR_DEVICE, "an event of cuda:%d on a stream of cuda:%d", (int)event->device,
                          (int)stream->device);
+    if (stream->queue->captures)
+        return ifs__fail(IFS_ERR_DEVICE, "an event that is part of a graph");
     event->queue = stream->queue;
     event->queued = stream->queue->queued;
     return IFS_OK;

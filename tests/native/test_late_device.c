@@ -100,7 +100,7 @@ static void random_orders(unsigned long rounds) {
         late_queue queues[STREAMS];
         ifs_stream *streams[STREAMS];
         for (int i = 0; i < STREAMS; i++) {
-            queues[i] = (late_queue){NULL, &queues[i].first, 0, 0};
+            queues[i] = (late_queue){.end = &queues[i].first};
             CHECK(ifs_stream_wrap(0, &queues[i], &streams[i]) == IFS_OK);
         }
         ifs_memory *memory;
@@ -122,7 +122,7 @@ static void random_orders(unsigned long rounds) {
 
 /* Refused, and the memory is none the worse for it. */
 static void a_stream_of_another_device(void) {
-    late_queue queue = {NULL, &queue.first, 0, 0};
+    late_queue queue = {.end = &queue.first};
     ifs_stream *theirs;
     ifs_memory *memory;
     void *data;
@@ -144,10 +144,30 @@ static void a_stream_of_another_device(void) {
     ifs_stream_destroy(theirs);
 }
 
+/* A memory goes while the stream that it was last used on captures: nothing is waited for there, and nothing fails. */
+static void freed_in_a_capture(void) {
+    late_queue queue = {.end = &queue.first};
+    ifs_stream *stream;
+    ifs_memory *memory;
+    void *data;
+    CHECK(ifs_stream_wrap(0, &queue, &stream) == IFS_OK);
+    CHECK(ifs_memory_create(0, &memory) == IFS_OK);
+    CHECK(ifs_memory_resize(memory, 100) == IFS_OK);
+    CHECK(ifs_memory_host(memory, IFS_WRITE, &data) == IFS_OK);
+    CHECK(ifs_memory_device_on(memory, IFS_READ, stream, &data) == IFS_OK);
+    late_run(&queue, queue.queued); /* as ifs_graph_begin waits */
+    queue.captures = true;
+    ifs__fail(IFS_OK, "nothing");
+    ifs_memory_destroy(memory);
+    CHECK(strcmp(ifs_last_error(), "nothing") == 0);
+    ifs_stream_destroy(stream);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2)
         return 2;
     a_stream_of_another_device();
+    freed_in_a_capture();
     random_orders(strtoul(argv[1], NULL, 10));
     ifs_memory_stats stats;
     ifs_get_memory_stats(&stats);

@@ -7,11 +7,11 @@ from threading import Lock
 __all__ = ["SteadyBatch", "next_size"]
 
 
-def next_size(n: int, largest: int) -> int:
+def next_size(n: int, largest: int | None) -> int:
     """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... and `largest` that holds `n`: at most half as much again."""
     power = 1 << max(n - 1, 0).bit_length()
-    between = power * 3 // 4
-    return min(between if power >= 4 and n <= between else power, largest)
+    size = power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
+    return size if largest is None else min(size, largest)
 
 
 class SteadyBatch:
@@ -24,7 +24,7 @@ class SteadyBatch:
     #: Runs before it shrinks.
     PATIENCE = 64
 
-    def __init__(self, largest: int) -> None:
+    def __init__(self, largest: int | None) -> None:
         self._largest = largest
         self._lock = Lock()
         self._size = self._runs = self._most = 0

@@ -181,7 +181,7 @@ class OnnxRuntimeInfer(Infer):
         self._loose: set[str] = set()  # outputs that the runtime allocates
         self._data_dependent = False  # whether it has to do so in each run
         self._check_precision()
-        if self.stream is not None and self.max_batch is not None:
+        if self.stream is not None:
             self._steady = SteadyBatch(self.max_batch)
         self._binding = self._session.io_binding()
 
@@ -438,7 +438,7 @@ class OnnxRuntimeInfer(Infer):
         """On a GPU, convolutions are planned anew whenever the batch is another than in the run before: a tenth of a
         second and more. A graph that was captured is past that.
         """
-        if self._steady is None or self.max_batch is None or n > self.max_batch:
+        if self._steady is None or (self.max_batch is not None and n > self.max_batch):
             return n
         return next_size(n, self.max_batch) if self._captures is not None else self._steady.size_for(n)
 

@@ -154,6 +154,7 @@ def main() -> int:
         seen: Contention = load.since()
         results["files"][file.name] = {"created": _now(), "contention": msgspec.to_builtins(seen), **found}
         results["files"] = dict(sorted(results["files"].items()))
+        results["created"] = _now()
         for test in found["tests"]:
             print(f"    {test['outcome']:8} {test['name']}")
         # After each file, so that nothing is lost when it is stopped.

@@ -220,7 +220,9 @@ class Infer(ABC):
     @property
     @abstractmethod
     def precision(self) -> str:
-        """The arithmetic that really runs in most layers: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`."""
+        """The arithmetic that really runs in most layers: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; or
+        `"unknown"`, where the runtime does not tell.
+        """
 
     @property
     def layer_precisions(self) -> Mapping[str, int]:
@@ -243,8 +245,8 @@ class Infer(ABC):
         return self.stream is not None
 
     def padded_batch(self, n: int) -> int:
-        """The batch in which `n` rows are best run, the rest of it being padding: `n`, or a little more where the
-        backend prepares itself for each size anew, and so is spared most of them.
+        """The batch in which the next run's `n` rows are best run, the rest being padding: `n`, or more, up to
+        `max_batch`, where the backend prepares itself for each size anew, and so is spared most of them.
         """
         return n
 

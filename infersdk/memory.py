@@ -130,7 +130,9 @@ def device_of(at: int) -> int:
 
 
 class MemoryStats(dict[str, int]):
-    """Bytes that the native core holds: host, pinned (page-locked) and device, now and at their peak."""
+    """Bytes that the native core holds: host, pinned (page-locked) and device, now and at their peak; and `memories`,
+    how many there are.
+    """
 
 
 def memory_stats() -> MemoryStats:

@@ -144,9 +144,11 @@ class Graph(Handle):
         check(lib.ifs_graph_begin(stream._open))
         try:
             queue()
-        finally:  # the stream has to leave the capture, whatever happened
-            status = lib.ifs_graph_end(stream._open, place)
-        check(status)
+        except BaseException:  # the stream has to leave the capture, whatever happened
+            lib.ifs_graph_end(stream._open, place)
+            lib.ifs_graph_destroy(place[0])
+            raise
+        check(lib.ifs_graph_end(stream._open, place))
         self._own(place[0], lib.ifs_graph_destroy)
 
     def launch(self, stream: Stream) -> None:

@@ -50,7 +50,8 @@ class YOLO(VisionModel[Detections]):
         names: class names, as a list or the path of a text file; None takes them from the model's metadata.
         channel_order: of NumPy arrays, `"bgr"` (OpenCV's), `"rgb"` or `"nv12"`.
         preprocess: where pictures are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
-            processor's threads first), or `"auto"`, which tries both once. The tensors are the same.
+            processor's threads first), or `"auto"`, which tries both once for each kind of batch. The tensors are
+            the same.
         conf: the score (and objectness) a box must exceed, 0 to 1.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
         max_det: at most so many boxes a picture; what is left out is counted in `Detections.stats`.
@@ -319,7 +320,7 @@ def detector(path: str | os.PathLike[str] | Infer, type: str = "auto", **argumen
     kinds: dict[str, builtins.type[YOLO]] = {kind.head: kind for kind in (YOLOv5, YOLOv8, YOLOX)}
     if type != "auto" and type not in kinds:
         raise ConfigError(f"type {type!r} is none of auto, {', '.join(kinds)}")
-    settings = (*YOLOXSettings.__struct_fields__, "names", "channel_order")
+    settings = (*YOLOXSettings.__struct_fields__, "names", "channel_order", "preprocess")
     own = {key: arguments.pop(key) for key in settings if key in arguments}
     infer = path if isinstance(path, Infer) else load(path, **arguments)
     try:

@@ -20,6 +20,7 @@ from ...errors import (
     DeviceUnavailableError,
     EngineError,
     InferenceError,
+    NativeError,
     OutputError,
     PrecisionUnavailableError,
     ShapeError,
@@ -186,7 +187,8 @@ class _TensorRt(Infer):
         self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
         self._captures = self.options.cuda_graph
         self._first = True
-        self._context = self._context_for(0)
+        with self._engine.guard:
+            self._context = self._context_for(0)
 
     def _context_for(self, profile: int) -> _Context:
         """The context for a profile: switching one between profiles would cost more than a small run."""
@@ -212,8 +214,8 @@ class _TensorRt(Infer):
             raw, set_already = self._context.raw, self._context.shapes
             for name, shape in shapes.items():
                 if set_already.get(name) != shape:
-                    set_already.pop(name, None)
                     if not raw.set_input_shape(name, shape):
+                        set_already.pop(name, None)
                         raise ShapeError(f"input {name!r}: the engine does not take {shape}: {last(complaints)}")
                     set_already[name] = shape
             if missing := raw.infer_shapes():
@@ -317,8 +319,10 @@ class _TensorRt(Infer):
                 self._execute()
                 return
             try:
-                captured.graph = Graph(self.stream, self._execute)
-            except (CudaError, InferenceError) as error:
+                # Nobody else makes contexts or compiles meanwhile: that may end a capture, too.
+                with self._engine.guard:
+                    captured.graph = Graph(self.stream, self._queue)
+            except (NativeError, InferenceError) as error:
                 # TensorRT-RTX captures on a stream of its own as well, which is a blocking one: what another thread
                 # does on CUDA's default stream meanwhile, as torch and CuPy do, ends the capture.
                 captured.pause *= 2
@@ -332,11 +336,13 @@ class _TensorRt(Infer):
     def _renew(self) -> None:
         """Another context instead of the current one, which an error has left in nobody knows what state."""
         profile = self._context.profile
-        del self._contexts[profile]
+        self._contexts.pop(profile, None)
         for key, captured in self._graphs.items():
             if key[0] == profile:
                 captured.graph, captured.wait = None, max(captured.wait, 1)  # it used what was the context's
+        self._bound = None  # if it cannot be made, the next run tries
         self._bind()
+        self._bound = self._generations()
         self._place()
 
     def _can_capture(self) -> bool:
@@ -346,8 +352,10 @@ class _TensorRt(Infer):
 
     def _execute(self) -> None:
         with self._engine.guard:
-            done = self._context.raw.execute_async_v3(self.stream.handle)
-        if not done:
+            self._queue()
+
+    def _queue(self) -> None:
+        if not self._context.raw.execute_async_v3(self.stream.handle):
             raise self._failure()
 
     def _wait(self) -> None:
@@ -434,7 +442,7 @@ class _Context:
     @property
     def key(self) -> tuple[Any, ...]:
         """What a graph of it is captured with."""
-        return (self.profile, *self.shapes.values(), *self.places.values())
+        return (self.profile, *self.shapes.items(), *self.places.items())
 
 
 class _Allocator:

@@ -9,7 +9,7 @@
         print(row.name, row.status, row.latency, row.best_throughput)
 
 Each combination runs in a process of its own, and all take turns. `infersdk bench` is this on the command line, and
-`infersdk tune` (`tune()`) looks for the best settings.
+`infersdk tune` (`infersdk.bench.tune.tune()`) looks for the best settings.
 """
 
 from .plan import BenchSettings, Combination, combine

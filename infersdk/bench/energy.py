@@ -52,6 +52,7 @@ class Watch:
     def __init__(self, meter: EnergyMeter) -> None:
         self._meter = meter
         self._steps: list[tuple[float, Any]] = []
+        self._error: Exception | None = None
         self._done = Event()
         self._thread = Thread(target=self._look, daemon=True)
 
@@ -65,19 +66,29 @@ class Watch:
 
     @property
     def watts(self) -> float | None:
-        """None when the counter has not moved twice."""
-        if len(self._steps) < 2:
+        """None when it is not known; `source` says why."""
+        if self._error is not None or len(self._steps) < 2:
             return None
         (start, first), (end, last) = self._steps[0], self._steps[-1]
         return self._meter.joules(first, last) / (end - start)
 
+    @property
+    def source(self) -> str:
+        """What counts, or what went wrong."""
+        if self._error is not None:
+            return f"{NOT_MEASURABLE}: {self._meter.source} says {self._error}"
+        return self._meter.source if len(self._steps) > 1 else f"{self._meter.source} did not move twice in a turn"
+
     def _look(self) -> None:
-        shown = self._meter.read()
-        while not self._done.wait(self.INTERVAL):
-            now = self._meter.read()
-            if now != shown:
-                shown = now
-                self._steps.append((perf_counter(), now))
+        try:
+            shown = self._meter.read()
+            while not self._done.wait(self.INTERVAL):
+                now = self._meter.read()
+                if now != shown:
+                    shown = now
+                    self._steps.append((perf_counter(), now))
+        except Exception as error:  # the driver's own kinds, which are known only where it is
+            self._error = error
 
 
 class _Nvml(EnergyMeter):

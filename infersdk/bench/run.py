@@ -283,11 +283,13 @@ class _Entry:
         if way is None:
             return None
         turns = self.turns[way]
-        source = turns[0]["energy_source"]
-        if any(not turn["watts"] for turn in turns):
+        unknown = next((turn for turn in turns if not turn["watts"]), None)
+        if unknown is not None:
+            source = unknown["energy_source"]
             if not source.startswith(NOT_MEASURABLE):
-                source = f"{source} did not move twice in a turn of {turns[0]['seconds']:.2g} s: give more --time"
+                source += f" of {unknown['seconds']:.2g} s: give more --time"
             return Energy(images_per_joule=None, source=source)
+        source = turns[0]["energy_source"]
         found = median_of_rounds([turn["images"] / (turn["watts"] * turn["seconds"]) for turn in turns])
         return Energy(images_per_joule=found, source=source, way=way)
 

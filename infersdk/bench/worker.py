@@ -136,16 +136,18 @@ class Worker:
         from .statistics import outliers, thinned
 
         meter, why = open_meter(self._infer.device) if way == self._watched else (None, "")
-        with self._step(), Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
-            load = Load()
-            done = self._work.run(way, seconds)
-            contention = load.since()
+        with self._step():
+            self._work.settle(way)
+            with Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
+                load = Load()
+                done = self._work.run(way, seconds)
+                contention = load.since()
         return {
             "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
             "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
             "stages": {name: float(sorted(spent)[len(spent) // 2]) for name, spent in done.stages.items()},
             "contention": msgspec.to_builtins(contention), "watts": watch.watts if watch is not None else None,
-            "energy_source": meter.source if meter is not None else why,
+            "energy_source": watch.source if watch is not None else why,
         }  # fmt: skip
 
     def memory(self) -> dict[str, Any]:

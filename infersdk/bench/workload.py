@@ -170,15 +170,21 @@ class Workload:
                 return perf_counter() - start, True
         return perf_counter() - start, False
 
-    def _settle(self, call: Callable[[], Any]) -> None:
-        """On a device, a call that is not counted: some runtimes plan anew when the shapes are others than in the run
+    def settle(self, way: str) -> None:
+        """On a device, calls that are not counted: some runtimes plan anew when the shapes are others than in the run
         before, which in these turns was another way's, and that takes as long as hundreds of runs.
         """
-        if self.infer.stream is not None:
-            call()
+        if self.infer.stream is None:
+            return
+        if way == "engine":
+            self.infer.forward()
+        elif way == "engine_parallel":
+            for twin in self._twins:
+                twin.forward()
+        elif way == "single":
+            self._call()
 
     def _engine(self, seconds: float) -> Slice:
-        self._settle(self.infer.forward)
         latencies, elapsed = _repeat(self.infer.forward, seconds)
         return Slice(len(latencies) * self.batch, elapsed, latencies)
 
@@ -194,10 +200,6 @@ class Workload:
         gate = threading.Barrier(len(self._twins) + 1)
 
         def work(place: int, twin: Infer) -> None:
-            try:
-                self._settle(twin.forward)
-            except BaseException as error:
-                failed.append(error)
             gate.wait()
             try:
                 found[place] = _repeat(twin.forward, seconds)[0]
@@ -222,15 +224,16 @@ class Workload:
     def _single(self, seconds: float) -> Slice:
         stages: dict[str, list[float]] = {}
 
-        one = self._call_model if self.model is not None else self._call_arrays
-
         def call() -> None:
-            for stage, spent in one().items():
+            for stage, spent in self._call().items():
                 stages.setdefault(stage, []).append(spent)
 
-        self._settle(one)
         latencies, elapsed = _repeat(call, seconds)
         return Slice(len(latencies) * self.batch, elapsed, latencies, stages)
+
+    def _call(self) -> dict[str, float]:
+        """One call: the seconds of its stages."""
+        return self._call_model() if self.model is not None else self._call_arrays()
 
     def _call_model(self) -> dict[str, float]:
         assert self.model is not None

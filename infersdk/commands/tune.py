@@ -30,7 +30,11 @@ def register(subparsers: Any) -> None:
         "--max-drop", type=float, default=0.01, metavar="X", help="accuracy that may be lost, 0 to 1 (default: 0.01)"
     )
     parser.add_argument(
-        "--budget", type=float, default=300.0, metavar="SECONDS", help="for all of it (default: %(default)g)"
+        "--budget",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="for all of it; what has begun is run to its end (default: %(default)g)",
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("tuned.toml"), help="(default: %(default)s)")
     group = parser.add_argument_group("what is tried")

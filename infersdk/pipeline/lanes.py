@@ -83,6 +83,7 @@ class InferLane:
         for spec in self._specs:
             tensor = infer.inputs[spec.name].resize((capacity, *spec.shape[1:]))  # type: ignore[arg-type]
             self._rows.append(tensor.numpy(writable=True))
+            self._rows[-1].fill(0)  # rows that pad are run as well, and indices in them must be some
 
     def quick(self, item: Any) -> bool:
         return isinstance(item, np.ndarray) and item.nbytes <= QUICK
@@ -109,10 +110,12 @@ class InferLane:
 
     def run(self, count: int) -> None:
         infer = self._infer
+        # Asked once for all inputs, for the answer may be another the next time; beyond the capacity there are no rows.
+        batch = min(infer.padded_batch(count), self.capacity)
         for spec, rows in zip(self._specs, self._rows, strict=True):
             tensor = infer.inputs[spec.name]
             if not isinstance(spec.shape[0], int):
-                tensor.resize((infer.padded_batch(count), *rows.shape[1:]))
+                tensor.resize((batch, *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the rows were written behind its back
         infer.forward()
 

@@ -55,7 +55,8 @@ class VideoWriter:
         size: (width, height); None takes the first picture's. A side that is odd is made even by repeating its last
             row or column, since players want it so.
         fps: frames a second, where `write()` is told no time.
-        codec: an encoder of FFmpeg's; None takes H.264 where there is an encoder for it, else MPEG-4.
+        codec: an encoder of FFmpeg's; None takes the usual one for the suffix: H.264 where there is an encoder for it,
+            else MPEG-4 (MPEG-2 in .ts); in .avi MPEG-4, in .webm VP9 or VP8.
         options: the encoder's own, as {"crf": "18", "preset": "slow"}.
         ahead: pictures that may wait to be encoded.
 

@@ -127,6 +127,22 @@ def test_power_is_that_between_two_steps_of_the_counter() -> None:
     with Watch(Steps(100, [0.05])) as watch:
         sleep(0.15)
     assert watch.watts is None
+    assert watch.source.endswith("did not move twice in a turn")
+
+
+def test_a_counter_that_fails_is_named() -> None:
+    class Lost(Steps):
+        source = "a counter"
+
+        def read(self) -> float:
+            if perf_counter() - self._start > 0.05:
+                raise RuntimeError("GPU is lost")
+            return super().read()
+
+    with Watch(Lost(100, [0.01, 0.02, 0.03])) as watch:
+        sleep(0.15)
+    assert watch.watts is None
+    assert watch.source == f"{NOT_MEASURABLE}: a counter says GPU is lost"
 
 
 def test_what_cannot_be_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,9 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
+PICTURE = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+
+
 def constant_model(
     path: Path,
     output: np.ndarray[Any, Any],
@@ -222,6 +225,23 @@ def test_a_yolox_is_not_taken_for_a_yolov5(tmp_path: Path) -> None:
         detector(one_a_cell)
     assert isinstance(detector(one_a_cell, type="yolox"), YOLOX)
     assert isinstance(detector(one_a_cell, type="yolov5"), YOLOv5)
+
+
+def test_the_way_of_preprocessing_is_the_wrapper_s(two_boxes: Path) -> None:
+    with detector(two_boxes, preprocess="host") as model:
+        assert len(model(PICTURE)) == 2
+    with pytest.raises(errors.ConfigError, match="preprocess"):
+        detector(two_boxes, preprocess="elsewhere")
+
+
+def test_network_inputs_are_of_the_pictures_alone(two_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with YOLOv5(two_boxes) as model:
+        want = [next(iter(one.values())) for one in model.network_inputs([PICTURE] * 3, batch=2)]
+        monkeypatch.setattr(type(model.network), "padded_batch", lambda self, n: n + 3)
+        found = [next(iter(one.values())) for one in model.network_inputs([PICTURE] * 3, batch=2)]
+        assert [array.shape[0] for array in found] == [2, 1]
+        for array, expected in zip(found, want, strict=True):
+            np.testing.assert_array_equal(array, expected)
 
 
 def test_an_unknown_argument_tells_the_wrapper_s_own_too(two_boxes: Path) -> None:

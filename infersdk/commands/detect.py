@@ -24,6 +24,9 @@ from .detect_video import detect_video, is_video
 if TYPE_CHECKING:
     from ..models import Detections
 
+#: Frames that a model on the processor has under way at most.
+SIDE_BY_SIDE = 8
+
 
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
@@ -62,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     targets = _targets(arguments.sources, arguments.output)
     videos = [is_video(source) for source in arguments.sources]
     backend = backend_arguments(arguments)
-    if any(videos):
-        _share_processor(backend)
+    live = any("://" in source or source.startswith("/dev/") for source in arguments.sources)
+    serving = _share_processor(backend, live=live) if any(videos) else {}
     with detector(
         arguments.model or DETECTOR,
         type=arguments.type,
@@ -74,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
         **({"legacy": True} if arguments.legacy else {}),
         **backend,
     ) as model:
+        if serving:
+            model.serve(**serving)
         rows = []
         for picture, target, video in zip(arguments.sources, targets, videos, strict=True):
             if video:
@@ -103,16 +108,31 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _share_processor(backend: dict[str, Any]) -> None:
-    """On the processor the model runs beside decoding, drawing and encoding: what is quickest then, unless told."""
+def _share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
+    """On the processor the model runs beside decoding, drawing and encoding: what is quickest then, unless told.
+
+    Returns:
+        Settings of the model's pipeline.
+    """
+    from ..ops.batch import available_processors
     from ..registry import backend_class
 
     if (backend["device"] or backend_class(backend["backend"]).default_device) != "cpu":
-        return
+        return {}
     if backend["max_batch"] is None:
         backend["max_batch"] = 1  # one picture's results stay in the caches
     if backend["backend"] == "onnxruntime":
         backend.setdefault("allow_spinning", False)  # idle threads would spin on cores that have work
+        if not live:
+            # Frames side by side, each on few threads: none of them waits for another that drawing has held up. Live
+            # pictures would come later that way.
+            cores = available_processors()
+            threads = backend.setdefault("threads", max(1, cores // SIDE_BY_SIDE))
+            if isinstance(threads, int) and 0 < threads < cores:
+                return {"instances": min(cores // threads, SIDE_BY_SIDE)}
+    elif backend["backend"] == "openvino" and not live and "streams" not in backend:
+        backend.setdefault("performance_hint", "throughput")
+    return {}
 
 
 def _targets(sources: list[str], output: Path | None) -> list[Path | None]:

@@ -16,6 +16,8 @@ import pytest
 from PIL import Image
 
 from infersdk.cli import main
+from infersdk.commands.detect import _share_processor
+from infersdk.ops import batch
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("av")
@@ -144,3 +146,31 @@ def test_ctrl_c_leaves_a_video_of_what_was_done(video: Path, tmp_path: Path) -> 
     with VideoReader(target) as reader:
         assert abs(len(list(reader)) - summary["frames"]) <= 1
     assert [p.name for p in target.parent.iterdir()] == ["out.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "live", "options", "serving"),
+    [
+        (2, {}, False, {"threads": 1, "allow_spinning": False}, {"instances": 2}),
+        (16, {}, False, {"threads": 2, "allow_spinning": False}, {"instances": 8}),
+        (16, {"threads": 4}, False, {"threads": 4, "allow_spinning": False}, {"instances": 4}),
+        (16, {"threads": 1}, False, {"threads": 1, "allow_spinning": False}, {"instances": 8}),
+        (4, {"threads": 0}, False, {"threads": 0, "allow_spinning": False}, {}),
+        (1, {}, False, {"threads": 1, "allow_spinning": False}, {}),
+        (16, {"allow_spinning": True}, True, {"allow_spinning": True}, {}),
+        (16, {"device": "cuda:0"}, False, {}, {}),
+    ],
+)
+def test_how_frames_share_the_processor(
+    cores: int, given: dict[str, Any], live: bool, options: dict[str, Any], serving: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(batch, "available_processors", lambda: cores)
+    backend = {"backend": "onnxruntime", "device": None, "max_batch": None, **given}
+    assert _share_processor(backend, live=live) == serving
+    assert backend == {
+        "backend": "onnxruntime",
+        "device": given.get("device"),
+        "max_batch": 1 if "device" not in given else None,
+        **options,
+    }

@@ -415,7 +415,7 @@ class VisionModel(ABC, Generic[Result]):
         """The bound input, sized for so many pictures at least."""
         width, height = self.input_size
         tensor: Tensor = infer.inputs[self._spec.name]
-        rows = max(pictures, min(infer.padded_batch(pictures), self._limit)) if self._batched else self._limit
+        rows = min(infer.padded_batch(pictures), self._limit) if self._batched else self._limit
         return tensor.resize((rows, *self._canvas_shape(width, height)))
 
     # ---- shared machinery ----

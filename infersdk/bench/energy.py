@@ -10,9 +10,12 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from .nvidia import cuda_index, nvml_handle
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["NOT_MEASURABLE", "EnergyMeter", "Watch", "open_meter"]
 

@@ -14,6 +14,7 @@ import msgspec
 
 from .. import __version__
 from .._lib import lib, text
+from ..ops.batch import available_processors
 
 __all__ = ["Contention", "Load", "describe_machine", "peak_resident_bytes", "resident_bytes", "total_contention"]
 
@@ -29,7 +30,7 @@ def describe_machine() -> dict[str, Any]:
     """Processor, memory, GPUs, system and versions, for the head of a report."""
     return {
         "processor": _processor(),
-        "cores": cores(),
+        "cores": available_processors(),
         "memory_bytes": _memory(),
         "gpus": _gpus(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -47,11 +48,6 @@ def _processor() -> str:
         if key.strip() in ("model name", "Model"):
             return value.strip()
     return platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory() -> int | None:

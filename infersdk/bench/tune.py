@@ -78,9 +78,9 @@ def candidates(
         batches: None is 1 for latency, and 1 to 32 for throughput.
         threads: on a processor; None is the backend's choice, all cores, and half of them.
     """
-    from .machine import cores
+    from ..ops.batch import available_processors
 
-    count = cores()
+    count = available_processors()
     own_threads = list(dict.fromkeys(threads or (0, count, max(count // 2, 1))))
     sizes = list(batches or ((1,) if objective == "latency" else BATCHES))
     places = []

@@ -19,7 +19,7 @@ from .common import (
     stage_line,
     stages,
 )
-from .detect_video import detect_video, is_video
+from .detect_video import detect_video, is_stream, is_video
 
 if TYPE_CHECKING:
     from ..models import Detections
@@ -65,8 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     targets = _targets(arguments.sources, arguments.output)
     videos = [is_video(source) for source in arguments.sources]
     backend = backend_arguments(arguments)
-    live = any("://" in source or source.startswith("/dev/") for source in arguments.sources)
-    serving = _share_processor(backend, live=live) if any(videos) else {}
+    serving = _share_processor(backend, live=any(map(is_stream, arguments.sources))) if any(videos) else {}
     with detector(
         arguments.model or DETECTOR,
         type=arguments.type,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..models.yolo import YOLO
     from ..video import Frame, VideoReader
 
-__all__ = ["detect_video", "is_video"]
+__all__ = ["detect_video", "is_stream", "is_video"]
 
 _SUFFIXES = frozenset(
     {
@@ -31,10 +31,15 @@ _SUFFIXES = frozenset(
 )  # fmt: skip
 
 
+def is_stream(source: str) -> bool:
+    """Whether it is an address or a camera, and no file."""
+    return "://" in source or source.startswith("/dev/video")
+
+
 def is_video(source: str) -> bool:
     """Whether it is a video: by its suffix, or else by what is in it."""
     suffix = Path(source).suffix.lower()
-    if "://" in source or source.startswith("/dev/video") or suffix in _SUFFIXES:
+    if is_stream(source) or suffix in _SUFFIXES:
         return True
     from PIL import Image
 

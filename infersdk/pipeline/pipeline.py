@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ import msgspec
 from ..config import convert
 from ..errors import ConfigError, Overloaded
 from ..infer import Infer
+from ..ops.batch import available_processors
 from .batcher import Batcher
 from .lanes import InferLane, Lane
 from .slots import Ticket
@@ -252,7 +252,7 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> Batcher:
             raise ConfigError("the models of one pipeline take the same largest batch; give max_batch")
         what = " and ".join(dict.fromkeys(_title(model) for model in models))
         return Batcher(
-            groups, max_delay=settings.max_delay, workers=settings.workers or min(4, _processors()),
+            groups, max_delay=settings.max_delay, workers=settings.workers or min(4, available_processors()),
             reject=settings.when_full == "raise", name=f"the pipeline of {what}",
         )  # fmt: skip
     except BaseException:
@@ -272,10 +272,6 @@ def _lane(model: Any, capacity: int | None) -> Lane:
 def _title(model: Any) -> str:
     network = model if isinstance(model, Infer) else getattr(model, "network", None)
     return str(network.model.name) if isinstance(network, Infer) else type(model).__name__
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _open: weakref.WeakSet[Pipeline[Any]] = weakref.WeakSet()

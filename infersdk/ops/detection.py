@@ -241,5 +241,5 @@ def nms(
             count,
         )
     )
-    kept = count[0] if max_det is None else min(count[0], max_det)
-    return keep[:kept].copy()
+    kept: npt.NDArray[np.int64] = keep[: count[0] if max_det is None else min(count[0], max_det)].copy()
+    return kept

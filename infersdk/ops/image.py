@@ -182,7 +182,8 @@ class Geometry:
         if xy.ndim != 2 or xy.shape[1] != 2:
             raise ShapeError(f"points have shape {xy.shape}; give (N, 2), a row of x and y for each")
         matrix = self.matrix
-        return xy @ matrix[:, :2].T + matrix[:, 2]
+        mapped: NDArray[np.float64] = xy @ matrix[:, :2].T + matrix[:, 2]
+        return mapped
 
     def _key(self) -> tuple[Any, ...]:
         return self._c.kind, self.source, self.canvas, self.resized, self.offset, tuple(self._c.to_source)

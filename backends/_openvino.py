@@ -166,7 +166,7 @@ def executed_precisions(compiled: Any) -> Counter[str]:
             continue
         if kind.startswith(_HEAVY):
             heavy[runs] += 1
-        elif runs != "int8":  # data in bytes, as from a picture, is not a quantised model
+        elif runs != "int8":  # data in bytes, as from an image, is not a quantised model
             light[runs] += 1
     return heavy or light
 

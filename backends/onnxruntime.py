@@ -36,7 +36,7 @@ from ..errors import (
 from ..graph.unsigned import unsigned_model
 from ..infer import BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
 from ..stream import Stream
-from ._batches import SteadyBatch, next_size
+from ._batch_buckets import BatchBuckets, next_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,7 +130,7 @@ class OnnxRuntimeInfer(Infer):
     _captures: _Captures | None = None  # of the session, if it makes CUDA graphs
     _guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()  # theirs then
     _how: Any = None  # the options of a run
-    _steady: SteadyBatch | None = None  # of the session, on a GPU
+    _buckets: BatchBuckets | None = None  # of the session, on a GPU
 
     @classmethod
     def probe(cls) -> BackendInfo:
@@ -182,7 +182,7 @@ class OnnxRuntimeInfer(Infer):
         self._data_dependent = False  # whether it has to do so in each run
         self._check_precision()
         if self.stream is not None:
-            self._steady = SteadyBatch(self.max_batch)
+            self._buckets = BatchBuckets(self.max_batch)
         self._binding = self._session.io_binding()
 
     def _provider(self) -> str:
@@ -434,18 +434,18 @@ class OnnxRuntimeInfer(Infer):
     def precision(self) -> str:
         return self._main_precision
 
-    def padded_batch(self, n: int) -> int:
+    def bucket_batch(self, n: int) -> int:
         """On a GPU, convolutions are planned anew whenever the batch is another than in the run before: a tenth of a
         second and more. A graph that was captured is past that.
         """
-        if self._steady is None or (self.max_batch is not None and n > self.max_batch):
+        if self._buckets is None or (self.max_batch is not None and n > self.max_batch):
             return n
-        return next_size(n, self.max_batch) if self._captures is not None else self._steady.size_for(n)
+        return next_size(n, self.max_batch) if self._captures is not None else self._buckets.size_for(n)
 
     def _share(self, source: OnnxRuntimeInfer) -> None:
         self._binding = self._session.io_binding()
 
-    def _release(self) -> None:
+    def _close(self) -> None:
         del self._binding, self._session
 
 

@@ -542,7 +542,7 @@ class OpenVinoInfer(Infer):
         self._renew()
         self._loose = set(source._loose)
 
-    def _release(self) -> None:
+    def _close(self) -> None:
         self._unproven, self._given, self._kept = [], {}, []
         del self._request, self._compiled, self._shared
 

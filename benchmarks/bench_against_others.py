@@ -1,4 +1,4 @@
-"""Our figures against those of other tools at the same settings, and from a picture's file to boxes against what users
+"""Our figures against those of other tools at the same settings, and from an image's file to boxes against what users
 use instead.
 
     pytest benchmarks/bench_against_others.py -q -s
@@ -189,7 +189,7 @@ def test_onnxruntime(assets: Path, claim: Callable[..., None], batch: int) -> No
     )
 
 
-# ---- from a picture's file to boxes ----
+# ---- from an image's file to boxes ----
 
 
 class Other(NamedTuple):
@@ -222,7 +222,7 @@ def torchvision_or_stand_in() -> str:
     return "OpenCV's NMS in place of torchvision's, which does not import here"
 
 
-def ultralytics(model: Path, picture: Path) -> Other:
+def ultralytics(model: Path, image: Path) -> Other:
     """What most users of YOLO call. It runs ONNX files on ONNX Runtime."""
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")  # else it installs what it misses
     try:
@@ -231,16 +231,16 @@ def ultralytics(model: Path, picture: Path) -> Other:
         nms = torchvision_or_stand_in()
         detector = YOLO(str(model), task="detect")
         settings = {"conf": 0.25, "iou": 0.45, "imgsz": 640, "rect": False, "device": "cpu", "verbose": False}
-        call = lambda: len(detector.predict(str(picture), **settings)[0].boxes)  # noqa: E731
+        call = lambda: len(detector.predict(str(image), **settings)[0].boxes)  # noqa: E731
         call()
     except Exception as error:  # it needs torch, of a version that fits
         pytest.skip(f"ultralytics does not run here: {type(error).__name__}: {error}")
     options = detector.predictor.model.backend.session.get_session_options()
     assert options.intra_op_num_threads in (0, len(os.sched_getaffinity(0)))  # 0: one a core, as ours
-    return Other(call, f"reads by OpenCV, letterbox by OpenCV and torch, {nms}; its results keep the picture")
+    return Other(call, f"reads by OpenCV, letterbox by OpenCV and torch, {nms}; its results keep the image")
 
 
-def model_api(model: Path, picture: Path) -> Other:
+def model_api(model: Path, image: Path) -> Other:
     """OpenVINO's own model wrappers."""
     module = pytest.importorskip("model_api.models")
     adapters = pytest.importorskip("model_api.adapters")
@@ -251,24 +251,24 @@ def model_api(model: Path, picture: Path) -> Other:
     settings = {"confidence_threshold": 0.25, "iou_threshold": 0.45}
     detector = module.Model.create_model(adapter, model_type="YOLOv8", configuration=settings)
     return Other(
-        lambda: len(detector(cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)).bboxes),
+        lambda: len(detector(cv2.cvtColor(cv2.imread(str(image)), cv2.COLOR_BGR2RGB)).bboxes),
         "reads by OpenCV, letterbox within the compiled model, NMS by NumPy",
     )
 
 
-def polyinfer(model: Path, picture: Path) -> Other:
+def polyinfer(model: Path, image: Path) -> Other:
     """It runs the network alone: around it stands what its users write, OpenCV and NumPy."""
     module = pytest.importorskip("polyinfer")
     cv2 = pytest.importorskip("cv2")
     network = module.load(str(model), backend="onnxruntime", device="cpu")
 
     def call() -> int:
-        image = cv2.imread(str(picture))
-        scale = min(640 / image.shape[0], 640 / image.shape[1])
-        width, height = round(image.shape[1] * scale), round(image.shape[0] * scale)
+        pixels = cv2.imread(str(image))
+        scale = min(640 / pixels.shape[0], 640 / pixels.shape[1])
+        width, height = round(pixels.shape[1] * scale), round(pixels.shape[0] * scale)
         canvas = np.full((640, 640, 3), 114, np.uint8)
         left, top = (640 - width) // 2, (640 - height) // 2
-        canvas[top : top + height, left : left + width] = cv2.resize(image, (width, height))
+        canvas[top : top + height, left : left + width] = cv2.resize(pixels, (width, height))
         x = np.ascontiguousarray(canvas[..., ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 255)
         rows = network(x)[0].T
         best = rows[:, 4:].max(1)
@@ -280,23 +280,23 @@ def polyinfer(model: Path, picture: Path) -> Other:
     return Other(call, "runs the network alone; around it OpenCV and NumPy by hand, and OpenCV's NMS")
 
 
-def ours_from_file(model: Path, picture: Path, backend: str) -> Other:
+def ours_from_file(model: Path, image: Path, backend: str) -> Other:
     pytest.importorskip(backend)
     detector = YOLOv8(model, backend)
-    return Other(lambda: len(detector(str(picture))), "reads by Pillow")
+    return Other(lambda: len(detector(str(image))), "reads by Pillow")
 
 
 OTHERS = {"ultralytics": ultralytics, "model_api": model_api, "polyinfer": polyinfer}
 
 
-def in_a_process(name: str, model: Path, picture: Path, backend: str) -> None:
+def in_a_process(name: str, model: Path, image: Path, backend: str) -> None:
     """One contender, in a process of its own: for each line of seconds on stdin, the milliseconds of calls back.
 
     Two sessions of ONNX Runtime in one process, turn about, take nearly twice as long each: the threads of the one
     that is done still spin for a while.
     """
     answers, sys.stdout = sys.stdout, sys.stderr  # what the packages print is no answer
-    made = OTHERS[name](model, picture) if name in OTHERS else ours_from_file(model, picture, backend)
+    made = OTHERS[name](model, image) if name in OTHERS else ours_from_file(model, image, backend)
     print(json.dumps({"found": made.call(), "differs": made.differs}), file=answers, flush=True)
     for line in sys.stdin:
         for _ in range(3):  # warm again
@@ -346,7 +346,7 @@ class Contender:
     ("theirs", "backend"), [("ultralytics", "onnxruntime"), ("model_api", "openvino"), ("polyinfer", "onnxruntime")]
 )
 def test_from_file_to_boxes(assets: Path, claim: Callable[..., None], theirs: str, backend: str) -> None:
-    """The same model, picture, thresholds and runtime, many short turns each."""
+    """The same model, image, thresholds and runtime, many short turns each."""
     task = assets / "models" / "yolov8n.onnx", assets / "images" / "bus.jpg", backend
     with closing(Contender("ours", *task)) as mine, closing(Contender(theirs, *task)) as other:
         assert abs(mine.found - other.found) <= 2  # the same work: letterboxes and orders of NMS differ a little

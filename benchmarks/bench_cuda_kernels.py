@@ -21,10 +21,10 @@ import pytest
 
 from infersdk import Tensor
 from infersdk._lib import lib
-from infersdk.ops.detection import Detector
-from infersdk.ops.device import DeviceDetector, device_image, preprocess_batch, topk_rows
-from infersdk.ops.image import Geometry, PixelTransform
-from infersdk.stream import Event, Graph, Stream, device_count
+from infersdk.image import Geometry, PixelTransform
+from infersdk.ops.detection import DetectionDecoder
+from infersdk.ops.device import DeviceDetectionDecoder, device_image_view, preprocess_batch, topk_rows
+from infersdk.stream import CudaGraph, Event, Stream, device_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def _stream() -> Iterator[Stream]:
 def microseconds(stream: Stream, calls: list[Callable[[], object]], launches: int = 40) -> float:
     """The median time of one of `calls`, which are queued one after the other in one graph."""
     with (
-        Graph(stream, lambda: [call() for call in calls]) as graph,
+        CudaGraph(stream, lambda: [call() for call in calls]) as graph,
         Event(DEVICE, timing=True) as start,
         Event(DEVICE, timing=True) as stop,
     ):
@@ -124,7 +124,7 @@ def test_letterbox(stream: Stream, roof: float, sizes: str, pixels: Any, dtype: 
     outs = [Tensor((BATCH, *transform.shape(geometries[0])), dtype, DEVICE) for _ in range(sets)]
     starts = np.cumsum([0, *nbytes])[:-1].tolist()
     batches = [
-        [device_image(pile.data_ptr() + at, size, pixels) for at, size in zip(starts, each, strict=True)]
+        [device_image_view(pile.data_ptr() + at, size, pixels) for at, size in zip(starts, each, strict=True)]
         for pile in piles
     ]
     torch.cuda.synchronize()
@@ -141,7 +141,7 @@ def test_letterbox(stream: Stream, roof: float, sizes: str, pixels: Any, dtype: 
     print(
         f"\nletterbox {BATCH} x {sizes} {pixels} -> 640 {dtype}: {time:.1f} us; "
         f"roof {at_best[0]:.1f} us by touched rows ({touched / 1e6:.0f} MB): {at_best[0] / time:.0%}; "
-        f"{at_best[1]:.1f} us by whole pictures: {at_best[1] / time:.0%}"
+        f"{at_best[1]:.1f} us by whole images: {at_best[1] / time:.0%}"
     )
     if (sizes, pixels, dtype) == ("1080p", "bgr", "float16"):
         frames = [pile.view(BATCH, 1080, 1920, 3) for pile in piles]
@@ -224,8 +224,8 @@ def test_detect(stream: Stream, roof: float, head: str, conf: float, multi_label
     ways = [Geometry.letterbox((1920, 1080), (640, 640))] * batch
     torch.cuda.synchronize()
     with (
-        Detector(head, 80, anchors, conf=conf, iou=0.45, multi_label=multi_label, dtype=dtype) as host,
-        DeviceDetector(host, batch, DEVICE) as device,
+        DetectionDecoder(head, 80, anchors, conf=conf, iou=0.45, multi_label=multi_label, dtype=dtype) as host,
+        DeviceDetectionDecoder(host, batch, DEVICE) as device,
         device.block(batch) as block,
     ):
         device.run(outputs[0].data_ptr(), ways, block, stream=stream)
@@ -238,7 +238,7 @@ def test_detect(stream: Stream, roof: float, head: str, conf: float, multi_label
         read = outputs[0].nbytes if head == "yolov8" else batch * anchors * 32
         print(
             f"\ndetect {batch} x {head} {dtype} conf {conf}{' multi-label' if multi_label else ''}: {time:.1f} us "
-            f"({found:.0f} candidates, {kept:.0f} kept a picture; workspace {device.nbytes / 1e6:.0f} MB); "
+            f"({found:.0f} candidates, {kept:.0f} kept an image; workspace {device.nbytes / 1e6:.0f} MB); "
             f"reading {read / 1e6:.0f} MB takes {read / roof * 1e6:.1f} us; "
             f"{time / ENGINE_MS / 10:.1f}% of {ENGINE_MS} ms"
         )

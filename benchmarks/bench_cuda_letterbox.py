@@ -5,7 +5,7 @@
 32 frames of 1920 x 1080 on the device, BGR bytes, become 640 x 640 of RGB planes between 0 and 1. All rows are measured
 in one run, with frames that rotate so that the cache does not hold them, in two ways: `kernels` is the time of the
 kernels alone, as torch's profiler counts it; `call` is what a caller sees, of many calls one behind the other. The
-picture that comes out is held against ours, so that nobody is timed at other work.
+image that comes out is held against ours, so that nobody is timed at other work.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import numpy as np
 import pytest
 
 from infersdk import Stream, Tensor, device_count
-from infersdk.ops.device import device_image, preprocess_batch
-from infersdk.ops.image import Geometry, PixelTransform
+from infersdk.image import Geometry, PixelTransform
+from infersdk.ops.device import device_image_view, preprocess_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: By name: a call on the i-th frames, and the picture that it makes of the first.
-    Ways = dict[str, tuple[Callable[[int], Any], Callable[[], Any]]]
+    #: By name: a call on the i-th frames, and the image that it makes of the first.
+    PreprocessPlacement = dict[str, tuple[Callable[[int], Any], Callable[[], Any]]]
 
 pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 torch = pytest.importorskip("torch")
 
 BATCH, HEIGHT, WIDTH, SIDE = 32, 1080, 1920, 640
-INNER, TOP = 360, 140  # rows of the picture in the square, and of the border above it
+INNER, TOP = 360, 140  # rows of the image in the square, and of the border above it
 SETS = 4
 
 
 @pytest.fixture(name="frames", scope="module")
 def _frames() -> list[Any]:
-    """Smooth pictures, so that two ways of rounding a sample's place show as little."""
+    """Smooth images, so that two ways of rounding a sample's place show as little."""
     coarse = torch.randint(0, 256, (BATCH, 3, 28, 48), dtype=torch.uint8, device="cuda").float()
     fine = torch.nn.functional.interpolate(coarse, (HEIGHT, WIDTH), mode="bilinear").permute(0, 2, 3, 1)
     return [(fine * (1 - i / 16)).to(torch.uint8).contiguous() for i in range(SETS)]
@@ -81,7 +81,7 @@ def ours_on(frames: list[Any]) -> tuple[Callable[[int], Any], Callable[[], Any]]
     transform = PixelTransform(dtype="float16")
     geometries = [Geometry.letterbox((WIDTH, HEIGHT), (SIDE, SIDE))] * BATCH
     images = [
-        [device_image(f.data_ptr() + i * HEIGHT * WIDTH * 3, (WIDTH, HEIGHT), "bgr") for i in range(BATCH)]
+        [device_image_view(f.data_ptr() + i * HEIGHT * WIDTH * 3, (WIDTH, HEIGHT), "bgr") for i in range(BATCH)]
         for f in frames
     ]
     outs = [Tensor((BATCH, 3, SIDE, SIDE), "float16", "cuda:0") for _ in range(SETS)]
@@ -101,7 +101,7 @@ def ours_on(frames: list[Any]) -> tuple[Callable[[int], Any], Callable[[], Any]]
 
 
 def same_work(theirs: Any, ours: Any) -> None:
-    """Their picture is ours up to the rounding of a place and of a value; without the border, its inner part."""
+    """Their image is ours up to the rounding of a place and of a value; without the border, its inner part."""
     if theirs.dtype == torch.uint8:
         theirs = theirs / 255
     if theirs.shape[2] == INNER:
@@ -111,7 +111,7 @@ def same_work(theirs: Any, ours: Any) -> None:
     assert float(apart.max()) < 8 / 255, float(apart.max()) * 255
 
 
-def cvcuda_ways(frames: list[Any]) -> Ways:
+def cvcuda_ways(frames: list[Any]) -> PreprocessPlacement:
     try:
         import cvcuda as cv
     except ImportError:
@@ -135,7 +135,7 @@ def cvcuda_ways(frames: list[Any]) -> Ways:
         real = cv.convertto(rgb, np.float32, scale=1 / 255, offset=0.0, stream=stream)
         return cv.reformat(real, "NCHW", stream=stream)
 
-    def picture(run: Callable[[int], Any]) -> Callable[[], Any]:
+    def image(run: Callable[[int], Any]) -> Callable[[], Any]:
         def result() -> Any:
             out = run(0)
             stream.sync()
@@ -145,14 +145,14 @@ def cvcuda_ways(frames: list[Any]) -> Ways:
 
     return {
         **{
-            f"CV-CUDA, one operator ({name}, without the border)": (fused(kind), picture(fused(kind)))
+            f"CV-CUDA, one operator ({name}, without the border)": (fused(kind), image(fused(kind)))
             for name, kind in (("float16", cv.Type.F16), ("float32", cv.Type.F32), ("uint8", cv.Type.U8))
         },
-        "CV-CUDA, operator by operator (float32)": (composed, picture(composed)),
+        "CV-CUDA, operator by operator (float32)": (composed, image(composed)),
     }
 
 
-def dali_ways(frames: list[Any]) -> Ways:
+def dali_ways(frames: list[Any]) -> PreprocessPlacement:
     try:
         from nvidia.dali import fn, pipeline_def, types
     except ImportError:
@@ -162,9 +162,9 @@ def dali_ways(frames: list[Any]) -> Ways:
 
     @pipeline_def(batch_size=BATCH, num_threads=4, device_id=0, prefetch_queue_depth=2)
     def letterbox() -> Any:
-        pictures = fn.external_source(source=lambda: next(turn), device="gpu", batch=True, no_copy=True, layout="HWC")
+        images = fn.external_source(source=lambda: next(turn), device="gpu", batch=True, no_copy=True, layout="HWC")
         small = fn.resize(
-            pictures, resize_x=SIDE, resize_y=INNER, interp_type=types.INTERP_LINEAR, antialias=False, device="gpu"
+            images, resize_x=SIDE, resize_y=INNER, interp_type=types.INTERP_LINEAR, antialias=False, device="gpu"
         )
         small = fn.color_space_conversion(small, image_type=types.BGR, output_type=types.RGB)
         return fn.crop_mirror_normalize(
@@ -187,13 +187,13 @@ def dali_ways(frames: list[Any]) -> Ways:
 
 
 def test_letterbox(frames: list[Any]) -> None:
-    ours, our_picture = ours_on(frames)
+    ours, our_image = ours_on(frames)
     print(f"\n{torch.cuda.get_device_name()}: {BATCH} x {WIDTH} x {HEIGHT} BGR -> {SIDE} x {SIDE}")
     mine = report("infersdk (float16)", ours)
-    expected = our_picture()
+    expected = our_image()
     peers = {**cvcuda_ways(frames), **dali_ways(frames)}
     if not peers:
         pytest.skip("neither CV-CUDA nor DALI is installed")
-    for name, (run, picture) in peers.items():
-        same_work(picture(), expected)
+    for name, (run, image) in peers.items():
+        same_work(image(), expected)
         report(name, run, mine)

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from infersdk import Event, Pipeline, Stream, Tensor, device_count, device_info, load, pinned_empty
+from infersdk.image import Geometry, image_view
 from infersdk.models import YOLOv5
-from infersdk.ops import Geometry, as_image
-from infersdk.ops.batch import PictureBatch, shared_workers
+from infersdk.ops.batch import ImageBatch, shared_workers
 
 pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 
@@ -58,8 +58,8 @@ def engine_only(path: Path, batch: int, seconds: float = 1.5) -> float:
 
 def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
     """Seconds for all page-locked frames to reach the device, copies only."""
-    stream, batch = Stream(), PictureBatch(len(frames))
-    batch.fill([as_image(f) for f in frames], [WHOLE] * len(frames))
+    stream, batch = Stream(), ImageBatch(len(frames))
+    batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
     room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
     host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
     best = np.inf
@@ -74,8 +74,8 @@ def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
 
 def staging(frames: list[np.ndarray[Any, Any]], repeat: int = 5) -> float:
     """Seconds for ordinary frames to reach the device through the staging area: the host's own limit."""
-    stream, batch = Stream(), PictureBatch(len(frames))
-    batch.fill([as_image(f) for f in frames], [WHOLE] * len(frames))
+    stream, batch = Stream(), ImageBatch(len(frames))
+    batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
     room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
     host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
     best = np.inf
@@ -88,7 +88,7 @@ def staging(frames: list[np.ndarray[Any, Any]], repeat: int = 5) -> float:
 
 
 def end_to_end(model: YOLOv5, frames: list[np.ndarray[Any, Any]], batches: int = 60) -> float:
-    """Pictures a second, streamed."""
+    """Images a second, streamed."""
     for _ in model.stream(frames * 6):
         pass
     start = perf_counter()
@@ -159,7 +159,7 @@ def test_submitters(assets: Path) -> None:
             for i in range(device_count())
         ]
         streamed = end_to_end(models[0], frames)
-        print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._ways.found.values()))}")
+        print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._placement.found.values()))}")
         for model in models:  # TensorRT-RTX compiles for each size of a batch when it first comes
             with Pipeline(model) as pipeline:
                 for threads in (64, 24, 12, 8, 4):
@@ -188,7 +188,7 @@ def test_submitters(assets: Path) -> None:
 
 
 def usual_path(path: Path, frames: list[np.ndarray[Any, Any]], repeat: int = 3) -> float:
-    """Pictures a second of what users write: ONNX Runtime's CUDA provider, OpenCV before it, torch's NMS behind it."""
+    """Images a second of what users write: ONNX Runtime's CUDA provider, OpenCV before it, torch's NMS behind it."""
     ort, cv2, torch = (pytest.importorskip(name) for name in ("onnxruntime", "cv2", "torch"))
     nms = pytest.importorskip("torchvision.ops").batched_nms
     if "CUDAExecutionProvider" not in ort.get_available_providers():
@@ -261,7 +261,7 @@ def test_path(assets: Path) -> None:
         with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, preprocess=where, **options()) as model:
             fast, plain = end_to_end(model, locked), end_to_end(model, ordinary)
             limit, plain_limit = min(32 / many, 32 / bus), min(32 / many, 32 / bus, 32 / staged)
-            chosen = sorted(set(model._ways.found.values())) if where == "auto" else where
+            chosen = sorted(set(model._placement.found.values())) if where == "auto" else where
             print(
                 f"preprocess={where} {chosen}: page-locked {fast:.0f} img/s = {fast / limit:.1%} of {limit:.0f}; "
                 f"ordinary {plain:.0f} img/s = {plain / plain_limit:.1%} of {plain_limit:.0f}"

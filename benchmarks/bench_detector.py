@@ -2,7 +2,7 @@
 
     pytest benchmarks/bench_detector.py -q -s
 
-Both run the same ONNX Runtime session settings on the same decoded picture; what is compared is everything else.
+Both run the same ONNX Runtime session settings on the same decoded image; what is compared is everything else.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ def usual_postprocess(output: np.ndarray[Any, Any], conf: float = 0.25, iou: flo
     return [(x[i, :4], best[i], classes[i]) for i in kept]
 
 
-@pytest.mark.parametrize("picture", ["images/bus.jpg", "images/zidane.jpg", "driving/frame_01.jpg"])
-def test_around_the_engine(assets: Path, claim: Callable[..., None], picture: str) -> None:
+@pytest.mark.parametrize("image", ["images/bus.jpg", "images/zidane.jpg", "driving/frame_01.jpg"])
+def test_around_the_engine(assets: Path, claim: Callable[..., None], image: str) -> None:
     """Everything but the engine: ours at most a quarter of theirs, in interleaved repetitions of one run."""
-    image = cv2.imread(str(assets / picture))
+    pixels = cv2.imread(str(assets / image))
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
     ours, theirs, engine = [], [], []
     with YOLOv5(assets / "models" / "yolov5n.onnx") as model:
-        found = model(image)
+        found = model(pixels)
         for _ in range(60):
             start = perf_counter()
-            model(image)
+            model(pixels)
             ours.append(perf_counter() - start - model.timings.infer)
             engine.append(model.timings.infer)
             output = next(iter(model.network.outputs.values())).numpy()
             start = perf_counter()
-            usual_preprocess(image)
+            usual_preprocess(pixels)
             rows = usual_postprocess(output)
             theirs.append(perf_counter() - start)
     assert len(rows) == len(found)
-    claim(picture, float(np.median(theirs) / np.median(ours)))
+    claim(image, float(np.median(theirs) / np.median(ours)))
     mine, usual, core = np.median(ours), np.median(theirs), np.median(engine)
     print(
-        f"\n{picture}: around the engine {mine * 1e3:.3f} ms, the usual code {usual * 1e3:.3f} ms: "
+        f"\n{image}: around the engine {mine * 1e3:.3f} ms, the usual code {usual * 1e3:.3f} ms: "
         f"a {usual / mine:.1f}th (engine {core * 1e3:.1f} ms)"
     )

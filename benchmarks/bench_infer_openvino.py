@@ -65,7 +65,7 @@ def test_tiny(benchmark: Any, way: Callable[..., Any], tmp_path: Path) -> None:
     benchmark(way(path, np.zeros((1, 3, 12, 10), np.float32)))
 
 
-@pytest.mark.benchmark(group="YOLOv5n, one picture")
+@pytest.mark.benchmark(group="YOLOv5n, one image")
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_yolov5n(benchmark: Any, way: Callable[..., Any], assets: Path) -> None:
     benchmark.pedantic(

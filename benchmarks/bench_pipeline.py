@@ -2,7 +2,7 @@
 
     pytest benchmarks/bench_pipeline.py -q -s
 
-Each ratio is of figures that were measured in turn in one run, on yolov5n and a picture of 810 x 1080.
+Each ratio is of figures that were measured in turn in one run, on yolov5n and an image of 810 x 1080.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from infersdk import Pipeline
+from infersdk.image import read_image
 from infersdk.models import YOLOv5
-from infersdk.pictures import read_picture
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from idle_backend import idle
@@ -33,7 +33,7 @@ THREADS = 64
 @pytest.fixture(scope="module")
 def frame(request: pytest.FixtureRequest) -> np.ndarray[Any, Any]:
     assets: Path = request.getfixturevalue("assets")
-    return np.ascontiguousarray(read_picture(assets / "images" / "bus.jpg").pixels[..., ::-1])
+    return np.ascontiguousarray(read_image(assets / "images" / "bus.jpg").pixels[..., ::-1])
 
 
 def in_threads(threads: int, work: Any) -> float:
@@ -48,7 +48,7 @@ def in_threads(threads: int, work: Any) -> float:
 
 
 def plain_loop(model: YOLOv5, frame: Any, count: int) -> float:
-    """Pictures a second."""
+    """Images a second."""
     start = perf_counter()
     for _ in range(count // BATCH):
         model([frame] * BATCH)
@@ -65,9 +65,9 @@ def submitted(pipeline: Pipeline[Any], frame: Any, count: int) -> float:
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_submitters_and_latency(assets: Path, frame: Any, claim: Callable[..., None], backend: str) -> None:
-    """64 threads that submit single pictures; then the p99 of requests that come at random at 70% of that rate."""
+    """64 threads that submit single images; then the p99 of requests that come at random at 70% of that rate."""
     with YOLOv5(assets / "models" / "yolov5n.onnx", backend=backend, max_batch=BATCH) as model:
-        pipeline = model.serve(max_delay=0.01)
+        pipeline = model.configure_pipeline(max_delay=0.01)
         plain_loop(model, frame, 64)
         submitted(pipeline, frame, 64)
         loops, served = [], []
@@ -82,7 +82,7 @@ def test_submitters_and_latency(assets: Path, frame: Any, claim: Callable[..., N
             f"{rate:.1f} img/s: {ratios[2]:.3f} (least {ratios[0]:.3f})"
         )
     with YOLOv5(assets / "models" / "yolov5n.onnx", backend=backend, max_batch=BATCH) as model:
-        pipeline = model.serve(max_delay=0.01)
+        pipeline = model.configure_pipeline(max_delay=0.01)
         submitted(pipeline, frame, 64)
         latencies: list[float] = []
         rng, futures = random.Random(0), []
@@ -129,7 +129,7 @@ def test_machinery(tmp_path: Path) -> None:
 
 
 def test_against_openvinos_queue(assets: Path, frame: Any, claim: Callable[..., None]) -> None:
-    """Pictures to boxes, against AsyncInferQueue with as many streams and its own preprocessing, without boxes."""
+    """Images to boxes, against AsyncInferQueue with as many streams and its own preprocessing, without boxes."""
     ov = pytest.importorskip("openvino")
     core = ov.Core()
     network = core.read_model(assets / "models" / "yolov5n.onnx")
@@ -157,7 +157,7 @@ def test_against_openvinos_queue(assets: Path, frame: Any, claim: Callable[..., 
 
     path = assets / "models" / "yolov5n.onnx"
     with YOLOv5(path, backend="openvino", max_batch=1, performance_hint="throughput") as model:
-        pipeline = model.serve()
+        pipeline = model.configure_pipeline()
         assert model.concurrency == len(queue)
         theirs(32)
         submitted(pipeline, frame, 64)

@@ -3,7 +3,7 @@
 Run: `pytest benchmarks/bench_postprocess.py` (pytest-benchmark; the test data of INFERSDK_ASSETS). Outputs are real:
 those of YOLOv5n and YOLOv8n for bus.jpg. Each way is checked to find the same boxes before it is timed.
 
-The baselines stop at boxes on the canvas; ours goes on to the picture and returns structured arrays. They are
+The baselines stop at boxes on the canvas; ours goes on to the image and returns structured arrays. They are
   - torch: YOLOv5's non_max_suppression, written out here, with a greedy NMS of torch operations in place of
     torchvision's, as where torchvision is not installed;
   - numpy_cv2: the same with NumPy and cv2.dnn.NMSBoxesBatched, as in countless deployment scripts;
@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk.ops import Detector, Geometry, nms, topk
+from infersdk.image import Geometry
+from infersdk.ops import DetectionDecoder, nms, topk
 
 cv2 = pytest.importorskip("cv2")
 pytest.importorskip("pytest_benchmark")
@@ -70,7 +71,7 @@ CANVAS = Geometry.stretch((640, 640), (640, 640))
 
 def ours(output: np.ndarray, **params: Any) -> Any:
     head = "yolov8" if output.shape[0] == 84 else "yolov5"
-    detector = Detector(head, 80, max(output.shape), dtype=str(output.dtype), **params)
+    detector = DetectionDecoder(head, 80, max(output.shape), dtype=str(output.dtype), **params)
     return lambda: detector(output, CANVAS)[0]
 
 
@@ -97,7 +98,7 @@ def torch_nms(boxes: Any, scores: Any, iou: float) -> Any:
 
 
 def torch_detect(output: np.ndarray, conf: float, iou: float, multi_label: bool, max_det: int = 300) -> Any:
-    """The steps of YOLOv5's non_max_suppression for one picture."""
+    """The steps of YOLOv5's non_max_suppression for one image."""
     import torch
 
     x = torch.from_numpy(output)

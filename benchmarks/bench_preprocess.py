@@ -1,4 +1,4 @@
-"""From a picture to YOLOv5's or a classifier's input: what users write with OpenCV and NumPy or torch, and ours.
+"""From an image to YOLOv5's or a classifier's input: what users write with OpenCV and NumPy or torch, and ours.
 
     pytest benchmarks/bench_preprocess.py --benchmark-group-by=group --benchmark-columns=min,median,rounds
 
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from infersdk._lib import ffi, lib
-from infersdk.ops import Geometry, PixelTransform, preprocess
+from infersdk.image import Geometry, PixelTransform
+from infersdk.ops import preprocess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 Run: `pytest -s benchmarks/bench_quant.py` (pytest-benchmark; the test data of INFERSDK_ASSETS). Thresholds are
 searched in the same 60 histograms: ONNX Runtime's calibrator gets them mirrored, as it works on signed values. The way
-of the memory is a process for 20 pictures and one for 500, with the peak of each.
+of the memory is a process for 20 images and one for 500, with the peak of each.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ assets, count = Path(sys.argv[1]), int(sys.argv[2])
 path = assets / "models" / "squeezenet1.1.onnx"
 files = sorted((assets / "coco" / "val").glob("*.jpg")) + sorted((assets / "imagenet").glob("*.JPEG"))
 with Classifier(path, preset="caffe") as model:
-    table = quant.calibrate(path, quant.PictureInputs(model, [files[i % len(files)] for i in range(count)]))
+    table = quant.calibrate(path, quant.ImageInputs(model, [files[i % len(files)] for i in range(count)]))
 assert table.samples == count
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
@@ -129,7 +129,7 @@ def test_memory_does_not_grow(assets: Path) -> None:
             [sys.executable, "-P", "-c", _PEAK, str(assets), str(count)], check=True, capture_output=True, text=True
         )
         peaks.append(float(done.stdout))
-    print(f"peak: {peaks[0]:.0f} MB for 20 pictures, {peaks[1]:.0f} MB for 500")
+    print(f"peak: {peaks[0]:.0f} MB for 20 images, {peaks[1]:.0f} MB for 500")
     assert peaks[1] < peaks[0] + 200
 
 
@@ -146,7 +146,7 @@ def test_speed(assets: Path, tmp_path: Path, name: str, placement: Any, backend:
     files = sorted((assets / "imagenet").glob("*.JPEG"))[:8]
     runs = int(os.environ.get("INFERSDK_BENCH_RUNS", "40"))
     with YOLOv5(path) if name == "yolov5n" else Classifier(path, preset="caffe") as model:
-        inputs = quant.PictureInputs(model, files, batch=1)
+        inputs = quant.ImageInputs(model, files, batch=1)
         table = quant.calibrate(path, inputs, method="minmax")
         made = quant.quantize(path, tmp_path / "int8.onnx", table, placement=placement)
         speed = quant.compare_speed(path, made.path, inputs, backend=backend, runs=runs)

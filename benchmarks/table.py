@@ -79,7 +79,7 @@ ROWS = [
     Row("file to boxes, yolov8n, OpenVINO", "OpenVINO's model_api", OTHERS, "model_api"),
     Row("file to boxes, yolov8n, ONNX Runtime", "polyinfer with OpenCV and NumPy", OTHERS, "polyinfer"),
     Row(
-        "64 threads submitting single pictures, yolov5n, ONNX Runtime", "a plain loop over full batches",
+        "64 threads submitting single images, yolov5n, ONNX Runtime", "a plain loop over full batches",
         "bench_pipeline.py", "submitters, onnxruntime", share=True,
     ),
     Row(

@@ -22,8 +22,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from infersdk import models
+from infersdk.image import HostImage
 from infersdk.models import Classification, Classifications, Classifier, Detections
-from infersdk.pictures import Picture
 from infersdk.video import Ahead, Frame, VideoReader, VideoWriter, paired
 
 VEHICLES = frozenset({"bicycle", "car", "motorcycle", "bus", "train", "truck"})
@@ -38,7 +38,7 @@ def only_vehicles(found: Detections) -> Detections:
     return Detections(found.data[keep], found.names, found.size, found.stats)
 
 
-def crop(frame: Frame, xyxy: Sequence[float]) -> Picture | None:
+def crop(frame: Frame, xyxy: Sequence[float]) -> HostImage | None:
     """The part of the frame around a box, as a view; None where there is too little."""
     width, height = frame.size
     margin = 0.1 * max(xyxy[2] - xyxy[0], xyxy[3] - xyxy[1])  # classifiers know things with what is around them
@@ -46,7 +46,7 @@ def crop(frame: Frame, xyxy: Sequence[float]) -> Picture | None:
     right, bottom = min(width, round(xyxy[2] + margin)), min(height, round(xyxy[3] + margin))
     if min(right - left, bottom - top) < SMALLEST:
         return None
-    return Picture(frame.pixels[top:bottom, left:right], frame.format)
+    return HostImage(frame.pixels[top:bottom, left:right], frame.format)
 
 
 def classified(

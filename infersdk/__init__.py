@@ -5,7 +5,7 @@
     import infersdk
 
     infer = infersdk.load("yolov5s.onnx", backend="onnxruntime")     # the stable Infer
-    detector = infersdk.models.YOLOv5("yolov5s.onnx")                # pictures in, boxes out
+    detector = infersdk.models.YOLOv5("yolov5s.onnx")                # images in, boxes out
 
 Importing this package imports no runtime: each backend is imported when it is asked for. Nor does it import NumPy: what
 stands here is imported when it is first looked at.

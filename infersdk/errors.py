@@ -19,7 +19,7 @@
     │   ├── ShapeError
     │   ├── DTypeError (TypeError)
     │   └── CalibrationError                data or a table that a model cannot be quantised with
-    ├── ImageError (ValueError)             a picture that is missing, truncated, or no picture
+    ├── ImageError (ValueError)             an image that is missing, truncated, or no image
     ├── VideoError (ValueError)             a video that is missing, damaged, or no video
     ├── TensorFileError (ValueError)        a tensor file that is malformed
     ├── InferenceError                      the runtime failed while it ran a model
@@ -113,7 +113,7 @@ class CalibrationError(InputError):
 
 
 class ImageError(InferSDKError, ValueError):
-    """A picture that is missing, truncated, or no picture."""
+    """An image that is missing, truncated, or no image."""
 
 
 class VideoError(InferSDKError, ValueError):

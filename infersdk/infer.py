@@ -1,6 +1,6 @@
 """Infer: one model on one backend, behind the one interface that all backends share.
 
-A backend derives from `Infer`, fills `_describe()`, `_bind()`, `_run()`, `_clone()` and `_release()`, and inherits the
+A backend derives from `Infer`, fills `_describe()`, `_bind()`, `_run()`, `_clone()` and `_close()`, and inherits the
 checks, the tensors and the convenient call. `infersdk.testing.InferContract` is the test suite that it must pass.
 """
 
@@ -214,7 +214,7 @@ class Infer(ABC):
         """`clone()`: takes over from `source` what can be shared, and makes the rest of its own."""
 
     @abstractmethod
-    def _release(self) -> None:
+    def _close(self) -> None:
         """Frees what the runtime holds. Called once."""
 
     @property
@@ -238,13 +238,13 @@ class Infer(ABC):
         return 1 if self.stream is None else 3
 
     @property
-    def queues(self) -> bool:
+    def serializes_runs(self) -> bool:
         """Whether runs that are made side by side stand one behind the other on the device: their copies overlap,
         their kernels do not.
         """
         return self.stream is not None
 
-    def padded_batch(self, n: int) -> int:
+    def bucket_batch(self, n: int) -> int:
         """The batch in which the next run's `n` rows are best run, the rest being padding: `n`, or more, up to
         `max_batch`, where the backend prepares itself for each size anew, and so is spared most of them.
         """
@@ -372,7 +372,7 @@ class Infer(ABC):
         if self._closed:
             return
         self._closed = True
-        self._release()
+        self._close()
         for name, tensor in (*self._inputs.items(), *self._outputs.items()):
             if name not in self._lent:
                 tensor.close()
@@ -420,7 +420,7 @@ class Infer(ABC):
         batches = [spec.shape[0] for spec in self.input_specs if spec.shape]
         fixed = [d for d in batches if isinstance(d, int)]
         if self.max_batch and fixed and len(fixed) == len(batches) and self.max_batch > fixed[0]:
-            self._release()
+            self._close()
             raise ConfigError(
                 f"max_batch={self.max_batch}, but {self.model.name} was made for a batch of {fixed[0]}; export it with "
                 "a free batch dimension, or leave max_batch out"

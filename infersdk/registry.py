@@ -137,7 +137,7 @@ def load(
         precision: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; None takes the model as it was written.
         max_batch: the largest batch that will be run; memory for it is set aside now.
         while_building: another backend, as `"onnxruntime"`, `"onnxruntime@cpu"` or `"openvino/bf16"`, that serves until
-            this one is ready, which loads on a thread meanwhile: see `infersdk.handover`.
+            this one is ready, which loads on a thread meanwhile: see `infersdk.hot_swap`.
         **options: the backend's own, checked against its `Options`.
 
     Raises:
@@ -162,13 +162,13 @@ def load(
     own = convert(options, kind.Options, f"options of backend {backend!r}")
     if while_building is None:
         return kind(file, device=place, precision=precision, max_batch=max_batch, options=own)
-    from .handover import Handover, check_device
+    from .hot_swap import HotSwap, check_device
 
     check_device(kind, backend, place)
     name, on, arithmetic = split_place(while_building)
     # Both take the same batches: what a request may be does not change with who serves it.
     largest = max_batch if max_batch is not None or getattr(own, "profiles", None) else kind.default_max_batch
-    return Handover(
+    return HotSwap(
         file,
         kind,
         lambda: load(file, name, device=on, precision=arithmetic, max_batch=largest),

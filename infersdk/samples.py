@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import ConfigError, InputError, UnsupportedModelError
-from .ops.image import PixelTransform, as_image, letterbox
-from .pictures import read_picture
+from .image import PixelTransform, image_view, read_image
+from .ops.preprocess import letterbox
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["random_inputs", "read_samples"]
 
-_PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
+_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 _TENSOR_MAGIC = (0xFCCFE2E2).to_bytes(4, "little")
 
 
@@ -78,7 +78,7 @@ def read_samples(
 
     - `.npz`: an array for each input, under its name.
     - `.npy` and tensor files (`Tensor.save`): the array of a model's one input.
-    - pictures, for a model with one input of pictures: letterboxed to its size, RGB or gray, scaled to 0..1 for
+    - images, for a model with one input of images: letterboxed to its size, RGB or gray, scaled to 0..1 for
       floating point and left as they are for uint8; `batch` of them together.
 
     Files of other kinds are passed over.
@@ -93,13 +93,13 @@ def read_samples(
     _check_names(shapes, specs)
     files = sorted(file for file in place.iterdir() if file.is_file()) if place.is_dir() else [place]
     arrays = [file for file in files if file.suffix.lower() in (".npy", ".npz") or _is_tensor_file(file)]
-    pictures = [file for file in files if file.suffix.lower() in _PICTURES]
-    if not arrays and not pictures:
-        raise ConfigError(f"nothing in {str(place)!r} is an .npy, .npz or tensor file or a picture")
+    images = [file for file in files if file.suffix.lower() in _IMAGES]
+    if not arrays and not images:
+        raise ConfigError(f"nothing in {str(place)!r} is an .npy, .npz or tensor file or an image")
     for file in arrays:
         yield _read_arrays(file, specs)
-    if pictures:
-        yield from _read_pictures(pictures, specs, batch, shapes)
+    if images:
+        yield from _read_images(images, specs, batch, shapes)
 
 
 def _is_tensor_file(file: Path) -> bool:
@@ -131,7 +131,7 @@ def _numpy_file(file: Path) -> Any:
         raise InputError(f"{str(file)!r} cannot be read: {error}") from None
 
 
-def _read_pictures(
+def _read_images(
     files: Sequence[Path], specs: Sequence[TensorSpec], batch: int | None, shapes: Mapping[str, Sequence[int]] | None
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
     spec = _only(specs, files[0])
@@ -139,7 +139,7 @@ def _read_pictures(
     layout = "chw" if rest and rest[0] in (1, 3) else "hwc"
     channels, height, width = (rest if layout == "chw" else [*rest[2:], *rest[:2]]) if len(rest) == 3 else (0, 0, 0)
     if channels not in (1, 3) or spec.dtype.name not in ("float32", "float16", "uint8"):
-        raise InputError(f"{str(files[0])!r}: input {spec} does not take pictures; give the data as .npy")
+        raise InputError(f"{str(files[0])!r}: input {spec} does not take images; give the data as .npy")
     transform = PixelTransform(
         "rgb" if channels == 3 else "gray",
         "chw" if layout == "chw" else "hwc",
@@ -150,10 +150,10 @@ def _read_pictures(
         group = files[start : start + count]
         if isinstance(spec.shape[0], int):
             group = [*group, *[group[-1]] * (count - len(group))]  # a batch of fixed size is filled up
-        pictures = [read_picture(file) for file in group]
+        images = [read_image(file) for file in group]
         pixels = [
-            letterbox(as_image(p.pixels, p.format), (width, height), transform)[0]  # type: ignore[arg-type]
-            for p in pictures
+            letterbox(image_view(p.pixels, p.format), (width, height), transform)[0]  # type: ignore[arg-type]
+            for p in images
         ]
         yield {spec.name: np.stack(pixels)}
 

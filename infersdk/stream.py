@@ -19,7 +19,7 @@ from .device import Device
 from .errors import DeviceUnavailableError
 from .memory import Handle
 
-__all__ = ["DeviceInfo", "Event", "Graph", "Stream", "device_count", "device_info"]
+__all__ = ["CudaGraph", "DeviceInfo", "Event", "Stream", "device_count", "device_info"]
 
 
 def _ordinal(device: str | Device) -> int:
@@ -132,7 +132,7 @@ class Event(Handle):
         return float(place[0])
 
 
-class Graph(Handle):
+class CudaGraph(Handle):
     """What a function queues on a stream, to be launched again in one go.
 
     It holds the addresses that it was captured with: when one of them changes, capture anew.

@@ -1,4 +1,4 @@
-"""Model wrappers: from pictures to results, on any backend.
+"""Model wrappers: from images to results, on any backend.
 
 ::
 

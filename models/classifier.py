@@ -1,4 +1,4 @@
-"""Image classifiers: pictures in, the best classes out."""
+"""Image classifiers: images in, the best classes out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import msgspec
 import numpy as np
 
 from ..errors import ConfigError
-from ..ops import Geometry, PixelTransform, topk
+from ..image import Geometry, PixelTransform
+from ..ops import topk
 from .results import Classifications
-from .vision import VisionModel, square
+from .vision import VisionModel, as_size
 
 if TYPE_CHECKING:
     from ..infer import Infer
-    from .on_device import Stage
+    from .execution.cuda import Stage
 
 __all__ = ["PRESETS", "Classifier"]
 
@@ -51,21 +52,21 @@ class ClassifierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class Classifier(VisionModel[Classifications]):
-    """A classifier: pictures in, `Classifications` out. The shorter side is resized, the centre cropped.
+    """A classifier: images in, `Classifications` out. The shorter side is resized, the centre cropped.
 
     Args:
         path: the model file, or an `Infer` that is loaded already.
         backend, device, precision, max_batch, options: as `infersdk.load()` takes them.
         names: class names, as a list or the path of a text file; None takes them from the model's metadata.
         channel_order: of NumPy arrays given, `"bgr"` (OpenCV's), `"rgb"` or `"nv12"`.
-        preprocess: where pictures are preprocessed for a CUDA device: `"device"`, `"host"`, or `"auto"`, which tries
+        preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"`, or `"auto"`, which tries
             both once. The tensors are the same.
         preset: `"imagenet"`, `"caffe"`, `"inception"` or `"unit"`: the defaults of what follows (`PRESETS`).
         resize: the shorter side is brought to this; None is 256 for a crop of 224, and in proportion for others.
         crop: the network's input, a number or (width, height), for models that leave it open (224 then).
         mean, std, scale: y = (x * scale - mean) / std, a number a channel in the order of the network's input.
         input_order: the channels that the network wants, `"rgb"` or `"bgr"`.
-        top_k: how many classes a picture; fewer if the model has fewer.
+        top_k: how many classes an image; fewer if the model has fewer.
         softmax: whether scores become probabilities by softmax; None does so unless they are probabilities already
             (none negative, the sum within 0.001 of 1).
 
@@ -136,10 +137,10 @@ class Classifier(VisionModel[Classifications]):
     def _check_row(self, spec: object, shape: Sequence[int | str | None]) -> None:
         """Raises UnsupportedModelError when the output has more axes than that of the classes: boxes, or a map."""
         if len(shape) < 2 or sum(d != 1 for d in shape[1:] if isinstance(d, int)) > 1:
-            raise self._unsupported(f"its output {spec} is not a row of classes for each picture")
+            raise self._unsupported(f"its output {spec} is not a row of classes for each image")
 
     def _asked_size(self) -> tuple[int, int] | None:
-        return square(self.settings.crop, "crop")
+        return as_size(self.settings.crop, "crop")
 
     def _pixel_transform(self, dtype: str) -> PixelTransform:
         settings, preset = self.settings, PRESETS[self.settings.preset]

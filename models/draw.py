@@ -1,4 +1,4 @@
-"""Boxes and labels over a picture."""
+"""Boxes and labels over an image."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 if TYPE_CHECKING:
-    from ..pictures import Picture
+    from ..image import HostImage
     from .results import Detections
 
 __all__ = ["draw_boxes", "to_pil"]
 
 
-def to_pil(picture: Picture) -> Image.Image:
-    """The picture as an RGB image."""
-    pixels = picture.pixels
-    if picture.format == "nv12":
-        from ..ops import Geometry, PixelTransform, preprocess
+def to_pil(image: HostImage) -> Image.Image:
+    """The image as an RGB image."""
+    pixels = image.pixels
+    if image.format == "nv12":
+        from ..image import Geometry, PixelTransform
+        from ..ops import preprocess
 
-        whole = Geometry.stretch(picture.size, picture.size)
+        whole = Geometry.stretch(image.size, image.size)
         as_is = PixelTransform(order="rgb", layout="hwc", dtype="uint8", scale=1.0)
         return Image.fromarray(preprocess(pixels, whole, as_is, format="nv12"))
-    if picture.format == "gray":
+    if image.format == "gray":
         return Image.fromarray(pixels.reshape(pixels.shape[:2])).convert("RGB")
-    rgb = pixels[:, :, :3] if picture.format.startswith("rgb") else pixels[:, :, 2::-1]
+    rgb = pixels[:, :, :3] if image.format.startswith("rgb") else pixels[:, :, 2::-1]
     return Image.fromarray(np.ascontiguousarray(rgb))
 
 
-def draw_boxes(picture: Picture, detections: Detections) -> Image.Image:
-    """A new RGB image of the picture's size: a box a detection in the colour of its class, with label and score."""
-    image = to_pil(picture)
-    draw = ImageDraw.Draw(image)
-    unit = max(image.size) / 640
+def draw_boxes(image: HostImage, detections: Detections) -> Image.Image:
+    """A new RGB pil of the image's size: a box a detection in the colour of its class, with label and score."""
+    pil = to_pil(image)
+    draw = ImageDraw.Draw(pil)
+    unit = max(pil.size) / 640
     width, size = max(2, round(2 * unit)), max(11, round(12 * unit))
     font = ImageFont.load_default(size)
     for box in reversed(detections):  # the best one is drawn last, on top
@@ -43,12 +44,12 @@ def draw_boxes(picture: Picture, detections: Detections) -> Image.Image:
         text = f"{box.label} {box.score:.2f}"
         left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
         high, wide = bottom - top + 2 * width, right - left + 2 * width
-        x = min(max(box.xyxy[0], 0), max(image.width - wide, 0))
+        x = min(max(box.xyxy[0], 0), max(pil.width - wide, 0))
         y = box.xyxy[1] - high if box.xyxy[1] >= high else box.xyxy[1]
         draw.rectangle((x, y, x + wide, y + high), fill=colour)
         ink = "black" if 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 140 else "white"
         draw.text((x + width - left, y + width - top), text, fill=ink, font=font)
-    return image
+    return pil
 
 
 def _colour(class_id: int) -> tuple[int, int, int]:

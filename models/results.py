@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from ..errors import BackendUnavailableError
-from ..pictures import Picture, PictureSource, read_picture
+from ..image import HostImage, ImageSource, read_image
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,7 +22,7 @@ __all__ = ["Classification", "Classifications", "Detection", "Detections"]
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """One box: `xyxy` are its left, top, right and bottom edge in pixels of the picture."""
+    """One box: `xyxy` are its left, top, right and bottom edge in pixels of the image."""
 
     xyxy: tuple[float, float, float, float]
     score: float
@@ -35,12 +35,12 @@ class Detection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections(Sequence[Detection]):
-    """The boxes of one picture, best first.
+    """The boxes of one image, best first.
 
     Attributes:
         data: the boxes as a structured array (`xyxy` float32 (4,), `score` float32, `class_id` int32).
         names: the class names by class_id; a class without one is called by its number.
-        size: (width, height) of the picture.
+        size: (width, height) of the image.
         stats: how many candidates there were, and what the limits left out.
     """
 
@@ -103,11 +103,11 @@ class Detections(Sequence[Detection]):
             data={"class_name": np.array(self.labels, dtype=str)},
         )
 
-    def draw(self, picture: PictureSource | Picture, *, channel_order: str = "bgr") -> Image.Image:
-        """The boxes over the picture they were found in, as a new PIL image."""
+    def draw(self, image: ImageSource | HostImage, *, channel_order: str = "bgr") -> Image.Image:
+        """The boxes over the image they were found in, as a new PIL image."""
         from .draw import draw_boxes
 
-        return draw_boxes(read_picture(picture, channel_order=channel_order), self)
+        return draw_boxes(read_image(image, channel_order=channel_order), self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Classification:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classifications(Sequence[Classification]):
-    """The best classes of one picture, best first: `class_ids` int32 and `scores` float32, both (k,)."""
+    """The best classes of one image, best first: `class_ids` int32 and `scores` float32, both (k,)."""
 
     class_ids: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float32]

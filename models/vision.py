@@ -1,4 +1,4 @@
-"""What all wrappers share: a model on a backend, pictures going in, and how long each stage took."""
+"""What all wrappers share: a model on a backend, images going in, and how long each stage took."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import numpy as np
 
 from ..config import convert
 from ..errors import ConfigError, InputError, UnsupportedModelError
+from ..image import DeviceImage, Geometry, HostImage, ImageSource, PixelTransform, image_view, read_image
 from ..infer import Infer
-from ..ops import Geometry, PixelTransform, as_image, preprocess_into
-from ..ops.batch import PictureBatch, shared_workers
-from ..pictures import DevicePicture, Picture, PictureSource, read_picture
+from ..ops import preprocess_into
+from ..ops.batch import ImageBatch, shared_workers
 from ..registry import load
-from .lanes import PictureLane
+from .execution.cuda import CudaExecutor, PreprocessPlacement, Stage
+from .execution.image_buffer import ImageBatchBuffer
 from .names import class_names
-from .on_device import DevicePath, Stage, Ways
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -39,13 +39,13 @@ __all__ = ["Timings", "VisionModel"]
 
 Result = TypeVar("Result")
 
-#: Pictures that go through together when nothing else limits the batch.
+#: Images that go through together when nothing else limits the batch.
 DEFAULT_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds that the last call spent in each stage, over all its pictures. On a GPU the stages run side by side: all
+    """Seconds that the last call spent in each stage, over all its images. On a GPU the stages run side by side: all
     of it is in `infer`.
     """
 
@@ -60,7 +60,7 @@ class Timings:
 
 
 class VisionModel(ABC, Generic[Result]):
-    """A model that takes pictures. A call takes one and gives one result, or a list and gives a list.
+    """A model that takes images. A call takes one and gives one result, or a list and gives a list.
 
     Attributes:
         network: the `Infer` underneath.
@@ -74,9 +74,9 @@ class VisionModel(ABC, Generic[Result]):
     Settings: ClassVar[type[Any]]
     #: The input size where the model leaves it open and nothing is said.
     fallback_size: ClassVar[int] = 640
-    #: Pictures that go through together at most; None is what the network was loaded for.
-    _most: int | None = None
-    #: It is a lane's, and shares the processors with those who submit.
+    #: Images that go through together at most; None is what the network was loaded for.
+    _batch_limit: int | None = None
+    #: It is a buffer's, and shares the processors with those who submit.
     _in_pipeline = False
 
     def __init__(
@@ -101,7 +101,7 @@ class VisionModel(ABC, Generic[Result]):
         self.channel_order = channel_order
         self._preprocess = preprocess
         self._serving = _Serving()
-        self._ways = Ways()
+        self._placement = PreprocessPlacement()
         self._given_names = names
         if isinstance(path, Infer):
             if options:
@@ -164,7 +164,7 @@ class VisionModel(ABC, Generic[Result]):
         """Checks that the model is one for this wrapper, and makes what its calls reuse."""
         inputs = self.network.input_specs
         if len(inputs) != 1:
-            raise self._unsupported(f"it has {len(inputs)} inputs, not one for pictures")
+            raise self._unsupported(f"it has {len(inputs)} inputs, not one for images")
         if odd := [spec for spec in self.network.output_specs if spec.kind != "tensor"]:
             raise self._unsupported(f"its output {odd[0]} is no tensor of numbers")
         self._spec = inputs[0]
@@ -172,16 +172,16 @@ class VisionModel(ABC, Generic[Result]):
         self.class_count: int | None = None
         self.names = class_names(self._given_names, self.network.metadata)
         self._batched = not isinstance(self._spec.shape[0], int)
-        usual = self._most or self.network.max_batch or DEFAULT_BATCH
+        usual = self._batch_limit or self.network.max_batch or DEFAULT_BATCH
         self._limit = usual if self._batched else int(self._spec.shape[0] or 1)
         self._transform = self._pixel_transform(np.dtype(self._spec.dtype).name)
         # One geometry for a size: video frames and cameras repeat it.
         self._geometry = lru_cache(maxsize=64)(self._make_geometry)
-        self._batch = PictureBatch(self._limit)
+        self._batch = ImageBatch(self._limit)
         self._generation = self.network.generation
-        self._path: DevicePath | None = None
+        self._path: CudaExecutor | None = None
         if self.network.stream is not None:
-            self._path = DevicePath(self, self._limit, self._preprocess, beside=self._in_pipeline)
+            self._path = CudaExecutor(self, self._limit, self._preprocess, shares_cpu=self._in_pipeline)
         self.timings = Timings(0.0, 0.0, 0.0, 0.0)
 
     @abstractmethod
@@ -190,7 +190,7 @@ class VisionModel(ABC, Generic[Result]):
 
     @abstractmethod
     def _make_geometry(self, size: tuple[int, int]) -> Geometry:
-        """How a picture of (width, height) comes onto the network's canvas."""
+        """How an image of (width, height) comes onto the network's canvas."""
 
     @abstractmethod
     def _device_stage(self, infer: Infer, capacity: int) -> Stage:
@@ -203,23 +203,23 @@ class VisionModel(ABC, Generic[Result]):
     # ---- calls ----
 
     @overload
-    def __call__(self, pictures: list[Any] | tuple[PictureSource | Picture, ...]) -> list[Result]: ...
+    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...]) -> list[Result]: ...
     @overload
-    def __call__(self, pictures: PictureSource | Picture) -> Result: ...
-    def __call__(self, pictures: PictureSource | Picture | Sequence[PictureSource | Picture]) -> Result | list[Result]:
-        """Takes a picture (path, bytes, PIL image or uint8 array) or a list of them.
+    def __call__(self, images: ImageSource | HostImage) -> Result: ...
+    def __call__(self, images: ImageSource | HostImage | Sequence[ImageSource | HostImage]) -> Result | list[Result]:
+        """Takes an image (path, bytes, PIL image or uint8 array) or a list of them.
 
         Raises:
-            ImageError: a picture cannot be read; nothing was run for any of its batch.
+            ImageError: an image cannot be read; nothing was run for any of its batch.
             InferenceError: the runtime failed.
         """
-        if isinstance(pictures, (list, tuple)) and not isinstance(pictures, Picture):
-            return self._many(pictures)
-        return self._many([pictures])[0]  # type: ignore[list-item]
+        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
+            return self._many(images)
+        return self._many([images])[0]  # type: ignore[list-item]
 
-    def stream(self, pictures: Iterable[PictureSource | Picture]) -> Iterator[Result]:
-        """The results of any number of pictures, in order, a batch at a time; reads as few ahead as it can."""
-        batches = self._batches(pictures)
+    def stream(self, images: Iterable[ImageSource | HostImage]) -> Iterator[Result]:
+        """The results of any number of images, in order, a batch at a time; reads as few ahead as it can."""
+        batches = self._batches(images)
         while True:
             self._follow()
             if self._path is not None:
@@ -234,18 +234,18 @@ class VisionModel(ABC, Generic[Result]):
                 yield from self._on_host(batch)[0]
 
     def network_inputs(
-        self, pictures: Iterable[PictureSource | Picture], *, batch: int | None = None
+        self, images: Iterable[ImageSource | HostImage], *, batch: int | None = None
     ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """What the network would be given for these pictures, a batch at a time: `{input: array}`, nothing is run.
+        """What the network would be given for these images, a batch at a time: `{input: array}`, nothing is run.
 
         Args:
-            pictures: on the host, as a call takes them.
-            batch: pictures a batch at most; a model of a fixed batch keeps to its own, and the last one is filled up
-                with its last picture.
+            images: on the host, as a call takes them.
+            batch: images a batch at most; a model of a fixed batch keeps to its own, and the last one is filled up
+                with its last image.
         """
         self._follow()
         limit = min(batch or self._limit, self._limit) if self._batched else self._limit
-        group: list[Picture] = []
+        group: list[HostImage] = []
 
         def filled() -> dict[str, npt.NDArray[Any]]:
             missing = 0 if self._batched else self._limit - len(group)
@@ -253,8 +253,8 @@ class VisionModel(ABC, Generic[Result]):
             rows = len(group) + missing  # behind these there may be padding
             return {self._spec.name: self.network.inputs[self._spec.name].numpy()[:rows].copy()}
 
-        for source in pictures:
-            group.append(read_picture(source, channel_order=self.channel_order))
+        for source in images:
+            group.append(read_image(source, channel_order=self.channel_order))
             if len(group) == limit:
                 yield filled()
                 group.clear()
@@ -290,7 +290,7 @@ class VisionModel(ABC, Generic[Result]):
         made: Pipeline[Result] = serving.pipeline
         return made
 
-    def serve(self, **settings: Any) -> Pipeline[Result]:
+    def configure_pipeline(self, **settings: Any) -> Pipeline[Result]:
         """Makes the pipeline with settings of your own: those of `infersdk.pipeline.PipelineSettings`.
 
         Raises:
@@ -306,31 +306,31 @@ class VisionModel(ABC, Generic[Result]):
             return made
 
     def submit(
-        self, picture: PictureSource | Picture, *, timeout: float | None = None, deadline: float | None = None
+        self, image: ImageSource | HostImage, *, timeout: float | None = None, deadline: float | None = None
     ) -> Future[Result]:
-        """One picture, run together with whatever else is waiting; any number of threads may call. See
+        """One image, run together with whatever else is waiting; any number of threads may call. See
         `Pipeline.submit()`.
         """
-        return self.pipeline.submit(picture, timeout=timeout, deadline=deadline)
+        return self.pipeline.submit(image, timeout=timeout, deadline=deadline)
 
     def submit_many(
-        self, pictures: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None
+        self, images: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None
     ) -> list[Future[Result]]:
         """Several of them. See `Pipeline.submit_many()`."""
-        return self.pipeline.submit_many(pictures, timeout=timeout, deadline=deadline)
+        return self.pipeline.submit_many(images, timeout=timeout, deadline=deadline)
 
     def map(
-        self, pictures: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False
+        self, images: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False
     ) -> Iterator[Result]:
-        """The results of any number of pictures, in order; they may be endless. See `Pipeline.map()`."""
-        return self.pipeline.map(pictures, in_flight=in_flight, return_exceptions=return_exceptions)
+        """The results of any number of images, in order; they may be endless. See `Pipeline.map()`."""
+        return self.pipeline.map(images, in_flight=in_flight, return_exceptions=return_exceptions)
 
-    async def infer(self, picture: PictureSource | Picture, *, deadline: float | None = None) -> Result:
+    async def infer(self, image: ImageSource | HostImage, *, deadline: float | None = None) -> Result:
         """From asyncio. See `Pipeline.infer()`."""
-        return await self.pipeline.infer(picture, deadline=deadline)
+        return await self.pipeline.infer(image, deadline=deadline)
 
-    def lane(self, capacity: int | None) -> PictureLane[Result]:
-        """For a pipeline: batches of up to `capacity` pictures, on a clone of the network.
+    def batch_buffer(self, capacity: int | None) -> ImageBatchBuffer[Result]:
+        """For a pipeline: batches of up to `capacity` images, on a clone of the network.
 
         Raises:
             ConfigError: the network was loaded for less.
@@ -341,7 +341,7 @@ class VisionModel(ABC, Generic[Result]):
                 f"max_batch={capacity}, but {self.network.model.name} takes batches up to {largest}; "
                 + (f"load it with max_batch={capacity}" if self._batched else "export it with a free batch dimension")
             )
-        return PictureLane(self._twin(capacity or self._most, in_pipeline=True))
+        return ImageBatchBuffer(self._twin(capacity or self._batch_limit, in_pipeline=True))
 
     @property
     def concurrency(self) -> int:
@@ -349,28 +349,28 @@ class VisionModel(ABC, Generic[Result]):
         return self.network.concurrency
 
     @property
-    def queues(self) -> bool:
+    def serializes_runs(self) -> bool:
         """For a pipeline: whether these stand one behind the other on a device."""
-        return self.network.queues
+        return self.network.serializes_runs
 
-    def _batches(self, sources: Iterable[PictureSource | Picture]) -> Iterator[list[Picture | DevicePicture]]:
-        """The pictures read, in batches; those on a device and those on the host do not mix."""
-        batch: list[Picture | DevicePicture] = []
+    def _batches(self, sources: Iterable[ImageSource | HostImage]) -> Iterator[list[HostImage | DeviceImage]]:
+        """The images read, in batches; those on a device and those on the host do not mix."""
+        batch: list[HostImage | DeviceImage] = []
         for source in sources:
-            picture = self._read(source)
-            if batch and (len(batch) == self._limit or type(picture) is not type(batch[0])):
+            image = self._read(source)
+            if batch and (len(batch) == self._limit or type(image) is not type(batch[0])):
                 yield batch
                 batch = []
-            batch.append(picture)
+            batch.append(image)
         if batch:
             yield batch
 
-    def _read(self, source: PictureSource | Picture) -> Picture | DevicePicture:
-        if self._path is not None and not isinstance(source, np.ndarray) and DevicePicture.is_one(source):
-            return DevicePicture(source, self.channel_order)
-        return read_picture(source, channel_order=self.channel_order)
+    def _read(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
+        if self._path is not None and not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
+            return DeviceImage(source, self.channel_order)
+        return read_image(source, channel_order=self.channel_order)
 
-    def _many(self, sources: Sequence[PictureSource | Picture]) -> list[Result]:
+    def _many(self, sources: Sequence[ImageSource | HostImage]) -> list[Result]:
         self._follow()
         start = perf_counter()
         results: list[Result] = []
@@ -388,34 +388,34 @@ class VisionModel(ABC, Generic[Result]):
         self.timings = Timings(perf_counter() - start - sum(stages), *stages)
         return results
 
-    def _on_host(self, pictures: Sequence[Picture | DevicePicture]) -> tuple[list[Result], tuple[float, float, float]]:
+    def _on_host(self, images: Sequence[HostImage | DeviceImage]) -> tuple[list[Result], tuple[float, float, float]]:
         """One batch, and the seconds of its three stages."""
         start = perf_counter()
-        geometries = self._fill([p for p in pictures if isinstance(p, Picture)])
+        geometries = self._fill([p for p in images if isinstance(p, HostImage)])
         filled = perf_counter()
         self.network.forward()
         inferred = perf_counter()
         results = self._results(geometries)
         return results, (filled - start, inferred - filled, perf_counter() - inferred)
 
-    def _fill(self, pictures: Sequence[Picture]) -> list[Geometry]:
-        """Preprocesses straight into the rows of the bound input, several pictures on several threads."""
-        geometries = [self._geometry(picture.size) for picture in pictures]
-        tensor = self._input_of(self.network, len(pictures))
+    def _fill(self, images: Sequence[HostImage]) -> list[Geometry]:
+        """Preprocesses straight into the rows of the bound input, several images on several threads."""
+        geometries = [self._geometry(image.size) for image in images]
+        tensor = self._input_of(self.network, len(images))
         at = tensor.host_ptr(read=False, write=True)
-        images = [as_image(p.pixels, p.format) for p in pictures]  # type: ignore[arg-type]
-        if len(images) == 1:
-            preprocess_into(images[0], geometries[0], self._transform, at, tensor.nbytes)
+        views = [image_view(p.pixels, p.format) for p in images]  # type: ignore[arg-type]
+        if len(views) == 1:
+            preprocess_into(views[0], geometries[0], self._transform, at, tensor.nbytes)
         else:
-            self._batch.fill(images, geometries)
+            self._batch.fill(views, geometries)
             self._batch.preprocess(self._transform, at, tensor.nbytes, workers=shared_workers())
         return geometries
 
-    def _input_of(self, infer: Infer, pictures: int) -> Tensor:
-        """The bound input, sized for so many pictures at least."""
+    def _input_of(self, infer: Infer, images: int) -> Tensor:
+        """The bound input, sized for so many images at least."""
         width, height = self.input_size
         tensor: Tensor = infer.inputs[self._spec.name]
-        rows = min(infer.padded_batch(pictures), self._limit) if self._batched else self._limit
+        rows = min(infer.bucket_batch(images), self._limit) if self._batched else self._limit
         return tensor.resize((rows, *self._canvas_shape(width, height)))
 
     # ---- shared machinery ----
@@ -423,7 +423,7 @@ class VisionModel(ABC, Generic[Result]):
     def _input_size(self, spec: TensorSpec) -> tuple[int, int]:
         """(width, height) out of an input of NCHW or NHWC with three channels."""
         if len(spec.shape) != 4:
-            raise self._unsupported(f"its input {spec} has not the four dimensions of a batch of pictures")
+            raise self._unsupported(f"its input {spec} has not the four dimensions of a batch of images")
         if spec.dtype not in (np.float32, np.float16, np.uint8):
             raise self._unsupported(f"its input {spec} takes neither float32, float16 nor uint8")
         _, channels, height, width = spec.shape
@@ -467,12 +467,12 @@ class VisionModel(ABC, Generic[Result]):
 
     def clone(self) -> Self:
         """A second wrapper for another thread, over the same weights or engine."""
-        return self._twin(self._most)
+        return self._twin(self._batch_limit)
 
     def _twin(self, most: int | None, *, in_pipeline: bool = False) -> Self:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._most, twin._in_pipeline = most, in_pipeline
+        twin._batch_limit, twin._in_pipeline = most, in_pipeline
         twin._serving = _Serving(dict(self._serving.settings))
         twin.network = self.network.clone()
         try:
@@ -511,7 +511,7 @@ class _Serving:
         self.guard = Lock()
 
 
-def square(size: int | Sequence[int] | None, what: str) -> tuple[int, int] | None:
+def as_size(size: int | Sequence[int] | None, what: str) -> tuple[int, int] | None:
     """`640` or `(640, 384)` as (width, height)."""
     if size is None:
         return None

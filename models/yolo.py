@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from ..errors import ConfigError, UnsupportedModelError
+from ..image import Geometry, PixelTransform
 from ..infer import Infer
-from ..ops import Detector, DetectStats, Geometry, PixelTransform
-from ..ops.device import DeviceDetector
+from ..ops import DetectionDecoder, DetectStats
+from ..ops.device import DeviceDetectionDecoder
 from ..registry import load
 from .results import Detections
-from .vision import VisionModel, square
+from .vision import VisionModel, as_size
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
-    from .on_device import Stage
+    from .execution.cuda import Stage
 
 __all__ = ["YOLOX", "YOLOv5", "YOLOv8", "detector"]
 
@@ -42,19 +43,19 @@ class DetectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class YOLO(VisionModel[Detections]):
-    """A detector: pictures in, `Detections` out.
+    """A detector: images in, `Detections` out.
 
     Args:
         path: the model file, or an `Infer` that is loaded already.
         backend, device, precision, max_batch, options: as `infersdk.load()` takes them.
         names: class names, as a list or the path of a text file; None takes them from the model's metadata.
         channel_order: of NumPy arrays, `"bgr"` (OpenCV's), `"rgb"` or `"nv12"`.
-        preprocess: where pictures are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
+        preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
             processor's threads first), or `"auto"`, which tries both once for each kind of batch. The tensors are
             the same.
         conf: the score (and objectness) a box must exceed, 0 to 1.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
-        max_det: at most so many boxes a picture; what is left out is counted in `Detections.stats`.
+        max_det: at most so many boxes an image; what is left out is counted in `Detections.stats`.
         max_candidates: at most so many, the best, go into NMS; 0 is all.
         multi_label: a box may count for several classes.
         class_agnostic: boxes of different classes suppress one another.
@@ -117,10 +118,10 @@ class YOLO(VisionModel[Detections]):
         shape = next(spec.shape for spec in self.network.output_specs if spec.name == self._output)
         classes = self._dimensions(tuple(d if isinstance(d, int) else 0 for d in shape))[1]
         self._tell_classes(classes if classes > 0 else None)
-        self._decoder: Detector | None = None
+        self._decoder: DetectionDecoder | None = None
 
     def _asked_size(self) -> tuple[int, int] | None:
-        return square(self.settings.size, "size")
+        return as_size(self.settings.size, "size")
 
     def _pixel_transform(self, dtype: str) -> PixelTransform:
         scale = 1.0 if dtype == "uint8" else 1 / 255
@@ -162,7 +163,7 @@ class YOLO(VisionModel[Detections]):
         """The strides of the grids, where the head is raw."""
         return ()
 
-    def _decoder_of(self, output: Tensor) -> Detector:
+    def _decoder_of(self, output: Tensor) -> DetectionDecoder:
         """The decoder for an output, made when the first one is there."""
         if self._decoder is None:
             if output.dtype.name not in ("float32", "float16"):
@@ -170,14 +171,14 @@ class YOLO(VisionModel[Detections]):
             self._decoder = self._make_decoder(output.shape, output.dtype.name)
         return self._decoder
 
-    def _make_decoder(self, shape: tuple[int, ...], dtype: str) -> Detector:
+    def _make_decoder(self, shape: tuple[int, ...], dtype: str) -> DetectionDecoder:
         self._check_head(f"{self._output!r} of shape {shape}", shape)  # which the model may have left open
         anchors, classes = self._dimensions(shape)
         if anchors < 1 or classes < 1:
             raise self._unsupported(f"its output has shape {shape}, which leaves {classes} classes")
         self._tell_classes(classes)
         settings = self.settings
-        return Detector(
+        return DetectionDecoder(
             self.head,
             classes,
             anchors,
@@ -211,7 +212,7 @@ class _Boxes:
 
     def __init__(self, model: YOLO, infer: Infer, capacity: int) -> None:
         self._model, self._infer, self._capacity = model, infer, capacity
-        self._detector: DeviceDetector | None = None  # made when the shape of the output is known
+        self._detector: DeviceDetectionDecoder | None = None  # made when the shape of the output is known
         self._block: Tensor | None = None
 
     def queue(self, geometries: Sequence[Geometry]) -> None:
@@ -219,7 +220,7 @@ class _Boxes:
         assert stream is not None
         if self._detector is None or self._block is None:
             decoder = self._model._decoder_of(output)
-            self._detector = DeviceDetector(decoder, self._capacity, stream.device)
+            self._detector = DeviceDetectionDecoder(decoder, self._capacity, stream.device)
             self._block = self._detector.block(self._capacity)
         self._block.resize((len(geometries), self._detector.row.itemsize))
         self._detector.run(output, geometries, self._block, stream=stream)
@@ -272,7 +273,7 @@ class YOLOXSettings(DetectorSettings, frozen=True, kw_only=True, forbid_unknown_
 
 
 class YOLOX(YOLO):
-    __doc__ = f"""YOLOX: output [batch, anchors, 5 + classes] with a raw box; pictures in BGR, 0 to 255, top left.
+    __doc__ = f"""YOLOX: output [batch, anchors, 5 + classes] with a raw box; images in BGR, 0 to 255, top left.
 
     `legacy=True` is for weights of the project's first release (0.1.0), which want RGB with ImageNet's mean and
     standard deviation instead; YOLOX's own tools call it so too.
@@ -364,5 +365,5 @@ def _boxes_per_cell(boxes: int, size: Sequence[int | str | None]) -> int:
 
 
 def _cells(size: tuple[int, int], strides: Sequence[int]) -> int:
-    """How many cells the grids of these strides have on a picture of that size."""
+    """How many cells the grids of these strides have on an image of that size."""
     return sum((size[0] // stride) * (size[1] // stride) for stride in strides)

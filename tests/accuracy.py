@@ -16,6 +16,6 @@ def coco_map(model: Any, folder: Path) -> tuple[float, float]:
 
 def imagenet_top(model: Any, folder: Path) -> tuple[int, int]:
     """(top-1, top-5) hits of a classifier over files called NNNN_*.JPEG, NNNN being the class."""
-    pictures = read_labels(folder)
-    figures = top_figures(model, pictures)
-    return round(figures["top1"] * len(pictures)), round(figures["top5"] * len(pictures))
+    images = read_labels(folder)
+    figures = top_figures(model, images)
+    return round(figures["top1"] * len(images)), round(figures["top5"] * len(images))

@@ -50,7 +50,7 @@ class IdleInfer(Infer):
     def _share(self, source: Any) -> None:
         pass
 
-    def _release(self) -> None:
+    def _close(self) -> None:
         pass
 
     @property

@@ -1,4 +1,4 @@
-"""Labelled pictures out of the packaged one: a data set in COCO's format, and one of folders by class."""
+"""Labelled images out of the packaged one: a data set in COCO's format, and one of folders by class."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from infersdk.data import DETECTOR, PICTURE
+from infersdk.data import DETECTOR, IMAGE
 
 onnx = pytest.importorskip("onnx")
 
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-TRUTH = json.loads(PICTURE.with_suffix(".json").read_text("utf-8"))
-#: What moves the picture: left, top, right and bottom borders.
+TRUTH = json.loads(IMAGE.with_suffix(".json").read_text("utf-8"))
+#: What moves the image: left, top, right and bottom borders.
 BORDERS = [(0, 0, 0, 0), (40, 0, 0, 20), (0, 64, 32, 0)]
 
 
 def coco_set(folder: Path, *, order: list[int] | None = None) -> tuple[Path, Path]:
-    """The annotations and the folder of three pictures. The categories have ids with gaps, in the order given."""
-    pictures = folder / "pictures"
-    pictures.mkdir(parents=True)
-    image = Image.open(PICTURE).convert("RGB")
+    """The annotations and the folder of three images. The categories have ids with gaps, in the order given."""
+    images = folder / "images"
+    images.mkdir(parents=True)
+    image = Image.open(IMAGE).convert("RGB")
     ids = {class_id: 3 * place + 5 for place, class_id in enumerate(order or range(10))}
     data: dict[str, Any] = {
         "images": [],
@@ -35,7 +35,7 @@ def coco_set(folder: Path, *, order: list[int] | None = None) -> tuple[Path, Pat
         size = (image.width + left + right, image.height + top + bottom)
         canvas = Image.new("RGB", size, (120, 120, 120))
         canvas.paste(image, (left, top))
-        canvas.save(pictures / f"{number}.png")
+        canvas.save(images / f"{number}.png")
         data["images"].append(
             {"id": 100 + number, "file_name": f"{number}.png", "width": canvas.width, "height": canvas.height}
         )
@@ -50,12 +50,12 @@ def coco_set(folder: Path, *, order: list[int] | None = None) -> tuple[Path, Pat
             )
     annotations = folder / "instances.json"
     annotations.write_text(json.dumps(data))
-    return annotations, pictures
+    return annotations, images
 
 
 def crops(folder: Path, layout: str = "folders") -> Path:
     """A crop of each digit: `"folders"` by name, `"numbers"` at the front of the file's name, or `"plain"`."""
-    image = Image.open(PICTURE).convert("RGB")
+    image = Image.open(IMAGE).convert("RGB")
     for number, entry in enumerate(TRUTH["objects"]):
         x1, y1, x2, y2 = entry["box"]
         half = 0.6 * max(x2 - x1, y2 - y1)

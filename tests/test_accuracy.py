@@ -1,4 +1,4 @@
-"""What a model is worth on labelled pictures, and the gate."""
+"""What a model is worth on labelled images, and the gate."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_categories_and_classes() -> None:
         truth("a", "b", "c").category_ids(["x", "a", "y"], 3)
 
 
-def test_the_wrong_number_of_classes_is_seen_before_the_pictures(tmp_path: Path) -> None:
-    annotations, pictures = coco_set(tmp_path)
+def test_the_wrong_number_of_classes_is_seen_before_the_images(tmp_path: Path) -> None:
+    annotations, images = coco_set(tmp_path)
     data = json.loads(annotations.read_text())
     data["categories"].append({"id": 90, "name": "ten"})
     annotations.write_text(json.dumps(data))
-    found = read_coco(annotations, pictures)
-    for picture in pictures.iterdir():
-        picture.write_bytes(b"")
+    found = read_coco(annotations, images)
+    for image in images.iterdir():
+        image.write_bytes(b"")
     with digits() as model, pytest.raises(ConfigError, match=r"10 classes, .* 11 categories.*'ten' is missing"):
         coco_figures(model, found)
 
@@ -106,34 +106,34 @@ def test_the_evaluators_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (lambda data: data["annotations"][0].update(bbox=[1, 2, 3]), "no COCO annotation file"),
         (lambda data: data["annotations"][0].update(image_id=7), "an annotation has the image_id 7"),
         (lambda data: data["annotations"][0].update(category_id=6), "an annotation has the category_id 6"),
-        (lambda data: data["images"][0].update(file_name="x.jpg"), r"1 of the 3 pictures .* not in .*'x\.jpg'"),
+        (lambda data: data["images"][0].update(file_name="x.jpg"), r"1 of the 3 images .* not in .*'x\.jpg'"),
         (
             lambda data: [image.update(file_name=f"x/{image['id']}") for image in data["images"]],
-            "3 of the 3 pictures of instances.json are not in .*is it the right folder",
+            "3 of the 3 images of instances.json are not in .*is it the right folder",
         ),
     ],
 )
 def test_annotations_that_are_wrong(tmp_path: Path, change: Callable[[Any], Any], words: str) -> None:
-    annotations, pictures = coco_set(tmp_path)
+    annotations, images = coco_set(tmp_path)
     data = json.loads(annotations.read_text())
     change(data)
     annotations.write_text(json.dumps(data))
     with pytest.raises(ConfigError, match=words):
-        read_coco(annotations, pictures)
+        read_coco(annotations, images)
 
 
 def test_annotations_that_are_not_there(tmp_path: Path) -> None:
-    annotations, pictures = coco_set(tmp_path)
+    annotations, images = coco_set(tmp_path)
     with pytest.raises(ConfigError, match=r"cannot read the annotations .*none\.json'"):
-        read_coco(tmp_path / "none.json", pictures)
-    with pytest.raises(ConfigError, match="no folder of pictures at .*none"):
+        read_coco(tmp_path / "none.json", images)
+    with pytest.raises(ConfigError, match="no folder of images at .*none"):
         read_coco(annotations, tmp_path / "none")
     annotations.write_text("no json")
     with pytest.raises(ConfigError, match="is no JSON"):
-        read_coco(annotations, pictures)
+        read_coco(annotations, images)
     annotations.write_text("[1]")
     with pytest.raises(ConfigError, match="no COCO annotation file"):
-        read_coco(annotations, pictures)
+        read_coco(annotations, images)
 
 
 # ---- classification ----
@@ -158,12 +158,12 @@ def test_labels_by_folder_number_and_file(tmp_path: Path) -> None:
 
 
 def test_labels_that_are_wrong(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no folder of pictures"):
+    with pytest.raises(ConfigError, match="no folder of images"):
         read_labels(tmp_path / "none")
-    with pytest.raises(ConfigError, match="no picture in .*, nor a folder for each class"):
+    with pytest.raises(ConfigError, match="no image in .*, nor a folder for each class"):
         read_labels(tmp_path)
     (tmp_path / "one").mkdir()
-    with pytest.raises(ConfigError, match="no folder in .* has a picture in it"):
+    with pytest.raises(ConfigError, match="no folder in .* has an image in it"):
         read_labels(tmp_path)
     plain = crops(tmp_path / "plain", "plain")
     with pytest.raises(ConfigError, match=r"digit 0\.png' has no label: its name does not begin"):
@@ -171,8 +171,8 @@ def test_labels_that_are_wrong(tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     for text, words in [
         ("", "has no labels in it"),
-        ("digit 0.png,3\nalone", r"line 2: 'alone' is no picture with its label"),
-        ("digit 0.png,3\nnone.png,4", r"line 2: there is no picture .*none\.png"),
+        ("digit 0.png,3\nalone", r"line 2: 'alone' is no image with its label"),
+        ("digit 0.png,3\nnone.png,4", r"line 2: there is no image .*none\.png"),
     ]:
         file.write_text(text)
         with pytest.raises(ConfigError, match=words):
@@ -202,7 +202,7 @@ def test_the_gate_tells_a_damaged_model(tmp_path: Path) -> None:
     worse = damaged(tmp_path / "worse.onnx")
     report = gate([Contender(DETECTOR), Contender(worse), Contender(DETECTOR, "onnxruntime/fp32")], task)
     reference, bad, same = report.scores
-    assert (report.metric, report.pictures, report.reference) == ("mAP", 3, reference)
+    assert (report.metric, report.images, report.reference) == ("mAP", 3, reference)
     assert not report.passes
     assert report.drop(bad) > 0.05
     assert [report.within(score) for score in report.scores] == [True, False, True]

@@ -173,7 +173,7 @@ def odd_cases() -> dict[str, list[str]]:
     from onnx.backend.test.loader import load_model_tests
 
     odd = {}
-    for kind in ("node", "simple", "pytorch-converted", "pytorch-operator"):  # the real ones are pictures all
+    for kind in ("node", "simple", "pytorch-converted", "pytorch-operator"):  # the real ones are images all
         for case in load_model_tests(kind=kind):
             odd[f"{case.name}_cpu"] = odd_types(case.model or onnx.load(f"{case.model_dir}/model.onnx"))
     return {name: types for name, types in odd.items() if types}

@@ -54,7 +54,7 @@ class Mine(Infer):
     def _share(self, source):
         pass
 
-    def _release(self):
+    def _close(self):
         pass
 
 class NoInfer:

@@ -12,7 +12,7 @@ from infersdk import Tensor, TensorSpec
 from infersdk.errors import ConfigError, DTypeError, ImageError, InputError, ShapeError
 from infersdk.samples import random_inputs, read_samples
 
-PICTURES = TensorSpec("images", np.dtype("float32"), ("batch", 3, 32, 48))
+IMAGES = TensorSpec("images", np.dtype("float32"), ("batch", 3, 32, 48))
 
 
 def spec(name: str, dtype: str, *shape: int | str | None) -> TensorSpec:
@@ -41,7 +41,7 @@ def test_random_inputs_follow_the_specs() -> None:
 
 
 def test_free_axes() -> None:
-    assert random_inputs([PICTURES], batch=4)["images"].shape == (4, 3, 32, 48)
+    assert random_inputs([IMAGES], batch=4)["images"].shape == (4, 3, 32, 48)
     free = spec("x", "float32", "n", 3, "height", None)
     with pytest.raises(ConfigError, match=r"x=1,3,640,640"):
         random_inputs([free])
@@ -63,7 +63,7 @@ def test_arrays_from_a_folder(tmp_path: Path, rng: np.random.Generator) -> None:
     Tensor.wrap(arrays[2]).save(tmp_path / "c.bin")
     (tmp_path / "notes.txt").write_text("not data")
     (tmp_path / "folder").mkdir()
-    found = list(read_samples(tmp_path, [PICTURES]))
+    found = list(read_samples(tmp_path, [IMAGES]))
     assert [list(sample) for sample in found] == [["images"]] * 3
     for sample, array in zip(found, arrays, strict=True):
         np.testing.assert_array_equal(sample["images"], array)
@@ -82,11 +82,11 @@ def test_several_inputs_come_in_one_npz(tmp_path: Path) -> None:
         list(read_samples(tmp_path / "a.npy", specs))
 
 
-def test_pictures_from_a_folder(tmp_path: Path) -> None:
+def test_images_from_a_folder(tmp_path: Path) -> None:
     colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
     for index, colour in enumerate(colours):
         Image.new("RGB", (96, 64), colour).save(tmp_path / f"{index}.png")
-    found = list(read_samples(tmp_path, [PICTURES], batch=2))
+    found = list(read_samples(tmp_path, [IMAGES], batch=2))
     assert [sample["images"].shape for sample in found] == [(2, 3, 32, 48), (1, 3, 32, 48)]
     pixels = np.concatenate([sample["images"] for sample in found])
     for index, colour in enumerate(colours):
@@ -101,26 +101,26 @@ def test_pictures_from_a_folder(tmp_path: Path) -> None:
 
 def test_data_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no data at"):
-        list(read_samples(tmp_path / "nothing", [PICTURES]))
+        list(read_samples(tmp_path / "nothing", [IMAGES]))
     (tmp_path / "notes.txt").write_text("not data")
     with pytest.raises(ConfigError, match="nothing in"):
-        list(read_samples(tmp_path, [PICTURES]))
+        list(read_samples(tmp_path, [IMAGES]))
     np.save(tmp_path / "a.npy", np.zeros((1, 3, 32, 47), np.float32))
     with pytest.raises(ShapeError, match=r"a\.npy"):
-        list(read_samples(tmp_path, [PICTURES]))
+        list(read_samples(tmp_path, [IMAGES]))
     np.save(tmp_path / "a.npy", np.zeros((1, 3, 32, 48)))
     with pytest.raises(DTypeError, match="float64"):
-        list(read_samples(tmp_path, [PICTURES]))
+        list(read_samples(tmp_path, [IMAGES]))
     np.save(tmp_path / "a.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(InputError, match="cannot be read"):
-        list(read_samples(tmp_path, [PICTURES]))
+        list(read_samples(tmp_path, [IMAGES]))
     for name in ("a.npy", "a.npz"):
         (tmp_path / name).write_bytes(b"damaged")
         with pytest.raises(InputError, match="cannot be read"):
-            list(read_samples(tmp_path / name, [PICTURES]))
+            list(read_samples(tmp_path / name, [IMAGES]))
     (tmp_path / "a.png").write_bytes(b"damaged")
     with pytest.raises(ImageError):
-        list(read_samples(tmp_path / "a.png", [PICTURES]))
+        list(read_samples(tmp_path / "a.png", [IMAGES]))
     Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
-    with pytest.raises(InputError, match="does not take pictures"):
+    with pytest.raises(InputError, match="does not take images"):
         list(read_samples(tmp_path / "a.png", [spec("x", "float32", "n", 10)]))

@@ -12,7 +12,7 @@ import infersdk
 from infersdk import Event, Head, Stream, Tensor, device_count, device_info, memory_stats, pinned_empty
 from infersdk.errors import DeviceUnavailableError, OutOfMemoryError
 from infersdk.memory import is_page_locked
-from infersdk.stream import Graph
+from infersdk.stream import CudaGraph
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
 
@@ -177,7 +177,7 @@ class TestOnDevice:
 
         add()
         stream.synchronize()
-        graph = Graph(stream, add)
+        graph = CudaGraph(stream, add)
         for _ in range(5):
             graph.launch(stream)
         assert tensor.numpy().tolist() == [6.0] * 8
@@ -186,7 +186,7 @@ class TestOnDevice:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            Graph(stream, fail)
+            CudaGraph(stream, fail)
         graph.launch(stream)  # the stream left the capture
         stream.synchronize()
 
@@ -200,7 +200,7 @@ class TestOnDevice:
             add()
             old.clear()
 
-        graph = Graph(stream, add_and_free)
+        graph = CudaGraph(stream, add_and_free)
         graph.launch(stream)
         tensor.device_address(write=True, stream=stream)  # what the graph does there, nobody has told the tensor
         assert tensor.numpy().tolist() == [8.0] * 8

@@ -30,25 +30,25 @@ from infersdk.errors import (
     ShapeError,
     VideoError,
 )
-from infersdk.pictures import Picture
+from infersdk.image import HostImage
 from infersdk.video import Ahead, Frame, VideoReader, VideoWriter, paired
 
 av = pytest.importorskip("av")
 
 
-def picture(number: int, size: tuple[int, int] = (64, 48)) -> np.ndarray[Any, Any]:
-    """An RGB picture whose brightness tells its number, from 0 to 19, after any encoding."""
+def image(number: int, size: tuple[int, int] = (64, 48)) -> np.ndarray[Any, Any]:
+    """An RGB image whose brightness tells its number, from 0 to 19, after any encoding."""
     return np.full((size[1], size[0], 3), 20 + 11 * number, np.uint8)
 
 
-def number_of(frame: Picture) -> int:
+def number_of(frame: HostImage) -> int:
     return round((float(frame.pixels.mean()) - 20) / 11)
 
 
 def write(path: Path, count: int = 20, size: tuple[int, int] = (64, 48), **options: Any) -> Path:
     with VideoWriter(path, size, 10, **options) as writer:
         for number in range(count):
-            writer.write(picture(number % 20, size), channel_order="rgb")
+            writer.write(image(number % 20, size), channel_order="rgb")
     return path
 
 
@@ -80,7 +80,7 @@ def test_what_is_written_is_read(suffix: str, tmp_path: Path) -> None:
     assert [frame.number for frame in frames] == list(range(20))
     assert [number_of(frame) for frame in frames] == list(range(20))
     np.testing.assert_allclose([frame.time for frame in frames], np.arange(20) / 10, atol=2e-3)
-    assert all(isinstance(frame, Picture) and frame.format == "rgb" for frame in frames)
+    assert all(isinstance(frame, HostImage) and frame.format == "rgb" for frame in frames)
 
 
 @pytest.mark.parametrize("height", [48, 720])
@@ -98,7 +98,7 @@ def test_colours_come_back(height: int, codec: str | None, tmp_path: Path) -> No
                 np.testing.assert_allclose(got.reshape(-1, 3).mean(0), colour, atol=6)
 
 
-def test_all_that_is_a_picture_can_be_written(tmp_path: Path) -> None:
+def test_all_that_is_a_image_can_be_written(tmp_path: Path) -> None:
     rgb = np.zeros((48, 64, 3), np.uint8)
     rgb[:, :, 0] = 200
     nv12 = np.full((72, 64), 128, np.uint8)
@@ -107,8 +107,8 @@ def test_all_that_is_a_picture_can_be_written(tmp_path: Path) -> None:
         writer.write(np.ascontiguousarray(rgb[:, :, ::-1]))
         writer.write(rgb[:, :, ::-1])  # a view with negative strides
         writer.write(Image.fromarray(rgb))
-        writer.write(Picture(np.dstack([rgb, rgb[:, :, 1]]), "rgba"))
-        writer.write(Picture(nv12, "nv12"))
+        writer.write(HostImage(np.dstack([rgb, rgb[:, :, 1]]), "rgba"))
+        writer.write(HostImage(nv12, "nv12"))
         writer.write(np.full((48, 64), 130, np.uint8))
         assert writer.size == (64, 48)
         assert writer.frames == 7
@@ -120,7 +120,7 @@ def test_all_that_is_a_picture_can_be_written(tmp_path: Path) -> None:
     np.testing.assert_allclose(means[5:], 130, atol=4)
 
 
-def test_nv12_is_the_same_picture(tmp_path: Path) -> None:
+def test_nv12_is_the_same_image(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp4")
     with VideoReader(path, format="nv12") as reader:
         frames = list(reader)
@@ -144,7 +144,7 @@ def test_odd_sides_are_read(tmp_path: Path) -> None:
         stream = container.add_stream("ffv1", rate=10)
         stream.width, stream.height, stream.pix_fmt = 33, 17, "yuv420p"
         for number in range(3):
-            frame = av.VideoFrame.from_ndarray(picture(number, (33, 17)), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(image(number, (33, 17)), format="rgb24")
             container.mux(stream.encode(frame.reformat(format="yuv420p")))
         container.mux(stream.encode(None))
     with VideoReader(path) as reader:
@@ -158,7 +158,7 @@ def test_times_are_kept_where_the_rate_varies(tmp_path: Path) -> None:
     for suffix in (".mp4", ".mkv"):
         with VideoWriter(tmp_path / f"a{suffix}", (64, 48), 25) as writer:
             for number, at in enumerate(times):
-                writer.write(picture(number), at, channel_order="rgb")
+                writer.write(image(number), at, channel_order="rgb")
         with VideoReader(tmp_path / f"a{suffix}") as reader:
             read = [(frame.time, number_of(frame)) for frame in reader]
         np.testing.assert_allclose([at for at, _ in read], times, atol=6e-4)
@@ -168,10 +168,10 @@ def test_times_are_kept_where_the_rate_varies(tmp_path: Path) -> None:
 def test_times_only_go_up(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
         for at in (1.0, 1.0, 0.5, None, 2.0):
-            writer.write(picture(3), at)
+            writer.write(image(3), at)
         for at in (-1.0, float("nan"), float("inf")):
             with pytest.raises(InputError, match="seconds from 0"):
-                writer.write(picture(3), at)
+                writer.write(image(3), at)
     with VideoReader(tmp_path / "a.mp4") as reader:
         times = [frame.time for frame in reader]
     assert len(times) == 5
@@ -180,7 +180,7 @@ def test_times_only_go_up(tmp_path: Path) -> None:
 
 
 def test_a_turned_video_is_turned_back(tmp_path: Path) -> None:
-    # As a telephone films: the matrix in the track's header says how the picture is to be turned.
+    # As a telephone films: the matrix in the track's header says how the image is to be turned.
     left_bright = np.zeros((48, 64, 3), np.uint8)
     left_bright[:, :32] = 220
     with VideoWriter(tmp_path / "a.mp4") as writer:
@@ -222,9 +222,9 @@ def test_what_is_no_video(name: str, content: Any, message: str, tmp_path: Path)
         VideoReader(tmp_path / name)
 
 
-def test_a_picture_and_a_sound_are_no_videos(tmp_path: Path) -> None:
+def test_a_image_and_a_sound_are_no_videos(tmp_path: Path) -> None:
     Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
-    with pytest.raises(VideoError, match="is no video: there is one picture in it"):
+    with pytest.raises(VideoError, match="is no video: there is one image in it"):
         VideoReader(tmp_path / "a.png")
     with av.open(str(tmp_path / "a.wav"), "w") as container:
         stream = container.add_stream("pcm_s16le", rate=8000)
@@ -351,12 +351,12 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
 
 def test_another_size_and_a_closed_writer(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48)) as writer:
-        writer.write(picture(0))
+        writer.write(image(0))
         with pytest.raises(ShapeError, match=r"of \(32, 48\) in a video of \(64, 48\)"):
-            writer.write(picture(0, (32, 48)))
+            writer.write(image(0, (32, 48)))
     writer.close()
     with pytest.raises(ClosedError):
-        writer.write(picture(0))
+        writer.write(image(0))
     with VideoReader(tmp_path / "a.mp4") as reader:
         assert len(list(reader)) == 1
     with pytest.raises(ClosedError):
@@ -369,7 +369,7 @@ def test_an_encoder_that_fails_says_so_and_leaves_nothing(tmp_path: Path) -> Non
     writer = VideoWriter(tmp_path / "a.mp4", codec="libx264", options={"preset": "nonesuch"})
     for _ in range(100):  # it does not wait for the encoder that is gone
         try:
-            writer.write(picture(0))
+            writer.write(image(0))
         except OutputError:
             break
     with pytest.raises(OutputError, match="with libx264"):
@@ -382,7 +382,7 @@ def test_nothing_written_is_nothing_left(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48)):
         pass
     writer = VideoWriter(tmp_path / "b.mp4", (64, 48))
-    writer.write(picture(0))
+    writer.write(image(0))
     del writer  # forgotten, without close()
     assert list(tmp_path.iterdir()) == []
 
@@ -391,7 +391,7 @@ def test_nothing_written_is_nothing_left(tmp_path: Path) -> None:
 def test_what_was_done_before_an_exception_can_be_played(error: type[BaseException], tmp_path: Path) -> None:
     with pytest.raises(error), VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:  # noqa: PT012
         for number in range(7):
-            writer.write(picture(number), channel_order="rgb")
+            writer.write(image(number), channel_order="rgb")
         assert not (tmp_path / "a.mp4").exists()  # it comes whole
         raise error
     with VideoReader(tmp_path / "a.mp4") as reader:
@@ -494,7 +494,7 @@ def send(port: int, count: int, stop: threading.Event, pause: float) -> None:
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         stream.gop_size = 1
         for number in range(count):
-            frame = av.VideoFrame.from_ndarray(picture(number % 20), format="rgb24").reformat(format="yuv420p")
+            frame = av.VideoFrame.from_ndarray(image(number % 20), format="rgb24").reformat(format="yuv420p")
             frame.pts, frame.time_base = number, Fraction(1, 25)
             container.mux(stream.encode(frame))
             if stop.wait(pause):

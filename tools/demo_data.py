@@ -1,10 +1,10 @@
-"""The data of the demo models: handwritten digits on composed pictures, and the measures taken on them.
+"""The data of the demo models: handwritten digits on composed images, and the measures taken on them.
 
 The digits are the UCI set "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, 1998,
-doi:10.24432/C50P49, CC BY 4.0) in the form that scikit-learn ships: 1,797 grey pictures of 8 x 8. They are split once,
-*before* anything is composed, so a held-back picture shows no digit that was seen in training.
+doi:10.24432/C50P49, CC BY 4.0) in the form that scikit-learn ships: 1,797 grey images of 8 x 8. They are split once,
+*before* anything is composed, so a held-back image shows no digit that was seen in training.
 
-A picture is a function of (digits, seed): the same seed gives the same pixels, in any order and in any process.
+An image is a function of (digits, seed): the same seed gives the same pixels, in any order and in any process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SIZE = 320  # the detector's input, pixels
 CROP = 32  # the classifier's input, pixels
-DIGIT_SIZES = (16.0, 96.0)  # of a digit on a picture of about SIZE, pixels, log-uniform
+DIGIT_SIZES = (16.0, 96.0)  # of a digit on an image of about SIZE, pixels, log-uniform
 HELD_BACK = 360  # the last fifth of the set
 FILL = 114  # the grey of a letterbox's bars
 
@@ -39,7 +39,7 @@ class Digits:
 
 @dataclass(frozen=True)
 class Canvas:
-    """A composed picture: `image` uint8 RGB [h, w, 3], `boxes` float32 [n, 4] as x1, y1, x2, y2, `labels` int64 [n]."""
+    """A composed image: `image` uint8 RGB [h, w, 3], `boxes` float32 [n, 4] as x1, y1, x2, y2, `labels` int64 [n]."""
 
     image: np.ndarray
     boxes: np.ndarray
@@ -67,11 +67,11 @@ def compose(
     count: tuple[int, int] = (0, 12),
     sizes: tuple[float, float] = DIGIT_SIZES,
 ) -> Canvas:
-    """A picture of `count[0]` to `count[1]` digits (fewer where they find no room), `sizes` pixels high.
+    """An image of `count[0]` to `count[1]` digits (fewer where they find no room), `sizes` pixels high.
 
     Backgrounds are flat, shaded, mottled or striped, with shapes on them; ink is lighter or darker than what is under
     it; digits are turned by up to 12 degrees, stretched a little, and overlap by at most a twentieth; then the whole
-    picture is blurred and noised. A box encloses the pixels that are at least half ink.
+    image is blurred and noised. A box encloses the pixels that are at least half ink.
     """
     rng = np.random.default_rng(seed)
     image = _background(rng, width, height)
@@ -104,7 +104,7 @@ def compose(
 
 
 def _background(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
-    """A float32 RGB picture in 0..255."""
+    """A float32 RGB image in 0..255."""
     base = rng.uniform(20, 235, 3)
     kind = rng.integers(4)
     if kind == 0:  # flat
@@ -147,7 +147,7 @@ def _ink(rng: np.random.Generator, glyph: np.ndarray, size: float) -> np.ndarray
 
 
 def _paint(rng: np.random.Generator, patch: np.ndarray, alpha: np.ndarray) -> None:
-    """Inks a part of the picture, at least 70 grey levels lighter or darker than what is there."""
+    """Inks a part of the image, at least 70 grey levels lighter or darker than what is there."""
     luma = np.array([0.299, 0.587, 0.114], np.float32)
     under = float((patch @ luma).mean())
     lighter = under < 90 or (under < 165 and rng.random() < 0.5)
@@ -181,16 +181,16 @@ def letterbox(canvas: Canvas, size: int = SIZE) -> Canvas:
 
 
 def detector_canvas(digits: Digits, seed: tuple[int, ...], size: int = SIZE, most: int = 12) -> Canvas:
-    """A picture of at most `most` digits, `size` x `size`: every other one letterboxed, from 4:3 or 3:4."""
+    """An image of at most `most` digits, `size` x `size`: every other one letterboxed, from 4:3 or 3:4."""
     width, height = ((size, size), (size, size * 3 // 4), (size, size), (size * 3 // 4, size))[seed[-1] % 4]
     smallest, largest = DIGIT_SIZES
     return letterbox(compose(digits, seed, width, height, (0, most), (smallest, min(largest, size / 2))), size)
 
 
 def demo_canvas(digits: Digits) -> Canvas:
-    """The packaged picture: nine digits on 640 x 480, so that a detector has to scale and letterbox it.
+    """The packaged image: nine digits on 640 x 480, so that a detector has to scale and letterbox it.
 
-    Its seed is chosen, unlike those of the pictures that are measured: of (3, 0), (3, 1), ... it is the first whose
+    Its seed is chosen, unlike those of the images that are measured: of (3, 0), (3, 1), ... it is the first whose
     nine digits both models read without a mistake.
     """
     smallest, largest = DIGIT_SIZES
@@ -201,7 +201,7 @@ def crop(image: np.ndarray, box: np.ndarray, margin: float = 0.1, square: bool =
     """One digit for the classifier, uint8 RGB [CROP, CROP, 3].
 
     The box is widened by `margin` of its size on each side; `square` cuts a square of the longer side, otherwise the
-    cut is stretched. What lies outside the picture repeats its border.
+    cut is stretched. What lies outside the image repeats its border.
     """
     low, high = np.asarray(box, np.float64).reshape(2, 2)
     half = (high - low) * (0.5 + margin)
@@ -217,17 +217,17 @@ def crop(image: np.ndarray, box: np.ndarray, margin: float = 0.1, square: bool =
 
 
 def planes(images: list[np.ndarray]) -> np.ndarray:
-    """Pictures of one size, uint8 [h, w, 3], as a batch [n, 3, h, w]."""
+    """Images of one size, uint8 [h, w, 3], as a batch [n, 3, h, w]."""
     return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))
 
 
 def tensor(images: list[np.ndarray]) -> np.ndarray:
-    """Pictures as both networks take them: float32 RGB / 255, [batch, 3, h, w]."""
+    """Images as both networks take them: float32 RGB / 255, [batch, 3, h, w]."""
     return planes(images).astype(np.float32) / np.float32(255)
 
 
 def decode(output: np.ndarray, conf: float = 0.25, iou: float = 0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One picture's [anchors, 5 + classes] to boxes [n, 4] (x1, y1, x2, y2), scores [n] and classes [n], best first.
+    """One image's [anchors, 5 + classes] to boxes [n, 4] (x1, y1, x2, y2), scores [n] and classes [n], best first.
 
     The best class of an anchor with objectness * class above `conf`; then greedy NMS within a class.
     """
@@ -254,7 +254,7 @@ def box_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def mean_ap(canvases: list[Canvas], outputs: list[np.ndarray]) -> tuple[float, float]:
-    """The detector's mAP at IoU 0.5, and at 0.5:0.95, by pycocotools; `outputs` are [anchors, 15] a picture."""
+    """The detector's mAP at IoU 0.5, and at 0.5:0.95, by pycocotools; `outputs` are [anchors, 15] an image."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 

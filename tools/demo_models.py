@@ -42,7 +42,7 @@ class CSP(nn.Module):
         return self.merge(torch.cat([y, self.around(x)], 1))
 
 
-class Detector(nn.Module):
+class DetectionDecoder(nn.Module):
     """A small single-shot detector with YOLOv5's head: three strides, three anchors each, a top-down neck.
 
     `forward` gives raw values [batch, anchors, 5 + classes]; `decode` turns them into YOLOv5's output. Anchors are
@@ -94,7 +94,7 @@ class Detector(nn.Module):
         return torch.cat([xy, root * root * self.anchor, s[..., 4:]], -1)
 
     def loss(self, raw: Tensor, truth: Tensor) -> Tensor:
-        """The loss of a batch; `truth` is [n, 6]: picture, class, cx, cy, w, h.
+        """The loss of a batch; `truth` is [n, 6]: image, class, cx, cy, w, h.
 
         A truth is learnt by each anchor of a like size whose cell is near its centre (YOLOv5's idea, told without its
         neighbour table). Boxes: 1 - CIoU; objectness: the IoU reached; classes: binary cross entropy. All are sums over
@@ -104,14 +104,14 @@ class Detector(nn.Module):
         offset = truth[:, None, 2:4] / self.stride - self.grid
         fits = (torch.maximum(ratio, 1 / ratio) < REACH).all(-1) & ((offset - 0.5).abs() < 0.9).all(-1)
         row, anchor = fits.nonzero(as_tuple=True)
-        picture = truth[row, 0].long()
-        positive = raw[picture, anchor]
+        image = truth[row, 0].long()
+        positive = raw[image, anchor]
         s = positive[:, :4].sigmoid()
         xy = (2 * s[:, :2] - 0.5 + self.grid[anchor]) * self.stride[anchor]
         wh = (2 * s[:, 2:]) ** 2 * self.anchor[anchor]
         iou, ciou = complete_iou(xy, wh, truth[row, 2:4], truth[row, 4:6])
         objectness = torch.zeros(raw.shape[:2])
-        objectness.index_put_((picture, anchor), iou.detach().clamp(0))
+        objectness.index_put_((image, anchor), iou.detach().clamp(0))
         classes = F.one_hot(truth[row, 1].long(), self.width - 5).float()
         total = 5 * (1 - ciou).sum()
         total += F.binary_cross_entropy_with_logits(raw[..., 4], objectness, reduction="sum")
@@ -122,7 +122,7 @@ class Detector(nn.Module):
 class Decoded(nn.Module):
     """The detector with its decoding, as it is exported: [batch, 3, size, size] to YOLOv5's [batch, anchors, 15]."""
 
-    def __init__(self, detector: Detector) -> None:
+    def __init__(self, detector: DetectionDecoder) -> None:
         super().__init__()
         self.detector = detector
 

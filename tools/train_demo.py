@@ -8,7 +8,7 @@ onnxruntime and pycocotools. `--quick` goes through every step in a few minutes,
 Written to `--out`:
     digits_detector.onnx     `images` [batch, 3, 320, 320] -> `output0` [batch, 6300, 15], YOLOv5's interface
     digits_classifier.onnx   `images` [batch, 3, 32, 32] -> `logits` [batch, 10]
-    demo.jpg, demo.json      a held-back picture, and what is on it
+    demo.jpg, demo.json      a held-back image, and what is on it
     README.md                origin, licence, measured figures
 
 All random numbers come from fixed seeds; another version of torch or another processor may still round otherwise, and
@@ -34,7 +34,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from demo_models import STRIDES, Classifier, Decoded, Detector
+from demo_models import STRIDES, Classifier, Decoded, DetectionDecoder
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, Dataset
@@ -46,24 +46,24 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class Stage(NamedTuple):
-    size: int  # of a picture, pixels
+    size: int  # of an image, pixels
     most: int  # digits on it
-    batch: int  # pictures a step
+    batch: int  # images a step
     steps: int
     rate: float  # the peak of the learning rate
 
 
-# The detector learns on small pictures, where a step is cheap, and then gets used to its true size.
+# The detector learns on small images, where a step is cheap, and then gets used to its true size.
 STAGES = (Stage(160, 10, 32, 2400, 4e-3), Stage(data.SIZE, 20, 16, 800, 2e-3))
 CLASSIFIER_STEPS = 2000
-PICTURES = 500  # held-back pictures to measure on
+IMAGES = 500  # held-back images to measure on
 
-TRAIN, HELD, CROPS = 1, 2, 4  # the first number of a picture's seed: streams that never meet (3: demo, 5: tests)
+TRAIN, HELD, CROPS = 1, 2, 4  # the first number of an image's seed: streams that never meet (3: demo, 5: tests)
 EMA = 0.998
 
 
-class Pictures(Dataset):
-    """Batches for the detector, composed at each step: pictures uint8 [n, 3, h, w], truth for `Detector.loss`."""
+class Images(Dataset):
+    """Batches for the detector, composed at each step: images uint8 [n, 3, h, w], truth for `DetectionDecoder.loss`."""
 
     def __init__(self, digits: data.Digits, stage: Stage) -> None:
         self.digits, self.stage = digits, stage
@@ -133,15 +133,15 @@ def fit(model: Model, batches: Dataset, rate: float, loss_of: Callable[[Tensor, 
     return mean
 
 
-def train_detector(digits: data.Digits, stages: tuple[Stage, ...]) -> Detector:
+def train_detector(digits: data.Digits, stages: tuple[Stage, ...]) -> DetectionDecoder:
     torch.manual_seed(0)
-    weights = Detector().state_dict()  # convolutions do not know the picture's size, so the stages share them
+    weights = DetectionDecoder().state_dict()  # convolutions do not know the image's size, so the stages share them
     for stage in stages:
         print(f"detector, {stage.size} x {stage.size}")
-        model = Detector(size=stage.size)
+        model = DetectionDecoder(size=stage.size)
         model.load_state_dict(weights)
-        weights = fit(model, Pictures(digits, stage), stage.rate, model.loss).state_dict()
-    model = Detector()
+        weights = fit(model, Images(digits, stage), stage.rate, model.loss).state_dict()
+    model = DetectionDecoder()
     model.load_state_dict(weights)
     return model
 
@@ -178,7 +178,7 @@ def export(model: nn.Module, path: Path, size: int, output: str, metadata: dict[
 
 
 def run(path: Path, images: list[np.ndarray], batch: int = 16) -> np.ndarray:
-    """The exported model's output for each picture, by ONNX Runtime."""
+    """The exported model's output for each image, by ONNX Runtime."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -187,14 +187,14 @@ def run(path: Path, images: list[np.ndarray], batch: int = 16) -> np.ndarray:
 
 
 def measure_detector(path: Path, digits: data.Digits, count: int) -> dict[str, float]:
-    """mAP on `count` held-back pictures."""
+    """mAP on `count` held-back images."""
     canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
     ap50, ap = data.mean_ap(canvases, list(run(path, [c.image for c in canvases])))
-    return {"pictures": count, "digits": sum(len(c.labels) for c in canvases), "map50": ap50, "map": ap}
+    return {"images": count, "digits": sum(len(c.labels) for c in canvases), "map50": ap50, "map": ap}
 
 
 def measure_classifier(path: Path, digits: data.Digits, count: int) -> dict[str, float]:
-    """Accuracy on the digits of `count` held-back pictures, cut square and cut stretched, with a margin of a tenth."""
+    """Accuracy on the digits of `count` held-back images, cut square and cut stretched, with a margin of a tenth."""
     canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
     labels = np.concatenate([c.labels for c in canvases])
     found = {"crops": len(labels)}
@@ -204,8 +204,8 @@ def measure_classifier(path: Path, digits: data.Digits, count: int) -> dict[str,
     return found
 
 
-def write_picture(digits: data.Digits, out: Path) -> None:
-    """The packaged picture and its truth."""
+def write_image(digits: data.Digits, out: Path) -> None:
+    """The packaged image and its truth."""
     canvas = data.demo_canvas(digits)
     cv2.imwrite(str(out / "demo.jpg"), canvas.image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
     objects = [
@@ -221,18 +221,18 @@ def write_picture(digits: data.Digits, out: Path) -> None:
 
 README = """# The demo models
 
-Two small models and a picture, so that the package can show what it does with no other file. They are demonstrations:
-trained on composed pictures of handwritten digits, and good for nothing else.
+Two small models and an image, so that the package can show what it does with no other file. They are demonstrations:
+trained on composed images of handwritten digits, and good for nothing else.
 
 | file | input | output | parameters | bytes |
 |---|---|---|---|---|
 | digits_detector.onnx | `images` [batch, 3, 320, 320] | `output0` [batch, 6300, 15] | {det_params:,} | {det_bytes:,} |
 | digits_classifier.onnx | `images` [batch, 3, 32, 32] | `logits` [batch, 10] | {cls_params:,} | {cls_bytes:,} |
 
-demo.jpg is a held-back picture of 640 x 480, demo.json its truth (boxes as x1, y1, x2, y2 in pixels). It was chosen for
-being read without a mistake; the pictures that the figures below come from were not chosen.
+demo.jpg is a held-back image of 640 x 480, demo.json its truth (boxes as x1, y1, x2, y2 in pixels). It was chosen for
+being read without a mistake; the images that the figures below come from were not chosen.
 
-- Inputs are float32 RGB / 255. The detector wants pictures letterboxed (grey {fill}); the classifier wants one digit,
+- Inputs are float32 RGB / 255. The detector wants images letterboxed (grey {fill}); the classifier wants one digit,
   cut a tenth of its box wider on each side and scaled to 32 x 32.
 - The detector's output is YOLOv5's: cx, cy, w, h in input pixels, objectness, ten class probabilities, all decoded in
   the graph; strides 8, 16 and 32 with three anchors each. The class names are in the metadata of both files, under the
@@ -247,7 +247,7 @@ being read without a mistake; the pictures that the figures below come from were
 | classifier, accuracy on digits cut square | {square:.3f} |
 | classifier, accuracy on digits cut to shape and stretched | {stretched:.3f} |
 
-On {pictures} pictures with {digits:,} digits. mAP is pycocotools', over detections with confidence above 0.001 after
+On {images} images with {digits:,} digits. mAP is pycocotools', over detections with confidence above 0.001 after
 NMS per class at IoU 0.6; crops are cut at the true boxes.
 
 ## Origin and licence
@@ -255,8 +255,8 @@ NMS per class at IoU 0.6; crops are cut at the true boxes.
 The digits are "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, UCI Machine Learning Repository,
 1998, <https://doi.org/10.24432/C50P49>, CC BY 4.0, in the 8 x 8 form that scikit-learn ships
 (`sklearn.datasets.load_digits`, 1,797 digits). They were scaled, turned, coloured and laid on drawn backgrounds. The
-last {held} were held back before anything was composed: neither the measured pictures nor demo.jpg show a digit that
-was seen in training. The models and the picture are under this package's licence (Apache-2.0); pass on the citation
+last {held} were held back before anything was composed: neither the measured images nor demo.jpg show a digit that
+was seen in training. The models and the image are under this package's licence (Apache-2.0); pass on the citation
 above with them.
 
 ## To reproduce
@@ -278,13 +278,13 @@ def main() -> None:
     began = time.time()
     few = 100 if args.quick else None
     train, held = data.load_digits()
-    write_picture(held, args.out)
+    write_image(held, args.out)
 
     path = args.out / "digits_classifier.onnx"
     classifier = train_classifier(train, few or CLASSIFIER_STEPS)
     about = {"description": "infersdk demo: a handwritten digit", "task": "classify", "stride": "1"}
     export(classifier, path, data.CROP, "logits", about)
-    figures = measure_classifier(path, held, PICTURES)
+    figures = measure_classifier(path, held, IMAGES)
     figures |= {"cls_bytes": path.stat().st_size, "cls_params": count_parameters(classifier)}
     print(figures)
 
@@ -292,7 +292,7 @@ def main() -> None:
     detector = train_detector(train, tuple(stage._replace(steps=few or stage.steps) for stage in STAGES))
     about = {"description": "infersdk demo: handwritten digits", "task": "detect", "stride": str(max(STRIDES))}
     export(Decoded(detector), path, data.SIZE, "output0", about)
-    figures |= measure_detector(path, held, PICTURES)
+    figures |= measure_detector(path, held, IMAGES)
     figures |= {"det_bytes": path.stat().st_size, "det_params": count_parameters(detector)}
     figures |= {"minutes": (time.time() - began) / 60, "torch": torch.__version__.split("+")[0]}
     print(figures)

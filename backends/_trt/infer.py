@@ -26,9 +26,9 @@ from ...errors import (
     ShapeError,
 )
 from ...infer import BackendInfo, Infer, keeps_precision
-from ...stream import Graph, Stream
+from ...stream import CudaGraph, Stream
 from ...tensor import Tensor
-from .._batches import next_size
+from .._batch_buckets import next_size
 from .._cuda import cuda_device, device_count
 from .build import build_engine, engine_key, last, load_plugins
 from .details import EngineDetails
@@ -321,7 +321,7 @@ class _TensorRt(Infer):
             try:
                 # Nobody else makes contexts or compiles meanwhile: that may end a capture, too.
                 with self._engine.guard:
-                    captured.graph = Graph(self.stream, self._queue)
+                    captured.graph = CudaGraph(self.stream, self._queue)
             except (NativeError, InferenceError) as error:
                 # TensorRT-RTX captures on a stream of its own as well, which is a blocking one: what another thread
                 # does on CUDA's default stream meanwhile, as torch and CuPy do, ends the capture.
@@ -383,7 +383,7 @@ class _TensorRt(Infer):
 
     # ---- the rest ----
 
-    def padded_batch(self, n: int) -> int:
+    def bucket_batch(self, n: int) -> int:
         """Kernels are compiled (TensorRT-RTX) and graphs captured for each size anew, which takes seconds: so there are
         only 1, 2, 3, 4, 6, 8, 12, 16, 24... and the largest.
         """
@@ -404,7 +404,7 @@ class _TensorRt(Infer):
         with self._cuda:
             self._start()
 
-    def _release(self) -> None:
+    def _close(self) -> None:
         with contextlib.suppress(CudaError), self._cuda:  # a failed device must not keep the rest from being freed
             self.stream.synchronize()
         self._grown.clear()
@@ -424,7 +424,7 @@ class _Captured:
     __slots__ = ("graph", "pause", "wait")
 
     def __init__(self) -> None:
-        self.graph: Graph | None = None
+        self.graph: CudaGraph | None = None
         self.wait = self.pause = 1  # runs that go as they are before it is captured; and after a capture that failed
 
 

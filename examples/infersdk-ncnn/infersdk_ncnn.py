@@ -42,7 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class NcnnInfer(Infer):
-    """A model on ncnn. ncnn takes one picture at a time, so a batch is run row by row. Clones share one network."""
+    """A model on ncnn. ncnn takes one image at a time, so a batch is run row by row. Clones share one network."""
 
     backend = "ncnn"  # the name of the entry point in pyproject.toml
     Options = Options
@@ -131,7 +131,7 @@ class NcnnInfer(Infer):
     def _share(self, source: NcnnInfer) -> None:
         pass  # the network is shared as it is, and a run makes its own extractor
 
-    def _release(self) -> None:
+    def _close(self) -> None:
         self._rows, self._kept = [], {}
         del self._net
 

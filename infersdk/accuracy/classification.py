@@ -1,4 +1,4 @@
-"""Classifiers on labelled pictures: top-1 and top-5."""
+"""Classifiers on labelled images: top-1 and top-5."""
 
 from __future__ import annotations
 
@@ -14,66 +14,66 @@ from ..errors import ConfigError
 if TYPE_CHECKING:
     import os
 
-__all__ = ["LabelledPicture", "read_labels", "top_figures"]
+__all__ = ["LabelledImage", "read_labels", "top_figures"]
 
-_PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
+_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 
 @dataclass(frozen=True)
-class LabelledPicture:
-    """A picture and what it shows: the number of a class, or its name."""
+class LabelledImage:
+    """An image and what it shows: the number of a class, or its name."""
 
     file: Path
     label: int | str
 
 
-def read_labels(folder: str | os.PathLike[str], labels: str | os.PathLike[str] | None = None) -> list[LabelledPicture]:
-    """The labelled pictures of a folder, by name.
+def read_labels(folder: str | os.PathLike[str], labels: str | os.PathLike[str] | None = None) -> list[LabelledImage]:
+    """The labelled images of a folder, by name.
 
-    - With `labels`: a text file with a picture and its label a line, separated by a comma, a tab or spaces.
+    - With `labels`: a text file with an image and its label a line, separated by a comma, a tab or spaces.
     - A folder for each class: its name is the label.
     - Else the number that each file's name begins with: `0281_cat.JPEG`.
 
     A label that is a number is the class of that number.
 
     Raises:
-        ConfigError: there is no such folder or file, no picture, one without a label, or a label without its picture.
+        ConfigError: there is no such folder or file, no image, one without a label, or a label without its image.
     """
     place = Path(folder)
     if not place.is_dir():
-        raise ConfigError(f"no folder of pictures at {str(place)!r}")
+        raise ConfigError(f"no folder of images at {str(place)!r}")
     if labels is not None:
         return _from_file(place, Path(labels))
     classes = sorted(inner for inner in place.iterdir() if inner.is_dir())
-    files = _pictures(place)
+    files = _images(place)
     if classes and not files:
-        found = [LabelledPicture(file, _label(inner.name)) for inner in classes for file in _pictures(inner)]
+        found = [LabelledImage(file, _label(inner.name)) for inner in classes for file in _images(inner)]
         if not found:
-            raise ConfigError(f"no folder in {str(place)!r} has a picture in it")
+            raise ConfigError(f"no folder in {str(place)!r} has an image in it")
         return found
     if not files:
-        raise ConfigError(f"no picture in {str(place)!r}, nor a folder for each class")
+        raise ConfigError(f"no image in {str(place)!r}, nor a folder for each class")
     found = []
     for file in files:
         match = re.match(r"\d+", file.name)
         if match is None:
             raise ConfigError(
-                f"{str(file)!r} has no label: its name does not begin with the number of its class; sort the pictures "
+                f"{str(file)!r} has no label: its name does not begin with the number of its class; sort the images "
                 "into a folder for each class, or give a file of labels (--labels)"
             )
-        found.append(LabelledPicture(file, int(match[0])))
+        found.append(LabelledImage(file, int(match[0])))
     return found
 
 
-def _pictures(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in _PICTURES)
+def _images(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in _IMAGES)
 
 
 def _label(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _from_file(folder: Path, labels: Path) -> list[LabelledPicture]:
+def _from_file(folder: Path, labels: Path) -> list[LabelledImage]:
     try:
         lines = labels.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -84,11 +84,11 @@ def _from_file(folder: Path, labels: Path) -> list[LabelledPicture]:
             continue
         name, label = _columns(line)
         if not name or not label:
-            raise ConfigError(f"{str(labels)!r}, line {number}: {line!r} is no picture with its label")
+            raise ConfigError(f"{str(labels)!r}, line {number}: {line!r} is no image with its label")
         file = folder / name
         if not file.is_file():
-            raise ConfigError(f"{str(labels)!r}, line {number}: there is no picture {str(file)!r}")
-        found.append(LabelledPicture(file, _label(label)))
+            raise ConfigError(f"{str(labels)!r}, line {number}: there is no image {str(file)!r}")
+        found.append(LabelledImage(file, _label(label)))
     if not found:
         raise ConfigError(f"{str(labels)!r} has no labels in it")
     return found
@@ -103,8 +103,8 @@ def _columns(line: str) -> tuple[str, str]:
     return name.strip(), label
 
 
-def top_figures(model: Any, pictures: Sequence[LabelledPicture]) -> dict[str, float]:
-    """`{"top1": ..., "top5": ...}` of a classifier (`infersdk.models`): the shares of pictures that it gets right.
+def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]:
+    """`{"top1": ..., "top5": ...}` of a classifier (`infersdk.models`): the shares of images that it gets right.
 
     Labels that are names are those of the model's classes; where it has none of them, the names in their order.
 
@@ -113,22 +113,22 @@ def top_figures(model: Any, pictures: Sequence[LabelledPicture]) -> dict[str, fl
     """
     first = five = 0
     wanted: list[int] | None = None
-    results = model.stream(picture.file for picture in pictures)
+    results = model.stream(image.file for image in images)
     for index, found in enumerate(results):
         if wanted is None:  # how many classes there are may be known after the first run alone
-            wanted = _class_ids(pictures, model.names, model.class_count)
+            wanted = _class_ids(images, model.names, model.class_count)
         first += int(found.class_ids[0]) == wanted[index]
         five += wanted[index] in found.class_ids[:5].tolist()
-    return {"top1": first / len(pictures), "top5": five / len(pictures)}
+    return {"top1": first / len(images), "top5": five / len(images)}
 
 
-def _class_ids(pictures: Sequence[LabelledPicture], names: Sequence[str], classes: int | None) -> list[int]:
-    named = sorted({picture.label for picture in pictures if isinstance(picture.label, str)})
+def _class_ids(images: Sequence[LabelledImage], names: Sequence[str], classes: int | None) -> list[int]:
+    named = sorted({image.label for image in images if isinstance(image.label, str)})
     places: dict[str, int] = {}
     if named:
         counts = Counter(names)
         unknown = [label for label in named if counts[label] != 1]
-        numbered = any(isinstance(picture.label, int) for picture in pictures)
+        numbered = any(isinstance(image.label, int) for image in images)
         if not unknown:
             places = {label: names.index(label) for label in named}
         elif len(unknown) == len(named) == classes and not numbered:
@@ -139,10 +139,10 @@ def _class_ids(pictures: Sequence[LabelledPicture], names: Sequence[str], classe
                 f"the label {unknown[0]!r} is no class of the model, which has {have}; by order the {len(named)} "
                 f"labels do not fit its {classes} classes; give its class names (--names), or number the labels"
             )
-    found = [places[p.label] if isinstance(p.label, str) else p.label for p in pictures]
-    for picture, number in zip(pictures, found, strict=True):
+    found = [places[p.label] if isinstance(p.label, str) else p.label for p in images]
+    for image, number in zip(images, found, strict=True):
         if classes is not None and number >= classes:
             raise ConfigError(
-                f"{str(picture.file)!r} is labelled {number}, and the model has {classes} classes, 0 to {classes - 1}"
+                f"{str(image.file)!r} is labelled {number}, and the model has {classes} classes, 0 to {classes - 1}"
             )
     return found

@@ -1,4 +1,4 @@
-"""Detectors on annotated pictures: mAP as COCO measures it, by pycocotools or faster-coco-eval."""
+"""Detectors on annotated images: mAP as COCO measures it, by pycocotools or faster-coco-eval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CocoTruth", "coco_evaluator", "coco_figures", "read_coco"]
 
 @dataclass(frozen=True)
 class CocoTruth:
-    """The annotations of a detection data set, with the file of each picture.
+    """The annotations of a detection data set, with the file of each image.
 
     Attributes:
         files: by the id of the image.
@@ -68,10 +68,10 @@ class CocoTruth:
 
 
 def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str]) -> CocoTruth:
-    """Reads a file of annotations in COCO's format (`instances_*.json`), and finds its pictures in `folder`.
+    """Reads a file of annotations in COCO's format (`instances_*.json`), and finds its images in `folder`.
 
     Raises:
-        ConfigError: there is no such file or folder, it is no such file, nothing is annotated, or pictures are missing.
+        ConfigError: there is no such file or folder, it is no such file, nothing is annotated, or images are missing.
     """
     path, place = Path(annotations), Path(folder)
     data = _read_json(path)
@@ -93,12 +93,12 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
             if box[key] not in known:
                 raise ConfigError(f"{str(path)!r}: an annotation has the {key} {box[key]!r}, which the file has not")
     if not place.is_dir():
-        raise ConfigError(f"no folder of pictures at {str(place)!r}")
+        raise ConfigError(f"no folder of images at {str(place)!r}")
     files = {number: place / name for number, name in names.items()}
     missing = [file for file in files.values() if not file.is_file()]
     if missing:
         raise ConfigError(
-            f"{len(missing)} of the {len(files)} pictures of {path.name} are not in {str(place)!r}, "
+            f"{len(missing)} of the {len(files)} images of {path.name} are not in {str(place)!r}, "
             f"{missing[0].name!r} for one; "
             + (
                 "is it the right folder?"

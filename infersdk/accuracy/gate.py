@@ -29,7 +29,7 @@ class Task(Protocol):
         """The figure that must not drop."""
 
     @property
-    def pictures(self) -> int:
+    def images(self) -> int:
         """How many there are."""
 
     def measure(self, contender: Contender) -> Score:
@@ -45,7 +45,7 @@ class DetectTask:
         names: the class names, or the path of a file of them; None takes the model's own.
         conf, iou, max_det, multi_label: the settings of the detector. The defaults are those by which mAP is commonly
             given for YOLOv5; a threshold that suits an application would cut the recall that mAP counts.
-        max_batch: pictures that go through together at most.
+        max_batch: images that go through together at most.
 
     Raises:
         ConfigError: as `read_coco`.
@@ -67,12 +67,12 @@ class DetectTask:
         max_batch: int | None = None,
     ) -> None:
         self.truth = read_coco(annotations, folder)
-        coco_evaluator()  # better now than after the pictures
+        coco_evaluator()  # better now than after the images
         self._type, self._names, self._max_batch = type, names, max_batch
         self._settings = {"conf": conf, "iou": iou, "max_det": max_det, "multi_label": multi_label}
 
     @property
-    def pictures(self) -> int:
+    def images(self) -> int:
         return len(self.truth.files)
 
     def measure(self, contender: Contender) -> Score:
@@ -91,7 +91,7 @@ class DetectTask:
 
 
 class ClassifyTask:
-    """Classification of labelled pictures.
+    """Classification of labelled images.
 
     Args:
         folder, labels: as `read_labels` takes them.
@@ -114,7 +114,7 @@ class ClassifyTask:
         self._settings = settings
 
     @property
-    def pictures(self) -> int:
+    def images(self) -> int:
         return len(self.labelled)
 
     def measure(self, contender: Contender) -> Score:
@@ -162,7 +162,7 @@ class Score:
         backend, device, precision: where and in what it ran, read back.
         layers: how many of its layers ran in each precision, where the backend can tell.
         figures: the metric and what goes with it, 0 to 1.
-        seconds: for all pictures, with reading them.
+        seconds: for all images, with reading them.
     """
 
     label: str
@@ -189,7 +189,7 @@ class GateReport:
     """What `gate()` found. The first of `scores` is the reference."""
 
     metric: str
-    pictures: int
+    images: int
     max_drop: float
     scores: tuple[Score, ...]
 
@@ -223,7 +223,7 @@ def gate(
     Args:
         contenders: two or more, the reference first. Each is loaded, measured and freed before the next.
         task: what to measure by: `DetectTask` or `ClassifyTask`.
-        max_drop: how much less than the reference's its metric may be: 0.01 is one point of mAP, or one picture of 100.
+        max_drop: how much less than the reference's its metric may be: 0.01 is one point of mAP, or one image of 100.
         progress: called before each is measured.
 
     Raises:
@@ -246,4 +246,4 @@ def gate(
             scores.append(task.measure(contender))
         except (ConfigError, UnsupportedModelError) as error:
             raise type(error)(f"{contender.label}: {error}") from error
-    return GateReport(task.metric, task.pictures, max_drop, tuple(scores))
+    return GateReport(task.metric, task.images, max_drop, tuple(scores))

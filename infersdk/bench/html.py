@@ -192,7 +192,7 @@ def _stages(measured: Sequence[tuple[int, Row]]) -> str:
     return _figure(
         "Where the time goes",
         "Milliseconds an image, one call after another: the time of a call over its batch. On the processor nothing is "
-        "copied: pictures are prepared in the input itself. On a GPU only the end of a call is waited for: engine is "
+        "copied: images are prepared in the input itself. On a GPU only the end of a call is waited for: engine is "
         "what the network takes alone, the rest is around it.",
         stacked_bars(bars, "ms an image", label_width=max(190, *(7 * len(bar.label) for bar in bars))),
         _legend(keys),
@@ -212,7 +212,7 @@ def _accuracy_speed(measured: Sequence[tuple[int, Row]], colours: dict[str, int]
         if speed is None or accuracy is None or accuracy.value is None:
             continue
         metrics.append(accuracy.metric)
-        tip = f"{i}  {_label(row)}\n{accuracy.metric} {accuracy.value:.5f}, {accuracy.pictures} samples\n"
+        tip = f"{i}  {_label(row)}\n{accuracy.metric} {accuracy.value:.5f}, {accuracy.images} samples\n"
         tip += f"{speed.value:,.4g} images/s{_plus_minus(speed)}"
         if accuracy.reference:
             tip += f"\nagainst {accuracy.reference}"
@@ -228,7 +228,7 @@ def _accuracy_speed(measured: Sequence[tuple[int, Row]], colours: dict[str, int]
     return _figure(
         "Accuracy against speed",
         "Up and to the right is better. "
-        + ("No labelled pictures were given: this is how alike the outputs are." if metric == "agreement" else ""),
+        + ("No labelled images were given: this is how alike the outputs are." if metric == "agreement" else ""),
         scatter(marks, "images a second (pipelined where it can be)", told, log_y=False, height=320, y_most=1.0),
         _legend(colours),
     )

@@ -27,7 +27,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         model: the path of the file.
         backend, device, precision: as `infersdk.load()` takes them; a precision of None is the model's own.
-        batch: pictures (or rows) in a run.
+        batch: images (or rows) in a run.
         options: the backend's own. Those that it does not have are an error.
         threads: for each backend that has the option; 0 is its own choice.
     """
@@ -64,18 +64,18 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             rounds.
         rounds: so often all combinations take their turn, in an order that changes.
         warmup: seconds that a warm-up takes at most, if it does not get steady.
-        data: a folder of pictures or arrays; None is the packaged picture, or random arrays.
-        annotations: boxes in COCO's format for the pictures of `data`: accuracy is mAP.
-        labels: a file of labels for the pictures of `data`, or `"folder"` for those that the folder itself tells:
+        data: a folder of images or arrays; None is the packaged image, or random arrays.
+        annotations: boxes in COCO's format for the images of `data`: accuracy is mAP.
+        labels: a file of labels for the images of `data`, or `"folder"` for those that the folder itself tells:
             accuracy is top-1.
         names: class names, or a file of them.
         preset, resize: of a classifier.
         shapes: by input name, for inputs with other free axes than the batch.
         seed: of random inputs, and of the order of turns.
-        from_files: pictures are read from their files each time, instead of once before.
+        from_files: images are read from their files each time, instead of once before.
         timeout: seconds that one step of one combination (loading, a round) may take.
         ways: of `"engine"`, `"engine_parallel"`, `"single"` and `"pipelined"` those that are run; None is all that can.
-        max_samples: pictures or arrays of `data` that are run for speed and for agreement.
+        max_samples: images or arrays of `data` that are run for speed and for agreement.
     """
 
     type: Kind = "auto"

@@ -31,7 +31,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run a combination: `"engine"`, `"engine_parallel"`, `"single"` or `"pipelined"`.
 
     Attributes:
-        throughput: pictures (rows) a second.
+        throughput: images (rows) a second.
         latency_ms: `"p50"`, `"p90"` and `"p99"` of a request, in milliseconds; None with too few requests to tell.
         requests: how many were timed in all.
         outliers: how many of them took far longer than the rest (Tukey's outer fence, round by round).
@@ -71,18 +71,18 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """How good the results are.
 
     Attributes:
-        metric: `"mAP"` (COCO, IoU 0.5 to 0.95), `"top1"`, or without labelled pictures `"agreement"`: the least cosine
+        metric: `"mAP"` (COCO, IoU 0.5 to 0.95), `"top1"`, or without labelled images `"agreement"`: the least cosine
             similarity of an output with that of `reference`.
         value: of the metric, 0 to 1; None where it could not be had, for the reason in `note`.
         figures: what else goes with it.
-        pictures: how many pictures or samples it is of.
+        images: how many images or samples it is of.
         reference: what outputs were held against.
     """
 
     metric: str
     value: float | None
     figures: dict[str, float] = {}
-    pictures: int = 0
+    images: int = 0
     reference: str | None = None
     note: str = ""
 
@@ -100,7 +100,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """Pictures a joule, while it ran in the way `way`; None with the reason in `source`."""
+    """Images a joule, while it ran in the way `way`; None with the reason in `source`."""
 
     images_per_joule: Estimate | None
     source: str
@@ -132,7 +132,7 @@ class Row(msgspec.Struct, kw_only=True):
 
     @property
     def best_throughput(self) -> Estimate | None:
-        """Pictures a second as served: pipelined, or else one call after another."""
+        """Images a second as served: pipelined, or else one call after another."""
         way = self.ways.get("pipelined") or self.ways.get("single")
         return way.throughput if way is not None else None
 

@@ -93,7 +93,7 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> None
     for combination in combinations:
         model_file(combination.model)
     if settings.data is None and (settings.annotations or settings.labels):
-        raise ConfigError("annotations and labels are of pictures: give their folder as data")
+        raise ConfigError("annotations and labels are of images: give their folder as data")
     if settings.annotations and settings.labels:
         raise ConfigError("give annotations (detection) or labels (classification), not both")
     if settings.annotations is not None:
@@ -111,7 +111,7 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> None
         if not place.exists():
             raise ConfigError(f"no data at {str(place)!r}")
         if place.is_dir() and not any(file.is_file() for file in place.rglob("*")):
-            raise ConfigError(f"the folder {str(place)!r} is empty: it has neither pictures nor arrays")
+            raise ConfigError(f"the folder {str(place)!r} is empty: it has neither images nor arrays")
 
 
 class _FailedError(Exception):

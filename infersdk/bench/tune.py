@@ -178,7 +178,7 @@ class _Search:
         self._search, self._settings, self._objective = search, settings, objective
         self._max_drop, self._budget = max_drop, budget
         self._progress = progress or (lambda text, share: None)
-        self._ways: Any = ["single"] if objective == "latency" else ["single", "pipelined"]
+        self._placement: Any = ["single"] if objective == "latency" else ["single", "pipelined"]
         self._started = perf_counter()
         self._failed: dict[str, str] = {}
         self._dropped: dict[str, str] = {}
@@ -261,7 +261,7 @@ class _Search:
 
     def _quick(self, seconds: float, rounds: int) -> BenchSettings:
         return msgspec.structs.replace(
-            self._settings, time=seconds * rounds, rounds=rounds, warmup=max(4 * seconds, 0.2), ways=self._ways
+            self._settings, time=seconds * rounds, rounds=rounds, warmup=max(4 * seconds, 0.2), ways=self._placement
         )  # fmt: skip
 
     def _bench(self, alive: list[Combination], seconds: float, rounds: int, what: str) -> Report:
@@ -363,7 +363,7 @@ class _Search:
         if found.metric != "agreement":
             return f"{_said(found)}; at most {self._max_drop:g} less than in FP32 on ONNX Runtime is allowed"
         return (
-            f"{_said(found)} with FP32 on ONNX Runtime; without labelled pictures (--data with --annotations or "
+            f"{_said(found)} with FP32 on ONNX Runtime; without labelled images (--data with --annotations or "
             "--labels) nobody can tell what that costs in accuracy"
         )
 

@@ -176,7 +176,7 @@ class Worker:
 
         settings = self._settings
         if settings.data is None:
-            raise ConfigError("accuracy needs the pictures: data")
+            raise ConfigError("accuracy needs the images: data")
         task: Any
         if settings.annotations is not None:
             kind = self._work.kind if self._work.kind in ("yolov5", "yolov8", "yolox") else "auto"
@@ -187,7 +187,7 @@ class Worker:
             task = ClassifyTask(settings.data, labels=labels, **{k: v for k, v in own.items() if v is not None})
         figures = task.figures(self._infer)
         return {"metric": task.metric, "value": figures[task.metric], "figures": figures,
-                "pictures": task.pictures, "reference": None}  # fmt: skip
+                "images": task.images, "reference": None}  # fmt: skip
 
     def outputs(self, path: str) -> dict[str, Any]:
         """Writes the outputs for the samples to a file, for the others to be held against."""
@@ -221,7 +221,7 @@ class Worker:
         figures = {"cosine": 1 - worst, "max_abs": furthest}
         if argmax:
             figures["argmax"] = float(np.mean(argmax))
-        return {"metric": "agreement", "value": 1 - worst, "figures": figures, "pictures": len(found),
+        return {"metric": "agreement", "value": 1 - worst, "figures": figures, "images": len(found),
                 "reference": reference}  # fmt: skip
 
     def _run_samples(self) -> list[dict[str, Any]]:

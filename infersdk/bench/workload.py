@@ -27,8 +27,8 @@ __all__ = ["ENERGY_WAYS", "WAYS", "Slice", "Workload", "check_batch", "kind_of",
 WAYS = ("engine", "engine_parallel", "single", "pipelined")
 #: The one whose energy is counted: the first of these that there is.
 ENERGY_WAYS = ("pipelined", "single", "engine")
-#: The pictures that a folder of samples may hold.
-_PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
+#: The images that a folder of samples may hold.
+_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 
 @dataclass
@@ -36,8 +36,8 @@ class Slice:
     """What one turn of one way gave.
 
     Attributes:
-        images: pictures (rows) that were run in `seconds`.
-        latencies: seconds of each request: a run of a whole batch, or in a pipeline one picture.
+        images: images (rows) that were run in `seconds`.
+        latencies: seconds of each request: a run of a whole batch, or in a pipeline one image.
         stages: seconds by stage, for each of the requests.
     """
 
@@ -69,7 +69,7 @@ class Workload:
         self._pipeline: Any = None
         self.pipeline_note = ""
         if self.model is not None:
-            self.items: list[Any] = self._pictures()
+            self.items: list[Any] = self._images()
             self._next = itertools.cycle(self.items)
             self._fill()
         else:
@@ -92,11 +92,11 @@ class Workload:
         ]
         return kind_of(infer.input_specs, specs)
 
-    def _pictures(self) -> list[Any]:
-        from ..pictures import read_picture
+    def _images(self) -> list[Any]:
+        from ..image import read_image
 
-        files = picture_files(self._settings)
-        return list(map(str, files)) if self._settings.from_files else [read_picture(file) for file in files]
+        files = image_files(self._settings)
+        return list(map(str, files)) if self._settings.from_files else [read_image(file) for file in files]
 
     def _arrays(self) -> dict[str, Any]:
         """What the data has, as many samples as the batch takes; else random."""
@@ -112,12 +112,12 @@ class Workload:
         return {name: np.resize(array, (batch, *array.shape[1:])) for name, array in rows.items()}
 
     def _fill(self) -> None:
-        """What real pictures become, for the network alone to run on."""
-        from ..pictures import read_picture
+        """What real images become, for the network alone to run on."""
+        from ..image import read_image
 
         assert self.model is not None
-        pictures = [read_picture(item) for _, item in zip(range(self.batch), itertools.cycle(self.items), strict=False)]
-        self.model._fill(pictures)
+        images = [read_image(item) for _, item in zip(range(self.batch), itertools.cycle(self.items), strict=False)]
+        self.model._fill(images)
         self.infer.forward()
 
     def _rows(self) -> list[Any]:
@@ -154,7 +154,7 @@ class Workload:
         """Runs until it is steady, `limit` seconds at most: (seconds, whether it got steady).
 
         A window is `window` seconds long and has five runs at least; its figure is the median run, or where several
-        go side by side the time for each picture.
+        go side by side the time for each image.
         """
         steady, start = Steady(), perf_counter()
         while perf_counter() - start < limit:
@@ -361,7 +361,7 @@ def check_batch(infer: Infer, batch: int) -> None:
 def kind_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
     """The wrapper that fits a model by the shapes of its inputs and outputs; `"arrays"` if none does.
 
-    One input of pictures, and an output of three dimensions is a YOLO's, whose second is its classes and box (YOLOv8)
+    One input of images, and an output of three dimensions is a YOLO's, whose second is its classes and box (YOLOv8)
     or its boxes (YOLOv5). A YOLOX looks like a YOLOv5 from outside: it has to be named. One output of a row of classes
     is a classifier's.
     """
@@ -397,33 +397,33 @@ def make_wrapper(infer: Infer, kind: str, settings: BenchSettings) -> Any:
     return detector(infer, type=kind, names=settings.names)
 
 
-def picture_files(settings: BenchSettings) -> list[Path]:
-    """The pictures that are run for speed: of the data, spread evenly, or the packaged one.
+def image_files(settings: BenchSettings) -> list[Path]:
+    """The images that are run for speed: of the data, spread evenly, or the packaged one.
 
     Raises:
         ConfigError: the folder has none.
     """
     if settings.data is None:
-        from ..data import PICTURE
+        from ..data import IMAGE
 
-        return [PICTURE]
+        return [IMAGE]
     place = Path(settings.data)
     if not place.exists():
         raise ConfigError(f"no data at {str(place)!r}")
-    every = sorted(file for file in place.rglob("*") if file.suffix.lower() in _PICTURES) if place.is_dir() else [place]
+    every = sorted(file for file in place.rglob("*") if file.suffix.lower() in _IMAGES) if place.is_dir() else [place]
     if not every:
-        raise ConfigError(f"no picture in {str(place)!r}")
+        raise ConfigError(f"no image in {str(place)!r}")
     step = max(len(every) / settings.max_samples, 1.0)
     return [every[int(i * step)] for i in range(min(len(every), settings.max_samples))]
 
 
 def samples_of(infer: Infer, kind: str, settings: BenchSettings) -> Iterator[Mapping[str, Any]]:
-    """Inputs on which outputs are compared, the same for each combination of a model: pictures for a model of pictures,
+    """Inputs on which outputs are compared, the same for each combination of a model: images for a model of images,
     as its wrapper prepares them; else what lies in the data; else random arrays."""
     if kind != "arrays":
         model = make_wrapper(infer.clone(), kind, settings)
         try:
-            yield from model.network_inputs(picture_files(settings), batch=1)
+            yield from model.network_inputs(image_files(settings), batch=1)
         finally:
             model.close()
     elif settings.data is not None:

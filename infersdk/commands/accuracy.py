@@ -1,4 +1,4 @@
-"""`infersdk compare --task`: is another file, precision or backend as good on labelled pictures?"""
+"""`infersdk compare --task`: is another file, precision or backend as good on labelled images?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OWN = {
 def add_task_arguments(parser: argparse.ArgumentParser) -> None:
     """--task and all that goes with it."""
     group = parser.add_argument_group(
-        "accuracy", "measures each on the labelled pictures of --data, in place of comparing outputs"
+        "accuracy", "measures each on the labelled images of --data, in place of comparing outputs"
     )
     group.add_argument("--task", choices=tuple(_OWN), help="detect: COCO's mAP; classify: top-1")
     group.add_argument(
@@ -36,7 +36,7 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels",
         type=Path,
         metavar="FILE",
-        help="classify: a picture and its label a line; without it by a folder for each class, or by the number that "
+        help="classify: an image and its label a line; without it by a folder for each class, or by the number that "
         "each file's name begins with",
     )
     group.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
@@ -61,7 +61,7 @@ def check_task_arguments(arguments: argparse.Namespace) -> None:
             if getattr(arguments, name):
                 raise ConfigError(f"--{name} is for comparing outputs, without --task")
         if arguments.data is None:
-            raise ConfigError(f"--task {task} needs the labelled pictures: --data FOLDER")
+            raise ConfigError(f"--task {task} needs the labelled images: --data FOLDER")
         if task == "detect" and arguments.annotations is None:
             raise ConfigError("--task detect needs --annotations, a file of boxes in COCO's format")
 
@@ -102,7 +102,7 @@ def run_gate(arguments: argparse.Namespace) -> int:
             contenders(arguments),
             task,
             max_drop=0.01 if arguments.max_drop is None else arguments.max_drop,
-            progress=lambda contender: status.update(f"{contender.label}: {task.pictures} pictures"),
+            progress=lambda contender: status.update(f"{contender.label}: {task.images} images"),
         )
     if arguments.json:
         print_json(_plain(report))
@@ -122,7 +122,7 @@ def _show(report: GateReport) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    title = f"{report.metric} on {report.pictures} pictures; a drop of {report.max_drop:g} is allowed"
+    title = f"{report.metric} on {report.images} images; a drop of {report.max_drop:g} is allowed"
     table = Table(title=title, title_justify="left")
     table.add_column("contender", overflow="fold")
     table.add_column("runs in", overflow="fold")

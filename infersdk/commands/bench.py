@@ -38,7 +38,7 @@ def register(subparsers: Any) -> None:
         help="each as name, name@device or name/precision (default: all that are installed and find a device)",
     )
     group.add_argument("--precision", metavar="FP32,INT8", help="fp32, fp16, bf16, int8 (default: as the model is)")
-    group.add_argument("--batch", default="1", metavar="1,8,32", help="pictures in a run (default: %(default)s)")
+    group.add_argument("--batch", default="1", metavar="1,8,32", help="images in a run (default: %(default)s)")
     group.add_argument("--threads", type=int, default=0, metavar="N", help="of each backend (default: its own choice)")
     group.add_argument(
         "--option",
@@ -79,14 +79,14 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--type", choices=kinds, default="auto", help="the wrapper; arrays: the network alone (default: by its shapes)"
     )
-    group.add_argument("--data", metavar="FOLDER", help="pictures or arrays (default: the packaged picture, or random)")
-    group.add_argument("--annotations", metavar="JSON", help="boxes of the pictures in COCO's format: accuracy is mAP")
+    group.add_argument("--data", metavar="FOLDER", help="images or arrays (default: the packaged image, or random)")
+    group.add_argument("--annotations", metavar="JSON", help="boxes of the images in COCO's format: accuracy is mAP")
     group.add_argument(
         "--labels",
         metavar="FILE",
         nargs="?",
         const="folder",
-        help="accuracy is top-1: a picture and its label a line; without FILE by a folder for each class, or by the "
+        help="accuracy is top-1: an image and its label a line; without FILE by a folder for each class, or by the "
         "number that each file's name begins with",
     )
     group.add_argument(
@@ -101,7 +101,7 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=N,N,...",
         help="of an input with other free axes; repeatable",
     )
-    group.add_argument("--from-files", action="store_true", help="read the pictures from their files each time")
+    group.add_argument("--from-files", action="store_true", help="read the images from their files each time")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of random inputs and of the order of turns")
 
 

@@ -55,7 +55,7 @@ def register(subparsers: Any) -> None:
     fp16.add_argument(
         "--data",
         metavar="FOLDER",
-        help="samples (.npy, .npz, pictures): nodes that overflow on them in fp16, or lose too much, stay fp32",
+        help="samples (.npy, .npz, images): nodes that overflow on them in fp16, or lose too much, stay fp32",
     )
     fp16.add_argument("--samples", type=int, metavar="N", help="take so many of them at most (default: 16)")
     fp16.add_argument(

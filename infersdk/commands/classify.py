@@ -1,4 +1,4 @@
-"""`infersdk classify`: what a picture shows."""
+"""`infersdk classify`: what an image shows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .common import (
 
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "classify", help="tell what pictures show", description="Tells the best classes of each picture."
+        "classify", help="tell what images show", description="Tells the best classes of each image."
     )
-    parser.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE")
+    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
     parser.add_argument("--model", type=Path, help="the model file (default: the packaged classifier of digits)")
     parser.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
     parser.add_argument(
@@ -32,7 +32,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--resize", type=int, help="the shorter side before the centre crop (default: crop * 256 / 224)"
     )
-    parser.add_argument("--top-k", type=int, default=5, help="classes a picture (default: %(default)s)")
+    parser.add_argument("--top-k", type=int, default=5, help="classes an image (default: %(default)s)")
     add_backend_arguments(parser)
     add_json_argument(parser)
     parser.set_defaults(func=run)
@@ -55,17 +55,17 @@ def run(arguments: argparse.Namespace) -> int:
         **backend_arguments(arguments),
     ) as model:
         rows = []
-        for picture in arguments.pictures:
-            found = model(picture)
+        for image in arguments.images:
+            found = model(image)
             rows.append(
                 {
-                    "picture": str(picture),
+                    "image": str(image),
                     "classes": [best.as_dict() for best in found],
                     "milliseconds": stages(model.timings),
                 }
             )
             if not arguments.json:
-                table = Table("label", "score", title=escape(str(picture)), title_justify="left")
+                table = Table("label", "score", title=escape(str(image)), title_justify="left")
                 for best in found:
                     table.add_row(escape(best.label), f"{best.score:.4f}")
                 out = console()

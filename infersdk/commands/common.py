@@ -1,4 +1,4 @@
-"""What several subcommands share: the arguments that choose a backend, tables, JSON, and saving pictures."""
+"""What several subcommands share: the arguments that choose a backend, tables, JSON, and saving images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "json_text",
     "plain",
     "print_json",
-    "save_picture",
+    "save_image",
 ]
 
 
@@ -39,7 +39,7 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--backend", default="onnxruntime", help="what runs the model (default: %(default)s)")
     group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
     group.add_argument("--precision", help="fp32, fp16, bf16 or int8 (default: as the model was written)")
-    group.add_argument("--max-batch", type=int, metavar="N", help="pictures that go through together at most")
+    group.add_argument("--max-batch", type=int, metavar="N", help="images that go through together at most")
     group.add_argument(
         "--option",
         action="append",
@@ -118,8 +118,8 @@ def stage_line(timings: Timings) -> str:
     return ", ".join(f"{name} {value:.2f} ms" for name, value in stages(timings).items())
 
 
-def save_picture(image: Image.Image, path: str | os.PathLike[str]) -> Path:
-    """Writes a picture in the format of its suffix; nothing half-written is left behind.
+def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:
+    """Writes an image in the format of its suffix; nothing half-written is left behind.
 
     Raises:
         OutputError: it cannot be written there.
@@ -133,5 +133,5 @@ def save_picture(image: Image.Image, path: str | os.PathLike[str]) -> Path:
     except (OSError, ValueError) as error:
         with contextlib.suppress(OSError):
             sibling.unlink()
-        raise OutputError(f"cannot write the picture {str(target)!r}: {error}") from None
+        raise OutputError(f"cannot write the image {str(target)!r}: {error}") from None
     return target

@@ -21,7 +21,7 @@ def register(subparsers: Any) -> None:
         "compare",
         help="compare backends, precisions and files: by their outputs, or by their accuracy",
         description="Runs a model on the same inputs on several backends, and candidates to take its place, and "
-        "measures each against the first: by its outputs, or with --task by its accuracy on labelled pictures. "
+        "measures each against the first: by its outputs, or with --task by its accuracy on labelled images. "
         "The exit code is 1 when one is outside the tolerance, or drops by more than is allowed.",
     )
     parser.add_argument("model", type=Path)
@@ -40,7 +40,7 @@ def register(subparsers: Any) -> None:
         "(default: onnxruntime,openvino; with candidates onnxruntime)",
     )
     data = parser.add_argument_group("inputs")
-    data.add_argument("--data", type=Path, metavar="FOLDER", help=".npy, .npz, tensor files or pictures")
+    data.add_argument("--data", type=Path, metavar="FOLDER", help=".npy, .npz, tensor files or images")
     data.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")
     data.add_argument("--seed", type=int, default=0, help="of random inputs, without --data (default: %(default)s)")
     data.add_argument(

@@ -14,7 +14,7 @@ from .common import (
     backend_arguments,
     console,
     print_json,
-    save_picture,
+    save_image,
     stage_line,
     stages,
 )
@@ -24,16 +24,16 @@ from .detect import print_detections
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "demo",
-        help="detect in a packaged picture, and draw the result",
-        description="Finds the handwritten digits of a packaged picture, reads each crop a second time with a "
-        "classifier, prints both with the time of each stage, and writes the annotated picture.",
+        help="detect in a packaged image, and draw the result",
+        description="Finds the handwritten digits of a packaged image, reads each crop a second time with a "
+        "classifier, prints both with the time of each stage, and writes the annotated image.",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         default=Path("infersdk-demo.png"),
-        help="the annotated picture (default: %(default)s)",
+        help="the annotated image (default: %(default)s)",
     )
     add_backend_arguments(parser)
     add_json_argument(parser)
@@ -41,26 +41,26 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, PICTURE
+    from ..data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
+    from ..image import read_image
     from ..models import Classifier, YOLOv5
-    from ..pictures import read_picture
 
     chosen = backend_arguments(arguments)
-    picture = read_picture(PICTURE)
+    image = read_image(IMAGE)
     # A digit is one digit: no second box of another class over it.
     with YOLOv5(DETECTOR, conf=0.5, class_agnostic=True, **chosen) as detector:
-        detector(picture)  # the first run warms up
-        found = detector(PICTURE)
+        detector(image)  # the first run warms up
+        found = detector(IMAGE)
         timings = detector.timings
         place = f"{detector.network.backend} on {detector.network.device}, {detector.network.precision}"
-    save_picture(found.draw(picture), arguments.output)
-    crops = [_crop(picture.pixels, box.xyxy) for box in found]
+    save_image(found.draw(image), arguments.output)
+    crops = [_crop(image.pixels, box.xyxy) for box in found]
     with Classifier(CLASSIFIER, channel_order="rgb", top_k=1, **CLASSIFIER_SETTINGS, **chosen) as classifier:
         read_again = [best[0] for best in classifier(crops)] if crops else []
     if arguments.json:
         print_json(
             {
-                "picture": str(PICTURE),
+                "image": str(IMAGE),
                 "output": str(arguments.output),
                 "backend": chosen["backend"],
                 "detections": [
@@ -75,12 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
     out = console()
     out.print(f"the classifier reads {agree} of {len(found)} crops alike")
     out.print(f"[dim]{stage_line(timings)}[/dim]")
-    out.print(f"annotated picture: {arguments.output}", markup=False)
+    out.print(f"annotated image: {arguments.output}", markup=False)
     return 0
 
 
 def _crop(pixels: np.ndarray[Any, Any], xyxy: tuple[float, float, float, float]) -> np.ndarray[Any, Any]:
-    """A square around the box, a tenth wider on each side; what lies outside the picture repeats its border."""
+    """A square around the box, a tenth wider on each side; what lies outside the image repeats its border."""
     left, top, right, bottom = xyxy
     side = max(int(np.ceil(1.2 * max(right - left, bottom - top))), 1)
     x, y = int((left + right - side) / 2), int((top + bottom - side) / 2)

@@ -1,4 +1,4 @@
-"""`infersdk detect`: boxes in pictures and videos."""
+"""`infersdk detect`: boxes in images and videos."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .common import (
     console,
     json_text,
     print_json,
-    save_picture,
+    save_image,
     stage_line,
     stages,
 )
@@ -31,11 +31,11 @@ SIDE_BY_SIDE = 8
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "detect",
-        help="find objects in pictures and videos",
-        description="Finds objects in pictures and videos, and tells or draws them.",
+        help="find objects in images and videos",
+        description="Finds objects in images and videos, and tells or draws them.",
     )
     parser.add_argument(
-        "sources", nargs="+", metavar="SOURCE", help="a picture, a video, a URL (rtsp://...) or a camera (/dev/video0)"
+        "sources", nargs="+", metavar="SOURCE", help="an image, a video, a URL (rtsp://...) or a camera (/dev/video0)"
     )
     parser.add_argument("--model", type=Path, help="the model file (default: the packaged detector of digits)")
     parser.add_argument(
@@ -47,7 +47,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
     parser.add_argument("--conf", type=float, default=0.25, help="score that a box must exceed (default: %(default)s)")
     parser.add_argument("--iou", type=float, default=0.45, help="overlap above which NMS drops (default: %(default)s)")
-    parser.add_argument("--max-det", type=int, default=300, help="boxes a picture at most (default: %(default)s)")
+    parser.add_argument("--max-det", type=int, default=300, help="boxes an image at most (default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, help="draw the boxes: a file for one source, a folder for several")
     add_backend_arguments(parser)
     add_json_argument(parser)
@@ -77,17 +77,17 @@ def run(arguments: argparse.Namespace) -> int:
         **backend,
     ) as model:
         if serving:
-            model.serve(**serving)
+            model.configure_pipeline(**serving)
         rows = []
-        for picture, target, video in zip(arguments.sources, targets, videos, strict=True):
+        for image, target, video in zip(arguments.sources, targets, videos, strict=True):
             if video:
-                detect_video(model, picture, target, as_json=arguments.json)
+                detect_video(model, image, target, as_json=arguments.json)
                 continue
-            found = model(picture)
+            found = model(image)
             if target is not None:
-                save_picture(found.draw(picture), target)
+                save_image(found.draw(image), target)
             row = {
-                "picture": picture,
+                "image": image,
                 "size": list(found.size),
                 "detections": [box.as_dict() for box in found],
                 "dropped": found.stats.dropped_candidates + found.stats.dropped_detections,
@@ -95,11 +95,11 @@ def run(arguments: argparse.Namespace) -> int:
             }
             if target is not None:
                 row["output"] = str(target)
-            if any(videos) and arguments.json:  # a line a frame, and so a line a picture
+            if any(videos) and arguments.json:  # a line a frame, and so a line an image
                 print(json_text(row))
             rows.append(row)
             if not arguments.json:
-                print_detections(found, picture)
+                print_detections(found, image)
                 note = f"  → {escape(str(target))}" if target is not None else ""
                 console().print(f"[dim]{stage_line(model.timings)}[/dim]{note}\n")
     if arguments.json and not any(videos):
@@ -119,12 +119,12 @@ def _share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
     if (backend["device"] or backend_class(backend["backend"]).default_device) != "cpu":
         return {}
     if backend["max_batch"] is None:
-        backend["max_batch"] = 1  # one picture's results stay in the caches
+        backend["max_batch"] = 1  # one image's results stay in the caches
     if backend["backend"] == "onnxruntime":
         backend.setdefault("allow_spinning", False)  # idle threads would spin on cores that have work
         if not live:
             # Frames side by side, each on few threads: none of them waits for another that drawing has held up. Live
-            # pictures would come later that way.
+            # images would come later that way.
             cores = available_processors()
             threads = backend.setdefault("threads", max(1, cores // SIDE_BY_SIDE))
             if isinstance(threads, int) and 0 < threads < cores:

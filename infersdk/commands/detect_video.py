@@ -45,11 +45,11 @@ def is_video(source: str) -> bool:
 
     if suffix in Image.registered_extensions() or not Path(source).is_file():
         return False
-    from ..pictures import read_picture
+    from ..image import read_image
     from ..video import VideoReader
 
     try:
-        read_picture(source)
+        read_image(source)
     except ImageError:
         try:
             VideoReader(source).close()

@@ -1,4 +1,4 @@
-"""`infersdk quantize`: an INT8 model out of an FP32 one and pictures."""
+"""`infersdk quantize`: an INT8 model out of an FP32 one and images."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .common import add_json_argument, console, print_json
 
 if TYPE_CHECKING:
     from ..models.vision import VisionModel
-    from ..quant import CalibrationTable, PictureInputs, SearchReport, Speed
+    from ..quant import CalibrationTable, ImageInputs, SearchReport, Speed
 
-#: Pictures that results are compared on, and that are kept from calibration where there are enough.
+#: Images that results are compared on, and that are kept from calibration where there are enough.
 _MEASURED = 32
-_PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
+_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "quantize",
-        help="make an INT8 model with pictures of yours",
-        description="Calibrates a model with pictures and writes it with 8-bit layers, for all backends. At the end it "
-        "compares the two: their results on pictures, and their speed here. The exit code is 1 when --max-drop is not "
+        help="make an INT8 model with images of yours",
+        description="Calibrates a model with images and writes it with 8-bit layers, for all backends. At the end it "
+        "compares the two: their results on images, and their speed here. The exit code is 1 when --max-drop is not "
         "reached.",
     )
     parser.add_argument("model", type=Path, help="the ONNX file, FP32")
-    parser.add_argument("--data", type=Path, nargs="+", metavar="FOLDER", help="folders of pictures, or pictures")
+    parser.add_argument("--data", type=Path, nargs="+", metavar="FOLDER", help="folders of images, or images")
     parser.add_argument("-o", "--output", type=Path, help="by default the model's name with .int8.onnx")
-    parser.add_argument("--limit", type=int, metavar="N", help="of the pictures, N spread evenly (default: all)")
+    parser.add_argument("--limit", type=int, metavar="N", help="of the images, N spread evenly (default: all)")
     group = parser.add_argument_group("calibration")
     group.add_argument(
         "--method",
@@ -87,10 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
             )
     if not arguments.data and (table is None or arguments.max_drop is not None):
         raise ConfigError(
-            "--data names the pictures to calibrate and measure with; a --table alone does without a search"
+            "--data names the images to calibrate and measure with; a --table alone does without a search"
         )
     output = arguments.output or arguments.model.with_suffix(".int8.onnx")
-    calibrating, measuring = _split(_pictures(arguments.data or [], arguments.limit))
+    calibrating, measuring = _split(_images(arguments.data or [], arguments.limit))
     with _bar(arguments.json) as bar, contextlib.ExitStack() as stack:
         inputs = None
         wrapper = stack.enter_context(_wrapper(arguments, arguments.model)) if arguments.data else None
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         methods: dict[str, float] = {}
         if wrapper is not None:
             reference = wrapper(measuring)
-            inputs = quant.PictureInputs(wrapper, measuring, batch=1)
+            inputs = quant.ImageInputs(wrapper, measuring, batch=1)
         if table is None:
             assert wrapper is not None
             table, methods = _calibrate(arguments, wrapper, calibrating, measuring, reference, bar)
@@ -122,30 +122,30 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if report is not None and not report.reached else 0
 
 
-# ---- pictures and wrappers ----
+# ---- images and wrappers ----
 
 
-def _pictures(places: Sequence[Path], limit: int | None) -> list[Path]:
+def _images(places: Sequence[Path], limit: int | None) -> list[Path]:
     found: list[Path] = []
     for place in places:
         if not place.exists():
             raise ConfigError(f"no data at {str(place)!r}")
-        inside = sorted(f for f in place.iterdir() if f.suffix.lower() in _PICTURES) if place.is_dir() else [place]
+        inside = sorted(f for f in place.iterdir() if f.suffix.lower() in _IMAGES) if place.is_dir() else [place]
         if not inside:
-            raise CalibrationError(f"there are no pictures in {str(place)!r}")
+            raise CalibrationError(f"there are no images in {str(place)!r}")
         found += inside
     count = min(limit or len(found), len(found))
     return [found[i * len(found) // count] for i in range(count)]
 
 
-def _split(pictures: list[Path]) -> tuple[list[Path], list[Path]]:
+def _split(images: list[Path]) -> tuple[list[Path], list[Path]]:
     """Those to calibrate with, and those to measure on: where there are enough, up to 32 of them are kept apart."""
-    if len(pictures) < 32:
-        return pictures, pictures[:_MEASURED]
-    step = max(4, len(pictures) // _MEASURED)
-    measuring = pictures[::step][:_MEASURED]
+    if len(images) < 32:
+        return images, images[:_MEASURED]
+    step = max(4, len(images) // _MEASURED)
+    measuring = images[::step][:_MEASURED]
     apart = set(measuring)
-    return [p for p in pictures if p not in apart], measuring
+    return [p for p in images if p not in apart], measuring
 
 
 def _wrapper(arguments: argparse.Namespace, path: Path) -> VisionModel[Any]:
@@ -163,11 +163,11 @@ def _wrapper(arguments: argparse.Namespace, path: Path) -> VisionModel[Any]:
     return models.Classifier(infer, **own)
 
 
-def _agreement(arguments: argparse.Namespace, path: Path, pictures: Sequence[Path], reference: Any) -> float:
+def _agreement(arguments: argparse.Namespace, path: Path, images: Sequence[Path], reference: Any) -> float:
     from ..quant import agreement
 
     with _wrapper(arguments, path) as model:
-        return agreement(reference, model(list(pictures)))
+        return agreement(reference, model(list(images)))
 
 
 # ---- the steps ----
@@ -178,7 +178,7 @@ Bar = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], Non
 def _calibrate(
     arguments: argparse.Namespace,
     wrapper: VisionModel[Any],
-    pictures: Sequence[Path],
+    images: Sequence[Path],
     measuring: Sequence[Path],
     reference: Any,
     bar: Bar,
@@ -188,12 +188,12 @@ def _calibrate(
 
     method = arguments.method or "auto"
     passes = 1 if method == "minmax" else 2
-    with bar("calibrating", passes * len(pictures)) as advance:
+    with bar("calibrating", passes * len(images)) as advance:
         seen = quant.observe(
             arguments.model,
-            quant.PictureInputs(wrapper, pictures),
+            quant.ImageInputs(wrapper, images),
             histograms=method != "minmax",
-            progress=lambda step, done: advance(done + (len(pictures) if step == "histograms" else 0)),
+            progress=lambda step, done: advance(done + (len(images) if step == "histograms" else 0)),
         )
     if method != "auto":
         return seen.table(method, arguments.percentile), {}
@@ -211,8 +211,8 @@ def _calibrate(
 def _search(
     arguments: argparse.Namespace,
     table: CalibrationTable,
-    inputs: PictureInputs,
-    pictures: Sequence[Path],
+    inputs: ImageInputs,
+    images: Sequence[Path],
     reference: Any,
     bar: Bar,
 ) -> SearchReport:
@@ -223,7 +223,7 @@ def _search(
             arguments.model,
             table,
             inputs,
-            lambda path: _agreement(arguments, path, pictures, reference),
+            lambda path: _agreement(arguments, path, images, reference),
             arguments.max_drop,
             exclude=arguments.exclude,
             placement=arguments.placement,
@@ -328,7 +328,7 @@ def _tell(
         soft_wrap=True,
     )
     if agreement is not None:
-        out.print(f"results agree with FP32 by {agreement:.1f}% on {measured} pictures")
+        out.print(f"results agree with FP32 by {agreement:.1f}% on {measured} images")
     if speed is not None:
         figures = f"FP32 {speed.fp32:.2f} ms, INT8 {speed.int8:.2f} ms a run on {speed.backend}, {speed.device}"
         if speed.ratio < 1:

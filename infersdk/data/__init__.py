@@ -1,4 +1,4 @@
-"""What is packaged for `infersdk demo`: two small models of our own, and a picture to try them on (see README.md)."""
+"""What is packaged for `infersdk demo`: two small models of our own, and an image to try them on (see README.md)."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ DETECTOR = _HERE / "digits_detector.onnx"
 CLASSIFIER = _HERE / "digits_classifier.onnx"
 #: What the classifier's wrapper has to be told.
 CLASSIFIER_SETTINGS: dict[str, Any] = {"preset": "unit", "resize": 32}
-#: A picture that neither model has seen.
-PICTURE = _HERE / "demo.jpg"
+#: An image that neither model has seen.
+IMAGE = _HERE / "demo.jpg"

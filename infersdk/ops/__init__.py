@@ -1,17 +1,13 @@
 """The native kernels as plain functions over NumPy arrays."""
 
 from .classification import topk
-from .detection import DETECTION, Detector, DetectStats, nms
-from .image import Geometry, ImageView, PixelTransform, as_image, letterbox, preprocess, preprocess_into
+from .detection import DETECTION, DetectionDecoder, DetectStats, nms
+from .preprocess import letterbox, preprocess, preprocess_into
 
 __all__ = [
     "DETECTION",
     "DetectStats",
-    "Detector",
-    "Geometry",
-    "ImageView",
-    "PixelTransform",
-    "as_image",
+    "DetectionDecoder",
     "letterbox",
     "nms",
     "preprocess",

@@ -1,7 +1,7 @@
-"""A batch of pictures on the processor's threads, and on its way to a device.
+"""A batch of images on the processor's threads, and on its way to a device.
 
-One call handles a whole batch, without the interpreter's lock: the threads preprocess picture by picture, or carry the
-pictures as they are to the device.
+One call handles a whole batch, without the interpreter's lock: the threads preprocess image by image, or carry the
+images as they are to the device.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from .._lib import check, ffi, lib, out
 from ..errors import ClosedError, InputError
 
 if TYPE_CHECKING:
+    from ..image import Geometry, ImageView, PixelTransform
     from ..stream import Stream
-    from .image import Geometry, ImageView, PixelTransform
 
-__all__ = ["PictureBatch", "Workers", "shared_workers"]
+__all__ = ["ImageBatch", "Workers", "shared_workers"]
 
 
 class Workers:
@@ -64,27 +64,27 @@ def available_processors() -> int:
 
 
 @lru_cache(maxsize=32)
-def _workers_of(process: int, device: int, beside: bool) -> Workers:
-    return Workers(max(min(available_processors() // 2, 12), 1) if beside else None)
+def _workers_of(process: int, device: int, shares_cpu: bool) -> Workers:
+    return Workers(max(min(available_processors() // 2, 12), 1) if shares_cpu else None)
 
 
-def shared_workers(device: int = 0, *, beside: bool = False) -> Workers:
+def shared_workers(device: int = 0, *, shares_cpu: bool = False) -> Workers:
     """The pool that the wrappers of this process share on a device, a pool for each: whoever feeds one device does not
     wait for another. Its threads start when it is first asked for.
 
     Args:
-        beside: for who shares the processors with many threads of the user's, as a pipeline does: half of the
+        shares_cpu: for who shares the processors with many threads of the user's, as a pipeline does: half of the
             processors, 12 at most. A pool that takes them all keeps those threads from their requests, and with them
             the next batch.
     """
-    return _workers_of(os.getpid(), device, beside)
+    return _workers_of(os.getpid(), device, shares_cpu)
 
 
-class PictureBatch:
-    """Pictures and their geometries, as the native core takes them: made once, filled for each batch.
+class ImageBatch:
+    """Images and their geometries, as the native core takes them: made once, filled for each batch.
 
     Args:
-        capacity: pictures that fit.
+        capacity: images that fit.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -92,7 +92,7 @@ class PictureBatch:
         self._images = ffi.new("ifs_image[]", capacity)
         self._on_device = ffi.new("ifs_image[]", capacity)
         self._geometries = ffi.new("ifs_geometry[]", capacity)
-        self._ways = ffi.new("ifs_geometry[]", capacity)  # of the pictures as they lie on the device
+        self._placement = ffi.new("ifs_geometry[]", capacity)  # of the images as they lie on the device
         self._keep: Sequence[ImageView] = ()
         self._size = out("size_t")
 
@@ -100,9 +100,9 @@ class PictureBatch:
         return len(self._keep)
 
     def fill(self, images: Sequence[ImageView], geometries: Sequence[Geometry]) -> None:
-        """Takes the pictures of a batch; they are kept alive until the next one is taken."""
+        """Takes the images of a batch; they are kept alive until the next one is taken."""
         if len(images) > self.capacity:
-            raise InputError(f"{len(images)} pictures in a batch made for {self.capacity}")
+            raise InputError(f"{len(images)} images in a batch made for {self.capacity}")
         for i, (image, geometry) in enumerate(zip(images, geometries, strict=True)):
             self._images[i] = image._c[0]
             self._geometries[i] = geometry._c[0]
@@ -123,7 +123,7 @@ class PictureBatch:
         device: int = 0,
         stream: Stream | None = None,
     ) -> None:
-        """All pictures into memory at `host`, and each on to `device` (an address) as soon as it is done."""
+        """All images into memory at `host`, and each on to `device` (an address) as soon as it is done."""
         pool = ffi.NULL if workers is None else workers._open
         queue = ffi.NULL if stream is None else stream._open
         check(
@@ -142,14 +142,14 @@ class PictureBatch:
 
     @property
     def upload_nbytes(self) -> int:
-        """Bytes that the pictures take on a device; of one that is shrunk by a whole number, the rows that are read."""
+        """Bytes that the images take on a device; of one that is shrunk by a whole number, the rows that are read."""
         check(lib.ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
         return int(self._size[0])
 
     def upload(self, staging: int, device: int, nbytes: int, stream: Stream, *, workers: Workers | None = None) -> None:
-        """Queues the pictures as they are for `device`, an address, by way of `staging` unless page-locked.
+        """Queues the images as they are for `device`, an address, by way of `staging` unless page-locked.
 
-        Of a picture whose height is divided by a whole number above 2, only the rows that a resize reads are brought
+        Of an image whose height is divided by a whole number above 2, only the rows that a resize reads are brought
         over: one in three of 1080 on their way to 360.
         """
         check(
@@ -163,23 +163,23 @@ class PictureBatch:
                 nbytes,
                 stream._open,
                 self._on_device,
-                self._ways,
+                self._placement,
             )
         )
 
     def stay(self) -> None:
-        """The pictures lie on the device already."""
+        """The images lie on the device already."""
         for i in range(len(self._keep)):
-            self._on_device[i], self._ways[i] = self._images[i], self._geometries[i]
+            self._on_device[i], self._placement[i] = self._images[i], self._geometries[i]
 
     def preprocess_on_device(
         self, transform: PixelTransform, device: int, nbytes: int, ordinal: int, stream: Stream
     ) -> None:
-        """Queues the preprocessing of the uploaded pictures into `device` (an address) on `stream`."""
+        """Queues the preprocessing of the uploaded images into `device` (an address) on `stream`."""
         check(
             lib.ifs_cuda_preprocess(
                 self._on_device,
-                self._ways,
+                self._placement,
                 len(self._keep),
                 transform._c,
                 ffi.cast("void *", device),

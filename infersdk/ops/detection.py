@@ -1,4 +1,4 @@
-"""From a detection network's output to boxes: decoding, exact greedy NMS, and the way back to the picture."""
+"""From a detection network's output to boxes: decoding, exact greedy NMS, and the way back to the image."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     class HasGeometry(Protocol):
-        """What a picture went through on its way to the network; `infersdk.ops.Geometry` is one."""
+        """What an image went through on its way to the network; `infersdk.ops.Geometry` is one."""
 
         _c: Any
         """The `ifs_geometry *`."""
 
 
-__all__ = ["DETECTION", "DetectStats", "Detector", "nms"]
+__all__ = ["DETECTION", "DetectStats", "DetectionDecoder", "nms"]
 
 DETECTION = np.dtype([("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4")])
-"""One detection: edges in pixels of the picture, score, class. The layout of `ifs_detection`."""
+"""One detection: edges in pixels of the image, score, class. The layout of `ifs_detection`."""
 
 if DETECTION.itemsize != ffi.sizeof("ifs_detection"):  # pragma: no cover
     raise ImportError(f"DETECTION has {DETECTION.itemsize} bytes, ifs_detection {ffi.sizeof('ifs_detection')}")
@@ -36,7 +36,7 @@ _DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
 
 
 class DetectStats(NamedTuple):
-    """What became of the candidates of one picture; nothing is lost in silence."""
+    """What became of the candidates of one image; nothing is lost in silence."""
 
     candidates: int
     """Above the confidence threshold."""
@@ -48,8 +48,8 @@ class DetectStats(NamedTuple):
     """Of those, left out by `max_det`."""
 
 
-class Detector:
-    """Decodes one picture's output of a head, runs NMS, and maps the boxes back to the picture.
+class DetectionDecoder:
+    """Decodes one image's output of a head, runs NMS, and maps the boxes back to the image.
 
     Args:
         head: How the output is laid out. "yolov5": `[num_anchors, 5 + num_classes]` of cx, cy, w, h, objectness and
@@ -123,7 +123,7 @@ class Detector:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of the output of one picture."""
+        """The shape of the output of one image."""
         return self._shape
 
     @property
@@ -134,14 +134,14 @@ class Detector:
     def __call__(
         self, output: npt.NDArray[Any] | int, geometry: HasGeometry
     ) -> tuple[npt.NDArray[np.void], DetectStats]:
-        """The boxes in one picture's output, best first.
+        """The boxes in one image's output, best first.
 
         Args:
             output: An array of `shape` (or `(1, *shape)`) and `dtype`, in C order; or the address of its first element.
-            geometry: How the picture came to the network.
+            geometry: How the image came to the network.
 
         Returns:
-            A fresh array of `DETECTION` in pixels of the picture, clipped to it, and what became of the candidates.
+            A fresh array of `DETECTION` in pixels of the image, clipped to it, and what became of the candidates.
 
         Raises:
             ClosedError, ShapeError, DTypeError, InputError.
@@ -173,7 +173,7 @@ class Detector:
         if handle is not None:
             ffi.release(handle)
 
-    def __enter__(self) -> Detector:
+    def __enter__(self) -> DetectionDecoder:
         return self
 
     def __exit__(

@@ -3,15 +3,15 @@
 ::
 
     stream = Stream("cuda:0")
-    preprocess_batch(pictures, geometries, transform, batch, stream=stream)     # pictures lie on the device
+    preprocess_batch(images, geometries, transform, batch, stream=stream)     # images lie on the device
     ...                                                                         # the network, on the same stream
-    detector = DeviceDetector(Detector(conf=0.25), max_batch=32)
+    detector = DeviceDetectionDecoder(DetectionDecoder(conf=0.25), max_batch=32)
     detector.run(output, geometries, block, stream=stream)
     block.fetch(stream)                                                         # one small copy brings all home
     boxes, stats = detector.unpack(block.numpy(), 0)                            # waits for that copy alone
 
 Everything that takes a `stream` returns at once. Without one, work goes to the legacy default stream. Nothing is
-allocated in a call, so that calls can be captured into a `Graph`; it keeps the addresses, pictures and geometries.
+allocated in a call, so that calls can be captured into a `CudaGraph`; it keeps the addresses, images and geometries.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from .._lib import check, ffi, lib
 from ..device import Device
 from ..errors import ClosedError, DTypeError, InputError, ShapeError
 from ..tensor import Tensor, dtype_code
-from .detection import DETECTION, Detector, DetectStats
-from .image import _FORMATS, ImageView, PixelFormat, _choice
+from .detection import DETECTION, DetectionDecoder, DetectStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ..image import Geometry, ImageView, PixelTransform
     from ..stream import Stream
     from .detection import HasGeometry
-    from .image import Geometry, PixelTransform
 
-__all__ = ["DeviceDetector", "device_image", "preprocess_batch", "topk_rows"]
+__all__ = ["DeviceDetectionDecoder", "preprocess_batch", "topk_rows"]
 
 
 def _native(stream: Stream | None) -> Any:
@@ -51,91 +50,56 @@ def _ordinal_of(tensor: Tensor) -> int:
     return ordinal
 
 
-def device_image(
-    address: int,
-    size: tuple[int, int],
-    format: PixelFormat = "bgr",
-    *,
-    stride: int | None = None,
-    uv: int | None = None,
-    uv_stride: int | None = None,
-    lender: object = None,
-) -> ImageView:
-    """A picture that lies on a device, for `preprocess_batch`. It must not be given to functions of the host.
-
-    Args:
-        address: Of its first pixel.
-        size: (width, height).
-        format: As for `as_image`.
-        stride: Bytes from a row to the next; dense if None.
-        uv, uv_stride: "nv12" only: the plane of U and V. Without `uv` it lies right behind the rows of Y.
-        lender: Kept alive with the picture.
-    """
-    width, height = size
-    c = ffi.new("ifs_image *")
-    c.format = _choice("format", format, _FORMATS)
-    pixel = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4}.get(format, 1)
-    c.width, c.height = width, height
-    c.stride = width * pixel if stride is None else stride
-    c.data = ffi.cast("uint8_t *", address)
-    if format == "nv12":
-        c.uv = ffi.cast("uint8_t *", address + height * c.stride if uv is None else uv)
-        c.uv_stride = c.stride if uv_stride is None else uv_stride
-    elif uv is not None:
-        raise InputError(f"uv goes with format='nv12'; this picture is {format!r}")
-    return ImageView(c, (lender,), format)
-
-
 def preprocess_batch(
-    images: Sequence[ImageView],
+    views: Sequence[ImageView],
     geometries: Sequence[Geometry],
     transform: PixelTransform,
     out: Tensor,
     *,
     stream: Stream | None = None,
 ) -> Tensor:
-    """Pictures that lie on the device into the first slices of `out`, in one launch for up to 40; returns `out`.
+    """Images that lie on the device into the first slices of `out`, in one launch for up to 40; returns `out`.
 
     Args:
-        images: From `device_image`; they may differ in size and format.
-        geometries: One for each picture; all of one canvas.
+        views: From `device_image_view`; they may differ in size and format.
+        geometries: One for each image; all of one canvas.
         transform: One for all.
-        out: On the device, of the transform's type: `[len(images) or more, *transform.shape(geometry)]`.
+        out: On the device, of the transform's type: `[len(views) or more, *transform.shape(geometry)]`.
 
     Raises:
-        ShapeError: A geometry is not one of its picture, the canvases differ, or `out` is too small.
+        ShapeError: A geometry is not one of its image, the canvases differ, or `out` is too small.
         DTypeError: `out` is of another type than the transform's.
         DeviceUnavailableError: There is no such device, or the build is CPU-only.
     """
-    if len(images) != len(geometries):
-        raise ShapeError(f"{len(images)} pictures and {len(geometries)} geometries; give one for each")
+    if len(views) != len(geometries):
+        raise ShapeError(f"{len(views)} images and {len(geometries)} geometries; give one for each")
     if out.dtype != transform.dtype:
         raise DTypeError(f"out is {out.dtype}; the transform gives {transform.dtype}")
     ordinal = _ordinal_of(out)
-    pictures = ffi.new("ifs_image[]", [image._c[0] for image in images])
+    images = ffi.new("ifs_image[]", [image._c[0] for image in views])
     ways = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
-    whole = bool(geometries) and out.nbytes == len(images) * lib.ifs_preprocess_nbytes(ways, transform._c)
+    whole = bool(geometries) and out.nbytes == len(views) * lib.ifs_preprocess_nbytes(ways, transform._c)
     at = out.device_address(read=not whole, write=True, stream=stream)
     check(
         lib.ifs_cuda_preprocess(
-            pictures, ways, len(images), transform._c, ffi.cast("void *", at), out.nbytes, ordinal, _native(stream)
+            images, ways, len(views), transform._c, ffi.cast("void *", at), out.nbytes, ordinal, _native(stream)
         )
     )
     return out
 
 
-class DeviceDetector:
-    """`Detector` for batches on a device: decoding, exact NMS, and the way back to the pictures, in a few launches.
+class DeviceDetectionDecoder:
+    """`DetectionDecoder` for batches on a device: decoding, exact NMS and mapping to the images, in a few launches.
 
     Args:
         detector: Whose parameters to take.
-        max_batch: The most pictures of a run.
+        max_batch: The most images of a run.
         device: Where its workspace is allocated, once.
 
     Its runs are queued on one stream, or ordered by events: they share the workspace.
     """
 
-    def __init__(self, detector: Detector, max_batch: int = 1, device: str | Device = "cuda:0") -> None:
+    def __init__(self, detector: DetectionDecoder, max_batch: int = 1, device: str | Device = "cuda:0") -> None:
         self._c: Any = None
         self._device = Device.parse(device)
         handle = ffi.new("ifs_cuda_detector **")
@@ -151,7 +115,7 @@ class DeviceDetector:
                 ("boxes", DETECTION, (self._max_det,)),
             ]
         )
-        """What a run writes for a picture: the statistics, the number of boxes, and room for `max_det` of them."""
+        """What a run writes for an image: the statistics, the number of boxes, and room for `max_det` of them."""
 
     @property
     def _open(self) -> Any:
@@ -161,7 +125,7 @@ class DeviceDetector:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of the output of one picture."""
+        """The shape of the output of one image."""
         return self._shape
 
     @property
@@ -170,7 +134,7 @@ class DeviceDetector:
         return int(lib.ifs_cuda_detector_nbytes(self._open))
 
     def block(self, n: int) -> Tensor:
-        """A tensor for the results of `n` pictures: `(n, row.itemsize)` bytes, on the host and the device."""
+        """A tensor for the results of `n` images: `(n, row.itemsize)` bytes, on the host and the device."""
         return Tensor((n, self.row.itemsize), "uint8", self._device)
 
     def run(
@@ -181,11 +145,11 @@ class DeviceDetector:
         *,
         stream: Stream | None = None,
     ) -> Tensor:
-        """Queues the detection for `len(geometries)` pictures; returns `block`, whose device side it will write.
+        """Queues the detection for `len(geometries)` images; returns `block`, whose device side it will write.
 
         Args:
             output: `(n or more, *shape)` of the detector's type, on the device; or the address of its first element.
-            geometries: How each picture came to the network.
+            geometries: How each image came to the network.
             block: From `block(n)`.
 
         Raises:
@@ -196,7 +160,7 @@ class DeviceDetector:
             if output.dtype != self._dtype:
                 raise DTypeError(f"the outputs are {output.dtype}, the detector was made for {self._dtype}")
             if output.shape[1:] != self._shape or len(output) < n:
-                raise ShapeError(f"the outputs have shape {output.shape}; {n} pictures give ({n}, *{self._shape})")
+                raise ShapeError(f"the outputs have shape {output.shape}; {n} images give ({n}, *{self._shape})")
             output = output.device_address(stream=stream)
         ways = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
         at = block.device_address(read=block.nbytes != n * self.row.itemsize, write=True, stream=stream)
@@ -214,7 +178,7 @@ class DeviceDetector:
         return block
 
     def unpack(self, block: npt.NDArray[np.uint8], index: int) -> tuple[npt.NDArray[np.void], DetectStats]:
-        """Picture `index` of a block on the host, as `Detector` returns it: a fresh array of `DETECTION`, and stats."""
+        """Image `index` of a block on the host, as `DetectionDecoder` returns it: `DETECTION` rows, and stats."""
         boxes = np.empty(self._max_det, DETECTION)
         count, stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
         place = ffi.from_buffer("ifs_detection[]", boxes, require_writable=True)
@@ -230,7 +194,7 @@ class DeviceDetector:
         if handle is not None:
             ffi.release(handle)
 
-    def __enter__(self) -> DeviceDetector:
+    def __enter__(self) -> DeviceDetectionDecoder:
         return self
 
     def __exit__(

@@ -9,7 +9,7 @@
 
 Every wrapper has one of its own: `detector.submit(frame)`, `.submit_many()`, `.map()`, `await .infer()`.
 
-A request takes a *slot*: a place in a batch buffer, into which its picture is preprocessed right away, on worker
+A request takes a *slot*: a place in a batch batch, into which its image is preprocessed right away, on worker
 threads. The slots are allocated once, and when all are taken `submit()` blocks, or raises `Overloaded`. **A batch
 leaves** when the model is free to take it, and it is full or its oldest request has waited `max_delay`; as long as the
 model is busy it goes on filling. Every request ends in a result or in an exception, and only in its own.
@@ -17,8 +17,8 @@ model is busy it goes on filling. Every request ends in a result or in an except
 
 from __future__ import annotations
 
-from .lanes import InferLane, Lane
+from .batch_buffer import BatchBuffer, TensorBatchBuffer
 from .pipeline import Pipeline, PipelineSettings
 from .stats import Percentiles, PipelineStats
 
-__all__ = ["InferLane", "Lane", "Percentiles", "Pipeline", "PipelineSettings", "PipelineStats"]
+__all__ = ["BatchBuffer", "Percentiles", "Pipeline", "PipelineSettings", "PipelineStats", "TensorBatchBuffer"]

@@ -1,13 +1,13 @@
 """The machinery: requests, slots, the rule for when a batch leaves, and the threads that keep it.
 
-One lock guards it all, held for microseconds. Nothing of the user's (pictures, models, callbacks of futures) is touched
+One lock guards it all, held for microseconds. Nothing of the user's (images, models, callbacks of futures) is touched
 while it is held.
 
 ::
 
-    submit --> a row of the filling lane --> prepared by a worker --> the lane leaves with a runner: run, postprocess
-                 ^ none free: in line                                                                |
-                 +------------------------------- the lane is free again ----------------------------+
+    submit --> a row of the filling buffer --> prepared by a worker --> the buffer leaves: run, postprocess
+                 ^ none free: in line                                                           |
+                 +------------------------------- the buffer is free again ---------------------+
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ClosedError, DeadlineExceeded, ForkError, Overloaded
-from .slots import Buffer, Group, Promise, Request, Waiter
+from .slots import BatchState, InstanceGroup, Promise, Request, Waiter
+from .staggered_wakeup import Gate, StaggeredWakeup
 from .stats import Counters, PipelineStats
-from .turnstile import Gate, Turnstile
 
 if TYPE_CHECKING:
-    from .lanes import Lane
+    from .batch_buffer import BatchBuffer
 
 __all__ = ["Batcher"]
 
@@ -53,7 +53,7 @@ class Batcher:
     """See the module. `Pipeline` is its face.
 
     Args:
-        groups: for each model its lanes, all of one capacity; how many of them may be under way at a time; and how
+        groups: for each model its buffers, all of one capacity; how many of them may be under way at a time; and how
             many of those really run, while the others stand behind them.
         max_delay: seconds that a request waits for others at most.
         workers: threads that prepare.
@@ -62,7 +62,7 @@ class Batcher:
 
     def __init__(
         self,
-        groups: Sequence[tuple[Sequence[Lane], int, int]],
+        groups: Sequence[tuple[Sequence[BatchBuffer], int, int]],
         *,
         max_delay: float,
         workers: int,
@@ -70,15 +70,17 @@ class Batcher:
         name: str,
     ) -> None:
         self._lock = threading.Lock()
-        self.turnstile = Turnstile()  # those who submit wait here, for a slot or for a result
+        self.wakeup = StaggeredWakeup()  # those who submit wait here, for a slot or for a result
         self._work = threading.Condition(self._lock)  # the workers wait here
         self._drained = threading.Condition(self._lock)  # and close() here
-        self._groups = [Group(lanes, permits, executors, self._lock) for lanes, permits, executors in groups]
-        self.capacity = self._groups[0].buffers[0].capacity
-        self.slots = sum(buffer.capacity for group in self._groups for buffer in group.buffers)
+        self._groups = [
+            InstanceGroup(buffers, permits, executors, self._lock) for buffers, permits, executors in groups
+        ]
+        self.capacity = self._groups[0].batches[0].capacity
+        self.slots = sum(batch.capacity for group in self._groups for batch in group.batches)
         self._max_delay, self._reject, self._name = max_delay, reject, name
-        self._filling: Buffer | None = None
-        self._todo: deque[Buffer] = deque()  # with rows to prepare
+        self._filling: BatchState | None = None
+        self._todo: deque[BatchState] = deque()  # with rows to prepare
         self._line: deque[Waiter] = deque()
         self._deadlines: list[tuple[float, int, Request]] = []
         self._order = count()
@@ -89,7 +91,7 @@ class Batcher:
         self._stopped = False  # the threads are to end
         self._workers = workers
         self._idle = 0
-        self._quick = self._groups[0].buffers[0].lane.quick
+        self._quick = self._groups[0].batches[0].buffer.quick
         self._threads = [
             threading.Thread(target=self._prepare, name=f"{name}-worker-{i}", daemon=True) for i in range(workers)
         ]
@@ -161,26 +163,26 @@ class Batcher:
     def _abandon(self, request: Request) -> None:
         """Ctrl-C came while its own thread was at a request: its row must not keep a runner waiting."""
         with self._lock:
-            buffer = request.buffer
-            if not request.preparing or buffer is None:
+            batch = request.batch
+            if not request.preparing or batch is None:
                 return
             request.preparing = False
-            buffer.preparing -= 1
+            batch.preparing -= 1
             if request.over:  # its deadline passed meanwhile
-                self._vacate(buffer, request.row)
-            buffer.group.wake.notify()
-            buffer.settled.notify()
+                self._vacate(batch, request.row)
+            batch.group.wake.notify()
+            batch.settled.notify()
         request.cancel()
 
     def _await_slot(self, request: Request, gate: Gate, timeout: float | None) -> None:
         try:
-            if self.turnstile.wait(gate, timeout):
+            if self.wakeup.wait(gate, timeout):
                 return
         except BaseException:  # Ctrl-C: nobody will ask for it any more
             request.cancel()
             raise
         with self._lock:
-            if request.buffer is not None or request.over:
+            if request.batch is not None or request.over:
                 return  # its turn came in the last moment
             request.over = True
             self._forget(request)
@@ -202,38 +204,38 @@ class Batcher:
 
     def _place(self, request: Request, *, here: bool = False) -> bool:
         """Gives a request a slot, if one is free; `here`: this thread will prepare it. Under the lock."""
-        buffer = self._filling or next((b for g in self._groups for b in g.ready if b.holes), None)
-        if buffer is None:
+        batch = self._filling or next((b for g in self._groups for b in g.ready if b.holes), None)
+        if batch is None:
             group = min((g for g in self._groups if g.free), key=lambda g: g.load, default=None)
             if group is None:
                 return False
-            buffer = self._filling = group.free.popleft()
-        if buffer.holes:
-            row = buffer.holes.pop()
-            buffer.rows[row] = request
+            batch = self._filling = group.free.popleft()
+        if batch.holes:
+            row = batch.holes.pop()
+            batch.rows[row] = request
         else:
-            row = len(buffer.rows)
-            buffer.rows.append(request)
-        request.buffer, request.row = buffer, row
-        live = buffer.live
+            row = len(batch.rows)
+            batch.rows.append(request)
+        request.batch, request.row = batch, row
+        live = batch.live
         if live == 1:
-            buffer.first = request.submitted
-            buffer.group.wake.notify()  # to wait until it is due
+            batch.first = request.submitted
+            batch.group.wake.notify()  # to wait until it is due
         if here:
             request.preparing = True
-            buffer.preparing += 1
+            batch.preparing += 1
         else:
-            if not buffer.todo:
-                self._todo.append(buffer)
-            buffer.todo.append(request)
+            if not batch.todo:
+                self._todo.append(batch)
+            batch.todo.append(request)
             if self._idle:
                 self._work.notify()
-        if live >= buffer.capacity and not buffer.sealed:
-            buffer.sealed = True
-            buffer.group.ready.append(buffer)
+        if live >= batch.capacity and not batch.sealed:
+            batch.sealed = True
+            batch.group.ready.append(batch)
             self._filling = None
-            if buffer.prepared:
-                buffer.group.wake.notify()
+            if batch.prepared:
+                batch.group.wake.notify()
         return True
 
     def _grant(self) -> None:
@@ -245,52 +247,52 @@ class Batcher:
                 return
             line.popleft()
             if waiter.gate is not None:
-                self.turnstile.let(waiter.gate)
+                self.wakeup.let(waiter.gate)
 
     def _forget(self, request: Request) -> None:
         """Takes a request out of the line, or out of its slot. Under the lock."""
-        buffer = request.buffer
-        if buffer is None:
+        batch = request.batch
+        if batch is None:
             for waiter in self._line:
                 if waiter.request is request:
                     self._line.remove(waiter)
                     if waiter.gate is not None:
-                        self.turnstile.let(waiter.gate)
+                        self.wakeup.let(waiter.gate)
                     break
             return
-        if request.preparing or buffer.rows[request.row] is not request:
+        if request.preparing or batch.rows[request.row] is not request:
             return  # a worker is at its row, and leaves it afterwards; or it has left
-        if request in buffer.todo:
-            buffer.todo.remove(request)
-            if not buffer.todo:
-                self._todo.remove(buffer)
-        self._vacate(buffer, request.row)
+        if request in batch.todo:
+            batch.todo.remove(request)
+            if not batch.todo:
+                self._todo.remove(batch)
+        self._vacate(batch, request.row)
 
-    def _vacate(self, buffer: Buffer, row: int) -> None:
+    def _vacate(self, batch: BatchState, row: int) -> None:
         """A row is free again. Under the lock."""
-        buffer.rows[row] = None
-        buffer.holes.append(row)
-        if buffer.sealed:
-            if buffer not in buffer.group.ready:
-                buffer.settled.notify()  # a runner has it, and this may be the row that it waits for
-            elif buffer.live or buffer.preparing:
+        batch.rows[row] = None
+        batch.holes.append(row)
+        if batch.sealed:
+            if batch not in batch.group.ready:
+                batch.settled.notify()  # a runner has it, and this may be the row that it waits for
+            elif batch.live or batch.preparing:
                 self._grant()
             else:
-                buffer.group.ready.remove(buffer)
-                self._release(buffer)
+                batch.group.ready.remove(batch)
+                self._release(batch)
             return
-        live = [request.submitted for request in buffer.rows if request is not None]
+        live = [request.submitted for request in batch.rows if request is not None]
         if live:
-            buffer.first = min(live)
-        elif not buffer.preparing:
+            batch.first = min(live)
+        elif not batch.preparing:
             self._filling = None
-            self._release(buffer)
+            self._release(batch)
         self._grant()
 
-    def _release(self, buffer: Buffer) -> None:
-        """A buffer is empty. Under the lock."""
-        buffer.clear()
-        buffer.group.free.append(buffer)
+    def _release(self, batch: BatchState) -> None:
+        """A batch is empty. Under the lock."""
+        batch.clear()
+        batch.group.free.append(batch)
         self._grant()
         if self._closing:
             self._drained.notify_all()
@@ -343,47 +345,47 @@ class Batcher:
                 self._idle -= 1
                 taken: list[Request] = []
                 if self._todo:
-                    buffer, taken = self._take_some()
+                    batch, taken = self._take_some()
                 elif self._stopped and not expired:
                     return
             for request in expired:
                 _fail(request, _too_late(request))
             if taken:
-                self._prepare_rows(buffer, taken)
+                self._prepare_rows(batch, taken)
 
-    def _take_some(self) -> tuple[Buffer, list[Request]]:
-        """A fair part of what is to prepare in the oldest buffer. Under the lock."""
-        buffer = self._todo[0]
-        share = -(-len(buffer.todo) // self._workers)
-        requests = [buffer.todo.popleft() for _ in range(share)]
-        if not buffer.todo:
+    def _take_some(self) -> tuple[BatchState, list[Request]]:
+        """A fair part of what is to prepare in the oldest batch. Under the lock."""
+        batch = self._todo[0]
+        share = -(-len(batch.todo) // self._workers)
+        requests = [batch.todo.popleft() for _ in range(share)]
+        if not batch.todo:
             self._todo.popleft()
         for request in requests:
             request.preparing = True
-        buffer.preparing += len(requests)
-        return buffer, requests
+        batch.preparing += len(requests)
+        return batch, requests
 
     def _prepare_own(self, request: Request) -> None:
         """That of the thread that submits it."""
-        buffer = request.buffer
-        assert buffer is not None
+        batch = request.batch
+        assert batch is not None
         error: BaseException | None = None
         try:
-            buffer.lane.prepare(request.row, request.item)
+            batch.buffer.prepare(request.row, request.item)
         except BaseException as why:
             error = why
         with self._lock:
-            failed = self._prepared(buffer, request, error)
-            self._tell_prepared(buffer)
+            failed = self._prepared(batch, request, error)
+            self._tell_prepared(batch)
         if failed:
             assert error is not None
             _fail(request, error)
         if isinstance(error, KeyboardInterrupt):  # it is for the caller, and not for who has the future
             raise error
 
-    def _prepare_rows(self, buffer: Buffer, taken: list[Request]) -> None:
+    def _prepare_rows(self, batch: BatchState, taken: list[Request]) -> None:
         """A worker's."""
-        prepare, errors = buffer.lane.prepare, dict[Request, BaseException]()
+        prepare, errors = batch.buffer.prepare, dict[Request, BaseException]()
         for request in taken:
             if request.over:
                 continue
@@ -392,71 +394,71 @@ class Batcher:
             except BaseException as why:
                 errors[request] = why
         with self._lock:
-            failed = [request for request in taken if self._prepared(buffer, request, errors.get(request))]
-            self._tell_prepared(buffer)
+            failed = [request for request in taken if self._prepared(batch, request, errors.get(request))]
+            self._tell_prepared(batch)
         for request in failed:
             _fail(request, errors[request])
 
-    def _prepared(self, buffer: Buffer, request: Request, error: BaseException | None) -> bool:
+    def _prepared(self, batch: BatchState, request: Request, error: BaseException | None) -> bool:
         """A row is done; whether its request is to be failed. Under the lock."""
         failed = error is not None and self._take(request, "failed")
         request.preparing = False
-        buffer.preparing -= 1
+        batch.preparing -= 1
         if request.over:
-            self._vacate(buffer, request.row)
+            self._vacate(batch, request.row)
         return failed
 
     @staticmethod
-    def _tell_prepared(buffer: Buffer) -> None:
+    def _tell_prepared(batch: BatchState) -> None:
         """Under the lock."""
-        if buffer.sealed and buffer.prepared:
-            if buffer in buffer.group.ready:
-                buffer.group.wake.notify()
+        if batch.sealed and batch.prepared:
+            if batch in batch.group.ready:
+                batch.group.wake.notify()
             else:
-                buffer.settled.notify()
+                batch.settled.notify()
 
     # ---- the runners ----
 
-    def _run(self, group: Group) -> None:
+    def _run(self, group: InstanceGroup) -> None:
         while True:
             with self._lock:
-                buffer = self._next(group)
-                if buffer is None:
+                batch = self._next(group)
+                if batch is None:
                     return
-                buffer.sealed = True
+                batch.sealed = True
                 group.running += 1
-                while not buffer.prepared:
-                    buffer.settled.wait()
-                expired = self._leave(buffer)
+                while not batch.prepared:
+                    batch.settled.wait()
+                expired = self._leave(batch)
             for request in expired:
                 _fail(request, _too_late(request))
-            self._run_batch(buffer)
+            self._run_batch(batch)
 
-    def _next(self, group: Group) -> Buffer | None:
+    def _next(self, group: InstanceGroup) -> BatchState | None:
         """Waits for a batch that may leave; None at the end. Under the lock."""
         while True:
             timeout = None
             if group.running < group.permits:
                 if group.ready:
                     return group.ready.popleft()
-                buffer = self._filling
+                batch = self._filling
                 # Behind a batch that runs, one that is not full would only wait: it had better go on filling.
                 free = group.running < group.executors or self._closing
-                if free and buffer is not None and buffer.group is group:
+                if free and batch is not None and batch.group is group:
                     now = monotonic()
-                    due = buffer.first + self._max_delay
+                    due = batch.first + self._max_delay
                     if due <= now or self._closing:
                         self._filling = None
-                        return buffer
+                        return batch
                     timeout = due - now
             if self._stopped:
                 return None
             group.wake.wait(timeout)
 
-    def _leave(self, buffer: Buffer) -> list[Request]:
-        """Marks the requests of a buffer as on their way; returns those that come too late. Under the lock."""
+    def _leave(self, batch: BatchState) -> list[Request]:
+        """Marks the requests of a batch as on their way; returns those that come too late. Under the lock."""
         now, expired = monotonic(), []
-        for row, request in enumerate(buffer.rows):
+        for row, request in enumerate(batch.rows):
             if request is None:
                 continue
             if not request.over and (request.deadline is None or request.deadline >= now):
@@ -467,35 +469,35 @@ class Batcher:
                 self._take(request, "cancelled")  # in this very moment
             elif self._take(request, "expired"):
                 expired.append(request)
-            buffer.rows[row] = None
+            batch.rows[row] = None
         return expired
 
-    def _run_batch(self, buffer: Buffer) -> None:
-        group, lane, counters = buffer.group, buffer.lane, self._counters
-        requests = [request for request in buffer.rows if request is not None]
+    def _run_batch(self, batch: BatchState) -> None:
+        group, buffer, counters = batch.group, batch.buffer, self._counters
+        requests = [request for request in batch.rows if request is not None]
         left = monotonic()
         results: Sequence[Any] = ()
         ran = done = left
         try:
             try:
                 if requests:
-                    requests = buffer.close_ranks()
-                    lane.run(len(requests))
+                    requests = batch.close_ranks()
+                    buffer.run(len(requests))
             finally:
                 ran = monotonic()
                 with self._lock:
                     group.running -= 1
                     group.wake.notify()
             if requests:
-                results = lane.results(len(requests))
+                results = buffer.results(len(requests))
                 if len(results) != len(requests):
                     raise RuntimeError(f"{len(results)} results for {len(requests)} requests")
         except BaseException as error:
             results = [error] * len(requests)
         try:
-            lane.refresh()
-        except Exception:  # these requests have their results; what is wrong with the lane shows in its next run
-            _log.exception("%s: a lane could not be brought up to date", self._name)
+            buffer.refresh()
+        except Exception:  # these requests have their results; what is wrong with the buffer shows in its next run
+            _log.exception("%s: a buffer could not be brought up to date", self._name)
         done = monotonic()
         failures = sum(isinstance(result, BaseException) for result in results)
         with self._lock:
@@ -509,8 +511,8 @@ class Batcher:
                 counters.queue.add_all([left - request.submitted for request in requests])
                 counters.total.add_all([done - request.submitted for request in requests])
             for request in requests:
-                request.over, request.buffer, request.item = True, None, None
-            self._release(buffer)
+                request.over, request.batch, request.item = True, None, None
+            self._release(batch)
         for request, result in zip(requests, results, strict=True):
             if isinstance(result, BaseException):
                 request.fail(result)
@@ -551,7 +553,7 @@ class Batcher:
     def close(self, *, drain: bool) -> None:
         """Ends it: with `drain` all that was taken in is run first, otherwise what has not left is cancelled."""
         if self._forks != _forks:
-            return  # the threads are the parent's, and so are the lanes
+            return  # the threads are the parent's, and so are the buffers
         with self._lock:
             mine = not self._closing
             self._closing = True
@@ -560,7 +562,7 @@ class Batcher:
         for request in left_over:
             request.cancel()
         with self._lock:
-            while any(len(group.free) < len(group.buffers) for group in self._groups) or self._line:
+            while any(len(group.free) < len(group.batches) for group in self._groups) or self._line:
                 self._drained.wait()
             self._stopped = True
             self._wake_all()
@@ -569,12 +571,12 @@ class Batcher:
                 thread.join()
         if mine:
             for group in self._groups:
-                for buffer in group.buffers:
-                    buffer.lane.close()
+                for batch in group.batches:
+                    batch.buffer.close()
 
     def _not_left(self) -> list[Request]:
         waiting = [waiter.request for waiter in self._line]
-        placed = [r for group in self._groups for buffer in group.buffers for r in buffer.rows if r is not None]
+        placed = [r for group in self._groups for batch in group.batches for r in batch.rows if r is not None]
         return waiting + [request for request in placed if not request.left]
 
     def _wake_all(self) -> None:

@@ -16,8 +16,8 @@ from ..config import convert
 from ..errors import ConfigError, Overloaded
 from ..infer import Infer
 from ..ops.batch import available_processors
+from .batch_buffer import BatchBuffer, TensorBatchBuffer
 from .batcher import Batcher
-from .lanes import InferLane, Lane
 from .slots import Ticket
 
 if TYPE_CHECKING:
@@ -60,15 +60,15 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class Servable(Protocol[Result_co]):
     """What a pipeline serves, beside an `Infer`: every model wrapper is one."""
 
-    def lane(self, capacity: int | None) -> Lane:
-        """A new lane with that many rows; None is as many as the model was made for."""
+    def batch_buffer(self, capacity: int | None) -> BatchBuffer:
+        """A new buffer with that many rows; None is as many as the model was made for."""
 
     @property
     def concurrency(self) -> int:
         """Batches that are best under way side by side."""
 
     @property
-    def queues(self) -> bool:
+    def serializes_runs(self) -> bool:
         """Whether these stand one behind the other on a device, instead of running at the same time."""
 
 
@@ -101,7 +101,7 @@ class Pipeline(Generic[Result]):
     # ---- requests ----
 
     def submit(self, item: Any, *, timeout: float | None = None, deadline: float | None = None) -> Future[Result]:
-        """Takes a request in: a picture for a wrapper; for an `Infer` arrays without the batch axis.
+        """Takes a request in: an image for a wrapper; for an `Infer` arrays without the batch axis.
 
         The item must stay as it is until the future ends: it is read by another thread.
 
@@ -232,23 +232,23 @@ def _end(ticket: Ticket, return_exceptions: bool) -> Any:
 
 
 def _start(models: Sequence[Any], settings: PipelineSettings) -> Batcher:
-    groups: list[tuple[Sequence[Lane], int, int]] = []
-    made: list[Lane] = []
+    groups: list[tuple[Sequence[BatchBuffer], int, int]] = []
+    made: list[BatchBuffer] = []
     try:
         for model in models:
             permits = settings.instances or int(model.concurrency)
-            first = _lane(model, settings.max_batch)
+            first = _buffer(model, settings.max_batch)
             made.append(first)
-            lanes = permits + 2
+            buffers = permits + 2
             if settings.slots is not None:
-                lanes = max(-(-settings.slots // (first.capacity * len(models))), 1)
+                buffers = max(-(-settings.slots // (first.capacity * len(models))), 1)
             own = [first]
-            while len(own) < lanes:
-                own.append(_lane(model, first.capacity))
+            while len(own) < buffers:
+                own.append(_buffer(model, first.capacity))
                 made.append(own[-1])
-            permits = min(permits, lanes)
-            groups.append((own, permits, 1 if model.queues else permits))
-        if len({lane.capacity for lanes, *_ in groups for lane in lanes}) != 1:
+            permits = min(permits, buffers)
+            groups.append((own, permits, 1 if model.serializes_runs else permits))
+        if len({buffer.capacity for buffers, *_ in groups for buffer in buffers}) != 1:
             raise ConfigError("the models of one pipeline take the same largest batch; give max_batch")
         what = " and ".join(dict.fromkeys(_title(model) for model in models))
         return Batcher(
@@ -256,17 +256,17 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> Batcher:
             reject=settings.when_full == "raise", name=f"the pipeline of {what}",
         )  # fmt: skip
     except BaseException:
-        for lane in made:
-            lane.close()
+        for buffer in made:
+            buffer.close()
         raise
 
 
-def _lane(model: Any, capacity: int | None) -> Lane:
+def _buffer(model: Any, capacity: int | None) -> BatchBuffer:
     if isinstance(model, Infer):
         fixed = next((d for spec in model.input_specs for d in spec.shape[:1] if isinstance(d, int)), None)
-        return InferLane(model.clone(), capacity or fixed or model.max_batch or DEFAULT_BATCH)
-    lane: Lane = model.lane(capacity)
-    return lane
+        return TensorBatchBuffer(model.clone(), capacity or fixed or model.max_batch or DEFAULT_BATCH)
+    buffer: BatchBuffer = model.batch_buffer(capacity)
+    return buffer
 
 
 def _title(model: Any) -> str:

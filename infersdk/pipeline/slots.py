@@ -10,20 +10,20 @@ from concurrent.futures import CancelledError, Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from .turnstile import Gate
+from .staggered_wakeup import Gate
 
 if TYPE_CHECKING:
+    from .batch_buffer import BatchBuffer
     from .batcher import Batcher
-    from .lanes import Lane
 
-__all__ = ["Buffer", "Group", "Promise", "Request", "Ticket", "Waiter"]
+__all__ = ["BatchState", "InstanceGroup", "Promise", "Request", "Ticket", "Waiter"]
 
 
 class Request(ABC):
-    """What was asked for, where it is, and its end. Threads that wait for that are woken by the batcher's turnstile."""
+    """What was asked for, where it is, and its end. Threads that wait for that are woken by the batcher's wakeup."""
 
     __slots__ = (
-        "_batcher", "_ended", "_gates", "buffer", "deadline", "item", "left", "over", "preparing", "row", "submitted",
+        "_batcher", "_ended", "_gates", "batch", "deadline", "item", "left", "over", "preparing", "row", "submitted",
         "within",
     )  # fmt: skip
 
@@ -32,7 +32,7 @@ class Request(ABC):
         self.submitted = monotonic()
         self.within = deadline
         self.deadline = None if deadline is None else self.submitted + deadline  # on the monotonic clock
-        self.buffer: Buffer | None = None  # where its slot is
+        self.batch: BatchState | None = None  # where its slot is
         self.row = -1
         self.preparing = False
         self.left = False  # its batch is on its way, or has been
@@ -64,12 +64,12 @@ class Request(ABC):
         gate = Gate()
         self._gates.append(gate)
         # If it has ended by now the gate may have been overlooked or not: either way it is taken back.
-        self._batcher.turnstile.wait(gate, 0 if self._ended else timeout)
+        self._batcher.wakeup.wait(gate, 0 if self._ended else timeout)
 
     def _let(self) -> None:
         self._ended = True
         for gate in self._gates:
-            self._batcher.turnstile.let(gate)
+            self._batcher.wakeup.let(gate)
 
 
 class Ticket(Request):
@@ -140,12 +140,12 @@ def _let(promise: Future[Any]) -> None:
     promise._let()
 
 
-class Buffer:
-    """A lane and the requests in its rows."""
+class BatchState:
+    """A buffer and the requests in its rows."""
 
-    def __init__(self, lane: Lane, group: Group, lock: threading.Lock) -> None:
-        self.lane, self.group = lane, group
-        self.capacity = lane.capacity
+    def __init__(self, buffer: BatchBuffer, group: InstanceGroup, lock: threading.Lock) -> None:
+        self.buffer, self.group = buffer, group
+        self.capacity = buffer.capacity
         self.settled = threading.Condition(lock)  # the runner that has it waits here for its last rows
         self.clear()
 
@@ -172,18 +172,18 @@ class Buffer:
         holes = [row for row in range(there) if rows[row] is None]
         behind = [row for row in range(there, len(rows)) if rows[row] is not None]
         for hole, source in zip(holes, behind, strict=True):
-            self.lane.move(source, hole)
+            self.buffer.move(source, hole)
             rows[hole], rows[source] = rows[source], None
         return [request for request in rows if request is not None]
 
 
-class Group:
-    """Lanes that take turns on one model: `permits` of them may be under way at a time, of which `executors` run."""
+class InstanceGroup:
+    """Batch buffers of one model: at most `permits` are under way at a time, and `executors` of those run."""
 
-    def __init__(self, lanes: Sequence[Lane], permits: int, executors: int, lock: threading.Lock) -> None:
-        self.buffers = [Buffer(lane, self, lock) for lane in lanes]
-        self.free: deque[Buffer] = deque(self.buffers)
-        self.ready: deque[Buffer] = deque()  # full, in the order in which they became so
+    def __init__(self, buffers: Sequence[BatchBuffer], permits: int, executors: int, lock: threading.Lock) -> None:
+        self.batches = [BatchState(buffer, self, lock) for buffer in buffers]
+        self.free: deque[BatchState] = deque(self.batches)
+        self.ready: deque[BatchState] = deque()  # full, in the order in which they became so
         self.permits, self.executors, self.running = permits, executors, 0
         self.wake = threading.Condition(lock)  # the runners wait here for a batch that may leave
 

@@ -3,7 +3,7 @@
 ::
 
     with YOLOv5("yolov5n.onnx") as model:
-        table = quant.calibrate("yolov5n.onnx", quant.PictureInputs(model, pictures))
+        table = quant.calibrate("yolov5n.onnx", quant.ImageInputs(model, images))
     table.save("yolov5n.calibration.json")
     quant.quantize("yolov5n.onnx", "yolov5n.int8.onnx", table)
 
@@ -12,7 +12,7 @@ Calibration and rewriting need the `onnx` and `onnxruntime` packages, which are 
 
 from .graph import QuantizedGraph, quantize
 from .histogram import Histogram, Range, entropy_threshold, quantize_expand
-from .inputs import PictureInputs
+from .inputs import ImageInputs
 from .measure import Speed, agreement, compare_speed
 from .observe import Observations, calibrate, observe
 from .search import LayerCost, SearchReport, best_method, search
@@ -21,9 +21,9 @@ from .table import CalibrationTable, TensorRange, read_tensorrt_cache
 __all__ = [
     "CalibrationTable",
     "Histogram",
+    "ImageInputs",
     "LayerCost",
     "Observations",
-    "PictureInputs",
     "QuantizedGraph",
     "Range",
     "SearchReport",

@@ -1,4 +1,4 @@
-"""What a model is fed while it is calibrated: pictures through a wrapper's own preprocessing, or arrays."""
+"""What a model is fed while it is calibrated: images through a wrapper's own preprocessing, or arrays."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..errors import CalibrationError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..image import ImageSource
     from ..models.vision import VisionModel
-    from ..pictures import PictureSource
 
-__all__ = ["Inputs", "PictureInputs", "batches_of"]
+__all__ = ["ImageInputs", "Inputs", "batches_of"]
 
 Arrays: TypeAlias = "npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]"
 #: A sequence of arrays (or dicts of them, by input), something that can be gone through twice, or a function that
@@ -23,24 +23,24 @@ Arrays: TypeAlias = "npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]"
 Inputs: TypeAlias = "Iterable[Arrays] | Callable[[], Iterable[Arrays]]"
 
 
-class PictureInputs:
-    """Pictures as a wrapper gives them to its network: the very preprocessing of inference. Read anew in each pass.
+class ImageInputs:
+    """Images as a wrapper gives them to its network: the very preprocessing of inference. Read anew in each pass.
 
     Args:
         model: a `YOLOv5`, `Classifier`, ... on any backend.
-        pictures: paths, or anything else the wrapper takes.
-        batch: pictures that go through together, where the model leaves it open.
+        images: paths, or anything else the wrapper takes.
+        batch: images that go through together, where the model leaves it open.
     """
 
-    def __init__(self, model: VisionModel[Any], pictures: Sequence[PictureSource], batch: int = 4) -> None:
-        self._model, self._pictures, self._batch = model, pictures, batch
+    def __init__(self, model: VisionModel[Any], images: Sequence[ImageSource], batch: int = 4) -> None:
+        self._model, self._images, self._batch = model, images, batch
 
     def __len__(self) -> int:
-        """Pictures."""
-        return len(self._pictures)
+        """Images."""
+        return len(self._images)
 
     def __iter__(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
-        yield from self._model.network_inputs(self._pictures, batch=self._batch)
+        yield from self._model.network_inputs(self._images, batch=self._batch)
 
 
 def batches_of(data: Inputs, names: Sequence[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:

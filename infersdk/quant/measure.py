@@ -26,8 +26,8 @@ def agreement(reference: Sequence[Any], results: Sequence[Any], *, iou: float = 
     """How far results of wrappers agree, in per cent; the first are taken for the truth.
 
     - Detections: F1 of the boxes, those of one class that overlap by `iou` and more being the same (each once, the
-      best-scored first). Two pictures without any box agree.
-    - Classifications: pictures whose best class is the same.
+      best-scored first). Two images without any box agree.
+    - Classifications: images whose best class is the same.
 
     Raises:
         InputError: there are no results, or not as many on both sides.

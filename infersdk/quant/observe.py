@@ -37,7 +37,7 @@ class Observations:
     """What the activations of a model were like over some data; thresholds of any method follow without it.
 
     Attributes:
-        samples: pictures, or rows of arrays.
+        samples: images, or rows of arrays.
         ranges: by name of the activation.
         histograms: likewise; empty where only ranges were asked for.
     """
@@ -86,7 +86,7 @@ def observe(
 
     Args:
         model: an ONNX file in FP32.
-        data: `PictureInputs`, a list of arrays or of dicts of arrays by input (with the batch axis), or a function that
+        data: `ImageInputs`, a list of arrays or of dicts of arrays by input (with the batch axis), or a function that
             returns an iterator over such.
         histograms: False leaves out the second pass, which `"minmax"` does without.
         min_samples: fewer are an error.

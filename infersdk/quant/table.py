@@ -47,7 +47,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         model: SHA-256 of the model that it is for, or "" where nobody knows (a TensorRT cache does not say).
         name: of the model's file, for people.
         method: how thresholds were found.
-        samples: how many pictures or arrays were looked at.
+        samples: how many images or arrays were looked at.
         tensors: by name of the activation.
     """
 

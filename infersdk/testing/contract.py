@@ -82,7 +82,7 @@ class InferContract:
     )  # fmt: skip
     #: Models may leave the batch free. Otherwise all models here have a batch of 1.
     dynamic_batch: ClassVar[bool] = True
-    #: Models may leave other dimensions free as well, as the height and width of a picture.
+    #: Models may leave other dimensions free as well, as the height and width of an image.
     dynamic_shape: ClassVar[bool] = True
     #: Outputs may have shapes that depend on the data, as NonZero's.
     data_dependent: ClassVar[bool] = True
@@ -144,7 +144,7 @@ class InferContract:
         with self.load(model("net"), max_batch=self.max_batch) as infer:
             yield infer
 
-    def pictures(self, count: int, seed: int = 0) -> npt.NDArray[np.float32]:
+    def images(self, count: int, seed: int = 0) -> npt.NDArray[np.float32]:
         """Inputs for the small network, [count, 3, 12, 10], each unlike the others."""
         return np.random.default_rng(seed).standard_normal((count, 3, 12, 10), dtype=np.float32)
 
@@ -198,7 +198,7 @@ class InferContract:
     def test_gives_the_precision_asked_for_or_says_why_not(
         self, precision: str, model: Callable[[str], Path], reference: Callable[..., Arrays]
     ) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         want = reference("net", x=x)["y"]
         try:
             infer = self.load(model("net"), precision=precision)
@@ -213,13 +213,13 @@ class InferContract:
 
     def test_agrees_with_the_reference(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         for count in self._batches:
-            x = self.pictures(count, seed=count)
+            x = self.images(count, seed=count)
             self.close_to(net(x)["y"], reference("net", x=x)["y"])
 
     def test_any_batch_in_any_order(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         self._needs_batch()
         for count in np.random.default_rng(3).permutation([*self._batches] * 3):
-            x = self.pictures(count, seed=int(count))
+            x = self.images(count, seed=int(count))
             self.close_to(net({"x": x})["y"], reference("net", x=x)["y"])
 
     def test_batch_without_a_limit(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
@@ -228,12 +228,12 @@ class InferContract:
             if infer.max_batch is not None:
                 pytest.skip(f"{self.backend} sets a largest batch of its own, {infer.max_batch}")
             for count in (1, 9, 2):
-                x = self.pictures(count)
+                x = self.images(count)
                 self.close_to(infer(x)["y"], reference("net", x=x)["y"])
 
-    def test_a_picture_alone_is_a_picture_in_a_batch(self, net: Infer) -> None:
+    def test_a_image_alone_is_a_image_in_a_batch(self, net: Infer) -> None:
         self._needs_batch()
-        x = self.pictures(self.max_batch)
+        x = self.images(self.max_batch)
         alone = np.concatenate([net(x[i : i + 1])["y"] for i in range(len(x))])
         for order in (range(len(x)), range(len(x) - 1, -1, -1), np.random.default_rng(1).permutation(len(x))):
             batched = net(x[[*order]])["y"]
@@ -304,9 +304,9 @@ class InferContract:
             pytest.skip(f"{self.backend} does not take models whose output shapes depend on the data")
 
     def test_results_are_the_callers_to_keep(self, net: Infer) -> None:
-        first = net(self.pictures(1, seed=1))["y"]
+        first = net(self.images(1, seed=1))["y"]
         kept = first.copy()
-        net(self.pictures(1, seed=2))
+        net(self.images(1, seed=2))
         np.testing.assert_array_equal(first, kept)
         first[:] = 0  # and to write
         assert net.outputs["y"].numpy().any()
@@ -315,10 +315,10 @@ class InferContract:
 
     def test_bound_tensors_stay_where_they_are(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         source, result = net.inputs["x"], net.outputs["y"]
-        net(self.pictures(self._batches[-1]))
+        net(self.images(self._batches[-1]))
         places = [self._places(tensor) for tensor in (source, result)]
         for count in (*self._batches, *reversed(self._batches)):
-            x = self.pictures(count, seed=count)
+            x = self.images(count, seed=count)
             source.resize(x.shape).numpy(writable=True)[:] = x
             assert net.forward()["y"] is result
             self.close_to(result.numpy(), reference("net", x=x)["y"])
@@ -329,8 +329,8 @@ class InferContract:
         return (tensor.host_ptr(), *([tensor.device_ptr] if self._memory else []))
 
     def test_runs_on_what_the_bound_tensor_holds_now(self, net: Infer, reference: Callable[..., Arrays]) -> None:
-        net(self.pictures(1, seed=1))
-        x = self.pictures(1, seed=2)
+        net(self.images(1, seed=1))
+        x = self.images(1, seed=2)
         net.inputs["x"].numpy(writable=True)[:] = x
         before = net.outputs["y"].numpy().copy()
         net.forward()
@@ -339,18 +339,18 @@ class InferContract:
         assert not np.array_equal(before, after)
 
     def test_binds_the_users_own_tensors(self, net: Infer, reference: Callable[..., Arrays]) -> None:
-        x, y = self.pictures(1), np.zeros(net(self.pictures(1))["y"].shape, np.float32)
+        x, y = self.images(1), np.zeros(net(self.images(1))["y"].shape, np.float32)
         source, result = Tensor.wrap(x, self._memory), Tensor.wrap(y, self._memory)
         net.bind("x", source)
         net.bind("y", result)
         assert net.inputs["x"] is source
         assert net.outputs["y"] is result
         for seed in (1, 2):
-            source.numpy(writable=True)[:] = self.pictures(1, seed)
+            source.numpy(writable=True)[:] = self.images(1, seed)
             net.forward()
             assert result.host_ptr() == y.ctypes.data
             assert source.host_ptr() == x.ctypes.data
-            self.close_to(y, reference("net", x=self.pictures(1, seed))["y"])
+            self.close_to(y, reference("net", x=self.images(1, seed))["y"])
         net.close()
         self.close_to(result.numpy(), y)  # closing the model leaves the user's tensors alone
         np.testing.assert_array_equal(source.numpy(), x)
@@ -362,7 +362,7 @@ class InferContract:
         return device if device.startswith("cuda") else None
 
     def test_binds_an_array_that_is_read_only(self, net: Infer, reference: Callable[..., Arrays]) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         want = reference("net", x=x)["y"]
         kept = x.copy()
         x.flags.writeable = False
@@ -372,7 +372,7 @@ class InferContract:
 
     def test_binds_rows_of_a_larger_tensor(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         self._needs_batch()
-        x = self.pictures(self.max_batch)
+        x = self.images(self.max_batch)
         pool = Tensor(x.shape)
         pool.numpy(writable=True)[:] = x
         for start in range(self.max_batch - 1):
@@ -380,7 +380,7 @@ class InferContract:
             self.close_to(net.forward()["y"].numpy(), reference("net", x=x[start : start + 2])["y"])
 
     def test_rows_of_a_tensor_that_moves(self, net: Infer, reference: Callable[..., Arrays]) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         pool = Tensor(x.shape)
         net.bind("x", pool[:1])
         net.forward()
@@ -388,14 +388,14 @@ class InferContract:
         self.close_to(net.forward()["y"].numpy(), reference("net", x=x)["y"])
 
     def test_an_output_tensor_that_was_resized_is_put_right(self, net: Infer, reference: Callable[..., Arrays]) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         want = reference("net", x=x)["y"]
         net(x)
         net.outputs["y"].resize((64, *want.shape[1:]))  # so much larger that its memory moves
         self.close_to(net.forward()["y"].numpy(), want)
 
     def test_refuses_to_bind_what_does_not_fit(self, net: Infer, reference: Callable[..., Arrays]) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         with pytest.raises(ShapeError, match=r"input 'x'.*\(1, 3, 12, 11\)"):
             net.bind("x", Tensor((1, 3, 12, 11)))
         with pytest.raises(DTypeError, match=r"input 'x' takes float32, not float64.*astype"):
@@ -411,7 +411,7 @@ class InferContract:
     # ---- errors: each says what was wrong and what to do, and leaves all usable ----
 
     def test_shape_error(self, net: Infer, reference: Callable[..., Arrays]) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         for shape in ((1, 3, 12, 9), (3, 12, 10), (1, 4, 12, 10), (1, 1, 3, 12, 10), ()):
             with pytest.raises(ShapeError) as caught:
                 net(np.zeros(shape, np.float32))
@@ -427,12 +427,12 @@ class InferContract:
     def test_batch_beyond_the_largest(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         self._needs_batch()
         with pytest.raises(ShapeError, match=f"batch of {self.max_batch + 1}.*max_batch={self.max_batch + 1}"):
-            net(self.pictures(self.max_batch + 1))
-        x = self.pictures(self.max_batch)
+            net(self.images(self.max_batch + 1))
+        x = self.images(self.max_batch)
         self.close_to(net(x)["y"], reference("net", x=x)["y"])
 
     def test_dtype_error(self, net: Infer, reference: Callable[..., Arrays]) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         for dtype in ("float64", "uint8", "int64"):
             with pytest.raises(DTypeError, match=rf"'x' takes float32, not {dtype}.*astype\('float32'\)"):
                 net(x.astype(dtype))
@@ -450,7 +450,7 @@ class InferContract:
             np.testing.assert_array_equal(infer({"image": image, "scale": scale})["scaled"], image)
 
     def test_closed_error(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         infer = self.load(model("net"))
         infer(x)
         source = infer.inputs["x"]
@@ -544,7 +544,7 @@ class InferContract:
             infer.forward()
 
     def test_clones_outlive_the_original(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         want = reference("net", x=x)["y"]
         infer = self.load(model("net"), max_batch=self.max_batch)
         infer(x)
@@ -564,7 +564,7 @@ class InferContract:
     def test_clones_in_threads_never_mix(self, net: Infer) -> None:
         threads, rounds = 4, 25
         work = [
-            [self.pictures(1 + (i + j) % self._batches[-1], seed=10 * i + j) for j in range(3)] for i in range(threads)
+            [self.images(1 + (i + j) % self._batches[-1], seed=10 * i + j) for j in range(3)] for i in range(threads)
         ]
         want = [[net(x)["y"] for x in mine] for mine in work]
         clones = [net] + [net.clone() for _ in range(threads - 1)]
@@ -590,7 +590,7 @@ class InferContract:
         assert not wrong, wrong[0]
 
     def test_cloning_and_closing_in_threads(self, net: Infer) -> None:
-        x = self.pictures(1)
+        x = self.images(1)
         want = net(x)["y"]
         wrong: list[object] = []
 

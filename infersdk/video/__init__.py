@@ -10,7 +10,7 @@ Decoding and encoding run on threads of their own, so that they overlap with the
 order, and no more than a few wait anywhere.
 """
 
-from ._ahead import Ahead, paired
+from ._prefetch import Ahead, paired
 from .reader import Frame, VideoReader
 from .writer import VideoWriter
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
-from ..pictures import Picture
-from ._ahead import Ahead
+from ..image import HostImage
 from ._av import import_av, reason
+from ._prefetch import Ahead
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,8 +31,8 @@ _FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "nv12": "nv12"}
 _TIMEOUT = 10.0
 
 
-class Frame(Picture):
-    """A picture out of a video: whatever takes a `Picture` takes it.
+class Frame(HostImage):
+    """An image out of a video: whatever takes a `HostImage` takes it.
 
     Attributes:
         time: when it is shown, in seconds from the start of the video.
@@ -62,7 +62,7 @@ class VideoReader:
 
     Args:
         source: a file, a URL (`rtsp://`, `http://`, ...), or a camera (`/dev/video0`, or its number).
-        format: of the pictures: `"rgb"`, `"bgr"` or `"nv12"`. RGB is the quickest way to results with boxes drawn on
+        format: of the images: `"rgb"`, `"bgr"` or `"nv12"`. RGB is the quickest way to results with boxes drawn on
             them. NV12 is half as many bytes, for frames that only go to a GPU; odd sizes cannot have it.
         ahead: frames that may wait, decoded.
         drop: what happens when so many wait: `"never"`, the decoder waits; `"oldest"`, for sources that do not wait
@@ -129,7 +129,7 @@ class VideoReader:
             self._container.close()
             raise
         self.size: tuple[int, int] = first.size
-        self._first, self._ahead = first, ahead
+        self._first, self._prefetch = first, ahead
         self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
 
     def _open(self, url: bool, camera: bool, timeout: float, options: dict[str, str]) -> Any:
@@ -147,10 +147,10 @@ class VideoReader:
         if self._container.format.name == "tty":  # FFmpeg would show it on a terminal of its own, and film that
             raise VideoError(f"{self.source!r} is no video: it is text")
         streams = self._container.streams.video
-        pictures = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
-        if not streams or pictures or streams[0].codec_context is None or not streams[0].codec_context.width:
+        images = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
+        if not streams or images or streams[0].codec_context is None or not streams[0].codec_context.width:
             what = ", ".join(stream.type for stream in self._container.streams) or "nothing"
-            raise VideoError(f"{self.source!r} is no video: there is {'one picture' if pictures else what} in it")
+            raise VideoError(f"{self.source!r} is no video: there is {'one image' if images else what} in it")
         return streams[0]
 
     def _describe(self, stream: Any, format: str) -> None:
@@ -183,7 +183,7 @@ class VideoReader:
         if self._closed:
             raise ClosedError(f"the video {self.source!r} was closed; open it again")
         if self._buffer is None:
-            self._buffer = Ahead(_rest(self._first, self._frames), self._ahead, drop_oldest=self._drops)
+            self._buffer = Ahead(_rest(self._first, self._frames), self._prefetch, drop_oldest=self._drops)
             del self._first
         try:
             return next(self._buffer)

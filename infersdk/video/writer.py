@@ -1,4 +1,4 @@
-"""Pictures into a video file."""
+"""Images into a video file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ClosedError, ConfigError, InputError, OutputError, ShapeError
-from ..pictures import Picture, read_picture
+from ..image import HostImage, read_image
 from ._av import import_av, reason
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ _OPTIONS = {
 }
 #: Ticks a second. All usual frame rates are whole numbers of them, and MPEG-4 takes no more than 65535.
 _TICKS = 60_000
-_PICTURE_FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "rgba": "rgba", "bgra": "bgra", "gray": "gray", "nv12": "nv12"}
+_IMAGE_FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "rgba": "rgba", "bgra": "bgra", "gray": "gray", "nv12": "nv12"}
 
 
 class VideoWriter:
-    """Encodes pictures on a thread of its own. Use it in a `with`: the file is there at its end.
+    """Encodes images on a thread of its own. Use it in a `with`: the file is there at its end.
 
     It is written beside `path` under another name and moved there by `close()`. If the `with` ends by an exception,
     Ctrl-C included, what was written until then is closed in the same way and can be played. A file without a
@@ -52,16 +52,16 @@ class VideoWriter:
 
     Args:
         path: the file: .mp4, .m4v, .mov, .mkv, .ts, .webm, or .avi, which has no times and one rate.
-        size: (width, height); None takes the first picture's. A side that is odd is made even by repeating its last
+        size: (width, height); None takes the first image's. A side that is odd is made even by repeating its last
             row or column, since players want it so.
         fps: frames a second, where `write()` is told no time.
         codec: an encoder of FFmpeg's; None takes the usual one for the suffix: H.264 where there is an encoder for it,
             else MPEG-4 (MPEG-2 in .ts); in .avi MPEG-4, in .webm VP9 or VP8.
         options: the encoder's own, as {"crf": "18", "preset": "slow"}.
-        ahead: pictures that may wait to be encoded.
+        ahead: images that may wait to be encoded.
 
     Attributes:
-        frames: pictures written so far.
+        frames: images written so far.
 
     Raises:
         ConfigError: an unknown suffix or encoder, or a rate that is none.
@@ -98,19 +98,19 @@ class VideoWriter:
         rate = Fraction(self._fps).limit_denominator(1001)
         # The length of a tick. AVI has no times: its frames all last as long.
         self._tick = 1 / rate if self.path.suffix.lower() == ".avi" else Fraction(1, _TICKS)
-        self._last = -1  # tick of the last picture
+        self._last = -1  # tick of the last image
         self._encoder = _Encoder(av, container, self._partial, self.codec, rate, self._tick, dict(options or {}), ahead)
         self._av = av
         self._finalizer = weakref.finalize(self, self._encoder.discard)
 
     def write(
         self,
-        picture: Picture | Image.Image | npt.NDArray[np.uint8],
+        image: HostImage | Image.Image | npt.NDArray[np.uint8],
         time: float | None = None,
         *,
         channel_order: str = "bgr",
     ) -> None:
-        """Adds a picture, which is copied; waits while `ahead` others wait.
+        """Adds an image, which is copied; waits while `ahead` others wait.
 
         Args:
             time: when it is shown, in seconds; None is 1 / fps after the one before. Times only go up: one that does
@@ -124,19 +124,17 @@ class VideoWriter:
         if not self._finalizer.alive:
             raise ClosedError(f"the video {str(self.path)!r} was closed")
         self._encoder.check(self.path)
-        picture = read_picture(picture, channel_order=channel_order)
-        self.size = self.size or picture.size
-        if picture.size != self.size:
-            raise ShapeError(
-                f"a picture of {picture.size} in a video of {self.size}, (width, height); resize it before"
-            )
+        image = read_image(image, channel_order=channel_order)
+        self.size = self.size or image.size
+        if image.size != self.size:
+            raise ShapeError(f"an image of {image.size} in a video of {self.size}, (width, height); resize it before")
         if time is None:
             tick = self._last + max(1, round(1 / (self._tick * Fraction(self._fps)))) if self.frames else 0
         elif math.isfinite(time) and time >= 0:
             tick = max(round(time / self._tick), self._last + 1)
         else:
-            raise InputError(f"a picture is shown at so many seconds from 0, not {time!r}")
-        frame = self._av.VideoFrame.from_ndarray(_even(picture), format=_PICTURE_FORMATS[picture.format])
+            raise InputError(f"an image is shown at so many seconds from 0, not {time!r}")
+        frame = self._av.VideoFrame.from_ndarray(_even(image), format=_IMAGE_FORMATS[image.format])
         frame.pts, frame.time_base = tick, self._tick
         self._last = tick
         self.frames += 1
@@ -286,11 +284,11 @@ def _has(av: Any, name: str) -> bool:
     return True
 
 
-def _even(picture: Picture) -> npt.NDArray[np.uint8]:
-    pixels = picture.pixels
-    if picture.format == "gray":
+def _even(image: HostImage) -> npt.NDArray[np.uint8]:
+    pixels = image.pixels
+    if image.format == "gray":
         pixels = pixels.reshape(pixels.shape[:2])
     height, width = pixels.shape[:2]
-    if picture.format != "nv12" and (height % 2 or width % 2):
+    if image.format != "nv12" and (height % 2 or width % 2):
         pixels = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0))[: pixels.ndim], mode="edge")
     return np.ascontiguousarray(pixels)

@@ -1,19 +1,19 @@
 /*
- * detect.cu - from a batch of outputs to the boxes of its pictures, without a look from the host.
+ * detect.cu - from a batch of outputs to the boxes of its images, without a look from the host.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * Candidates are 64-bit keys, (order of the score << 32 | anchor * num_classes + class), as on the host. All keys of a
- * picture differ, so their order does not depend on the order in which threads find them. The launches of a run:
+ * image differ, so their order does not depend on the order in which threads find them. The launches of a run:
  *
- *     scan      thresholds, finds the candidates of every picture: appends their keys, counts them
+ *     scan      thresholds, finds the candidates of every image: appends their keys, counts them
  *     select    where more were found than there is room for: finds them again and keeps the best max_candidates
- *     finish    up to 512 candidates, a block a picture: sort, NMS, boxes out. More: a block sorts 2048 of them
+ *     finish    up to 512 candidates, a block an image: sort, NMS, boxes out. More: a block sorts 2048 of them
  *     merge     many: the rank of each candidate is the sum of its ranks in the sorted parts; decodes boxes in order
- *     suppress  many: NMS, a block for each class of each picture
+ *     suppress  many: NMS, a block for each class of each image
  *     emit      many: boxes out; the counters back to zero for the next run
  *
- * The last three (and select) return at once where no picture has that many, which is the usual case.
+ * The last three (and select) return at once where no image has that many, which is the usual case.
  */
 #include "../src/detect.h"
 #include "common.cuh"
@@ -27,11 +27,11 @@ namespace {
 
 /* ---- the way out ---- */
 
-__device__ inline ifs_detection *detections_of(const Run &run, int picture) {
-    return (ifs_detection *)(run.out + picture * run.out_size + sizeof(ifs_cuda_detections));
+__device__ inline ifs_detection *detections_of(const Run &run, int image) {
+    return (ifs_detection *)(run.out + image * run.out_size + sizeof(ifs_cuda_detections));
 }
 
-__device__ inline void write_head(const Run &run, int picture, uint32_t found, uint32_t kept) {
+__device__ inline void write_head(const Run &run, int image, uint32_t found, uint32_t kept) {
     ifs_cuda_detections head;
     const uint32_t most = (uint32_t)run.max_detections;
     head.stats.candidates = found;
@@ -40,14 +40,14 @@ __device__ inline void write_head(const Run &run, int picture, uint32_t found, u
     head.stats.dropped_detections = kept > most ? kept - most : 0;
     head.count = (int32_t)(kept > most ? most : kept);
     head.reserved = 0;
-    *(ifs_cuda_detections *)(run.out + picture * run.out_size) = head;
+    *(ifs_cuda_detections *)(run.out + image * run.out_size) = head;
 }
 
-__device__ inline void write_detection(const Run &run, int picture, uint32_t number, const Candidate &candidate,
+__device__ inline void write_detection(const Run &run, int image, uint32_t number, const Candidate &candidate,
                                        uint64_t key) {
     if (number >= (uint32_t)run.max_detections)
         return;
-    const Picture &p = run.pictures[picture];
+    const Image &p = run.images[image];
     const ifs__box box = ifs__box_to_source(candidate.box, p.to_source, p.source_width, p.source_height);
     ifs_detection detection;
     detection.x1 = box.x1;
@@ -56,40 +56,40 @@ __device__ inline void write_detection(const Run &run, int picture, uint32_t num
     detection.y2 = box.y2;
     detection.score = ifs__score_of_key((uint32_t)(key >> 32));
     detection.class_id = candidate.class_id;
-    detections_of(run, picture)[number] = detection;
+    detections_of(run, image)[number] = detection;
 }
 
-template <typename T> __device__ inline Candidate candidate_of(const Run &run, int picture, uint64_t key) {
+template <typename T> __device__ inline Candidate candidate_of(const Run &run, int image, uint64_t key) {
     const uint32_t payload = (uint32_t)key, anchor = payload / (uint32_t)run.num_classes;
     Candidate candidate;
-    candidate.box = decode<T>(run, picture, anchor);
+    candidate.box = decode<T>(run, image, anchor);
     candidate.class_id = (int32_t)(payload - anchor * (uint32_t)run.num_classes);
     return candidate;
 }
 
-/* ---- finish: all of a picture with few candidates; a sorted part of one with many ---- */
+/* ---- finish: all of an image with few candidates; a sorted part of one with many ---- */
 
 template <typename T> __global__ void __launch_bounds__(THREADS) finish_kernel(const __grid_constant__ Run run) {
     __shared__ uint64_t keys[CHUNK];
     __shared__ Tile<THREADS> tile;
-    const int picture = (int)blockIdx.y;
-    const uint32_t found = run.found[picture], count = stored(run, found), first = blockIdx.x * CHUNK;
+    const int image = (int)blockIdx.y;
+    const uint32_t found = run.found[image], count = stored(run, found), first = blockIdx.x * CHUNK;
     if (first >= count && first > 0)
         return;
-    uint64_t *all = run.keys + (size_t)picture * run.capacity;
+    uint64_t *all = run.keys + (size_t)image * run.capacity;
     load_and_sort(keys, all + first, min(count - first, (uint32_t)CHUNK));
     if (count > FEW) {
         for (uint32_t i = threadIdx.x; i < CHUNK && first + i < count; i += THREADS)
             all[first + i] = keys[i];
         return;
     }
-    const size_t place = (size_t)picture * run.max_candidates;
+    const size_t place = (size_t)image * run.max_candidates;
     const uint32_t kept = suppress(
         tile, min(count, run.max_candidates), run.by_class, run.iou, run.kept_boxes + place, run.kept_classes + place,
-        [&](uint32_t i) { return candidate_of<T>(run, picture, keys[i]); },
-        [&](uint32_t i, uint32_t number, const Candidate &c) { write_detection(run, picture, number, c, keys[i]); });
+        [&](uint32_t i) { return candidate_of<T>(run, image, keys[i]); },
+        [&](uint32_t i, uint32_t number, const Candidate &c) { write_detection(run, image, number, c, keys[i]); });
     if (threadIdx.x == 0)
-        write_head(run, picture, found, kept);
+        write_head(run, image, found, kept);
 }
 
 /* ---- merge: each part's keys take their ranks ---- */
@@ -111,11 +111,11 @@ __device__ inline uint32_t lower_bound(const uint64_t *keys, uint32_t count, uin
 template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_constant__ Run run) {
     __shared__ uint64_t part[CHUNK];
     constexpr uint32_t EACH = CHUNK / THREADS;
-    const int picture = (int)blockIdx.y;
-    const uint32_t count = stored(run, run.found[picture]), first = blockIdx.x * CHUNK;
+    const int image = (int)blockIdx.y;
+    const uint32_t count = stored(run, run.found[image]), first = blockIdx.x * CHUNK;
     if (count <= FEW || first >= count)
         return;
-    const uint64_t *all = run.keys + (size_t)picture * run.capacity;
+    const uint64_t *all = run.keys + (size_t)image * run.capacity;
     uint64_t mine[EACH];
     uint32_t rank[EACH];
 #pragma unroll
@@ -136,11 +136,11 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
         for (uint32_t e = 0; e < EACH; e++)
             rank[e] += lower_bound(part, length, mine[e]);
     }
-    const size_t place = (size_t)picture * run.max_candidates;
+    const size_t place = (size_t)image * run.max_candidates;
 #pragma unroll
     for (uint32_t e = 0; e < EACH; e++)
         if (first + threadIdx.x + e * THREADS < count && rank[e] < run.max_candidates) {
-            const Candidate candidate = candidate_of<T>(run, picture, mine[e]);
+            const Candidate candidate = candidate_of<T>(run, image, mine[e]);
             run.ranked[place + rank[e]] = mine[e];
             run.boxes[place + rank[e]] = vector_of(candidate.box);
             run.classes[place + rank[e]] = candidate.class_id;
@@ -148,14 +148,14 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
         }
 }
 
-/* ---- suppress: NMS of one class of one picture at a time ---- */
+/* ---- suppress: NMS of one class of one image at a time ---- */
 
 /* The ranks of a class, ascending, into a part of `members` of its own; their number, and where they are. Each warp has
  * a part of the ranks, counts in it, and then writes behind the warps before it. */
-__device__ uint32_t gather_class(const Run &run, int picture, uint32_t count, int32_t class_id, uint32_t **members,
+__device__ uint32_t gather_class(const Run &run, int image, uint32_t count, int32_t class_id, uint32_t **members,
                                  uint32_t *numbers) {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32, warps = SUPPRESS_THREADS / 32;
-    const size_t place = (size_t)picture * run.max_candidates;
+    const size_t place = (size_t)image * run.max_candidates;
     const int32_t *classes = run.classes + place;
     const uint32_t length = ((count + warps - 1) / warps + 31) / 32 * 32;
     const uint32_t begin = min(warp * length, count), end = min(begin + length, count);
@@ -178,7 +178,7 @@ __device__ uint32_t gather_class(const Run &run, int picture, uint32_t count, in
     if (!sum)
         return 0;
     if (threadIdx.x == 0)
-        numbers[warps] = atomicAdd(run.taken + picture, sum);
+        numbers[warps] = atomicAdd(run.taken + image, sum);
     __syncthreads();
     uint32_t *at = run.members + place + numbers[warps];
     *members = at;
@@ -201,16 +201,16 @@ __global__ void __launch_bounds__(SUPPRESS_THREADS) suppress_kernel(const __grid
         return;
     const uint32_t classes = run.by_class ? (uint32_t)run.num_classes : 1;
     for (uint64_t task = blockIdx.x; task < (uint64_t)classes * (uint32_t)run.n; task += gridDim.x) {
-        const int picture = (int)(task % (uint32_t)run.n);
+        const int image = (int)(task % (uint32_t)run.n);
         const uint32_t class_id = (uint32_t)(task / (uint32_t)run.n);
-        const uint32_t found = stored(run, run.found[picture]);
+        const uint32_t found = stored(run, run.found[image]);
         if (found <= FEW)
             continue;
         uint32_t count = min(found, run.max_candidates);
-        const size_t place = (size_t)picture * run.max_candidates;
+        const size_t place = (size_t)image * run.max_candidates;
         uint32_t *members = nullptr;
         if (run.by_class) {
-            count = gather_class(run, picture, count, (int32_t)class_id, &members, numbers);
+            count = gather_class(run, image, count, (int32_t)class_id, &members, numbers);
             if (!count)
                 continue;
         }
@@ -231,16 +231,16 @@ __global__ void __launch_bounds__(SUPPRESS_THREADS) suppress_kernel(const __grid
 
 __global__ void __launch_bounds__(THREADS) emit_kernel(const __grid_constant__ Run run) {
     __shared__ uint32_t numbers[2][THREADS / 32];
-    const int picture = (int)blockIdx.x;
-    const uint32_t found = run.found[picture], lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const int image = (int)blockIdx.x;
+    const uint32_t found = run.found[image], lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const uint32_t many = stored(run, found);
     __syncthreads();
     if (threadIdx.x == 0) /* for the next run */
-        run.found[picture] = run.taken[picture] = 0;
+        run.found[image] = run.taken[image] = 0;
     if (many <= FEW)
         return;
     const uint32_t count = min(many, run.max_candidates);
-    const size_t place = (size_t)picture * run.max_candidates;
+    const size_t place = (size_t)image * run.max_candidates;
     uint32_t kept = 0, side = 0;
     for (uint32_t base = 0; base < count; base += THREADS, side ^= 1) {
         const uint32_t i = base + threadIdx.x;
@@ -258,12 +258,12 @@ __global__ void __launch_bounds__(THREADS) emit_kernel(const __grid_constant__ R
             Candidate candidate;
             candidate.box = box_of(run.boxes[place + i]);
             candidate.class_id = run.classes[place + i];
-            write_detection(run, picture, before + (uint32_t)__popc(mask & lanes_below()), candidate,
+            write_detection(run, image, before + (uint32_t)__popc(mask & lanes_below()), candidate,
                             run.ranked[place + i]);
         }
     }
     if (threadIdx.x == 0)
-        write_head(run, picture, found, kept);
+        write_head(run, image, found, kept);
 }
 
 } // namespace
@@ -282,16 +282,16 @@ struct ifs_cuda_detector {
 };
 
 /* Lays out the workspace: called once with a base of NULL to learn the size. */
-static size_t lay_out(Run &run, size_t pictures, uint8_t *base) {
+static size_t lay_out(Run &run, size_t images, uint8_t *base) {
     size_t used = 0;
-    const size_t keys = pictures * run.capacity, ranks = pictures * run.max_candidates;
+    const size_t keys = images * run.capacity, ranks = images * run.max_candidates;
 #define TAKE(member, count)                                                                                            \
     do {                                                                                                               \
         run.member = decltype(run.member)(base + used);                                                                \
         used += ((count) * sizeof *run.member + 255) & ~(size_t)255;                                                   \
     } while (0)
-    TAKE(found, pictures);
-    TAKE(taken, pictures);
+    TAKE(found, images);
+    TAKE(taken, images);
     TAKE(keys, keys);
     TAKE(ranked, ranks);
     TAKE(boxes, ranks);
@@ -345,11 +345,11 @@ ifs_status ifs_cuda_detector_create(const ifs_detect_params *params, int32_t max
                    : run.max_candidates > ROOM / 2 ? (d->total / 2 < run.max_candidates ? d->total : 2 * limit)
                                                    : (d->total < ROOM ? d->total : ROOM);
 
-    const size_t pictures = (size_t)(max_batch < MAX_PICTURES ? max_batch : MAX_PICTURES);
-    d->nbytes = lay_out(run, pictures, nullptr);
+    const size_t images = (size_t)(max_batch < MAX_IMAGES ? max_batch : MAX_IMAGES);
+    d->nbytes = lay_out(run, images, nullptr);
     ifs_status status = ifs__device_alloc(device, d->nbytes, &d->workspace);
     if (status == IFS_OK) {
-        lay_out(run, pictures, (uint8_t *)d->workspace);
+        lay_out(run, images, (uint8_t *)d->workspace);
         d->dirty = true;
         int processors = 0;
         cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
@@ -428,7 +428,7 @@ ifs_status ifs_cuda_detector_run(ifs_cuda_detector *detector, const void *output
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
                          "a run needs a detector, outputs, geometries, and a block for the detections");
     if (n < 0 || n > d->max_batch)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a run of %d pictures; the detector was made for 0 to %d", (int)n,
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a run of %d images; the detector was made for 0 to %d", (int)n,
                          (int)d->max_batch);
     if ((uintptr_t)detections % 8 || (uintptr_t)output % (d->run.half ? 2 : 4))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
@@ -437,21 +437,21 @@ ifs_status ifs_cuda_detector_run(ifs_cuda_detector *detector, const void *output
                          detections, output);
     const size_t needed = n ? ifs_cuda_detections_nbytes(d->params.max_detections, n) : 0;
     if (needed > nbytes)
-        return ifs__fail(IFS_ERR_TOO_SMALL, "%d pictures of %d detections need %zu bytes, and the block has %zu",
-                         (int)n, (int)d->params.max_detections, needed, nbytes);
+        return ifs__fail(IFS_ERR_TOO_SMALL, "%d images of %d detections need %zu bytes, and the block has %zu", (int)n,
+                         (int)d->params.max_detections, needed, nbytes);
     for (int32_t i = 0; i < n; i++)
         IFS__TRY(ifs__check_detect_geometry(&d->params, &geometries[i]));
 
     IFS__GUARD(d->device, "detecting");
     const size_t element = d->run.half ? 2 : 4;
     Run run = d->run;
-    for (int32_t start = 0; start < n; start += MAX_PICTURES) {
-        run.n = n - start < MAX_PICTURES ? n - start : MAX_PICTURES;
+    for (int32_t start = 0; start < n; start += MAX_IMAGES) {
+        run.n = n - start < MAX_IMAGES ? n - start : MAX_IMAGES;
         run.output = (const uint8_t *)output + (size_t)start * run.output_size * element;
         run.out = (uint8_t *)detections + (size_t)start * run.out_size;
         for (int32_t i = 0; i < run.n; i++) {
             const ifs_geometry &g = geometries[start + i];
-            Picture &p = run.pictures[i];
+            Image &p = run.images[i];
             memcpy(p.to_source, g.to_source, sizeof p.to_source);
             p.source_width = g.source_width;
             p.source_height = g.source_height;

@@ -19,10 +19,10 @@ constexpr int SUPPRESS_THREADS = 256; /* a task of it is one class, often a smal
 constexpr int SELECT_THREADS = 1024;
 constexpr int CHUNK = 2048; /* keys that a block sorts */
 constexpr int FEW = 512;    /* candidates that it takes to their end: one tile of NMS */
-constexpr int MAX_PICTURES = 48;
+constexpr int MAX_IMAGES = 48;
 constexpr uint32_t ROOM = 65536; /* candidates there is room for, unless max_candidates asks for more */
 
-struct Picture {
+struct Image {
     double to_source[6];
     int32_t source_width, source_height;
     int32_t canvas_width, canvas_height;
@@ -31,17 +31,17 @@ struct Picture {
 /* A launch's parameter. */
 struct Run {
     const void *output;
-    size_t output_size; /* elements of a picture's */
+    size_t output_size; /* elements of an image's */
     int32_t n;
     int32_t head, half, num_anchors, num_classes, row_length;
     int32_t multi_label, by_class;
     float conf, iou;
     int32_t num_strides;
     int32_t strides[IFS_MAX_STRIDES];
-    uint32_t capacity;       /* keys there is room for, a picture */
+    uint32_t capacity;       /* keys there is room for, an image */
     uint32_t max_candidates; /* at most `capacity` */
     int32_t max_detections;
-    /* The workspace: picture i's part of an array starts at i times its length. */
+    /* The workspace: image i's part of an array starts at i times its length. */
     uint32_t *found;       /* candidates, whether or not there was room */
     uint32_t *taken;       /* members' places that are given away */
     uint64_t *keys;        /* [capacity] */
@@ -50,29 +50,29 @@ struct Run {
     int32_t *classes;      /* [max_candidates] in order */
     uint8_t *kept;         /* [max_candidates] in order */
     uint32_t *members;     /* [max_candidates] the ranks of a class, ascending */
-    float4 *kept_boxes;    /* [max_candidates] of the class or picture in work */
+    float4 *kept_boxes;    /* [max_candidates] of the class or image in work */
     int32_t *kept_classes; /* [max_candidates] */
     uint8_t *out;
-    size_t out_size; /* of a picture */
-    Picture pictures[MAX_PICTURES];
+    size_t out_size; /* of an image */
+    Image images[MAX_IMAGES];
 };
 static_assert(sizeof(Run) <= 4096, "what every device takes as a parameter");
 
-/* ---- one picture's output ---- */
+/* ---- one image's output ---- */
 
-template <typename T> __device__ inline const T *output_of(const Run &run, int picture) {
-    return (const T *)run.output + picture * run.output_size;
+template <typename T> __device__ inline const T *output_of(const Run &run, int image) {
+    return (const T *)run.output + image * run.output_size;
 }
 
-template <typename T> __device__ ifs__box decode(const Run &run, int picture, uint32_t anchor) {
-    const T *at = output_of<T>(run, picture);
+template <typename T> __device__ ifs__box decode(const Run &run, int image, uint32_t anchor) {
+    const T *at = output_of<T>(run, image);
     const bool columns = run.head == IFS_HEAD_YOLOV8;
     const size_t step = columns ? (size_t)run.row_length : 1;
     at += columns ? (size_t)anchor : (size_t)anchor * (size_t)run.row_length;
     const float x = load(at), y = load(at + step), w = load(at + 2 * step), h = load(at + 3 * step);
     if (run.head != IFS_HEAD_YOLOX)
         return ifs__box_of_center(x, y, w, h);
-    const Picture &p = run.pictures[picture];
+    const Image &p = run.images[image];
     int32_t cell = (int32_t)anchor, level = 0;
     for (; level + 1 < run.num_strides; level++) {
         const int32_t cells = (p.canvas_width / run.strides[level]) * (p.canvas_height / run.strides[level]);

@@ -20,10 +20,10 @@ __device__ inline bool is_score(float score, float conf) { return score > conf &
 
 /* The candidates of a row, by a warp. With one label: the best of the finite scores, the lowest class of equal ones. */
 template <typename T, class Emit>
-__device__ void scan_row(const Run &run, int picture, uint32_t anchor, float objectness, Emit &emit) {
-    const T *classes = output_of<T>(run, picture) + (size_t)anchor * (size_t)run.row_length + 5;
+__device__ void scan_row(const Run &run, int image, uint32_t anchor, float objectness, Emit &emit) {
+    const T *classes = output_of<T>(run, image) + (size_t)anchor * (size_t)run.row_length + 5;
     const uint32_t lane = threadIdx.x & 31, num_classes = (uint32_t)run.num_classes;
-    const ifs__box box = decode<T>(run, picture, anchor);
+    const ifs__box box = decode<T>(run, image, anchor);
     if (run.multi_label) {
         const bool finite = ifs__box_finite(box);
         for (uint32_t start = 0; start < num_classes; start += 32) {
@@ -58,9 +58,9 @@ __device__ void scan_row(const Run &run, int picture, uint32_t anchor, float obj
 /* YOLOv5, YOLOX: an anchor for each thread of the block, from `first` on. `hits` holds one for each, and their number
  * behind them. First which rows have objectness, a thread a row; then the rows that have, a warp each. */
 template <typename T, class Emit>
-__device__ void scan_rows(const Run &run, int picture, uint32_t first, uint32_t *hits, Emit &emit) {
+__device__ void scan_rows(const Run &run, int image, uint32_t first, uint32_t *hits, Emit &emit) {
     const uint32_t anchor = first + threadIdx.x;
-    const T *objectness = output_of<T>(run, picture) + 4;
+    const T *objectness = output_of<T>(run, image) + 4;
     uint32_t *num_hits = hits + blockDim.x;
     if (threadIdx.x == 0)
         *num_hits = 0;
@@ -73,18 +73,17 @@ __device__ void scan_rows(const Run &run, int picture, uint32_t first, uint32_t 
     __syncthreads();
     for (uint32_t i = threadIdx.x / 32; i < *num_hits; i += blockDim.x / 32) {
         const uint32_t row = hits[i];
-        scan_row<T>(run, picture, row, load(objectness + (size_t)row * (size_t)run.row_length), emit);
+        scan_row<T>(run, image, row, load(objectness + (size_t)row * (size_t)run.row_length), emit);
     }
     __syncthreads();
 }
 
 /* YOLOv8: one anchor for each thread of the block, all the way. */
-template <typename T, class Emit>
-__device__ void scan_columns(const Run &run, int picture, uint32_t first, Emit &emit) {
+template <typename T, class Emit> __device__ void scan_columns(const Run &run, int image, uint32_t first, Emit &emit) {
     const uint32_t num_anchors = (uint32_t)run.num_anchors, num_classes = (uint32_t)run.num_classes;
     const uint32_t anchor = first + threadIdx.x;
     const bool valid = anchor < num_anchors;
-    const T *column = output_of<T>(run, picture) + 4 * (size_t)num_anchors + (valid ? anchor : 0);
+    const T *column = output_of<T>(run, image) + 4 * (size_t)num_anchors + (valid ? anchor : 0);
     float best = 0;
     uint32_t best_class = ALL;
     bool finite = false, known = false;
@@ -105,26 +104,26 @@ __device__ void scan_columns(const Run &run, int picture, uint32_t first, Emit &
                 continue;
             }
             if (is_one && !known) {
-                finite = ifs__box_finite(decode<T>(run, picture, anchor));
+                finite = ifs__box_finite(decode<T>(run, image, anchor));
                 known = true;
             }
             emit(is_one && finite, key_of(run, scores[i], anchor, start + i));
         }
     }
     if (!run.multi_label) {
-        const bool is_one = best_class != ALL && ifs__box_finite(decode<T>(run, picture, anchor));
+        const bool is_one = best_class != ALL && ifs__box_finite(decode<T>(run, image, anchor));
         emit(is_one, key_of(run, best, anchor, best_class));
     }
 }
 
 /* The whole output, by one block. */
-template <typename T, class Emit> __device__ void scan_all(const Run &run, int picture, uint32_t *hits, Emit &emit) {
+template <typename T, class Emit> __device__ void scan_all(const Run &run, int image, uint32_t *hits, Emit &emit) {
     const bool columns = run.head == IFS_HEAD_YOLOV8;
     for (uint32_t first = 0; first < (uint32_t)run.num_anchors; first += blockDim.x) {
         if (columns)
-            scan_columns<T>(run, picture, first, emit);
+            scan_columns<T>(run, image, first, emit);
         else
-            scan_rows<T>(run, picture, first, hits, emit);
+            scan_rows<T>(run, image, first, hits, emit);
     }
 }
 
@@ -181,22 +180,21 @@ template <typename T, bool COLUMNS>
 __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(const __grid_constant__ Run run) {
     __shared__ uint64_t staged[STAGE];
     __shared__ uint32_t num_staged, place;
-    const int picture = (int)blockIdx.y;
+    const int image = (int)blockIdx.y;
     if (threadIdx.x == 0)
         num_staged = 0;
     __syncthreads();
-    Gather gather = {
-        staged, &num_staged, {run.found + picture, run.keys + (size_t)picture * run.capacity, run.capacity}};
+    Gather gather = {staged, &num_staged, {run.found + image, run.keys + (size_t)image * run.capacity, run.capacity}};
     if constexpr (COLUMNS) {
-        scan_columns<T>(run, picture, blockIdx.x * SCAN_THREADS, gather);
+        scan_columns<T>(run, image, blockIdx.x * SCAN_THREADS, gather);
     } else {
         __shared__ uint32_t hits[SCAN_THREADS + 1];
-        scan_rows<T>(run, picture, blockIdx.x * SCAN_THREADS, hits, gather);
+        scan_rows<T>(run, image, blockIdx.x * SCAN_THREADS, hits, gather);
     }
     gather.flush(&place);
 }
 
-/* Keys of a picture that are in its part of `keys`, once `select` has run. */
+/* Keys of an image that are in its part of `keys`, once `select` has run. */
 __device__ inline uint32_t stored(const Run &run, uint32_t found) {
     return found > run.capacity ? run.max_candidates : found;
 }
@@ -225,11 +223,11 @@ struct Collect {
     __device__ void operator()(bool is_one, uint64_t key) { append(is_one && key <= last, key); }
 };
 
-/* A block a picture. It scans the output once for each digit of the last key that stays, and once to collect. */
+/* A block an image. It scans the output once for each digit of the last key that stays, and once to collect. */
 template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(const __grid_constant__ Run run) {
     __shared__ uint32_t counts[MAX_DIGIT], hits[SELECT_THREADS + 1], taken, digit, below;
-    const int picture = (int)blockIdx.x;
-    if (run.found[picture] <= run.capacity)
+    const int image = (int)blockIdx.x;
+    if (run.found[image] <= run.capacity)
         return;
     uint64_t known = 0, known_bits = 0;
     uint32_t wanted = run.max_candidates; /* the rank, from 1, of the last key among those that begin with `known` */
@@ -239,7 +237,7 @@ template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_k
             counts[i] = 0;
         __syncthreads();
         Count count = {counts, known, known_bits, shift, (1u << (above - shift)) - 1};
-        scan_all<T>(run, picture, hits, count);
+        scan_all<T>(run, image, hits, count);
         __syncthreads();
         if (threadIdx.x < 32) { /* a lane sums 64 bins; then the lane with the wanted one goes through them */
             const uint32_t first = threadIdx.x * (MAX_DIGIT / 32);
@@ -270,8 +268,8 @@ template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_k
     if (threadIdx.x == 0)
         taken = 0;
     __syncthreads();
-    Collect collect = {{&taken, run.keys + (size_t)picture * run.capacity, run.capacity}, known};
-    scan_all<T>(run, picture, hits, collect);
+    Collect collect = {{&taken, run.keys + (size_t)image * run.capacity, run.capacity}, known};
+    scan_all<T>(run, image, hits, collect);
 }
 
 } // namespace

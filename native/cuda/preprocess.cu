@@ -1,18 +1,18 @@
 /*
- * preprocess.cu - a batch of pictures to a network's input, in one launch.
+ * preprocess.cu - a batch of images to a network's input, in one launch.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * A warp makes a tile of the canvas, TILE_WIDTH columns by TILE_ROWS rows; a lane has TILE_COLUMNS neighbours of each
  * row, so that it stores them as one vector. The taps of its columns it computes once (in float64, as the host does),
- * those of the rows are computed by a lane each and handed round. What the tile does not take from the picture costs
- * stores only. All that a launch needs to know of the pictures travels as its parameter.
+ * those of the rows are computed by a lane each and handed round. What the tile does not take from the image costs
+ * stores only. All that a launch needs to know of the images travels as its parameter.
  *
  * The two neighbouring pixels of a tap are bytes at any address: the aligned words that hold them are loaded and
- * shifted. A word too many is loaded where it is certain to lie in the picture; in its last rows, only those that hold
- * a wanted byte. So no word without a byte of the picture is touched.
+ * shifted. A word too many is loaded where it is certain to lie in the image; in its last rows, only those that hold
+ * a wanted byte. So no word without a byte of the image is touched.
  */
-#include "../src/pixel.h"
+#include "../src/pixel_math.h"
 #include "common.cuh"
 #include "kernels.cuh"
 
@@ -34,7 +34,7 @@ constexpr int TILE_COLUMNS = IFS__TILE_COLUMNS; /* a lane's: 2 or 4 */
 constexpr int TILE_WIDTH = 32 * TILE_COLUMNS;
 constexpr int TILE_ROWS = IFS__TILE_ROWS;
 constexpr int WARPS = 4; /* in a block */
-constexpr int MAX_PICTURES = 40;
+constexpr int MAX_IMAGES = 40;
 
 enum Mode : int32_t { RESIZE, HALVES, WARP };
 
@@ -44,7 +44,7 @@ struct Resize {
     int32_t from_y, count_y, first_y;
 };
 
-struct Picture {
+struct Image {
     const uint8_t *data, *uv;
     int64_t stride, uv_stride;
     int32_t width, height;
@@ -59,7 +59,7 @@ struct Picture {
 /* A launch's parameter. */
 struct Batch {
     void *dst;
-    size_t picture;            /* elements from a picture of the output to the next */
+    size_t image;            /* elements from an image of the output to the next */
     size_t plane;              /* from a channel to the next */
     int32_t step;              /* from a column to the next */
     int32_t order;             /* of the channels */
@@ -67,7 +67,7 @@ struct Batch {
     int32_t tiles_x, num_tiles;
     float scale[3], bias[3];
     uint8_t fill[4];
-    Picture pictures[MAX_PICTURES];
+    Image images[MAX_IMAGES];
 };
 static_assert(sizeof(Batch) <= 4096, "what every device takes as a parameter");
 
@@ -115,8 +115,8 @@ __device__ inline bool more_follows(int64_t stride, int32_t rows, int32_t y) { r
 struct Gray {
     static constexpr int CHANNELS = 1;
     typedef Row Rows;
-    static __device__ Rows rows(const Picture &p, int32_t y) { return Row(p.data, p.stride, y); }
-    static __device__ bool safe(const Picture &p, int32_t y) { return more_follows(p.stride, p.height, y); }
+    static __device__ Rows rows(const Image &p, int32_t y) { return Row(p.data, p.stride, y); }
+    static __device__ bool safe(const Image &p, int32_t y) { return more_follows(p.stride, p.height, y); }
     Words<2> words;
     template <bool SAFE> __device__ void load(const Rows &rows, int32_t x, bool both) {
         words.load<SAFE>(rows, (uint32_t)x, both);
@@ -128,8 +128,8 @@ struct Gray {
 template <int PIXEL> struct Colour {
     static constexpr int CHANNELS = 3;
     typedef Row Rows;
-    static __device__ Rows rows(const Picture &p, int32_t y) { return Row(p.data, p.stride, y); }
-    static __device__ bool safe(const Picture &p, int32_t y) { return more_follows(p.stride, p.height, y); }
+    static __device__ Rows rows(const Image &p, int32_t y) { return Row(p.data, p.stride, y); }
+    static __device__ bool safe(const Image &p, int32_t y) { return more_follows(p.stride, p.height, y); }
     Words<3> words;
     uint32_t low, high;
     template <bool SAFE> __device__ void load(const Rows &rows, int32_t x, bool both) {
@@ -150,10 +150,10 @@ struct Nv12 {
     struct Rows {
         Row luma, chroma;
     };
-    static __device__ Rows rows(const Picture &p, int32_t y) {
+    static __device__ Rows rows(const Image &p, int32_t y) {
         return {Row(p.data, p.stride, y), Row(p.uv, p.uv_stride, y >> 1)};
     }
-    static __device__ bool safe(const Picture &p, int32_t y) {
+    static __device__ bool safe(const Image &p, int32_t y) {
         return more_follows(p.stride, p.height, y) && more_follows(p.uv_stride, p.height >> 1, y >> 1);
     }
     Words<2> luma, chroma;
@@ -179,8 +179,8 @@ struct Nv12 {
 template <class Source, bool RGB> struct ToGray {
     static constexpr int CHANNELS = 1;
     typedef typename Source::Rows Rows;
-    static __device__ Rows rows(const Picture &p, int32_t y) { return Source::rows(p, y); }
-    static __device__ bool safe(const Picture &p, int32_t y) { return Source::safe(p, y); }
+    static __device__ Rows rows(const Image &p, int32_t y) { return Source::rows(p, y); }
+    static __device__ bool safe(const Image &p, int32_t y) { return Source::safe(p, y); }
     Source source;
     uint32_t both_grays;
     template <bool SAFE> __device__ void load(const Rows &rows, int32_t x, bool both) {
@@ -250,16 +250,16 @@ template <int N> __device__ inline void convert(const float (&from)[N], Vector<u
         to.element[i] = ifs__pixel_byte(from[i]);
 }
 
-/* Where a picture's numbers go, and what they become. */
+/* Where an image's numbers go, and what they become. */
 template <typename T, int OUT> struct Store {
     const Batch &batch;
     T *dst;
     uint32_t first_byte; /* of a pixel, for the first channel of the output; the third has 2 - first_byte */
 
-    __device__ Store(const Batch &batch, const Picture &p, uint32_t index) : batch(batch) {
+    __device__ Store(const Batch &batch, const Image &p, uint32_t index) : batch(batch) {
         const bool rgb = p.format == IFS_PIXEL_RGB || p.format == IFS_PIXEL_RGBA;
         first_byte = OUT == 3 && rgb != (batch.order == IFS_ORDER_RGB) ? 2 : 0;
-        dst = (T *)batch.dst + index * batch.picture;
+        dst = (T *)batch.dst + index * batch.image;
     }
     __device__ uint32_t byte_of(int c) const { return c == 0 ? first_byte : c == 1 ? 1 : 2 - first_byte; }
     __device__ T *at(int32_t x, int32_t y) const { return dst + ((size_t)y * batch.width + x) * batch.step; }
@@ -288,7 +288,7 @@ template <typename T, int OUT> struct Store {
         return batch.step == 1 && (((uintptr_t)at | (OUT > 1 ? batch.plane * sizeof(T) : 0)) & (nbytes - 1)) == 0;
     }
 
-    /* A row of a tile that shows nothing of the picture: 16 bytes a store where that can be. */
+    /* A row of a tile that shows nothing of the image: 16 bytes a store where that can be. */
     __device__ void empty_row(int32_t x, int32_t y, uint32_t lane) const {
         T *row = at(x, y);
         if (x + TILE_WIDTH <= batch.width && aligned(row, 16)) {
@@ -313,17 +313,17 @@ template <typename T, int OUT> struct Store {
 
 /* ---- RESIZE ---- */
 
-/* A lane's columns of a row of the canvas: where they are in the picture, and by which weights. */
+/* A lane's columns of a row of the canvas: where they are in the image, and by which weights. */
 struct Columns {
     int32_t index[TILE_COLUMNS];
     uint32_t weights[TILE_COLUMNS];
-    uint32_t covered; /* a bit a column: the resized picture reaches there */
+    uint32_t covered; /* a bit a column: the resized image reaches there */
     bool both;        /* some column of the warp takes its right pixel */
 };
 
 template <class Source> struct Pairs {
     Source source[TILE_COLUMNS];
-    __device__ void load(const Picture &p, int32_t y, const Columns &columns, bool safe) {
+    __device__ void load(const Image &p, int32_t y, const Columns &columns, bool safe) {
         const typename Source::Rows rows = Source::rows(p, y);
         if (safe) {
 #pragma unroll
@@ -342,7 +342,7 @@ template <class Source> struct Pairs {
     }
 };
 
-/* The pixels at `at` and beside it, out of one row of the picture or two; of those, `there` are on the canvas, and with
+/* The pixels at `at` and beside it, out of one row of the image or two; of those, `there` are on the canvas, and with
  * `whole` they can be stored as a vector. */
 template <class Source, bool HALVES, bool TWO_ROWS, typename T, int OUT>
 __device__ void resize_pixels(const Store<T, OUT> &store, const Columns &columns, const Pairs<Source> &upper,
@@ -376,7 +376,7 @@ __device__ void resize_pixels(const Store<T, OUT> &store, const Columns &columns
 }
 
 template <class Source, bool HALVES, typename T, int OUT>
-__device__ void resize_tile(const Picture &p, const Store<T, OUT> &store, int32_t x0, int32_t y0) {
+__device__ void resize_tile(const Image &p, const Store<T, OUT> &store, int32_t x0, int32_t y0) {
     const Resize &r = p.resize;
     const Batch &batch = store.batch;
     const uint32_t lane = threadIdx.x & 31, half_weights = 16 | 16 << 16;
@@ -438,7 +438,7 @@ __device__ void resize_tile(const Picture &p, const Store<T, OUT> &store, int32_
 /* ---- WARP ---- */
 
 template <class Source, typename T, int OUT>
-__device__ void warp_tile(const Picture &p, const Store<T, OUT> &store, int32_t x0, int32_t y0) {
+__device__ void warp_tile(const Image &p, const Store<T, OUT> &store, int32_t x0, int32_t y0) {
     constexpr int CHANNELS = Source::CHANNELS;
     const uint32_t lane = threadIdx.x & 31;
     const Batch &batch = store.batch;
@@ -493,7 +493,7 @@ __device__ void warp_tile(const Picture &p, const Store<T, OUT> &store, int32_t 
 /* ---- the kernel ---- */
 
 template <class Source, typename T, int OUT>
-__device__ void tile(const Batch &batch, const Picture &p, int32_t x, int32_t y) {
+__device__ void tile(const Batch &batch, const Image &p, int32_t x, int32_t y) {
     const Store<T, OUT> store(batch, p, blockIdx.y);
     if (p.mode == WARP)
         warp_tile<Source>(p, store, x, y);
@@ -508,7 +508,7 @@ __global__ void __launch_bounds__(32 * WARPS, IFS__BLOCKS) preprocess_kernel(con
     const int32_t number = (int32_t)(blockIdx.x * WARPS + threadIdx.x / 32);
     if (number >= batch.num_tiles)
         return;
-    const Picture &p = batch.pictures[blockIdx.y];
+    const Image &p = batch.images[blockIdx.y];
     const int32_t x = number % batch.tiles_x * TILE_WIDTH, y = number / batch.tiles_x * TILE_ROWS;
     if constexpr (OUT == 1) {
         switch (p.format) {
@@ -551,16 +551,16 @@ template <typename T> void launch(const Batch &batch, int32_t n, cudaStream_t st
 
 /* ---- the call ---- */
 
-ifs_status of_picture(int32_t i, ifs_status status) {
+ifs_status for_image(int32_t i, ifs_status status) {
     if (status == IFS_OK)
         return status;
     char before[512];
     snprintf(before, sizeof before, "%s", ifs_last_error());
-    return ifs__fail(status, "picture %d of the batch: %s", (int)i, before);
+    return ifs__fail(status, "image %d of the batch: %s", (int)i, before);
 }
 
-ifs_status check_picture(const ifs_image *image, const ifs_geometry *g, const ifs_geometry *first) {
-    IFS__TRY(ifs__check_picture(image, g));
+ifs_status check_image_geometry(const ifs_image *image, const ifs_geometry *g, const ifs_geometry *first) {
+    IFS__TRY(ifs__check_image_geometry(image, g));
     if (g->canvas_width != first->canvas_width || g->canvas_height != first->canvas_height)
         return ifs__fail(IFS_ERR_SHAPE, "its canvas is %d x %d, that of the first one %d x %d; a batch has one canvas",
                          (int)g->canvas_width, (int)g->canvas_height, (int)first->canvas_width,
@@ -568,7 +568,7 @@ ifs_status check_picture(const ifs_image *image, const ifs_geometry *g, const if
     return IFS_OK;
 }
 
-/* The part of a canvas side that the resized picture covers. */
+/* The part of a canvas side that the resized image covers. */
 void cover(int32_t canvas, int32_t resized, int32_t offset, int32_t *from, int32_t *count, int32_t *first) {
     const int64_t start = offset > 0 ? offset : 0, end = (int64_t)offset + resized;
     const int64_t length = (end < canvas ? end : canvas) - start;
@@ -577,8 +577,8 @@ void cover(int32_t canvas, int32_t resized, int32_t offset, int32_t *from, int32
     *first = length > 0 ? (int32_t)(start - offset) : 0;
 }
 
-Picture picture_of(const ifs_image *image, const ifs_geometry *g) {
-    Picture p = {};
+Image image_of(const ifs_image *image, const ifs_geometry *g) {
+    Image p = {};
     p.data = image->data;
     p.uv = image->uv;
     p.stride = image->stride;
@@ -606,14 +606,14 @@ ifs_status ifs_cuda_preprocess(const ifs_image *images, const ifs_geometry *geom
                                const ifs_pixel_transform *transform, void *dst, size_t nbytes, int32_t device,
                                void *stream) {
     if (n < 0 || (n && (!images || !geometries)))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a batch of %d pictures with %s", (int)n,
-                         n < 0 ? "a negative number" : "no array of pictures, or none of geometries");
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a batch of %d images with %s", (int)n,
+                         n < 0 ? "a negative number" : "no array of images, or none of geometries");
     IFS__TRY(ifs__check_transform(transform));
     IFS__TRY(ifs__device_check(device));
     if (!n)
         return IFS_OK;
     for (int32_t i = 0; i < n; i++)
-        IFS__TRY(of_picture(i, check_picture(&images[i], &geometries[i], &geometries[0])));
+        IFS__TRY(for_image(i, check_image_geometry(&images[i], &geometries[i], &geometries[0])));
     const size_t one = ifs_preprocess_nbytes(&geometries[0], transform);
     size_t needed = 0;
     if (!one || ifs__mul_overflows(one, (size_t)n, &needed) || needed > nbytes)
@@ -629,7 +629,7 @@ ifs_status ifs_cuda_preprocess(const ifs_image *images, const ifs_geometry *geom
     const bool interleaved = transform->layout == IFS_LAYOUT_HWC;
     batch.width = geometries[0].canvas_width;
     batch.height = geometries[0].canvas_height;
-    batch.picture = one / element;
+    batch.image = one / element;
     batch.step = interleaved ? channels : 1;
     batch.plane = interleaved ? 1 : (size_t)batch.width * (size_t)batch.height;
     batch.order = transform->order;
@@ -645,10 +645,10 @@ ifs_status ifs_cuda_preprocess(const ifs_image *images, const ifs_geometry *geom
         batch.fill[c] = transform->fill[c];
     }
     IFS__GUARD(device, "preprocessing");
-    for (int32_t start = 0; start < n; start += MAX_PICTURES) {
-        const int32_t count = n - start < MAX_PICTURES ? n - start : MAX_PICTURES;
+    for (int32_t start = 0; start < n; start += MAX_IMAGES) {
+        const int32_t count = n - start < MAX_IMAGES ? n - start : MAX_IMAGES;
         for (int32_t i = 0; i < count; i++)
-            batch.pictures[i] = picture_of(&images[start + i], &geometries[start + i]);
+            batch.images[i] = image_of(&images[start + i], &geometries[start + i]);
         batch.dst = (uint8_t *)dst + (size_t)start * one;
         if (transform->dtype == IFS_FLOAT32)
             launch<float>(batch, count, (cudaStream_t)stream);

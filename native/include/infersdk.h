@@ -10,12 +10,12 @@
  *   3. Element types          ifs_dtype, the same codes in memory and on disk
  *   4. Memory                 a host block and a device block that are one thing (Caffe's SyncedMemory)
  *   5. Tensor                 a shape and a type over a memory; views, conversion, files
- *   6. Pictures               what a picture is, and where its pixels go (geometry)
- *   7. Preprocessing          one pass from a picture to a network's input
- *   8. Detection              from a network's output to boxes: decode, NMS, back to the picture
+ *   6. Images               what an image is, and where its pixels go (geometry)
+ *   7. Preprocessing          one pass from an image to a network's input
+ *   8. Detection              from a network's output to boxes: decode, NMS, back to the image
  *   9. Classification         softmax and top-k
  *  10. Devices                what there is, streams, events, and memory that is used on them
- *  11. Batches                many pictures on many threads, and on their way to a device
+ *  11. Batches                many images on many threads, and on their way to a device
  *  12. On the device          the operations of 7 to 9 as kernels
  *  13. Calibration            ranges and histograms of activations, and the threshold for INT8 out of them
  *
@@ -264,10 +264,10 @@ ifs_status ifs_tensor_load(const char *path, int32_t device, ifs_tensor **out);
 /* The same layout in memory; the parsing half of ifs_tensor_load. */
 ifs_status ifs_tensor_parse(const void *data, size_t nbytes, int32_t device, ifs_tensor **out);
 
-/* ---- 6. Pictures ---------------------------------------------------------------------------------------------- */
+/* ---- 6. Images ---------------------------------------------------------------------------------------------- */
 
 /* How the bytes of a pixel are ordered. NV12 is a plane of Y and one of interleaved U, V at half the size (BT.601,
- * limited range, as OpenCV converts it to BGR); its width and height are even. It is treated as the BGR picture that it
+ * limited range, as OpenCV converts it to BGR); its width and height are even. It is treated as the BGR image that it
  * stands for: gray out of it is gray out of that, not the Y plane. */
 #define IFS_PIXEL_BGR 0
 #define IFS_PIXEL_RGB 1
@@ -286,11 +286,11 @@ typedef struct ifs_image {
 } ifs_image;
 
 /*
- * Where the pixels go. RESIZE: the picture is resized to resized_width x resized_height exactly as OpenCV's
+ * Where the pixels go. RESIZE: the image is resized to resized_width x resized_height exactly as OpenCV's
  * INTER_LINEAR does for uint8, and laid on the canvas with its corner at (offset_x, offset_y); what falls outside is
  * cropped, what stays uncovered is filled. So letterbox, stretch, and resize with a crop are one operation. WARP: each
  * canvas pixel is sampled bilinearly at its centre carried through `to_source`; each of the four taps that lies outside
- * the picture is the fill. All in integers (preprocess.h states them), so that every implementation gives the same
+ * the image is the fill. All in integers (preprocess.h states them), so that every implementation gives the same
  * bytes.
  *
  * The functions below fill `to_source` for either kind; a RESIZE reads only the sizes and the offset. Every side is 1
@@ -317,7 +317,7 @@ ifs_status ifs_geometry_letterbox(int32_t source_width, int32_t source_height, i
 ifs_status ifs_geometry_letterbox_warp(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                        int32_t canvas_height, int32_t scale_up, ifs_geometry *out);
 
-/* The whole picture over the whole canvas, whatever that does to its proportions. */
+/* The whole image over the whole canvas, whatever that does to its proportions. */
 ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                 int32_t canvas_height, ifs_geometry *out);
 
@@ -344,9 +344,9 @@ typedef struct ifs_rows {
 } ifs_rows;
 
 /*
- * The rows of the picture that a RESIZE reads, where they stand in a pattern that leaves some out: one row or two in
+ * The rows of the image that a RESIZE reads, where they stand in a pattern that leaves some out: one row or two in
  * each `step`, when the height is divided by a whole number above 2. Everything else reads all rows, as far as this
- * goes. `out` is the geometry for a picture of these rows alone: it gives the same bytes.
+ * goes. `out` is the geometry for an image of these rows alone: it gives the same bytes.
  */
 ifs_status ifs_geometry_rows(const ifs_geometry *geometry, ifs_rows *rows, ifs_geometry *out);
 
@@ -374,9 +374,9 @@ typedef struct ifs_pixel_transform {
 /* Bytes that ifs_preprocess writes. 0 if the arguments are not valid. */
 size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_transform *transform);
 
-/* One picture into `dst`, which may be a slice of a batch, aligned to an element; `nbytes` is what may be written there
- * (ERR_TOO_SMALL). The geometry's source size must be the picture's (ERR_SHAPE). One pass, one thread, no state kept:
- * scratch memory of some tens of kilobytes is taken and given back (ERR_OUT_OF_MEMORY), and a converted picture for a
+/* One image into `dst`, which may be a slice of a batch, aligned to an element; `nbytes` is what may be written there
+ * (ERR_TOO_SMALL). The geometry's source size must be the image's (ERR_SHAPE). One pass, one thread, no state kept:
+ * scratch memory of some tens of kilobytes is taken and given back (ERR_OUT_OF_MEMORY), and a converted image for a
  * WARP out of NV12, or out of colour to gray. */
 ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, const ifs_pixel_transform *transform,
                           void *dst, size_t nbytes);
@@ -409,7 +409,7 @@ typedef struct ifs_detect_params {
     int32_t strides[8]; /* YOLOX: 8, 16, 32 */
 } ifs_detect_params;
 
-/* A box in pixels of the picture (edges, clipped to it), its score and class. */
+/* A box in pixels of the image (edges, clipped to it), its score and class. */
 typedef struct ifs_detection {
     float x1, y1, x2, y2;
     float score;
@@ -432,12 +432,12 @@ ifs_status ifs_detector_create(const ifs_detect_params *params, ifs_detector **o
 void ifs_detector_destroy(ifs_detector *detector);
 
 /*
- * One picture's output to its boxes, best first; equal scores in the order of anchor, then class. `out` holds
+ * One image's output to its boxes, best first; equal scores in the order of anchor, then class. `out` holds
  * max_detections; `count` are valid. Greedy NMS, exact: float32, a box is suppressed by a kept one when
  * inter > iou_threshold * (area_a + area_b - inter), evaluated as written, without fused operations.
  * A candidate whose score or (decoded) box is not finite is not one; the best class of an anchor is the lowest among
  * equal ones, and is sought among finite scores. A box of zero or negative size overlaps nothing: it neither suppresses
- * nor is suppressed, and comes out with its edges in order. `geometry` says how the picture came to the network (YOLOX
+ * nor is suppressed, and comes out with its edges in order. `geometry` says how the image came to the network (YOLOX
  * takes the size of its grids from the canvas: ERR_SHAPE if they have not num_anchors cells). `stats` may be NULL.
  */
 ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const ifs_geometry *geometry,
@@ -549,21 +549,21 @@ ifs_status ifs_workers_create(int32_t threads, ifs_workers **out);
 void ifs_workers_destroy(ifs_workers *workers);
 int32_t ifs_workers_threads(const ifs_workers *workers);
 
-/* `n` pictures, preprocessed side by side into `host` (`nbytes`: what may be written). With `dev`, each is queued for
+/* `n` images, preprocessed side by side into `host` (`nbytes`: what may be written). With `dev`, each is queued for
  * its copy there on `stream` as soon as it is done; `host` is page-locked then, and not touched until the copies are.
  */
 ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries,
                                 int32_t n, const ifs_pixel_transform *transform, void *host, size_t nbytes, void *dev,
                                 ifs_stream *stream);
 
-/* Bytes that `n` pictures take on a device as ifs_upload lays them there: dense, each plane aligned to 256. */
+/* Bytes that `n` images take on a device as ifs_upload lays them there: dense, each plane aligned to 256. */
 ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geometries, int32_t n, size_t *out);
 
 /*
- * What `n` geometries read of their pictures, from the host to `dev`, queued on `stream`: whole pictures, or those rows
- * of them that ifs_geometry_rows tells (not of NV12, and pairs of rows only of dense pictures). Pictures in page-locked
+ * What `n` geometries read of their images, from the host to `dev`, queued on `stream`: whole images, or those rows
+ * of them that ifs_geometry_rows tells (not of NV12, and pairs of rows only of dense images). Images in page-locked
  * memory are copied from where they lie, one copy each, and must stay there until that is done; all others go through
- * `staging`, page-locked and as large as `dev`, piece by piece. `out` gets the pictures as they will lie on the device,
+ * `staging`, page-locked and as large as `dev`, piece by piece. `out` gets the images as they will lie on the device,
  * and `ways` the geometries that go with them.
  */
 ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,
@@ -575,17 +575,17 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
  * The operations of sections 7 to 9 on device memory: the same arguments, the same checks, and the same bits. `stream`
  * is a cudaStream_t of `device` (NULL: the legacy default stream), and comes last. All calls queue their work and
  * return; they allocate nothing, wait for nothing and decide nothing by what is on the device, so that they can be
- * captured into a CUDA graph. A graph repeats a call with the pictures, geometries and addresses it was captured with.
+ * captured into a CUDA graph. A graph repeats a call with the images, geometries and addresses it was captured with.
  * What the pointers point to is the caller's, and stays until the work is done; that they are pointers of the device
  * cannot be checked. ERR_NO_DEVICE in a CPU-only build.
  */
 
 /*
- * `n` pictures into one batch at `dst`, where `nbytes` may be written: picture i becomes slice i, as ifs_preprocess
- * would make it from images[i] by geometries[i]. `images` and `geometries` are arrays on the host, the pictures' planes
- * lie on the device. The pictures may differ in size, format and geometry; the canvas is one for all (ERR_SHAPE). One
- * launch for up to 40 pictures; nothing is copied to the device but the launch itself. Read are only aligned words of
- * 4 bytes that hold a byte of the picture, what lies between its rows included.
+ * `n` images into one batch at `dst`, where `nbytes` may be written: image i becomes slice i, as ifs_preprocess
+ * would make it from images[i] by geometries[i]. `images` and `geometries` are arrays on the host, the images' planes
+ * lie on the device. The images may differ in size, format and geometry; the canvas is one for all (ERR_SHAPE). One
+ * launch for up to 40 images; nothing is copied to the device but the launch itself. Read are only aligned words of
+ * 4 bytes that hold a byte of the image, what lies between its rows included.
  */
 ifs_status ifs_cuda_preprocess(const ifs_image *images, const ifs_geometry *geometries, int32_t n,
                                const ifs_pixel_transform *transform, void *dst, size_t nbytes, int32_t device,
@@ -594,7 +594,7 @@ ifs_status ifs_cuda_preprocess(const ifs_image *images, const ifs_geometry *geom
 /* A detector's parameters with its workspace on the device. Its runs are queued on one stream, or ordered by events. */
 typedef struct ifs_cuda_detector ifs_cuda_detector;
 
-/* What a run writes for each picture, `ifs_cuda_detections_nbytes(max_detections, 1)` bytes from one to the next: this
+/* What a run writes for each image, `ifs_cuda_detections_nbytes(max_detections, 1)` bytes from one to the next: this
  * head, and max_detections of ifs_detection, of which `count` are valid and the others are left as they were. */
 typedef struct ifs_cuda_detections {
     ifs_detect_stats stats;
@@ -602,25 +602,25 @@ typedef struct ifs_cuda_detections {
     int32_t reserved; /* 0 */
 } ifs_cuda_detections;
 
-/* Allocates the workspace, `ifs_cuda_detector_nbytes` bytes of `device`: for runs of up to `max_batch` pictures, 1 to
- * 65,535. It is room for min(max_batch, 48) pictures, as larger runs go in slices. */
+/* Allocates the workspace, `ifs_cuda_detector_nbytes` bytes of `device`: for runs of up to `max_batch` images, 1 to
+ * 65,535. It is room for min(max_batch, 48) images, as larger runs go in slices. */
 ifs_status ifs_cuda_detector_create(const ifs_detect_params *params, int32_t max_batch, int32_t device,
                                     ifs_cuda_detector **out);
 void ifs_cuda_detector_destroy(ifs_cuda_detector *detector); /* waits for the device */
 size_t ifs_cuda_detector_nbytes(const ifs_cuda_detector *detector);
 
 /*
- * The outputs of `n` pictures, one behind the other at `output`, to their boxes in `detections`, a block of the layout
- * above (`nbytes`: what may be written there; aligned to 8). Each picture's boxes, order and statistics are those of
+ * The outputs of `n` images, one behind the other at `output`, to their boxes in `detections`, a block of the layout
+ * above (`nbytes`: what may be written there; aligned to 8). Each image's boxes, order and statistics are those of
  * ifs_detector_run. `geometries` is an array on the host.
  */
 ifs_status ifs_cuda_detector_run(ifs_cuda_detector *detector, const void *output, const ifs_geometry *geometries,
                                  int32_t n, void *detections, size_t nbytes, void *stream);
 
-/* Bytes of the block of `n` pictures; 0 if an argument is not positive or the size overflows. */
+/* Bytes of the block of `n` images; 0 if an argument is not positive or the size overflows. */
 size_t ifs_cuda_detections_nbytes(int32_t max_detections, int32_t n);
 
-/* Picture `index` of such a block that was copied to the host: `out` holds max_detections. `stats` may be NULL. A count
+/* Image `index` of such a block that was copied to the host: `out` holds max_detections. `stats` may be NULL. A count
  * that cannot be is ERR_FORMAT. Works without a device. */
 ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t max_detections, int32_t index,
                                       ifs_detection *out, int32_t *count, ifs_detect_stats *stats);

@@ -1,5 +1,5 @@
 /*
- * batch.c - a batch of pictures on the processor's threads: preprocessed, or brought to a device as they are.
+ * batch.c - a batch of images on the processor's threads: preprocessed, or brought to a device as they are.
  *
  * A device copies from page-locked memory at the speed of the bus, but one thread fills such memory far slower than
  * that. So the threads share the work out, and each piece is queued for its copy as soon as it is there.
@@ -19,7 +19,7 @@ typedef struct preprocess_job {
     const ifs_geometry *geometries;
     const ifs_pixel_transform *transform;
     uint8_t *host, *dev;
-    size_t row; /* bytes of one picture's output */
+    size_t row; /* bytes of one image's output */
     ifs_stream *stream;
 } preprocess_job;
 
@@ -36,7 +36,7 @@ ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, c
                                 int32_t n, const ifs_pixel_transform *transform, void *host, size_t nbytes, void *dev,
                                 ifs_stream *stream) {
     if (n < 0 || (n && (!images || !geometries || !transform || !host)))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d pictures, but images, geometries, transform or host is NULL",
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d images, but images, geometries, transform or host is NULL",
                          (int)n);
     if (dev && !stream)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "copies to a device are queued on a stream, and stream is NULL");
@@ -45,25 +45,25 @@ ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, c
     size_t row = ifs_preprocess_nbytes(&geometries[0], transform);
     for (int32_t i = 0; i < n; i++)
         if (ifs_preprocess_nbytes(&geometries[i], transform) != row)
-            return ifs__fail(IFS_ERR_SHAPE, "picture %d goes to a canvas of %d x %d, but the batch's is %d x %d",
-                             (int)i, (int)geometries[i].canvas_width, (int)geometries[i].canvas_height,
+            return ifs__fail(IFS_ERR_SHAPE, "image %d goes to a canvas of %d x %d, but the batch's is %d x %d", (int)i,
+                             (int)geometries[i].canvas_width, (int)geometries[i].canvas_height,
                              (int)geometries[0].canvas_width, (int)geometries[0].canvas_height);
-    if (row == 0) /* not valid: the first picture's own check says why */
+    if (row == 0) /* not valid: the first image's own check says why */
         return ifs_preprocess(&images[0], &geometries[0], transform, host, nbytes);
     if ((size_t)n > nbytes / row)
-        return ifs__fail(IFS_ERR_TOO_SMALL, "%d pictures of %zu bytes do not fit the %zu that may be written", (int)n,
+        return ifs__fail(IFS_ERR_TOO_SMALL, "%d images of %zu bytes do not fit the %zu that may be written", (int)n,
                          row, nbytes);
     preprocess_job j = {images, geometries, transform, host, dev, row, stream};
     return ifs__workers_run(workers, preprocess_one, &j, n);
 }
 
-/* ---- bringing pictures to a device ---- */
+/* ---- bringing images to a device ---- */
 
 #define ALIGNMENT 256 /* bytes, of a plane on the device: what wide loads like */
-#define BANDS                                                                                                          \
-    8 /* that a picture is cut into, so that threads share one picture and the bus does not wait for all of it */
+#define BANDS 8 /* that an image is cut into, so that threads share one image and the bus does not wait for all of it  \
+                 */
 
-/* What is wanted of a picture's plane; dense on the device. */
+/* What is wanted of an image's plane; dense on the device. */
 typedef struct plane {
     const uint8_t *data;
     int64_t stride, row, rows; /* bytes, bytes, number; here a row may be two neighbours that are wanted together */
@@ -104,7 +104,7 @@ ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geomet
         plane planes[2];
         ifs_image image;
         ifs_geometry way;
-        IFS__TRY(ifs__check_picture(&images[i], &geometries[i]));
+        IFS__TRY(ifs__check_image_geometry(&images[i], &geometries[i]));
         IFS__TRY(planes_of(&images[i], &geometries[i], planes, &image, &way));
         total += plane_nbytes(&planes[0]) + plane_nbytes(&planes[1]);
     }
@@ -143,7 +143,7 @@ static ifs_status upload_band(void *context, int64_t item) {
     ifs_image out;
     ifs_geometry way;
     IFS__TRY(planes_of(&j->images[i], &j->geometries[i], planes, &out, &way));
-    /* A page-locked picture needs no hands: its first band is all of it. */
+    /* A page-locked image needs no hands: its first band is all of it. */
     const bool whole = ifs_is_page_locked(planes[0].data);
     for (int p = 0; p < 2; p++) {
         const int64_t rows = planes[p].rows;
@@ -158,12 +158,12 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
                       void *staging, void *dev, size_t nbytes, ifs_stream *stream, ifs_image *out, ifs_geometry *ways) {
     if (n < 0 || (n && (!images || !geometries || !staging || !dev || !stream || !out || !ways)))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "%d pictures, but images, geometries, staging, dev, stream, out or ways is NULL", (int)n);
+                         "%d images, but images, geometries, staging, dev, stream, out or ways is NULL", (int)n);
     size_t needed = 0;
     IFS__TRY(ifs_upload_nbytes(images, geometries, n, &needed));
     if (needed > nbytes)
-        return ifs__fail(IFS_ERR_TOO_SMALL, "%d pictures take %zu bytes on the device, and %zu are there", (int)n,
-                         needed, nbytes);
+        return ifs__fail(IFS_ERR_TOO_SMALL, "%d images take %zu bytes on the device, and %zu are there", (int)n, needed,
+                         nbytes);
     const uint8_t *at = dev;
     for (int32_t i = 0; i < n; i++) {
         plane planes[2];

@@ -1,5 +1,5 @@
 /*
- * detect.c - from a network's output to the boxes of a picture.
+ * detect.c - from a network's output to the boxes of an image.
  *
  * SPDX-License-Identifier: Apache-2.0
  *

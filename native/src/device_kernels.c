@@ -19,13 +19,13 @@ ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t 
                                       ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
     if (!block || !out || !count || max_detections < 1 || index < 0)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "picture %d of a block of %d detections each: needs the block, and places for boxes and their "
+                         "image %d of a block of %d detections each: needs the block, and places for boxes and their "
                          "count",
                          (int)index, (int)max_detections);
     const size_t row = ifs_cuda_detections_nbytes(max_detections, 1);
     if (nbytes / row <= (size_t)index)
         return ifs__fail(IFS_ERR_TOO_SMALL,
-                         "a block of %zu bytes has %zu pictures of %d detections, not one of number "
+                         "a block of %zu bytes has %zu images of %d detections, not one of number "
                          "%d",
                          nbytes, nbytes / row, (int)max_detections, (int)index);
     const char *at = (const char *)block + (size_t)index * row;
@@ -33,7 +33,7 @@ ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t 
     memcpy(&head, at, sizeof head);
     if (head.count < 0 || head.count > max_detections)
         return ifs__fail(IFS_ERR_FORMAT,
-                         "picture %d of the block says it has %d detections of at most %d; was the copy waited for?",
+                         "image %d of the block says it has %d detections of at most %d; was the copy waited for?",
                          (int)index, (int)head.count, (int)max_detections);
     memcpy(out, at + sizeof head, (size_t)head.count * sizeof *out);
     *count = head.count;

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * What decides a bit of a result stands here and is included by C and by CUDA C++ alike: exp, the decoding of a box,
- * the overlap test of NMS, the order of scores, the way back to the picture. Only +, -, *, comparisons and bit
+ * the overlap test of NMS, the order of scores, the way back to the image. Only +, -, *, comparisons and bit
  * operations are used, each rounded by itself (no contraction on either side), so that every machine gives the same
  * bits.
  */
@@ -136,8 +136,8 @@ static inline IFS__HD float ifs__clip(double value, int32_t size) {
 }
 
 /*
- * A box of the canvas in the picture: its four corners through `to_source` in float64, the rectangle around them
- * rounded to float32 and clipped to the picture. So edges come out in order, those of a box of negative size too.
+ * A box of the canvas in the image: its four corners through `to_source` in float64, the rectangle around them
+ * rounded to float32 and clipped to the image. So edges come out in order, those of a box of negative size too.
  */
 static inline IFS__HD ifs__box ifs__box_to_source(ifs__box box, const double m[6], int32_t width, int32_t height) {
     double ax = m[0] * (double)box.x1, bx = m[0] * (double)box.x2, cx = m[1] * (double)box.y1,

@@ -1,9 +1,9 @@
 /*
- * geometry.c - where the pixels of a picture go on the network's canvas.
+ * geometry.c - where the pixels of an image go on the network's canvas.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * All coordinates are edge coordinates: a picture of width w spans [0, w], the centre of its first pixel is 0.5. That
+ * All coordinates are edge coordinates: an image of width w spans [0, w], the centre of its first pixel is 0.5. That
  * makes every map here a plain scale and shift, and a resize by any factor exactly source / resized.
  */
 #include "preprocess.h"
@@ -194,7 +194,7 @@ ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int3
     return IFS_OK;
 }
 
-/* Shrunk by a whole number, row d of the resized picture is made at (d + 0.5) factor - 0.5: on a row if the factor is
+/* Shrunk by a whole number, row d of the resized image is made at (d + 0.5) factor - 0.5: on a row if the factor is
  * odd, half-way between two if it is even, whatever d. So it is for the rows alone, with a factor of 1 or of 2. */
 ifs_status ifs_geometry_rows(const ifs_geometry *geometry, ifs_rows *rows, ifs_geometry *out) {
     IFS__TRY(ifs__check_geometry(geometry));

@@ -1,5 +1,5 @@
 /*
- * preprocess.c - one pass from a picture to a network's input: checks, the plan of a call, and its loop over rows.
+ * preprocess.c - one pass from an image to a network's input: checks, the plan of a call, and its loop over rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -36,14 +36,14 @@ int32_t ifs__pixel_size(int32_t format) {
 
 static ifs_status check_plane(const char *name, const uint8_t *data, int64_t stride, int64_t row, int32_t rows) {
     if (!data)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the picture's %s is NULL; it points to the first pixel", name);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the image's %s is NULL; it points to the first pixel", name);
     if (stride < row)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "the stride of the picture's %s is %lld bytes, but a row has %lld; copy pictures that are "
+                         "the stride of the image's %s is %lld bytes, but a row has %lld; copy images that are "
                          "mirrored or overlap themselves",
                          name, (long long)stride, (long long)row);
     if (stride > PTRDIFF_MAX / rows)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the picture's %s has %d rows of %lld bytes, more than memory holds",
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the image's %s has %d rows of %lld bytes, more than memory holds",
                          name, (int)rows, (long long)stride);
     return IFS_OK;
 }
@@ -57,24 +57,23 @@ static ifs_status check_image(const ifs_image *image) {
                          "pixel format %d is none; there are IFS_PIXEL_BGR (%d) to IFS_PIXEL_NV12 (%d)",
                          (int)image->format, IFS_PIXEL_BGR, IFS_PIXEL_NV12);
     if (width < 1 || height < 1 || width > IFS__MAX_SIDE || height > IFS__MAX_SIDE)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the picture is %d x %d; each side must be 1 to %d pixels",
-                         (int)width, (int)height, IFS__MAX_SIDE);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the image is %d x %d; each side must be 1 to %d pixels", (int)width,
+                         (int)height, IFS__MAX_SIDE);
     IFS__TRY(check_plane("data", image->data, image->stride, (int64_t)width * pixel, height));
     if (image->format == IFS_PIXEL_NV12) {
         if (width % 2 || height % 2)
-            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "an NV12 picture of %d x %d; both sides must be even",
-                             (int)width, (int)height);
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "an NV12 image of %d x %d; both sides must be even", (int)width,
+                             (int)height);
         return check_plane("uv", image->uv, image->uv_stride, width, height / 2);
     }
     return IFS_OK;
 }
 
-ifs_status ifs__check_picture(const ifs_image *image, const ifs_geometry *g) {
+ifs_status ifs__check_image_geometry(const ifs_image *image, const ifs_geometry *g) {
     IFS__TRY(check_image(image));
     IFS__TRY(ifs__check_geometry(g));
     if (image->width != g->source_width || image->height != g->source_height)
-        return ifs__fail(IFS_ERR_SHAPE,
-                         "the picture is %d x %d, but the geometry was made for %d x %d; make one for it",
+        return ifs__fail(IFS_ERR_SHAPE, "the image is %d x %d, but the geometry was made for %d x %d; make one for it",
                          (int)image->width, (int)image->height, (int)g->source_width, (int)g->source_height);
     return IFS_OK;
 }
@@ -272,7 +271,7 @@ static const uint8_t *source_row(plan *p, int32_t y) {
     }
     if (row == p->bgr || (image->height - 1 - y) * image->stride >= 8)
         return row;
-    memcpy(p->row, row, (size_t)width * (size_t)p->pixel); /* the last row: nothing of the picture lies behind it */
+    memcpy(p->row, row, (size_t)width * (size_t)p->pixel); /* the last row: nothing of the image lies behind it */
     return p->row;
 }
 
@@ -289,7 +288,7 @@ static const int16_t *resized_row(plan *p, int32_t y, int32_t keep) {
 
 static int32_t clamp(int32_t value, int32_t last) { return value < 0 ? 0 : value > last ? last : value; }
 
-/* The two source rows (of which the second is the first where it has no weight) that make row d of the resized picture.
+/* The two source rows (of which the second is the first where it has no weight) that make row d of the resized image.
  */
 typedef struct row_pair {
     int32_t y[2];
@@ -303,7 +302,7 @@ static row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
     return (row_pair){{y0, y1}, {tap.weight[0], tap.weight[1]}};
 }
 
-/* Row d of the resized picture into the canvas row, from column x on. */
+/* Row d of the resized image into the canvas row, from column x on. */
 static void resize_row(plan *p, int32_t d, double scale, bool halves, int32_t x) {
     const int32_t n = p->columns.count;
     const row_pair pair = rows_of(p, d, scale, halves), next = rows_of(p, d + 1, scale, halves);
@@ -334,7 +333,7 @@ static void store_rows(const plan *p, int32_t from, int32_t to) {
 
 /* ---- RESIZE ---- */
 
-/* The part of a canvas side that the resized picture covers: [from, from + count), which starts at its pixel `first`.
+/* The part of a canvas side that the resized image covers: [from, from + count), which starts at its pixel `first`.
  */
 typedef struct cover {
     int32_t from, count, first;
@@ -413,7 +412,7 @@ static ifs_status run_warp(plan *p, const uint8_t *fill) {
         size_t nbytes = 0;
         converted = ifs__mul_overflows(row, (size_t)image->height, &nbytes) ? NULL : malloc(nbytes);
         if (!converted)
-            return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no %zu bytes for a converted picture of %d x %d", nbytes,
+            return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no %zu bytes for a converted image of %d x %d", nbytes,
                              (int)image->width, (int)image->height);
         int32_t first, last;
         rows_read(g, &first, &last);
@@ -436,7 +435,7 @@ static ifs_status run_warp(plan *p, const uint8_t *fill) {
 
 ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, const ifs_pixel_transform *transform,
                           void *dst, size_t nbytes) {
-    IFS__TRY(ifs__check_picture(image, geometry));
+    IFS__TRY(ifs__check_image_geometry(image, geometry));
     IFS__TRY(ifs__check_transform(transform));
     size_t needed = 0;
     if (!output_size(geometry, transform, &needed) || needed > nbytes)

@@ -7,7 +7,7 @@
  *
  *   source row ──(nv12, gray)──> pixels ──columns──> two rows of int16 ──rows / rows_area──> one row of bytes, a plane
  *                                                                                            for each channel
- *   canvas row <──store── that row, which has the fill to the left and the right of the picture
+ *   canvas row <──store── that row, which has the fill to the left and the right of the image
  *
  * The intermediate rows stay in the first-level cache. A source row is resized horizontally once, as in each of two
  * neighbouring canvas rows it is the same. Every variant of a kernel gives the same bytes as the plain one.
@@ -26,9 +26,10 @@ extern "C" {
 
 ifs_status ifs__check_geometry(const ifs_geometry *geometry);
 ifs_status ifs__check_transform(const ifs_pixel_transform *transform);
-ifs_status ifs__check_picture(const ifs_image *image, const ifs_geometry *geometry); /* each, and that they fit */
+ifs_status ifs__check_image_geometry(const ifs_image *image,
+                                     const ifs_geometry *geometry); /* each, and that they fit */
 
-/* Bytes of a pixel as the picture holds it (of the Y plane), 0 for a number that is no format. */
+/* Bytes of a pixel as the image holds it (of the Y plane), 0 for a number that is no format. */
 int32_t ifs__pixel_size(int32_t format);
 
 /*
@@ -78,7 +79,7 @@ ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge);
  *     top = p(ix, iy) (2048 - fx) + p(ix + 1, iy) fx     bottom likewise in row iy + 1
  *     value = (top (2048 - fy) + bottom fy + 2^21) >> 22 at most 255 2^22, fits int32
  *
- * with p the fill outside the picture.
+ * with p the fill outside the image.
  */
 typedef struct ifs__warp {
     int64_t origin[2], step_x[2], step_y[2]; /* [0] for x, [1] for y */
@@ -134,7 +135,7 @@ typedef struct ifs__store {
     bool past;    /* whole vectors go past the caches where they can; a fence orders them before whoever reads */
 } ifs__store;
 
-/* A picture of 1, 3 or 4 bytes a pixel, and how a WARP reads it. */
+/* An image of 1, 3 or 4 bytes a pixel, and how a WARP reads it. */
 typedef struct ifs__warp_source {
     const uint8_t *data;
     int64_t stride;

@@ -55,7 +55,7 @@ INLINE __m512i load_window(const uint8_t *row, int32_t base, int32_t readable) {
 }
 
 /* Asks for the bytes at the same place in the row that is resized a canvas row later: where rows are skipped, the
- * processor does not guess them. The address may lie outside the picture; that is no access. */
+ * processor does not guess them. The address may lie outside the image; that is no access. */
 INLINE void prefetch(const uint8_t *row, int32_t base, int64_t ahead) {
     _mm_prefetch((const char *)((uintptr_t)row + (uintptr_t)(base + ahead)), _MM_HINT_T0);
 }
@@ -371,7 +371,7 @@ TARGET static void warp_avx512(const ifs__warp_source *s, int64_t x, int64_t y, 
     const __m512i step_y = _mm512_mullo_epi64(eight, _mm512_set1_epi64(dy));
     const __m512i stride = _mm512_set1_epi64(s->stride), pixel = _mm512_set1_epi64(s->pixel);
     const __m512i fraction = _mm512_set1_epi32(2047), next = _mm512_set1_epi32(0x00010001);
-    /* A gather reads 8 bytes of each row: the last pixel where it stays inside the picture. */
+    /* A gather reads 8 bytes of each row: the last pixel where it stays inside the image. */
     const int32_t last_x = s->width * s->pixel < 8 ? -1 : (s->width * s->pixel - 8) / s->pixel;
     const int32_t inner_x = last_x < s->width - 2 ? last_x : s->width - 2, inner_y = s->height - 2;
     int32_t i = 0;
@@ -383,7 +383,7 @@ TARGET static void warp_avx512(const ifs__warp_source *s, int64_t x, int64_t y, 
         const __m512i y11 = coordinates(y0, _mm512_add_epi64(y0, _mm512_set1_epi64((int64_t)(8 * (uint64_t)dy))));
         const __m512i ix = _mm512_srai_epi32(x11, 11), iy = _mm512_srai_epi32(y11, 11);
         if ((within(ix, inner_x) & within(iy, inner_y)) != 0xFFFF) {
-            /* Outside: not even the second tap, at index + 1, is in the picture. */
+            /* Outside: not even the second tap, at index + 1, is in the image. */
             const __m512i ones = _mm512_set1_epi32(1);
             if ((within(_mm512_add_epi32(ix, ones), s->width) & within(_mm512_add_epi32(iy, ones), s->height)) == 0)
                 for (int32_t c = 0; c < s->channels; c++)

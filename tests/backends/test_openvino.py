@@ -462,7 +462,7 @@ def test_an_empty_batch(tmp_path: Path) -> None:
         assert got["scaled"].shape == (0, 3, 4, 6)
 
 
-def test_one_picture_at_a_time(net: Path, x: Any, tmp_path: Path) -> None:
+def test_one_image_at_a_time(net: Path, x: Any, tmp_path: Path) -> None:
     """With max_batch=1 the model is compiled for that batch alone, and says so."""
     with load(net) as free, load(net, max_batch=1) as fixed, fixed.clone() as twin:
         assert free.input_specs[0].shape[0] is None
@@ -487,7 +487,7 @@ def test_one_picture_at_a_time(net: Path, x: Any, tmp_path: Path) -> None:
 
 
 def test_a_shape_that_fails_inside_spoils_none_that_went_before(tmp_path: Path) -> None:
-    """The sides of the picture are halved and doubled, and joined with it: odd ones do not fit."""
+    """The sides of the image are halved and doubled, and joined with it: odd ones do not fit."""
     nodes = [
         helper.make_node("AveragePool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
         helper.make_node("Resize", ["half", "", "twice"], ["whole"], mode="nearest"),
@@ -557,8 +557,8 @@ def test_prints_nothing(net: Path, x: Any, tmp_path: Path, capfd: pytest.Capture
 
 
 @pytest.fixture
-def picture(assets: Path) -> Callable[[int], Any]:
-    """A real picture and its mirror image as a batch of two, [2, 3, size, size] in 0..1."""
+def image(assets: Path) -> Callable[[int], Any]:
+    """A real image and its mirror image as a batch of two, [2, 3, size, size] in 0..1."""
     from PIL import Image
 
     def read(size: int) -> Any:
@@ -571,8 +571,8 @@ def picture(assets: Path) -> Callable[[int], Any]:
 
 @pytest.mark.assets
 @pytest.mark.parametrize("name", ["yolov5n", "yolov8n"])
-def test_detectors_agree_with_onnx_runtime(name: str, assets: Path, picture: Callable[[int], Any]) -> None:
-    x = picture(640)
+def test_detectors_agree_with_onnx_runtime(name: str, assets: Path, image: Callable[[int], Any]) -> None:
+    x = image(640)
     with load(assets / "models" / f"{name}.onnx") as infer, infersdk.load(assets / "models" / f"{name}.onnx") as other:
         got, want = infer(x)["output0"], other(x)["output0"]
     assert got.shape == want.shape
@@ -585,8 +585,8 @@ def test_detectors_agree_with_onnx_runtime(name: str, assets: Path, picture: Cal
 
 
 @pytest.mark.assets
-def test_classifier_agrees_with_onnx_runtime(assets: Path, picture: Callable[[int], Any]) -> None:
-    x = picture(227) * 255 - np.float32([104, 117, 123]).reshape(3, 1, 1)
+def test_classifier_agrees_with_onnx_runtime(assets: Path, image: Callable[[int], Any]) -> None:
+    x = image(227) * 255 - np.float32([104, 117, 123]).reshape(3, 1, 1)
     model = assets / "models" / "squeezenet1.1.onnx"
     with load(model) as infer, infersdk.load(model) as other:
         got, want = infer(x)["prob"], other(x)["prob"]

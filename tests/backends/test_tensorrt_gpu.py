@@ -65,7 +65,7 @@ def net(tmp_path: Path) -> Path:
     return path
 
 
-def pictures(count: int, seed: int = 0) -> npt.NDArray[np.float32]:
+def images(count: int, seed: int = 0) -> npt.NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal((count, 3, 12, 10), dtype=np.float32)
 
 
@@ -85,7 +85,7 @@ def test_the_second_load_builds_and_compiles_nothing(net: Path, tmp_path: Path) 
         "progress": lambda phase, fraction: told.append(phase),
     }  # fmt: skip
     with infersdk.load(net, RTX, **options) as infer:
-        want = infer(pictures(3))["y"]
+        want = infer(images(3))["y"]
     assert told
     kinds = {entry.kind: entry for entry in Cache(tmp_path / "own").entries()}
     assert set(kinds) == {"engine", "compiled"}
@@ -93,7 +93,7 @@ def test_the_second_load_builds_and_compiles_nothing(net: Path, tmp_path: Path) 
     compiled._held.clear()  # as in another process
     with infersdk.load(net, RTX, **options) as infer:
         assert infer._engine.compiled.nbytes == kinds["compiled"].nbytes  # type: ignore[attr-defined]  # taken by the runtime
-        np.testing.assert_array_equal(infer(pictures(3))["y"], want)
+        np.testing.assert_array_equal(infer(images(3))["y"], want)
     assert told == []
     after = {entry.kind: entry for entry in Cache(tmp_path / "own").entries()}
     assert after["engine"].sha256 == kinds["engine"].sha256
@@ -108,14 +108,14 @@ def test_a_damaged_entry_is_made_anew(net: Path, tmp_path: Path) -> None:
         data[len(data) // 2] ^= 1
         cache.path(entry.key).write_bytes(data)
     with infersdk.load(net, RTX, cache=str(tmp_path / "own"), tf32=True) as infer:
-        np.testing.assert_allclose(infer(pictures(1))["y"], reference(net, pictures(1)), atol=1e-2)
+        np.testing.assert_allclose(infer(images(1))["y"], reference(net, images(1)), atol=1e-2)
 
 
 def test_a_cache_that_cannot_be_written(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.warns(RuntimeWarning, match="cannot be written"), infersdk.load(net, RTX) as infer:
-        assert infer(pictures(1))["y"].shape == (1, 7)
+        assert infer(images(1))["y"].shape == (1, 7)
     with pytest.raises(infersdk.errors.OutputError, match="cannot be written"):
         infersdk.load(net, RTX, cache=str(tmp_path / "file" / "cache"))
     infersdk.load(net, RTX, cache=False).close()
@@ -152,7 +152,7 @@ def test_an_engine_file_runs_and_keeps_its_metadata(net: Path, tmp_path: Path) -
         assert infer.max_batch == 4
         assert infer.precision == "fp32"
         assert infer.input_specs[0].shape == ("batch", 3, 12, 10)
-        np.testing.assert_allclose(infer(pictures(4))["y"], reference(net, pictures(4)), rtol=RTOL, atol=ATOL)
+        np.testing.assert_allclose(infer(images(4))["y"], reference(net, images(4)), rtol=RTOL, atol=ATOL)
     with pytest.raises(ConfigError, match=r"max_batch=8, but net\.engine was built for batches up to 4"):
         infersdk.load(engine, RTX, max_batch=8)
     with pytest.raises(ConfigError, match="tf32 is for building"):
@@ -169,7 +169,7 @@ def test_an_engine_file_without_its_manifest_runs(net: Path, tmp_path: Path) -> 
         assert dict(infer.metadata) == {}
         assert infer.precision == "unknown"
         assert infer.input_specs[0].shape == (None, 3, 12, 10)
-        np.testing.assert_allclose(infer(pictures(3))["y"], reference(net, pictures(3)), atol=1e-2)
+        np.testing.assert_allclose(infer(images(3))["y"], reference(net, images(3)), atol=1e-2)
     with pytest.raises(PrecisionUnavailableError):
         infersdk.load(engine, RTX, precision="fp32")
 
@@ -188,7 +188,7 @@ def test_an_engine_for_another_gpu(net: Path, tmp_path: Path, manifest: bool) ->
         return
     # Without its manifest the runtime decides: it refuses, or it runs the engine rightly (by compiling it anew).
     with contextlib.suppress(EngineError), infersdk.load(engine, RTX) as infer:
-        np.testing.assert_allclose(infer(pictures(1))["y"], reference(net, pictures(1)), atol=1e-2)
+        np.testing.assert_allclose(infer(images(1))["y"], reference(net, images(1)), atol=1e-2)
 
 
 def test_a_truncated_engine(net: Path, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_shape_outside_the_profile(tmp_path: Path) -> None:
 def test_options_do_not_change_results(net: Path, options: dict[str, Any]) -> None:
     with infersdk.load(net, RTX, max_batch=4, tf32=False, **options) as infer:
         for count in (1, 4, 1, 3, 3):
-            x = pictures(count, seed=count)
+            x = images(count, seed=count)
             np.testing.assert_allclose(infer(x)["y"], reference(net, x), rtol=RTOL, atol=ATOL)
 
 
@@ -237,17 +237,17 @@ def test_cuda_graphs_give_the_same(net: Path) -> None:
         x = graphed.inputs[graphed.input_specs[0].name]
         for seed in range(3):
             for batch in (1, 3, 4, 3, 1):
-                pictures_ = pictures(batch, seed)
-                x.resize(pictures_.shape).numpy(writable=True)[:] = pictures_
+                images_ = images(batch, seed)
+                x.resize(images_.shape).numpy(writable=True)[:] = images_
                 got = graphed.forward()["y"].numpy()
-                np.testing.assert_allclose(got, plain(pictures_)["y"], RTOL, ATOL)
+                np.testing.assert_allclose(got, plain(images_)["y"], RTOL, ATOL)
         captured = graphed._graphs  # type: ignore[attr-defined]
         assert [one.graph is not None for one in captured.values()] == [True] * 3  # one for each batch size
         moved = infersdk.Tensor((3, *x.shape[1:]), "float32", graphed.device)  # another address: captured anew
-        moved.numpy(writable=True)[:] = pictures(3, 9)
+        moved.numpy(writable=True)[:] = images(3, 9)
         graphed.bind(graphed.input_specs[0].name, moved)
         for _ in range(3):
-            np.testing.assert_allclose(graphed.forward()["y"].numpy(), plain(pictures(3, 9))["y"], RTOL, ATOL)
+            np.testing.assert_allclose(graphed.forward()["y"].numpy(), plain(images(3, 9))["y"], RTOL, ATOL)
         assert len(captured) == 4
 
 
@@ -310,21 +310,21 @@ def test_capturing_beside_the_default_stream(assets: Path) -> None:
 def test_each_batch_size_runs_on_the_first_profile_that_takes_it(net: Path) -> None:
     with infersdk.load(net, RTX, max_batch=4) as infer:
         for batch, profile in ((2, 2), (4, 0), (1, 1), (3, 2), (4, 0)):
-            np.testing.assert_allclose(infer(pictures(batch))["y"], reference(net, pictures(batch)), RTOL, ATOL)
+            np.testing.assert_allclose(infer(images(batch))["y"], reference(net, images(batch)), RTOL, ATOL)
             assert infer._context.profile == profile  # type: ignore[attr-defined]
     with infersdk.load(net, RTX, max_batch=4, exact_batches=[3]) as infer:
         for batch, profile in ((3, 0), (4, 1), (1, 1)):
-            np.testing.assert_allclose(infer(pictures(batch))["y"], reference(net, pictures(batch)), RTOL, ATOL)
+            np.testing.assert_allclose(infer(images(batch))["y"], reference(net, images(batch)), RTOL, ATOL)
             assert infer._context.profile == profile  # type: ignore[attr-defined]
 
 
 def test_batches_are_padded_to_sizes_that_are_compiled_once(net: Path) -> None:
     with infersdk.load(net, RTX, max_batch=8) as infer, infersdk.Pipeline(infer, max_delay=0.02) as pipeline:
         for count in (1, 5, 7, 8, 3):
-            x = pictures(count, count)
+            x = images(count, count)
             found = [future.result(60)["y"] for future in pipeline.submit_many(list(x))]
             np.testing.assert_allclose(np.stack(found), reference(net, x), RTOL, ATOL)
-        assert [infer.padded_batch(n) for n in (1, 5, 7, 8)] == [1, 6, 8, 8]
+        assert [infer.bucket_batch(n) for n in (1, 5, 7, 8)] == [1, 6, 8, 8]
 
 
 def test_clones_run_side_by_side(net: Path) -> None:
@@ -336,7 +336,7 @@ def test_clones_run_side_by_side(net: Path) -> None:
         def work(seed: int) -> None:
             order = np.random.default_rng(seed).permutation(16) + 1
             for batch in [*order, *order]:
-                x = pictures(int(batch), seed)
+                x = images(int(batch), seed)
                 y = clones[seed](x)["y"]
                 if not np.allclose(y, reference(net, x), RTOL, ATOL):
                     wrong.append(int(batch))
@@ -354,7 +354,7 @@ def test_clones_run_side_by_side(net: Path) -> None:
 def test_tensors_of_the_host_alone(net: Path) -> None:
     with infersdk.load(net, RTX, max_batch=4, tf32=False) as infer:
         for count in (2, 4, 1):
-            x = pictures(count, seed=count)
+            x = images(count, seed=count)
             source, result = infersdk.Tensor.wrap(x), infersdk.Tensor((count, 7))
             infer.bind("x", source)
             infer.bind("y", result)
@@ -366,7 +366,7 @@ def test_pageable_memory_is_there_before_the_run(net: Path) -> None:
     """A large copy out of memory that is not page-locked may still be under way when its call returns."""
     with infersdk.load(net, RTX, max_batch=512, tf32=False) as infer:
         for seed in range(20):
-            x = pictures(512, seed)
+            x = images(512, seed)
             infer.bind("x", infersdk.Tensor.wrap(x, "cuda:0"))
             np.testing.assert_allclose(infer.forward()["y"].numpy()[-4:], reference(net, x[-4:]), rtol=RTOL, atol=ATOL)
 
@@ -377,7 +377,7 @@ def test_clones_in_threads(net: Path) -> None:
 
         def work(seed: int) -> None:
             try:
-                x = pictures(1 + seed % 4, seed)
+                x = images(1 + seed % 4, seed)
                 want = reference(net, x)
                 with infer.clone() as twin:
                     for _ in range(50):

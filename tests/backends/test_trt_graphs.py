@@ -18,7 +18,7 @@ from infersdk.errors import CudaError, InferenceError, OutOfMemoryError
 
 
 class Graphs:
-    """Stands in for `Graph`: captures as long as `failing` is empty, and tells what was done."""
+    """Stands in for `CudaGraph`: captures as long as `failing` is empty, and tells what was done."""
 
     def __init__(self) -> None:
         self.failing: list[Exception] = []
@@ -77,7 +77,7 @@ class Runs(trt_infer.TensorRtRtxInfer):
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     found = Graphs()
-    monkeypatch.setattr(trt_infer, "Graph", found)
+    monkeypatch.setattr(trt_infer, "CudaGraph", found)
     return found
 
 

@@ -236,12 +236,12 @@ def test_comparing_reports_that_have_other_rows(report: Report) -> None:
 
 def test_map_where_there_is_truth(tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
-    annotations, pictures = coco_set(tmp_path)
-    settings = msgspec.structs.replace(QUICK, data=str(pictures), annotations=str(annotations), rounds=1)
+    annotations, images = coco_set(tmp_path)
+    settings = msgspec.structs.replace(QUICK, data=str(images), annotations=str(annotations), rounds=1)
     (row,) = bench(combine([DETECTOR]), settings).rows
     assert row.accuracy is not None
     assert row.accuracy.metric == "mAP"
-    assert row.accuracy.pictures == 3
+    assert row.accuracy.images == 3
     assert row.accuracy.value is not None
     assert row.accuracy.value > 0.5
     assert row.ways["single"].throughput.low is None  # one round tells nothing of how far off it is
@@ -253,7 +253,7 @@ def test_top1_where_there_are_labels(tmp_path: Path) -> None:
     )
     (row,) = bench(combine([CLASSIFIER]), settings).rows
     assert row.accuracy is not None
-    assert (row.accuracy.metric, row.accuracy.pictures) == ("top1", 9)
+    assert (row.accuracy.metric, row.accuracy.images) == ("top1", 9)
     assert row.accuracy.value is not None
     assert row.accuracy.value > 0.8
 
@@ -339,7 +339,7 @@ def test_nothing_is_left_behind(net: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data": "nowhere"}, "no data at 'nowhere'"), ({"labels": "folder"}, "are of pictures: give their folder"),
+        ({"data": "nowhere"}, "no data at 'nowhere'"), ({"labels": "folder"}, "are of images: give their folder"),
         ({"data": ".", "labels": "x", "annotations": "y"}, "not both"),
         ({"data": ".", "annotations": "y.json"}, "cannot read the annotations"),
     ],
@@ -350,7 +350,7 @@ def test_wrong_data(settings: dict[str, Any], message: str) -> None:
 
 
 def test_an_empty_folder_and_a_missing_model(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is empty: it has neither pictures nor arrays"):
+    with pytest.raises(ConfigError, match="is empty: it has neither images nor arrays"):
         bench(combine([DETECTOR]), BenchSettings(data=str(tmp_path)))
     with pytest.raises(ModelNotFoundError):
         bench(combine([tmp_path / "none.onnx"]))
@@ -361,12 +361,12 @@ def test_the_wrapper_is_told_by_shapes() -> None:
         spec = infersdk.TensorSpec("x", infersdk.infer.np.dtype(dtype), shape)
         return kind_of([spec], [infersdk.TensorSpec(f"y{i}", spec.dtype, s) for i, s in enumerate(outputs)])
 
-    picture = ("n", 3, 640, 640)
-    assert kind(picture, ("n", 25200, 85)) == "yolov5"
-    assert kind(picture, ("n", 84, 8400)) == "yolov8"
-    assert kind(picture, ("n", 300, 6)) == "arrays"  # NMS built in
-    assert kind(picture, ("n", 1000)) == kind(picture, ("n", 1000, 1, 1)) == "classifier"
-    assert kind(picture, ("n", 21, 640, 640)) == "arrays"
+    image = ("n", 3, 640, 640)
+    assert kind(image, ("n", 25200, 85)) == "yolov5"
+    assert kind(image, ("n", 84, 8400)) == "yolov8"
+    assert kind(image, ("n", 300, 6)) == "arrays"  # NMS built in
+    assert kind(image, ("n", 1000)) == kind(image, ("n", 1000, 1, 1)) == "classifier"
+    assert kind(image, ("n", 21, 640, 640)) == "arrays"
     assert kind(("n", 640, 640, 3), ("n", 1000), dtype="uint8") == "classifier"
     assert kind(("n", 80, 3000), ("n", 1000)) == "arrays"
     assert kind(("n", 16, 32, 32), ("n", 10)) == "arrays"
@@ -388,7 +388,7 @@ def test_a_gpu_is_measured_beside_the_processor() -> None:
 
 
 def test_a_fixed_batch_is_compared_on_whole_batches(tmp_path: Path) -> None:
-    """A single picture for a model of a batch of three: the other rows are of it too, and of nothing by chance."""
+    """A single image for a model of a batch of three: the other rows are of it too, and of nothing by chance."""
     onnx = pytest.importorskip("onnx")
     model = onnx.load(str(CLASSIFIER))
     for value in (*model.graph.input, *model.graph.output):

@@ -119,7 +119,7 @@ def test_thinning_keeps_percentiles(rng: np.random.Generator) -> None:
     assert thinned([3.0, 1.0]) == [3.0, 1.0]
 
 
-def test_steady() -> None:
+def test_buckets() -> None:
     steady = Steady()
     # A model that gets quicker as kernels are compiled, and then stays so.
     assert [steady.add(figure) for figure in (9.0, 5.0, 3.0, 2.1, 2.0, 2.05)] == [False] * 5 + [True]

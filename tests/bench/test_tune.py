@@ -65,8 +65,8 @@ def test_accuracy_is_asked_once_for_all_that_give_the_same() -> None:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> BenchSettings:
     pytest.importorskip("pycocotools")
-    annotations, pictures = coco_set(tmp_path_factory.mktemp("coco"))
-    return BenchSettings(data=str(pictures), annotations=str(annotations))
+    annotations, images = coco_set(tmp_path_factory.mktemp("coco"))
+    return BenchSettings(data=str(images), annotations=str(annotations))
 
 
 def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ def test_a_detector_and_a_worse_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    annotations, pictures = coco_set(tmp_path)
+    annotations, images = coco_set(tmp_path)
     worse = damaged(tmp_path / "worse.onnx")
-    command = (DETECTOR, "--task", "detect", "--annotations", annotations, "--data", pictures, "--candidate", worse)
+    command = (DETECTOR, "--task", "detect", "--annotations", annotations, "--data", images, "--candidate", worse)
     assert run(*command) == 1
     shown = capsys.readouterr().out
-    for words in ("mAP on 3 pictures; a drop of 0.01 is allowed", "worse.onnx", "reference", "drops", "fp32"):
+    for words in ("mAP on 3 images; a drop of 0.01 is allowed", "worse.onnx", "reference", "drops", "fp32"):
         assert words in shown
     assert run(*command, "--json", "--max-drop", "0.99") == 0
     report = json.loads(capsys.readouterr().out)
@@ -80,10 +80,10 @@ def test_candidates_by_their_outputs(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         (["--conf", "0.1"], "--conf is for --task detect"),
         (["--max-drop", "0.1"], "--max-drop is for --task detect or classify"),
-        (["--task", "detect"], "needs the labelled pictures: --data"),
+        (["--task", "detect"], "needs the labelled images: --data"),
         (["--task", "detect", "--data", "."], "needs --annotations"),
         (["--task", "detect", "--data", ".", "--annotations", "none.json"], "cannot read the annotations 'none.json'"),
-        (["--task", "classify", "--data", "none"], "no folder of pictures at 'none'"),
+        (["--task", "classify", "--data", "none"], "no folder of images at 'none'"),
         (["--task", "classify", "--data", ".", "--annotations", "a.json"], "--annotations is for --task detect"),
         (["--task", "classify", "--data", ".", "--layers"], "--layers is for comparing outputs"),
         (["--task", "segment", "--data", "."], "segment"),
@@ -103,4 +103,4 @@ def test_wrong_use(
 
 def test_an_empty_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(CLASSIFIER, "--task", "classify", "--data", tmp_path) == 2
-    assert "no picture in" in capsys.readouterr().err
+    assert "no image in" in capsys.readouterr().err

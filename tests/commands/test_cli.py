@@ -27,13 +27,13 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out" / "demo.png"
     assert run("demo", "--json", "-o", target) == 0
     report = json.loads(capsys.readouterr().out)
-    truth = json.loads((Path(report["picture"]).parent / "demo.json").read_text())
+    truth = json.loads((Path(report["image"]).parent / "demo.json").read_text())
     assert sorted(d["label"] for d in report["detections"]) == sorted(str(box["label"]) for box in truth["objects"])
     assert set(report["milliseconds"]) == {"read", "preprocess", "infer", "postprocess", "total"}
-    assert Image.open(target).size == Image.open(report["picture"]).size
+    assert Image.open(target).size == Image.open(report["image"]).size
     assert run("demo", "-o", target) == 0
     shown = capsys.readouterr().out
-    assert "annotated picture" in shown
+    assert "annotated image" in shown
     assert "infer" in shown
 
 
@@ -83,23 +83,23 @@ def test_errors_are_one_line_and_a_code(
 
 
 def test_detect_writes_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from infersdk.data import PICTURE
+    from infersdk.data import IMAGE
 
-    assert run("detect", PICTURE, PICTURE, "-o", tmp_path / "drawn", "--json", "--option", "threads=1") == 0
+    assert run("detect", IMAGE, IMAGE, "-o", tmp_path / "drawn", "--json", "--option", "threads=1") == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["output"] for row in rows] == [str(tmp_path / "drawn" / PICTURE.name)] * 2
+    assert [row["output"] for row in rows] == [str(tmp_path / "drawn" / IMAGE.name)] * 2
     assert rows[0]["detections"] == rows[1]["detections"]
-    assert run("detect", PICTURE, "-o", tmp_path / "one.jpg", "--max-det", "1") == 0
+    assert run("detect", IMAGE, "-o", tmp_path / "one.jpg", "--max-det", "1") == 0
     assert "left out" in capsys.readouterr().out
     assert Image.open(tmp_path / "one.jpg").format == "JPEG"
 
 
 def test_classify(capsys: pytest.CaptureFixture[str]) -> None:
-    from infersdk.data import PICTURE
+    from infersdk.data import IMAGE
 
-    assert run("classify", PICTURE, "--json", "--top-k", "3") == 0
+    assert run("classify", IMAGE, "--json", "--top-k", "3") == 0
     assert len(json.loads(capsys.readouterr().out)[0]["classes"]) == 3
-    assert run("classify", PICTURE) == 0
+    assert run("classify", IMAGE) == 0
     assert "score" in capsys.readouterr().out
 
 
@@ -140,44 +140,44 @@ def test_as_a_module_and_into_a_closed_pipe() -> None:
 
 def test_what_the_output_cannot_spell_is_no_failure(tmp_path: Path) -> None:
     """Where stdout is not in UTF-8, names come out by their numbers, and JSON stays JSON."""
-    from infersdk.data import PICTURE
+    from infersdk.data import IMAGE
 
-    picture = tmp_path / "Zahlen \u00fc \u65e5.jpg"
-    picture.write_bytes(PICTURE.read_bytes())
+    image = tmp_path / "Zahlen \u00fc \u65e5.jpg"
+    image.write_bytes(IMAGE.read_bytes())
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
 
     def detect(*more: str) -> bytes:
-        command = [sys.executable, "-P", "-m", "infersdk", "detect", picture, *more]
+        command = [sys.executable, "-P", "-m", "infersdk", "detect", image, *more]
         return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
 
     assert b"Zahlen \\xfc \\u65e5.jpg" in detect()
-    assert json.loads(detect("--json"))[0]["picture"] == str(picture)
+    assert json.loads(detect("--json"))[0]["image"] == str(image)
 
 
 def test_a_pipe_has_no_edge(tmp_path: Path) -> None:
     """What is not shown on a terminal is neither broken nor cut at 80 columns."""
-    from infersdk.data import PICTURE
+    from infersdk.data import IMAGE
 
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
     target = tmp_path / ("long " * 20) / "annotated.png"
-    command = [sys.executable, "-P", "-m", "infersdk", "detect", PICTURE, "-o", target]
+    command = [sys.executable, "-P", "-m", "infersdk", "detect", IMAGE, "-o", target]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, encoding="utf-8")
     assert str(target) in done.stdout
 
 
 def test_brackets_in_names_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from infersdk.data import PICTURE
+    from infersdk.data import IMAGE
 
-    picture, names = tmp_path / "a[red][" / "b].jpg", tmp_path / "names.txt"
-    picture.parent.mkdir()
-    picture.write_bytes(PICTURE.read_bytes())
+    image, names = tmp_path / "a[red][" / "b].jpg", tmp_path / "names.txt"
+    image.parent.mkdir()
+    image.write_bytes(IMAGE.read_bytes())
     names.write_text("\n".join(f"[bold][/x{number}]" for number in range(10)), "utf-8")
-    assert run("detect", str(picture), "--names", str(names), "-o", str(tmp_path / "out[dim][" / "d].png")) == 0
+    assert run("detect", str(image), "--names", str(names), "-o", str(tmp_path / "out[dim][" / "d].png")) == 0
     out = capsys.readouterr().out.replace("\n", "")
     assert "a[red]" in out
     assert "out[dim]" in out
     assert "[bold][/x2]" in out
-    assert run("classify", str(picture), "--names", str(names)) == 0
+    assert run("classify", str(image), "--names", str(names)) == 0
     out = capsys.readouterr().out.replace("\n", "")
     assert "a[red]" in out
     assert "[bold][/x" in out

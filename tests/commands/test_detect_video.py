@@ -21,18 +21,18 @@ from infersdk.ops import batch
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("av")
-from infersdk.data import PICTURE
+from infersdk.data import IMAGE
 from infersdk.video import VideoReader, VideoWriter
 
-#: What the packaged detector finds in the packaged picture, frame by frame.
+#: What the packaged detector finds in the packaged image, frame by frame.
 BLANK_FROM = 6
 
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's picture six times, then nothing to be found four times, at a rate that varies."""
+    """The demo's image six times, then nothing to be found four times, at a rate that varies."""
     path = tmp_path_factory.mktemp("video") / "in.mp4"
-    digits = Image.open(PICTURE).convert("RGB")
+    digits = Image.open(IMAGE).convert("RGB")
     with VideoWriter(path, fps=20) as writer:
         for number in range(10):
             image = digits if number < BLANK_FROM else Image.new("RGB", digits.size, (90, 90, 90))
@@ -59,10 +59,10 @@ def test_a_video_is_drawn_and_told_of(video: Path, tmp_path: Path, capsys: pytes
 
 
 def test_a_line_of_json_for_each_frame(video: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("detect", PICTURE, "--json") == 0
+    assert run("detect", IMAGE, "--json") == 0
     labels = [box["label"] for box in json.loads(capsys.readouterr().out)[0]["detections"]]
-    assert run("detect", video, PICTURE, "--json") == 0
-    *rows, summary, picture = map(json.loads, capsys.readouterr().out.splitlines())
+    assert run("detect", video, IMAGE, "--json") == 0
+    *rows, summary, image = map(json.loads, capsys.readouterr().out.splitlines())
     assert [row["frame"] for row in rows] == list(range(10))
     assert rows[7]["time"] == pytest.approx(0.85, abs=1e-3)
     for row in rows:
@@ -72,7 +72,7 @@ def test_a_line_of_json_for_each_frame(video: Path, capsys: pytest.CaptureFixtur
     assert summary["summary"]["dropped"] == 0
     assert summary["summary"]["fps"] > 0
     assert sum(summary["summary"]["labels"].values()) == BLANK_FROM * len(labels)
-    assert picture["picture"] == str(PICTURE)
+    assert image["image"] == str(IMAGE)
 
 
 def test_videos_are_known_by_what_is_in_them(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,10 +80,10 @@ def test_videos_are_known_by_what_is_in_them(video: Path, tmp_path: Path, capsys
         (tmp_path / name).write_bytes(video.read_bytes())
         assert run("detect", tmp_path / name, "--json") == 0
         assert len(capsys.readouterr().out.splitlines()) == 11
-    (tmp_path / "picture").write_bytes(PICTURE.read_bytes())
-    assert run("detect", tmp_path / "picture", "--json") == 0
+    (tmp_path / "image").write_bytes(IMAGE.read_bytes())
+    assert run("detect", tmp_path / "image", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
-    assert run("detect", tmp_path / "video", tmp_path / "picture", "-o", tmp_path / "drawn", "--json") == 2
+    assert run("detect", tmp_path / "video", tmp_path / "image", "-o", tmp_path / "drawn", "--json") == 2
     assert "a video ends in .mp4" in capsys.readouterr().err
 
 
@@ -92,7 +92,7 @@ def test_videos_are_known_by_what_is_in_them(video: Path, tmp_path: Path, capsys
     [
         (["none.mp4"], "no video at 'none.mp4'"),
         (["text.mp4"], "cannot be opened as a video"),
-        (["text"], "not a picture"),
+        (["text"], "not an image"),
         (["/dev/video97"], "/dev/video97"),
         (["VIDEO", "-o", "out.gif"], "a video ends in .mp4"),
         (["VIDEO", "-o", "text/out.mp4"], "cannot write the video"),
@@ -128,7 +128,7 @@ def test_a_damaged_video_is_done_as_far_as_it_goes(tmp_path: Path, capsys: pytes
 
 def test_ctrl_c_leaves_a_video_of_what_was_done(video: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "long.mp4", tmp_path / "out" / "out.mp4"
-    digits = Image.open(PICTURE).convert("RGB")
+    digits = Image.open(IMAGE).convert("RGB")
     with VideoWriter(source, fps=20) as writer:
         for _ in range(2000):
             writer.write(digits)

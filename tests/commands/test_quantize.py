@@ -1,4 +1,4 @@
-"""`infersdk quantize`: from the packaged models and a folder of pictures to an INT8 file."""
+"""`infersdk quantize`: from the packaged models and a folder of images to an INT8 file."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pytest
 from PIL import Image
 
 from infersdk import cli
-from infersdk.data import CLASSIFIER, DETECTOR, PICTURE
+from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Parts of the packaged picture."""
-    folder = tmp_path_factory.mktemp("pictures")
-    with Image.open(PICTURE) as whole:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parts of the packaged image."""
+    folder = tmp_path_factory.mktemp("images")
+    with Image.open(IMAGE) as whole:
         width, height = whole.size
         for i in range(40):
             left, top = width * (i % 8) // 16, height * (i // 8) // 10
             whole.crop((left, top, left + width // 2, top + height // 2)).save(folder / f"{i:02d}.png")
-    (folder / "notes.txt").write_text("not a picture")
+    (folder / "notes.txt").write_text("not an image")
     return folder
 
 
@@ -35,9 +35,9 @@ def run(*arguments: str | Path | int | float) -> int:
         return int(stop.code or 0)
 
 
-def test_a_detector(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_detector(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, table, cache = tmp_path / "d.int8.onnx", tmp_path / "t.json", tmp_path / "t.cache"
-    arguments = (DETECTOR, "--data", pictures, "-o", output, "--table", table, "--json")
+    arguments = (DETECTOR, "--data", images, "-o", output, "--table", table, "--json")
     assert run(*arguments, "--limit", 36, "--tensorrt-cache", cache) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["output"] == str(output)
@@ -49,7 +49,7 @@ def test_a_detector(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert report["speed"]["backend"] == "onnxruntime"
     assert output.stat().st_size < DETECTOR.stat().st_size
     assert cache.read_text().startswith("TRT-")
-    # The table again, without calibration, and without pictures.
+    # The table again, without calibration, and without images.
     first = output.read_bytes()
     assert run(*arguments) == 0
     assert run(DETECTOR, "-o", tmp_path / "again.onnx", "--table", table) == 0
@@ -58,8 +58,8 @@ def test_a_detector(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "layers in INT8" in shown
 
 
-def test_a_classifier_in_words(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (CLASSIFIER, "--data", pictures, "--type", "classifier", "--preset", "unit", "--resize", 32)
+def test_a_classifier_in_words(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (CLASSIFIER, "--data", images, "--type", "classifier", "--preset", "unit", "--resize", 32)
     assert run(*arguments, "--method", "entropy", "-o", tmp_path / "c.onnx") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "results agree with FP32 by" in shown
@@ -68,8 +68,8 @@ def test_a_classifier_in_words(pictures: Path, tmp_path: Path, capsys: pytest.Ca
     assert "ms a run on onnxruntime" in shown
 
 
-def test_the_search_and_its_exit_code(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (CLASSIFIER, "--data", pictures, "--preset", "unit", "--resize", 32, "--method", "minmax")
+def test_the_search_and_its_exit_code(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (CLASSIFIER, "--data", images, "--preset", "unit", "--resize", 32, "--method", "minmax")
     arguments = (*arguments, "--limit", 16, "-o", tmp_path / "c.onnx")
     assert run(*arguments, "--max-drop", 100, "--json") == 0
     report = json.loads(capsys.readouterr().out)["search"]
@@ -92,34 +92,34 @@ def test_layers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--data names the pictures"),
+        ([], "--data names the images"),
         (["--data", "no/such/folder"], "no data at"),
-        (["--data", "{empty}"], "no pictures in"),
-        (["--data", "{pictures}", "--limit", "3"], "3 samples are too few"),
-        (["--data", "{pictures}", "--limit", "0"], "--limit"),
-        (["--data", "{pictures}", "--exclude", "nonesuch"], "no node 'nonesuch'"),
-        (["--data", "{pictures}", "--method", "percentile", "--percentile", "101"], "percentile"),
+        (["--data", "{empty}"], "no images in"),
+        (["--data", "{images}", "--limit", "3"], "3 samples are too few"),
+        (["--data", "{images}", "--limit", "0"], "--limit"),
+        (["--data", "{images}", "--exclude", "nonesuch"], "no node 'nonesuch'"),
+        (["--data", "{images}", "--method", "percentile", "--percentile", "101"], "percentile"),
         (["--data", "{blank}"], "0 throughout"),
     ],
 )
 def test_wrong_use(
-    arguments: list[str], words: str, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     empty, blank = tmp_path / "empty", tmp_path / "blank"
     empty.mkdir()
     blank.mkdir()
     for i in range(8):
         Image.new("RGB", (32, 32)).save(blank / f"{i}.png")
-    given = [a.format(empty=empty, pictures=pictures, blank=blank) for a in arguments]
+    given = [a.format(empty=empty, images=images, blank=blank) for a in arguments]
     options = ["--preset", "unit", "--resize", "32", "-o", str(tmp_path / "q.onnx")]
     assert run(CLASSIFIER, *given, *options) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "q.onnx").exists()
 
 
-def test_tables_and_models_that_do_not_fit(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_and_models_that_do_not_fit(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, output = tmp_path / "t.json", tmp_path / "q.onnx"
-    settings = ("--data", pictures, "--preset", "unit", "--resize", 32, "--method", "minmax", "--limit", 12)
+    settings = ("--data", images, "--preset", "unit", "--resize", 32, "--method", "minmax", "--limit", 12)
     assert run(CLASSIFIER, *settings, "--table", table, "-o", output) == 0
     assert run(DETECTOR, "--table", table, "-o", tmp_path / "d.onnx") == 2
     assert "calibrate this model" in capsys.readouterr().err

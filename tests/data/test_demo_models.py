@@ -17,7 +17,7 @@ from PIL import Image
 DATA = Path(str(resources.files("infersdk"))) / "data"
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-PICTURES = 24
+IMAGES = 24
 
 # name, side of the input, output, shape of an output, task, stride
 DETECTOR = ("digits_detector.onnx", 320, "output0", [6300, 15], "detect", "32")
@@ -38,7 +38,7 @@ def run(name: str, images: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def demo_data() -> Any:
-    """The module that composed the training pictures."""
+    """The module that composed the training images."""
     pytest.importorskip("cv2")
     spec = importlib.util.spec_from_file_location("demo_data", TOOLS / "demo_data.py")
     assert spec is not None
@@ -49,8 +49,8 @@ def demo_data() -> Any:
 
 
 @pytest.fixture(scope="module")
-def picture(demo_data: Any) -> Any:
-    """The packaged picture with its truth."""
+def image(demo_data: Any) -> Any:
+    """The packaged image with its truth."""
     truth = json.loads((DATA / "demo.json").read_text("utf-8"))
     image = np.asarray(Image.open(DATA / truth["image"]).convert("RGB"))
     assert image.shape == (truth["height"], truth["width"], 3)
@@ -61,10 +61,10 @@ def picture(demo_data: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def held_back(demo_data: Any) -> list[Any]:
-    """Pictures that show only digits which were kept from training, composed by seeds that training never used."""
+    """Images that show only digits which were kept from training, composed by seeds that training never used."""
     pytest.importorskip("sklearn")
     _, digits = demo_data.load_digits()
-    return [demo_data.detector_canvas(digits, (5, i)) for i in range(PICTURES)]
+    return [demo_data.detector_canvas(digits, (5, i)) for i in range(IMAGES)]
 
 
 def test_the_package_stays_small() -> None:
@@ -133,9 +133,9 @@ def test_detector_speaks_yolov5(rng: np.random.Generator) -> None:
     assert (output[:, 4:] <= 1).all()
 
 
-def test_finds_what_is_on_the_picture(demo_data: Any, picture: Any) -> None:
+def test_finds_what_is_on_the_image(demo_data: Any, image: Any) -> None:
     """Every digit once, in its class, and nothing else."""
-    framed = demo_data.letterbox(picture)
+    framed = demo_data.letterbox(image)
     (output,) = run(DETECTOR[0], demo_data.tensor([framed.image]))
     boxes, scores, classes = demo_data.decode(output, conf=0.25, iou=0.45)
     iou = demo_data.box_iou(framed.boxes, boxes)
@@ -145,28 +145,28 @@ def test_finds_what_is_on_the_picture(demo_data: Any, picture: Any) -> None:
     assert sorted(best) == list(range(len(framed.labels))), f"also found: {classes}, {scores}"
 
 
-def test_classifier_reads_the_picture(demo_data: Any, picture: Any) -> None:
-    crops = [demo_data.crop(picture.image, box) for box in picture.boxes]
-    np.testing.assert_array_equal(run(CLASSIFIER[0], demo_data.tensor(crops)).argmax(1), picture.labels)
+def test_classifier_reads_the_image(demo_data: Any, image: Any) -> None:
+    crops = [demo_data.crop(image.image, box) for box in image.boxes]
+    np.testing.assert_array_equal(run(CLASSIFIER[0], demo_data.tensor(crops)).argmax(1), image.labels)
 
 
-def test_the_picture_is_of_held_back_digits(demo_data: Any, picture: Any) -> None:
+def test_the_image_is_of_held_back_digits(demo_data: Any, image: Any) -> None:
     """It composes anew from held-back digits alone, but for what JPEG and another OpenCV's rounding change."""
     pytest.importorskip("sklearn")
     train, held = demo_data.load_digits()
     assert (len(train), len(held)) == (1437, 360)
     assert not {glyph.tobytes() for glyph in train.glyphs} & {glyph.tobytes() for glyph in held.glyphs}
     again = demo_data.demo_canvas(held)
-    np.testing.assert_array_equal(again.labels, picture.labels)
-    np.testing.assert_allclose(again.boxes, picture.boxes, atol=1)
-    assert np.abs(again.image.astype(float) - picture.image).mean() < 4
+    np.testing.assert_array_equal(again.labels, image.labels)
+    np.testing.assert_allclose(again.boxes, image.boxes, atol=1)
+    assert np.abs(again.image.astype(float) - image.image).mean() < 4
 
 
 def test_detector_on_held_back_digits(demo_data: Any, held_back: list[Any]) -> None:
     pytest.importorskip("pycocotools")
     images = demo_data.tensor([canvas.image for canvas in held_back])
-    outputs = list(np.concatenate([run(DETECTOR[0], images[i : i + 8]) for i in range(0, PICTURES, 8)]))
-    assert sum(len(canvas.labels) for canvas in held_back) > 3 * PICTURES
+    outputs = list(np.concatenate([run(DETECTOR[0], images[i : i + 8]) for i in range(0, IMAGES, 8)]))
+    assert sum(len(canvas.labels) for canvas in held_back) > 3 * IMAGES
     map50, map_all = demo_data.mean_ap(held_back, outputs)
     assert map50 >= 0.9, f"mAP@0.5 {map50:.3f}, mAP@0.5:0.95 {map_all:.3f}"
     assert map_all >= 0.65, f"mAP@0.5 {map50:.3f}, mAP@0.5:0.95 {map_all:.3f}"

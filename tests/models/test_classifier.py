@@ -36,10 +36,10 @@ def mean_model(path: Path, size: int | str = 8, dtype: int = 1, softmax: bool = 
 
 
 def red(height: int = 20, width: int = 30) -> np.ndarray[Any, Any]:
-    """An all red picture, in OpenCV's BGR."""
-    picture = np.zeros((height, width, 3), np.uint8)
-    picture[..., 2] = 255
-    return picture
+    """An all red image, in OpenCV's BGR."""
+    image = np.zeros((height, width, 3), np.uint8)
+    image[..., 2] = 255
+    return image
 
 
 def softmax(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

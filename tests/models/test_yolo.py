@@ -1,4 +1,4 @@
-"""The YOLO wrappers, on real models and pictures where the test data is there, and on small made-up graphs."""
+"""The YOLO wrappers, on real models and images where the test data is there, and on small made-up graphs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
-PICTURE = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+IMAGE = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
 
 
 def constant_model(
@@ -29,7 +29,7 @@ def constant_model(
     batch: int | str = "batch",
     declared: tuple[int | str, int | str] | None = None,
 ) -> Path:
-    """A network that gives `output` for each picture, whatever it shows; `declared` is what it says of its shape.
+    """A network that gives `output` for each image, whatever it shows; `declared` is what it says of its shape.
 
     What is declared does not follow from the graph, so that a runtime has to believe it.
     """
@@ -73,7 +73,7 @@ def two_boxes(tmp_path: Path) -> Path:
     return constant_model(tmp_path / "two.onnx", output)
 
 
-def test_boxes_come_back_to_the_picture(two_boxes: Path) -> None:
+def test_boxes_come_back_to_the_image(two_boxes: Path) -> None:
     with YOLOv5(two_boxes) as model:
         found = model(np.zeros((100, 200, 3), np.uint8))  # scale 0.32: 200 x 100 -> 64 x 32, 16 rows of padding above
     assert [box.label for box in found] == ["dog", "cat"]
@@ -129,23 +129,23 @@ def test_results_are_small_sequences(two_boxes: Path) -> None:
 
 
 def test_drawing_marks_the_box(two_boxes: Path) -> None:
-    picture = np.zeros((128, 128, 3), np.uint8)
+    image = np.zeros((128, 128, 3), np.uint8)
     with YOLOv5(two_boxes, conf=0.6) as model:
-        image = model(picture).draw(picture)
-    drawn = np.asarray(image)
-    assert image.size == (128, 128)
+        pil = model(image).draw(image)
+    drawn = np.asarray(pil)
+    assert pil.size == (128, 128)
     assert drawn[64, 32].any()  # the left edge of the box
     assert not drawn[64, 64].any()  # its inside stays
-    assert not picture.any()
+    assert not image.any()
 
 
 def test_clone_serves_another_thread(two_boxes: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    pictures = [np.zeros((50 + 3 * i, 80 + i, 3), np.uint8) for i in range(40)]
+    images = [np.zeros((50 + 3 * i, 80 + i, 3), np.uint8) for i in range(40)]
     with YOLOv5(two_boxes) as model, model.clone() as twin, ThreadPoolExecutor(2) as pool:
-        expected = [model(picture).xyxy for picture in pictures]
-        jobs = [pool.submit(lambda m: [m(picture).xyxy for picture in pictures], m) for m in (model, twin)]
+        expected = [model(image).xyxy for image in images]
+        jobs = [pool.submit(lambda m: [m(image).xyxy for image in images], m) for m in (model, twin)]
         for job in jobs:
             for found, box in zip(job.result(), expected, strict=True):
                 np.testing.assert_array_equal(found, box)
@@ -189,13 +189,13 @@ def test_wrong_head_is_refused(tmp_path: Path, two_boxes: Path) -> None:
 
 
 def test_wrong_head_is_refused_where_the_model_leaves_its_shape_open(tmp_path: Path, two_boxes: Path) -> None:
-    picture = np.zeros((64, 64, 3), np.uint8)
+    image = np.zeros((64, 64, 3), np.uint8)
     anchor_first = constant_model(tmp_path / "v5.onnx", np.zeros((252, 7)), declared=("boxes", "values"))
     channel_first = constant_model(tmp_path / "v8.onnx", np.zeros((6, 84)), declared=("values", "boxes"))
     with YOLOv8(anchor_first) as model, pytest.raises(errors.UnsupportedModelError, match="models.YOLOv5"):
-        model(picture)
+        model(image)
     with YOLOv5(channel_first) as model, pytest.raises(errors.UnsupportedModelError, match="models.YOLOv8"):
-        model(picture)
+        model(image)
     named = constant_model(tmp_path / "v8-boxes.onnx", np.zeros((6, 84)), declared=(6, "boxes"))
     assert isinstance(detector(named), YOLOv8)  # as Ultralytics exports it with dynamic=True
     assert isinstance(
@@ -229,16 +229,16 @@ def test_a_yolox_is_not_taken_for_a_yolov5(tmp_path: Path) -> None:
 
 def test_the_way_of_preprocessing_is_the_wrapper_s(two_boxes: Path) -> None:
     with detector(two_boxes, preprocess="host") as model:
-        assert len(model(PICTURE)) == 2
+        assert len(model(IMAGE)) == 2
     with pytest.raises(errors.ConfigError, match="preprocess"):
         detector(two_boxes, preprocess="elsewhere")
 
 
-def test_network_inputs_are_of_the_pictures_alone(two_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_inputs_are_of_the_images_alone(two_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with YOLOv5(two_boxes) as model:
-        want = [next(iter(one.values())) for one in model.network_inputs([PICTURE] * 3, batch=2)]
-        monkeypatch.setattr(type(model.network), "padded_batch", lambda self, n: n + 3)
-        found = [next(iter(one.values())) for one in model.network_inputs([PICTURE] * 3, batch=2)]
+        want = [next(iter(one.values())) for one in model.network_inputs([IMAGE] * 3, batch=2)]
+        monkeypatch.setattr(type(model.network), "bucket_batch", lambda self, n: n + 3)
+        found = [next(iter(one.values())) for one in model.network_inputs([IMAGE] * 3, batch=2)]
         assert [array.shape[0] for array in found] == [2, 1]
         for array, expected in zip(found, want, strict=True):
             np.testing.assert_array_equal(array, expected)
@@ -267,11 +267,11 @@ def test_a_closed_wrapper_says_so(two_boxes: Path) -> None:
         next(model.stream([np.zeros((64, 64, 3), np.uint8)]))
 
 
-def test_bad_pictures_are_typed_and_leave_the_model_usable(two_boxes: Path, tmp_path: Path) -> None:
+def test_bad_images_are_typed_and_leave_the_model_usable(two_boxes: Path, tmp_path: Path) -> None:
     buffer = io.BytesIO()
     Image.fromarray(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)).save(buffer, "JPEG")
     truncated = buffer.getvalue()[:-300]
-    (tmp_path / "text.jpg").write_text("no picture")
+    (tmp_path / "text.jpg").write_text("no image")
     with YOLOv5(two_boxes) as model:
         for bad, words in [
             (tmp_path / "missing.jpg", "missing.jpg"),

@@ -12,25 +12,26 @@ import numpy as np
 import pytest
 
 from infersdk import Stream, Tensor, device_count, errors, pinned_empty
-from infersdk.ops import Geometry, PixelTransform, as_image, preprocess
-from infersdk.ops.batch import PictureBatch, Workers, shared_workers
+from infersdk.image import Geometry, PixelTransform, image_view
+from infersdk.ops import preprocess
+from infersdk.ops.batch import ImageBatch, Workers, shared_workers
 
 
-def pictures(rng: np.random.Generator, n: int) -> list[np.ndarray]:
+def images(rng: np.random.Generator, n: int) -> list[np.ndarray]:
     return [rng.integers(0, 256, (int(rng.integers(1, 90)), int(rng.integers(1, 90)), 3), np.uint8) for _ in range(n)]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_each_picture_is_what_it_is_alone(rng: np.random.Generator, threads: int) -> None:
-    workers, transform, batch = Workers(threads), PixelTransform(), PictureBatch(13)
+def test_each_image_is_what_it_is_alone(rng: np.random.Generator, threads: int) -> None:
+    workers, transform, batch = Workers(threads), PixelTransform(), ImageBatch(13)
     assert workers.threads == threads
     for n in (0, 1, 2, 13):
-        images = pictures(rng, n)
-        geometries = [Geometry.letterbox((i.shape[1], i.shape[0]), (40, 24)) for i in images]
-        batch.fill([as_image(i) for i in images], geometries)
+        views = images(rng, n)
+        geometries = [Geometry.letterbox((i.shape[1], i.shape[0]), (40, 24)) for i in views]
+        batch.fill([image_view(i) for i in views], geometries)
         into = np.full((13, 3, 24, 40), np.nan, np.float32)
         batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
-        for i, (image, geometry) in enumerate(zip(images, geometries, strict=True)):
+        for i, (image, geometry) in enumerate(zip(views, geometries, strict=True)):
             np.testing.assert_array_equal(into[i], preprocess(image, geometry, transform))
         assert np.isnan(into[n:]).all()
     workers.close()
@@ -66,14 +67,14 @@ def test_one_pool_serves_several_threads(rng: np.random.Generator) -> None:
 
     def work(seed: int) -> None:
         mine = np.random.default_rng(seed)
-        batch = PictureBatch(6)
+        batch = ImageBatch(6)
         for _ in range(30):
-            images = pictures(mine, 6)
-            geometries = [Geometry.stretch((i.shape[1], i.shape[0]), (16, 16)) for i in images]
-            batch.fill([as_image(i) for i in images], geometries)
+            views = images(mine, 6)
+            geometries = [Geometry.stretch((i.shape[1], i.shape[0]), (16, 16)) for i in views]
+            batch.fill([image_view(i) for i in views], geometries)
             into = np.zeros((6, 3, 16, 16), np.uint8)
             batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
-            for row, image, geometry in zip(into, images, geometries, strict=True):
+            for row, image, geometry in zip(into, views, geometries, strict=True):
                 if not np.array_equal(row, preprocess(image, geometry, transform)):
                     failures.append(seed)
 
@@ -86,32 +87,32 @@ def test_one_pool_serves_several_threads(rng: np.random.Generator) -> None:
 
 
 def test_errors_come_out_of_the_threads(rng: np.random.Generator) -> None:
-    workers, transform, batch = Workers(3), PixelTransform(), PictureBatch(4)
+    workers, transform, batch = Workers(3), PixelTransform(), ImageBatch(4)
     images = [np.zeros((10, 10, 3), np.uint8) for _ in range(4)]
     geometries = [Geometry.letterbox((10, 10), (8, 8))] * 4
     into = np.zeros((4, 3, 8, 8), np.float32)
-    batch.fill([as_image(i) for i in images], [*geometries[:3], Geometry.letterbox((9, 10), (8, 8))])
+    batch.fill([image_view(i) for i in images], [*geometries[:3], Geometry.letterbox((9, 10), (8, 8))])
     with pytest.raises(errors.ShapeError, match="10 x 10"):
         batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
-    batch.fill([as_image(i) for i in images], [*geometries[:3], Geometry.letterbox((10, 10), (8, 9))])
+    batch.fill([image_view(i) for i in images], [*geometries[:3], Geometry.letterbox((10, 10), (8, 9))])
     with pytest.raises(errors.ShapeError, match="canvas of 8 x 9"):
         batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
-    batch.fill([as_image(i) for i in images], geometries)
+    batch.fill([image_view(i) for i in images], geometries)
     with pytest.raises(errors.ShapeError, match=str(into.nbytes - 1)):
         batch.preprocess(transform, into.ctypes.data, into.nbytes - 1, workers=workers)
     batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
     with pytest.raises(errors.InputError, match="made for 4"):
-        batch.fill([as_image(images[0])] * 5, [geometries[0]] * 5)
+        batch.fill([image_view(images[0])] * 5, [geometries[0]] * 5)
     for wrong in (0, 257, -1):
         with pytest.raises(errors.InputError, match=str(wrong)):
             Workers(wrong)
 
 
-def test_what_a_picture_takes_on_a_device() -> None:
-    batch = PictureBatch(2)
+def test_what_a_image_takes_on_a_device() -> None:
+    batch = ImageBatch(2)
 
     def nbytes(image: np.ndarray, geometry: Geometry, form: str = "bgr") -> int:
-        batch.fill([as_image(image, form)], [geometry])  # type: ignore[arg-type]
+        batch.fill([image_view(image, form)], [geometry])  # type: ignore[arg-type]
         return batch.upload_nbytes
 
     frame, third = np.zeros((108, 192, 3), np.uint8), Geometry.letterbox((192, 108), (64, 64))
@@ -122,7 +123,7 @@ def test_what_a_picture_takes_on_a_device() -> None:
     assert nbytes(wide[:, :192], third) == whole // 3
     sixth = Geometry.letterbox((192, 108), (32, 32))
     assert nbytes(frame, sixth) == whole // 3  # two rows in six
-    assert nbytes(wide[:, :192], sixth) == whole  # pairs are taken of dense pictures only
+    assert nbytes(wide[:, :192], sixth) == whole  # pairs are taken of dense images only
     planes = 108 * 192, 54 * 192
     assert nbytes(np.zeros((162, 192), np.uint8), third, "nv12") == sum(-(-plane // 256) * 256 for plane in planes)
     with pytest.raises(errors.ShapeError, match="192 x 108.*made for 108 x 192"):
@@ -133,9 +134,9 @@ def test_what_a_picture_takes_on_a_device() -> None:
 @pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("locked", [False, True])
 def test_on_a_device_it_is_what_it_is_on_the_host(rng: np.random.Generator, locked: bool) -> None:
-    """By whole pictures and by the rows that are read, dense and not, page-locked and not."""
+    """By whole images and by the rows that are read, dense and not, page-locked and not."""
     capacity, transform = 24, PixelTransform(dtype="float16")
-    batch, workers = PictureBatch(capacity), Workers(3)
+    batch, workers = ImageBatch(capacity), Workers(3)
     with Stream("cuda:0") as stream, Tensor((capacity, 3, 36, 64), "float16", "cuda:0") as out:
         for _ in range(6):
             images, geometries = [], []
@@ -152,7 +153,7 @@ def test_on_a_device_it_is_what_it_is_on_the_host(rng: np.random.Generator, lock
                 resized = (int(rng.integers(1, 100)), rows // factor)
                 offset = tuple(int(v) for v in rng.integers(-9, 30, 2))
                 geometries.append(Geometry.resize((width, rows), (64, 36), resized, offset))
-                images.append(as_image(pixels[:, :width], form))  # type: ignore[arg-type]
+                images.append(image_view(pixels[:, :width], form))  # type: ignore[arg-type]
             batch.fill(images, geometries)
             with Tensor((batch.upload_nbytes,), "uint8", "cuda:0") as room:
                 staging, at = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from infersdk import errors
 from infersdk._lib import check, ffi, lib
-from infersdk.ops.detection import DETECTION, Detector, DetectStats, nms
+from infersdk.ops.detection import DETECTION, DetectionDecoder, DetectStats, nms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,8 +78,8 @@ class Params(NamedTuple):
     strides: tuple[int, ...] = ()
     dtype: str = "float32"
 
-    def detector(self) -> Detector:
-        return Detector(
+    def detector(self) -> DetectionDecoder:
+        return DetectionDecoder(
             self.head,
             self.num_classes,
             self.num_anchors,
@@ -274,7 +274,7 @@ def test_counts_what_is_lost() -> None:
 
 
 def test_nothing_found() -> None:
-    with Detector("yolov8", 4, 10) as detector:
+    with DetectionDecoder("yolov8", 4, 10) as detector:
         boxes, stats = detector(np.zeros((8, 10), F), Geometry())
     assert boxes.shape == (0,)
     assert stats == DetectStats(0, 0, 0, 0)
@@ -283,7 +283,7 @@ def test_nothing_found() -> None:
 def test_thresholds_are_strict() -> None:
     output = np.array([[50, 50, 10, 10, 0.5, 2.0], [80, 50, 10, 10, 0.75, 0.75], [20, 20, 9, 9, 2.0, 0.25]], F)
     for conf, scores in ((0.4999, [1.0, 0.5625, 0.5]), (0.5, [0.5625]), (0.5625, [])):
-        with Detector(num_classes=1, num_anchors=3, conf=conf) as detector:
+        with DetectionDecoder(num_classes=1, num_anchors=3, conf=conf) as detector:
             boxes, _ = detector(output, Geometry())
             assert boxes["score"].tolist() == scores
 
@@ -338,11 +338,11 @@ def test_results_are_the_callers() -> None:
 )
 def test_parameters_are_checked(change: dict[str, Any], words: str) -> None:
     with pytest.raises(errors.InputError, match=words):
-        Detector(**{"num_classes": 3, "num_anchors": 50, **change})
+        DetectionDecoder(**{"num_classes": 3, "num_anchors": 50, **change})
 
 
 def test_the_output_is_checked() -> None:
-    detector = Detector(num_classes=3, num_anchors=50)
+    detector = DetectionDecoder(num_classes=3, num_anchors=50)
     with pytest.raises(errors.ShapeError, match=r"\(50, 9\).*\(50, 8\)"):
         detector(np.zeros((50, 9), F), Geometry())
     with pytest.raises(errors.DTypeError, match=r"float64.*float32"):
@@ -362,7 +362,7 @@ def test_the_output_is_checked() -> None:
 
 
 def test_the_grids_must_fit_the_canvas() -> None:
-    with Detector("yolox", 3, 84, strides=(8, 16, 32)) as detector:
+    with DetectionDecoder("yolox", 3, 84, strides=(8, 16, 32)) as detector:
         with pytest.raises(errors.ShapeError, match=r"640 x 640 canvas have 8400 cells.*84"):
             detector(np.zeros((84, 8), F), Geometry())
         with pytest.raises(errors.InputError, match="-64 x -64"):
@@ -510,7 +510,7 @@ def exps(x: np.ndarray, stride: int, unit: float) -> np.ndarray:
     output[:, 0] = -np.arange(len(x))  # back to the left edge, where half of the box is outside
     output[:, 2], output[:, 3], output[:, 4], output[:, 5] = x, -200, 1, np.linspace(1, 0.5, len(x))
     geometry = Geometry(2**31 - 1, 1, (2 * unit, 0, 0, 0, 1, 0), (stride * len(x), stride))
-    with Detector("yolox", 1, len(x), strides=(stride,), max_det=len(x)) as detector:
+    with DetectionDecoder("yolox", 1, len(x), strides=(stride,), max_det=len(x)) as detector:
         boxes, _ = detector(output, geometry)
     return boxes["xyxy"][:, 2].astype(np.float64)
 
@@ -536,7 +536,7 @@ def test_exp_overflows_to_infinity_and_nan_stays() -> None:
 
 @pytest.fixture(scope="module", name="bus")
 def _bus(assets: Any) -> tuple[np.ndarray, Geometry]:
-    """YOLOv5n's output for bus.jpg, and how the picture came there."""
+    """YOLOv5n's output for bus.jpg, and how the image came there."""
     return real_output(assets, "yolov5n.onnx")
 
 
@@ -560,7 +560,7 @@ def real_output(assets: Any, model: str) -> tuple[np.ndarray, Geometry]:
 @pytest.mark.assets
 def test_the_bus(bus: tuple[np.ndarray, Geometry]) -> None:
     output, geometry = bus
-    with Detector() as detector:
+    with DetectionDecoder() as detector:
         boxes, stats = detector(output, geometry)
     assert sorted(boxes["class_id"]) == [0, 0, 0, 0, 5]
     assert stats.kept == 5
@@ -605,7 +605,7 @@ def torch_yolov5(output: np.ndarray, conf: float, iou: float, max_det: int, mult
 def test_equals_yolov5_in_torch(bus: tuple[np.ndarray, Geometry], conf: float, iou: float, multi_label: bool) -> None:
     output, _ = bus
     expected = torch_yolov5(output, conf, iou, 300, multi_label)
-    with Detector(conf=conf, iou=iou, multi_label=multi_label) as detector:
+    with DetectionDecoder(conf=conf, iou=iou, multi_label=multi_label) as detector:
         boxes, _ = detector(output, Geometry())
     assert_same(
         Params(num_classes=80, num_anchors=25200, conf=conf, iou=iou, multi_label=multi_label), output, Geometry()

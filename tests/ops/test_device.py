@@ -9,11 +9,12 @@ import pytest
 
 from infersdk import Tensor, errors
 from infersdk._lib import check, ffi, lib
+from infersdk.image import Geometry, ImageView, PixelTransform, device_image_view, image_view
 from infersdk.ops.classification import topk
-from infersdk.ops.detection import DETECTION, Detector, DetectStats
-from infersdk.ops.device import DeviceDetector, device_image, preprocess_batch, topk_rows
-from infersdk.ops.image import Geometry, ImageView, PixelTransform, as_image, preprocess
-from infersdk.stream import Graph, Stream, device_count
+from infersdk.ops.detection import DETECTION, DetectionDecoder, DetectStats
+from infersdk.ops.device import DeviceDetectionDecoder, preprocess_batch, topk_rows
+from infersdk.ops.preprocess import preprocess
+from infersdk.stream import CudaGraph, Stream, device_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +52,7 @@ def poisoned(shape: tuple[int, ...], dtype: Any) -> Tensor:
 # ---- preprocessing ----
 
 
-class Picture(NamedTuple):
+class HostImage(NamedTuple):
     format: str
     view: ImageView  # on the host
     width: int
@@ -61,12 +62,12 @@ class Picture(NamedTuple):
 
 
 class Pile:
-    """Pictures one behind the other in one block, at any address, with rows any distance apart."""
+    """Images one behind the other in one block, at any address, with rows any distance apart."""
 
     def __init__(self) -> None:
         self.parts: list[np.ndarray] = []
         self.size = 0
-        self.pictures: list[Picture] = []
+        self.images: list[HostImage] = []
 
     def add(self, rng: np.random.Generator, format: str, width: int, height: int) -> None:
         gap = np.full(int(rng.integers(0, 9)), 0xEE, np.uint8)
@@ -81,14 +82,14 @@ class Pile:
         at = self.size + len(gap)
         self.parts += [gap, last]
         self.size = at + len(last)
-        self.pictures.append(Picture(format, as_image(dense, format), width, height, at, stride))
+        self.images.append(HostImage(format, image_view(dense, format), width, height, at, stride))
 
     def upload(self) -> tuple[Tensor, list[ImageView]]:
         block = on_device(np.concatenate(self.parts))
         base = block.device_ptr
         return block, [
-            device_image(base + p.at, (p.width, p.height), p.format, stride=p.stride)  # type: ignore[arg-type]
-            for p in self.pictures
+            device_image_view(base + p.at, (p.width, p.height), p.format, stride=p.stride)  # type: ignore[arg-type]
+            for p in self.images
         ]
 
 
@@ -140,11 +141,11 @@ def assert_same_batch(pile: Pile, geometries: list[Geometry], transform: PixelTr
         if stream is not None:
             stream.synchronize()
         got = out.numpy()
-        for i, (picture, geometry) in enumerate(zip(pile.pictures, geometries, strict=True)):
-            expected = preprocess(picture.view, geometry, transform)
+        for i, (image, geometry) in enumerate(zip(pile.images, geometries, strict=True)):
+            expected = preprocess(image.view, geometry, transform)
             if got[i].tobytes() != expected.tobytes():
                 wrong = np.argwhere(got[i].view(np.uint8) != expected.view(np.uint8))
-                pytest.fail(f"{picture.format} {geometry!r} {transform!r}: {len(wrong)} bytes differ, first {wrong[0]}")
+                pytest.fail(f"{image.format} {geometry!r} {transform!r}: {len(wrong)} bytes differ, first {wrong[0]}")
         assert (got[n].reshape(-1).view(np.uint8) == 0xA5).all(), "written behind the batch"
         block.close()
 
@@ -153,7 +154,7 @@ def assert_same_batch(pile: Pile, geometries: list[Geometry], transform: PixelTr
 @pytest.mark.parametrize("order", ["rgb", "bgr", "gray"])
 @pytest.mark.parametrize("layout", ["chw", "hwc"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
-def test_a_batch_equals_its_pictures(
+def test_a_batch_equals_its_images(
     rng: np.random.Generator, stream: Stream, order: str, layout: str, dtype: str
 ) -> None:
     for canvas in [
@@ -190,7 +191,7 @@ def test_usual_sizes(rng: np.random.Generator, stream: Stream, dtype: str) -> No
 
 
 @pytest.mark.gpu
-def test_more_pictures_than_a_launch_takes(rng: np.random.Generator, stream: Stream) -> None:
+def test_more_images_than_a_launch_takes(rng: np.random.Generator, stream: Stream) -> None:
     pile, geometries = Pile(), []
     for i in range(97):
         source = random_size(rng, "bgr", 60)
@@ -200,26 +201,26 @@ def test_more_pictures_than_a_launch_takes(rng: np.random.Generator, stream: Str
 
 
 @pytest.mark.gpu
-def test_pictures_are_checked(rng: np.random.Generator, stream: Stream) -> None:
+def test_images_are_checked(rng: np.random.Generator, stream: Stream) -> None:
     pile = Pile()
     pile.add(rng, "bgr", 20, 10)
     pile.add(rng, "bgr", 20, 10)
     block, images = pile.upload()
     transform, geometry = PixelTransform(), Geometry.letterbox((20, 10), (8, 8))
     with block, Tensor((2, 3, 8, 8), "float32", DEVICE) as out:
-        with pytest.raises(errors.ShapeError, match=r"picture 1 of the batch: the picture is 20 x 10, .*21 x 10"):
+        with pytest.raises(errors.ShapeError, match=r"image 1 of the batch: the image is 20 x 10, .*21 x 10"):
             preprocess_batch(images, [geometry, Geometry.letterbox((21, 10), (8, 8))], transform, out)
-        with pytest.raises(errors.ShapeError, match=r"picture 1 .*canvas is 9 x 8, .*8 x 8"):
+        with pytest.raises(errors.ShapeError, match=r"image 1 .*canvas is 9 x 8, .*8 x 8"):
             preprocess_batch(images, [geometry, Geometry.letterbox((20, 10), (9, 8))], transform, out)
         with pytest.raises(errors.ShapeError, match="3 canvases of 8 x 8 need 2304 bytes.*1536"):
             preprocess_batch([*images, images[0]], [geometry] * 3, transform, out)
         with pytest.raises(errors.DTypeError, match="float32.*float16"):
             preprocess_batch(images, [geometry] * 2, PixelTransform(dtype="float16"), out)
-        with pytest.raises(errors.ShapeError, match="2 pictures and 1 geometries"):
+        with pytest.raises(errors.ShapeError, match="2 images and 1 geometries"):
             preprocess_batch(images, [geometry], transform, out)
         preprocess_batch([], [], transform, out)
-        bad = device_image(block.device_ptr, (20, 10), stride=3)
-        with pytest.raises(errors.InputError, match="picture 0 of the batch: the stride"):
+        bad = device_image_view(block.device_ptr, (20, 10), stride=3)
+        with pytest.raises(errors.InputError, match="image 0 of the batch: the stride"):
             preprocess_batch([bad], [geometry], transform, out)
         with pytest.raises(errors.DeviceUnavailableError, match="cuda:99"):
             check(
@@ -245,9 +246,9 @@ class Case(NamedTuple):
     strides: tuple[int, ...] = ()
     dtype: str = "float32"
 
-    def detector(self) -> Detector:
+    def detector(self) -> DetectionDecoder:
         options = self._asdict()
-        return Detector(options.pop("head"), options.pop("num_classes"), options.pop("num_anchors"), **options)
+        return DetectionDecoder(options.pop("head"), options.pop("num_classes"), options.pop("num_anchors"), **options)
 
 
 def random_output(rng: np.random.Generator, case: Case, kind: str) -> np.ndarray:
@@ -297,7 +298,7 @@ def random_ways(rng: np.random.Generator, case: Case, n: int) -> list[Geometry]:
 
 
 def compare(
-    case: Case, outputs: np.ndarray, ways: list[Geometry], device: DeviceDetector, stream: Stream
+    case: Case, outputs: np.ndarray, ways: list[Geometry], device: DeviceDetectionDecoder, stream: Stream
 ) -> list[DetectStats]:
     n = len(ways)
     with on_device(outputs) as output, poisoned((n, device.row.itemsize), "uint8") as block, case.detector() as host:
@@ -322,7 +323,7 @@ def compare(
 def assert_same(
     rng: np.random.Generator, case: Case, kinds: list[str], stream: Stream, repeat: int = 1
 ) -> list[DetectStats]:
-    with case.detector() as host, DeviceDetector(host, len(kinds), DEVICE) as device:
+    with case.detector() as host, DeviceDetectionDecoder(host, len(kinds), DEVICE) as device:
         for _ in range(repeat):  # the second time with counters that have to be zero again
             outputs = np.stack([random_output(rng, case, kind) for kind in kinds])
             stats = compare(case, outputs, random_ways(rng, case, len(kinds)), device, stream)
@@ -411,7 +412,7 @@ def test_as_yolov5_is_validated(rng: np.random.Generator, stream: Stream) -> Non
     output = random_output(rng, case, "plain")
     output[:, 4] **= 20
     output[:, 5:] **= 4
-    with case.detector() as host, DeviceDetector(host, 3, DEVICE) as device:
+    with case.detector() as host, DeviceDetectionDecoder(host, 3, DEVICE) as device:
         outputs = np.stack([output, output[::-1], np.zeros_like(output)])
         stats = compare(case, outputs, random_ways(rng, case, 3), device, stream)
         assert stats[0].candidates > 30000
@@ -419,15 +420,15 @@ def test_as_yolov5_is_validated(rng: np.random.Generator, stream: Stream) -> Non
 
 
 @pytest.mark.gpu
-def test_more_pictures_than_the_workspace_takes(rng: np.random.Generator, stream: Stream) -> None:
+def test_more_images_than_the_workspace_takes(rng: np.random.Generator, stream: Stream) -> None:
     case = Case(num_anchors=90)
     assert_same(rng, case, KINDS * 13, stream, repeat=2)
 
 
 @pytest.mark.gpu
-def test_fewer_pictures_than_the_most(rng: np.random.Generator, stream: Stream) -> None:
+def test_fewer_images_than_the_most(rng: np.random.Generator, stream: Stream) -> None:
     case = Case(num_anchors=90)
-    with case.detector() as host, DeviceDetector(host, 8, DEVICE) as device:
+    with case.detector() as host, DeviceDetectionDecoder(host, 8, DEVICE) as device:
         for n in (1, 8, 3):
             outputs = np.stack([random_output(rng, case, "plain") for _ in range(n)])
             compare(case, outputs, random_ways(rng, case, n), device, stream)
@@ -444,7 +445,7 @@ def test_calls_can_be_captured(rng: np.random.Generator, stream: Stream) -> None
     host = case.detector()
     with (
         host,
-        DeviceDetector(host, 2, DEVICE) as device,
+        DeviceDetectionDecoder(host, 2, DEVICE) as device,
         Tensor((2, *device.shape), "float32", DEVICE) as output,
         device.block(2) as block,
         poisoned((1, 3, 64, 64), "float32") as batch,
@@ -463,7 +464,7 @@ def test_calls_can_be_captured(rng: np.random.Generator, stream: Stream) -> None
             device.run(at, ways, block, stream=stream)
             topk_rows(scores, 3, ids, best, stream=stream)
 
-        with Graph(stream, queue) as graph:
+        with CudaGraph(stream, queue) as graph:
             for kind in ("plain", "none", "apart"):
                 outputs = np.stack([random_output(rng, case, kind), random_output(rng, case, "plain")])
                 output.numpy(writable=True)[:] = outputs
@@ -477,7 +478,7 @@ def test_calls_can_be_captured(rng: np.random.Generator, stream: Stream) -> None
                     expected, expected_stats = host(outputs[i], ways[i])
                     assert stats == expected_stats
                     assert boxes.tobytes() == expected.tobytes()
-        assert batch.numpy()[0].tobytes() == preprocess(pile.pictures[0].view, way, transform).tobytes()
+        assert batch.numpy()[0].tobytes() == preprocess(pile.images[0].view, way, transform).tobytes()
         assert ids.numpy().tolist() == topk(scores.numpy(), 3)[0].tolist()
         pixels.close()
 
@@ -488,19 +489,19 @@ def test_runs_are_checked(rng: np.random.Generator, stream: Stream) -> None:
     ways = random_ways(rng, case, 2)
     with case.detector() as host:
         with pytest.raises(errors.InputError, match="max_batch is 0"):
-            DeviceDetector(host, 0)
+            DeviceDetectionDecoder(host, 0)
         with pytest.raises(errors.DeviceUnavailableError, match="cuda:99"):
-            DeviceDetector(host, 1, "cuda:99")
-        device = DeviceDetector(host, 2)
+            DeviceDetectionDecoder(host, 1, "cuda:99")
+        device = DeviceDetectionDecoder(host, 2)
     assert device.nbytes > 0
     with Tensor((2, 84, 8), "float32", DEVICE) as output, device.block(2) as block:
-        with pytest.raises(errors.InputError, match="3 pictures; the detector was made for 0 to 2"):
+        with pytest.raises(errors.InputError, match="3 images; the detector was made for 0 to 2"):
             device.run(output.device_ptr, [*ways, ways[0]], block)
         with pytest.raises(errors.ShapeError, match=r"\(2, 84, 8\)"):
             device.run(output, [*ways, ways[0]], block)
         with pytest.raises(errors.ShapeError, match="640 x 640 canvas have 8400 cells"):
             device.run(output, [ways[0], Geometry.letterbox((5, 5), (640, 640))], block)
-        with device.block(1) as small, pytest.raises(errors.ShapeError, match="2 pictures of 300 detections need"):
+        with device.block(1) as small, pytest.raises(errors.ShapeError, match="2 images of 300 detections need"):
             device.run(output, ways, small)
         with pytest.raises(errors.InputError, match="not aligned"):
             device.run(output.device_ptr + 2, ways, block)
@@ -569,10 +570,10 @@ def test_topk_marks_rows_without_an_answer(stream: Stream) -> None:
 def test_says_that_there_is_no_device() -> None:
     if lib.ifs_has_cuda() and device_count():
         pytest.skip("there is one")
-    with Detector() as host, pytest.raises(errors.DeviceUnavailableError, match="no .*device"):
-        DeviceDetector(host, 4)
+    with DetectionDecoder() as host, pytest.raises(errors.DeviceUnavailableError, match="no .*device"):
+        DeviceDetectionDecoder(host, 4)
     geometry, transform = Geometry.letterbox((4, 4), (4, 4)), PixelTransform()
-    image = device_image(256, (4, 4))
+    image = device_image_view(256, (4, 4))
     for call in (
         lambda: lib.ifs_cuda_preprocess(
             image._c, geometry._c, 1, transform._c, ffi.cast("void *", 256), 999, 0, ffi.NULL
@@ -610,11 +611,11 @@ def test_blocks_are_unpacked_on_any_machine() -> None:
     )
     unpack(0)
     assert count[0] == 0
-    with pytest.raises(errors.ShapeError, match="has 2 pictures"):
+    with pytest.raises(errors.ShapeError, match="has 2 images"):
         unpack(2)
-    with pytest.raises(errors.ShapeError, match="has 1 pictures"):
+    with pytest.raises(errors.ShapeError, match="has 1 images"):
         unpack(1, block.nbytes - 1)
-    with pytest.raises(errors.InputError, match="picture -1"):
+    with pytest.raises(errors.InputError, match="image -1"):
         unpack(-1)
     block[1]["count"] = 4
     with pytest.raises(errors.TensorFileError, match="4 detections of at most 3"):
@@ -622,11 +623,11 @@ def test_blocks_are_unpacked_on_any_machine() -> None:
 
 
 def test_device_images() -> None:
-    image = device_image(1000, (6, 4), "nv12", stride=10)
+    image = device_image_view(1000, (6, 4), "nv12", stride=10)
     assert (image._c.stride, image._c.uv_stride, image.size) == (10, 10, (6, 4))
     assert int(ffi.cast("uintptr_t", image._c.uv)) == 1040
-    assert device_image(1000, (6, 4), "rgba")._c.stride == 24
+    assert device_image_view(1000, (6, 4), "rgba")._c.stride == 24
     with pytest.raises(errors.InputError, match="uv goes with"):
-        device_image(1000, (6, 4), uv=5)
+        device_image_view(1000, (6, 4), uv=5)
     with pytest.raises(errors.InputError, match="format is 'cmyk'"):
-        device_image(1000, (6, 4), "cmyk")  # type: ignore[arg-type]
+        device_image_view(1000, (6, 4), "cmyk")  # type: ignore[arg-type]

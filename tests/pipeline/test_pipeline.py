@@ -41,13 +41,13 @@ LONG = 30.0  # nothing here takes that long unless it hangs
 
 
 class Squares:
-    """A model of whole numbers, and its lanes: a row holds a number, and a run squares them.
+    """A model of whole numbers, and its buffers: a row holds a number, and a run squares them.
 
     `hold()` lets no run begin; a number below zero is a bad item.
     """
 
     concurrency = 1
-    queues = False
+    serializes_runs = False
 
     def __init__(self, capacity: int = 4, concurrency: int = 1) -> None:
         self.capacity, self.concurrency = capacity, concurrency
@@ -59,15 +59,15 @@ class Squares:
         self.open = 0
         self.guard = threading.Lock()
 
-    def lane(self, capacity: int | None) -> SquaresLane:
+    def batch_buffer(self, capacity: int | None) -> SquaresBuffer:
         self.open += 1
-        return SquaresLane(self, capacity or self.capacity)
+        return SquaresBuffer(self, capacity or self.capacity)
 
     def hold(self) -> None:
         self.go.clear()
 
 
-class SquaresLane:
+class SquaresBuffer:
     def __init__(self, model: Squares, capacity: int) -> None:
         self.model, self.capacity = model, capacity
         self.rows = [0] * capacity
@@ -78,7 +78,7 @@ class SquaresLane:
         return bool(item % 2)  # odd ones by their own thread
 
     def prepare(self, row: int, item: Any) -> None:
-        assert not self.running, "a row was written while the lane ran"
+        assert not self.running, "a row was written while the buffer ran"
         if item < 0:
             raise InputError(f"{item} is below zero")
         self.rows[row] = item
@@ -133,7 +133,7 @@ def model() -> Iterator[Squares]:
     squares = Squares()
     yield squares
     squares.go.set()
-    assert squares.open == 0, "a lane was not closed"
+    assert squares.open == 0, "a buffer was not closed"
 
 
 # ---- when a batch leaves ----
@@ -195,7 +195,7 @@ def test_as_many_run_side_by_side_as_the_model_says() -> None:
 
 def test_behind_a_batch_that_runs_one_that_is_not_full_goes_on_filling() -> None:
     model = Squares(capacity=2, concurrency=3)
-    model.queues = True
+    model.serializes_runs = True
     model.hold()
     with Pipeline(model, max_delay=0) as pipeline:
         first = pipeline.submit(1)
@@ -589,7 +589,7 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
 ) -> None:
     """The runner that has the row does not wait for it for ever."""
     pipeline = Pipeline(model, max_delay=0)
-    prepare_own, prepare = pipeline._core._prepare_own, SquaresLane.prepare
+    prepare_own, prepare = pipeline._core._prepare_own, SquaresBuffer.prepare
 
     def interrupted(*arguments: Any) -> Any:
         if when == "after":
@@ -597,12 +597,12 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
         raise KeyboardInterrupt
 
     if when == "in":
-        monkeypatch.setattr(SquaresLane, "prepare", interrupted)
+        monkeypatch.setattr(SquaresBuffer, "prepare", interrupted)
     else:
         monkeypatch.setattr(pipeline._core, "_prepare_own", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pipeline.submit(3)  # odd: by this thread
-    monkeypatch.setattr(SquaresLane, "prepare", prepare)
+    monkeypatch.setattr(SquaresBuffer, "prepare", prepare)
     monkeypatch.setattr(pipeline._core, "_prepare_own", prepare_own)
     assert [future.result(LONG) for future in pipeline.submit_many([4, 5])] == [16, 25]
     pipeline.close()
@@ -820,7 +820,7 @@ def turmoil(folder: Path, requests: int, threads: int) -> PipelineStats:
         # No slot was lost: all of them can be taken at once.
         until(lambda: pipeline.stats().queued == pipeline.stats().running == 0)
         free = [group.free for group in pipeline._core._groups]
-        assert sum(len(buffers) for buffers in free) * 8 == pipeline.slots
+        assert sum(len(batches) for batches in free) * 8 == pipeline.slots
         stats = pipeline.stats()
         consistent(stats)
         assert stats.done == counts["ok"]

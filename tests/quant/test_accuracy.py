@@ -1,4 +1,4 @@
-"""Accuracy of real models in INT8, calibrated on other pictures than they are measured on."""
+"""Accuracy of real models in INT8, calibrated on other images than they are measured on."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ pytestmark = [pytest.mark.assets, pytest.mark.slow]
 def squeezenet(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = assets / "models" / "squeezenet1.1.onnx"
     with Classifier(path, preset="caffe") as model:
-        table = quant.calibrate(path, quant.PictureInputs(model, sorted((assets / "coco" / "val").glob("*.jpg"))))
+        table = quant.calibrate(path, quant.ImageInputs(model, sorted((assets / "coco" / "val").glob("*.jpg"))))
     return quant.quantize(path, tmp_path_factory.mktemp("quant") / "squeezenet.onnx", table).path
 
 
 @pytest.fixture(scope="module")
 def yolov5n(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = assets / "models" / "yolov5n.onnx"
-    pictures = [*sorted((assets / "driving").glob("frame_*.jpg")), *sorted((assets / "imagenet").glob("*.JPEG"))[::3]]
+    images = [*sorted((assets / "driving").glob("frame_*.jpg")), *sorted((assets / "imagenet").glob("*.JPEG"))[::3]]
     with YOLOv5(path) as model:
-        table = quant.calibrate(path, quant.PictureInputs(model, pictures), method="percentile")
+        table = quant.calibrate(path, quant.ImageInputs(model, images), method="percentile")
     # The two costliest layers, as `infersdk quantize --max-drop` finds them.
     exclude = ["/model.2/cv1/conv/Conv", "/model.2/cv2/conv/Conv"]
     return quant.quantize(path, tmp_path_factory.mktemp("quant") / "yolo.onnx", table, exclude=exclude).path
@@ -52,7 +52,7 @@ def test_yolov5n(yolov5n: Path, assets: Path, backend: str) -> None:
     with YOLOv5(yolov5n, backend, precision="int8", **settings) as model:
         found, _ = coco_map(model, assets / "coco")
     print(f"{found:.4f}")
-    assert found >= 0.292  # 0.307 in FP32; what pictures it is calibrated on is worth some thousandths
+    assert found >= 0.292  # 0.307 in FP32; what images it is calibrated on is worth some thousandths
 
 
 def test_tensorrt_reads_the_file(squeezenet: Path, yolov5n: Path) -> None:

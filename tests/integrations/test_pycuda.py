@@ -24,7 +24,7 @@ __global__ void scale(float *x, float factor, int n) {
 
 @pytest.fixture(scope="module")
 def bridge() -> Iterator[Any]:
-    from infersdk.interop import pycuda as module
+    from infersdk.integrations import pycuda as module
 
     context = module.use_primary_context("cuda:0")
     yield module

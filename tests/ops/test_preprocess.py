@@ -1,4 +1,4 @@
-"""Pictures, geometry and preprocessing, against OpenCV, NumPy in float64, and Python's own arithmetic."""
+"""Images, geometry and preprocessing, against OpenCV, NumPy in float64, and Python's own arithmetic."""
 
 from __future__ import annotations
 
@@ -15,15 +15,8 @@ import pytest
 
 from infersdk import errors
 from infersdk._lib import ffi, lib
-from infersdk.ops.image import (
-    Geometry,
-    ImageView,
-    PixelTransform,
-    as_image,
-    letterbox,
-    preprocess,
-    preprocess_into,
-)
+from infersdk.image import Geometry, ImageView, PixelTransform, image_view
+from infersdk.ops.preprocess import letterbox, preprocess, preprocess_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +52,7 @@ def simd(request: pytest.FixtureRequest) -> Iterator[int]:
 # ---- what OpenCV gives ---------------------------------------------------------------------------------------------
 
 
-def picture(rng: np.random.Generator, width: int, height: int, kind: str, *, region: bool = True) -> np.ndarray:
+def image(rng: np.random.Generator, width: int, height: int, kind: str, *, region: bool = True) -> np.ndarray:
     """Noise, half of the time black and white only, as a region of a larger array (rows apart) where it can be."""
     channels = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4}.get(kind, 1)
     rows = height * 3 // 2 if kind == "nv12" else height
@@ -259,9 +252,9 @@ def test_points_need_two_columns() -> None:
 def test_resize_equals_opencv(rng: np.random.Generator, simd: int, pixels: str) -> None:
     order = "gray" if pixels == "gray" else "bgr"
     for w, h, rw, rh in random_sizes(rng, 240):
-        image = picture(rng, w, h, pixels)
-        expected = cv2.resize(image, (rw, rh), interpolation=cv2.INTER_LINEAR).reshape(rh, rw, -1)[..., :3]
-        got = preprocess(image, Geometry.stretch((w, h), (rw, rh)), identity(order), format=pixels)
+        view = image(rng, w, h, pixels)
+        expected = cv2.resize(view, (rw, rh), interpolation=cv2.INTER_LINEAR).reshape(rh, rw, -1)[..., :3]
+        got = preprocess(view, Geometry.stretch((w, h), (rw, rh)), identity(order), format=pixels)
         np.testing.assert_array_equal(got, expected, err_msg=f"{w} x {h} to {rw} x {rh}")
 
 
@@ -269,21 +262,21 @@ def test_resize_equals_opencv(rng: np.random.Generator, simd: int, pixels: str) 
     "size", [(1920, 1080), (1280, 720), (810, 1080), (500, 375), (3840, 2160), (333, 1000), (100, 80)]
 )
 def test_resize_of_usual_sizes_equals_opencv(rng: np.random.Generator, simd: int, size: tuple[int, int]) -> None:
-    image = picture(rng, *size, "bgr")
+    view = image(rng, *size, "bgr")
     geometry = Geometry.letterbox(size, (640, 640))
-    expected = cv2_canvas(image, "bgr", "bgr", geometry, (114, 114, 114))
-    np.testing.assert_array_equal(preprocess(image, geometry, identity(fill=(114,) * 3)), expected)
+    expected = cv2_canvas(view, "bgr", "bgr", geometry, (114, 114, 114))
+    np.testing.assert_array_equal(preprocess(view, geometry, identity(fill=(114,) * 3)), expected)
 
 
 def test_resize_of_long_sides_equals_opencv(rng: np.random.Generator, simd: int) -> None:
     """Coefficients come out of float32 positions: the longer the side, the fewer bits are left for them."""
     for w, rw in [(30_000, 20_011), (20_011, 32_700), (32_767, 16_384), (32_766, 16_383)]:
         for pixels in ("gray", "bgr"):
-            image = picture(rng, w, 2, pixels)
-            expected = cv2.resize(image, (rw, 3), interpolation=cv2.INTER_LINEAR).reshape(3, rw, -1)
-            got = preprocess(image, Geometry.stretch((w, 2), (rw, 3)), identity("gray" if pixels == "gray" else "bgr"))
+            view = image(rng, w, 2, pixels)
+            expected = cv2.resize(view, (rw, 3), interpolation=cv2.INTER_LINEAR).reshape(3, rw, -1)
+            got = preprocess(view, Geometry.stretch((w, 2), (rw, 3)), identity("gray" if pixels == "gray" else "bgr"))
             np.testing.assert_array_equal(got, expected)
-            tall = np.ascontiguousarray(image.swapaxes(0, 1))
+            tall = np.ascontiguousarray(view.swapaxes(0, 1))
             expected = cv2.resize(tall, (3, rw), interpolation=cv2.INTER_LINEAR).reshape(rw, 3, -1)
             got = preprocess(tall, Geometry.stretch((2, w), (3, rw)), identity("gray" if pixels == "gray" else "bgr"))
             np.testing.assert_array_equal(got, expected)
@@ -296,11 +289,11 @@ def test_every_distance_between_columns(rng: np.random.Generator, simd: int, pix
     for scale in (0.1, 0.3, 0.6, 0.65, 0.7, 1, 1.2, 1.3, 1.4, 2, 2.5, 2.7, 3, 4, 5, 5.3, 5.9, 6.7, 7, 15, 16.1, 21, 40):
         rw = int(rng.integers(33, 140))
         w, offset = max(1, round(rw * scale)), -int(rng.integers(0, 30))
-        image = picture(rng, w, 7, pixels)
+        view = image(rng, w, 7, pixels)
         geometry = Geometry.stretch((w, 7), (rw, 5))
         geometry._c.canvas_width, geometry._c.offset_x = rw - 3, offset
-        expected = cv2_canvas(image, pixels, order, geometry, (1, 2, 3))
-        got = preprocess(image, geometry, identity(order), format=pixels)
+        expected = cv2_canvas(view, pixels, order, geometry, (1, 2, 3))
+        got = preprocess(view, geometry, identity(order), format=pixels)
         np.testing.assert_array_equal(got, expected, err_msg=f"{w} to {rw} at {offset}")
 
 
@@ -310,10 +303,10 @@ def test_colour_is_converted_before_the_resize(rng: np.random.Generator, simd: i
     even = 2 if pixels == "nv12" else 1
     for half_w, half_h, rw, rh in random_sizes(rng, 48):
         w, h = even * half_w, even * half_h
-        image = picture(rng, w, h, pixels)
+        view = image(rng, w, h, pixels)
         geometry = Geometry.stretch((w, h), (rw, rh))
-        expected = cv2_canvas(image, pixels, order, geometry, (0, 0, 0))
-        got = preprocess(image, geometry, identity(order), format=pixels)
+        expected = cv2_canvas(view, pixels, order, geometry, (0, 0, 0))
+        got = preprocess(view, geometry, identity(order), format=pixels)
         np.testing.assert_array_equal(got, expected, err_msg=f"{w} x {h} to {rw} x {rh}")
 
 
@@ -340,26 +333,26 @@ def test_every_gray_equals_opencv(simd: int) -> None:
 
 
 def test_separate_planes_of_nv12(rng: np.random.Generator) -> None:
-    frame = picture(rng, 32, 20, "nv12", region=False)
+    frame = image(rng, 32, 20, "nv12", region=False)
     geometry = Geometry.letterbox((32, 20), (24, 24))
     expected = preprocess(frame, geometry, identity(), format="nv12")
     y, uv = frame[:20], frame[20:]
     wide = np.zeros((10, 50), np.uint8)
     wide[:, 7:39] = uv
     for plane in (uv, uv.reshape(10, 16, 2), wide[:, 7:39]):
-        np.testing.assert_array_equal(preprocess(as_image(y, "nv12", plane), geometry, identity()), expected)
+        np.testing.assert_array_equal(preprocess(image_view(y, "nv12", plane), geometry, identity()), expected)
 
 
 @pytest.mark.parametrize(
     "offset", [(0, 0), (5, 3), (-7, 2), (3, -9), (-40, -30), (70, 0), (0, 70), (-300, 0), (61, 45)]
 )
 def test_any_offset_crops_and_fills(rng: np.random.Generator, simd: int, offset: tuple[int, int]) -> None:
-    image = picture(rng, 57, 41, "bgr")
+    view = image(rng, 57, 41, "bgr")
     geometry = Geometry.stretch((57, 41), (90, 80))
     geometry._c.canvas_width, geometry._c.canvas_height = 64, 48
     geometry._c.offset_x, geometry._c.offset_y = offset
-    expected = cv2_canvas(image, "bgr", "rgb", geometry, (9, 8, 7))
-    np.testing.assert_array_equal(preprocess(image, geometry, identity("rgb", fill=(9, 8, 7))), expected)
+    expected = cv2_canvas(view, "bgr", "rgb", geometry, (9, 8, 7))
+    np.testing.assert_array_equal(preprocess(view, geometry, identity("rgb", fill=(9, 8, 7))), expected)
 
 
 # ---- every combination, every variant ------------------------------------------------------------------------------
@@ -382,10 +375,10 @@ def test_all_combinations(rng: np.random.Generator, simd: int, pixels: str, dtyp
                 scale=rng.normal(0, 1, channels).tolist(),
                 bias=rng.normal(0, 50, channels).tolist(),
             )
-            image = picture(rng, w, h, pixels)
+            view = image(rng, w, h, pixels)
             geometry = Geometry.letterbox((w, h), (cw, ch))
-            expected = finish(cv2_canvas(image, pixels, order, geometry, transform.fill), transform)
-            got = preprocess(image, geometry, transform, format=pixels)
+            expected = finish(cv2_canvas(view, pixels, order, geometry, transform.fill), transform)
+            got = preprocess(view, geometry, transform, format=pixels)
             assert got.dtype == np.dtype(dtype)
             np.testing.assert_array_equal(
                 got.view(np.uint8), expected.view(np.uint8), err_msg=f"{w} x {h} to {cw} x {ch}"
@@ -402,7 +395,7 @@ def bits(image: Any, geometry: Geometry, transform: PixelTransform, pixels: str,
 
 
 def random_affine(rng: np.random.Generator, source: tuple[int, int], canvas: tuple[int, int]) -> Geometry:
-    """A turn, a scale and a shift that keep part of the picture on the canvas; now and then without a turn."""
+    """A turn, a scale and a shift that keep part of the image on the canvas; now and then without a turn."""
     angle = rng.choice([0, math.pi / 2, math.pi, rng.uniform(0, 2 * math.pi)])
     scale = np.exp(rng.uniform(-1.5, 1.5, 2)) * max(source) / max(canvas)
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]) * scale
@@ -416,12 +409,12 @@ def test_variants_agree_on_warps(rng: np.random.Generator, pixels: str) -> None:
         w, h, cw, ch = (int(v) for v in rng.integers(1, 130, 4))
         if pixels == "nv12":
             w, h = 2 * w, 2 * h
-        image = picture(rng, w, h, pixels)
+        view = image(rng, w, h, pixels)
         make = Geometry.letterbox_warp if i % 2 else lambda s, c: random_affine(rng, s, c)
         geometry = make((w, h), (cw, ch))
         for order in ORDERS:
             transform = PixelTransform(order, "hwc", "uint8", fill=(9, 99, 199)[: 1 if order == "gray" else 3], scale=1)
-            results = {simd: bits(image, geometry, transform, pixels, simd) for simd in VARIANTS}
+            results = {simd: bits(view, geometry, transform, pixels, simd) for simd in VARIANTS}
             assert len(set(results.values())) == 1, (i, geometry, order)
 
 
@@ -431,19 +424,19 @@ def test_large_outputs_are_the_same_at_any_address(
     simd: int, rng: np.random.Generator, dtype: Any, canvas: tuple[int, int]
 ) -> None:
     """They go past the caches by stores that want aligned addresses; what lies around stays as it was."""
-    image = picture(rng, 300, 200, "bgr")
+    view = image(rng, 300, 200, "bgr")
     for layout in LAYOUTS:
         transform = PixelTransform("rgb", layout, dtype)
         geometry = Geometry.letterbox((300, 200), canvas)
         nbytes = math.prod(transform.shape(geometry)) * np.dtype(dtype).itemsize
         before = lib.ifs_simd()
         lib.ifs_set_simd(lib.IFS_SIMD_NONE)
-        expected = preprocess(image, geometry, transform).tobytes()
+        expected = preprocess(view, geometry, transform).tobytes()
         lib.ifs_set_simd(before)
         for offset in (0, 4, 16, 32, 64 + 8):
             block = np.full(nbytes + 256, 0xA5, np.uint8)
             at = -block.ctypes.data % 64 + offset
-            preprocess_into(image, geometry, transform, block.ctypes.data + at, nbytes)
+            preprocess_into(view, geometry, transform, block.ctypes.data + at, nbytes)
             assert block[at : at + nbytes].tobytes() == expected, (layout, offset)
             assert (block[:at] == 0xA5).all()
             assert (block[at + nbytes :] == 0xA5).all()
@@ -472,32 +465,32 @@ def warp_float64(image: np.ndarray, geometry: Geometry, fill: tuple[int, ...]) -
 def test_warp_is_within_a_level_of_float64(rng: np.random.Generator, simd: int) -> None:
     for i in range(60):
         w, h, cw, ch = (int(v) for v in rng.integers(1, 150, 4))
-        image = picture(rng, w, h, "bgr")
+        view = image(rng, w, h, "bgr")
         geometry = Geometry.letterbox_warp((w, h), (cw, ch)) if i % 3 == 0 else random_affine(rng, (w, h), (cw, ch))
-        got = preprocess(image, geometry, identity(fill=(0, 100, 255)))
-        error = np.abs(got - warp_float64(image, geometry, (0, 100, 255)))
+        got = preprocess(view, geometry, identity(fill=(0, 100, 255)))
+        error = np.abs(got - warp_float64(view, geometry, (0, 100, 255)))
         assert error.max() <= 1, (geometry, error.max())
 
 
 def test_warp_is_near_opencvs(rng: np.random.Generator) -> None:
-    image = cv2.GaussianBlur(picture(rng, 160, 120, "bgr", region=False), (0, 0), 3)
+    view = cv2.GaussianBlur(image(rng, 160, 120, "bgr", region=False), (0, 0), 3)
     for _ in range(10):
         geometry = random_affine(rng, (160, 120), (100, 100))
         matrix = geometry.matrix
         matrix[:, 2] += 0.5 * (matrix[:, 0] + matrix[:, 1]) - 0.5  # edges to centres
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-        theirs = cv2.warpAffine(image, matrix, (100, 100), flags=flags, borderValue=(1, 2, 3))
-        ours = preprocess(image, geometry, identity())
+        theirs = cv2.warpAffine(view, matrix, (100, 100), flags=flags, borderValue=(1, 2, 3))
+        ours = preprocess(view, geometry, identity())
         assert np.abs(ours.astype(int) - theirs).mean() < 0.6
 
 
 def test_warp_by_whole_pixels_is_exact(rng: np.random.Generator, simd: int) -> None:
-    image = picture(rng, 50, 40, "rgb")
+    view = image(rng, 50, 40, "rgb")
     geometry = Geometry.affine((50, 40), (50, 40), [[1, 0, 3], [0, 1, -2]])
-    expected = np.empty_like(image)
+    expected = np.empty_like(view)
     expected[:] = (1, 2, 3)
-    expected[2:, :-3] = image[:-2, 3:]
-    np.testing.assert_array_equal(preprocess(image, geometry, identity("rgb"), format="rgb"), expected)
+    expected[2:, :-3] = view[:-2, 3:]
+    np.testing.assert_array_equal(preprocess(view, geometry, identity("rgb"), format="rgb"), expected)
 
 
 # ---- the Python face -----------------------------------------------------------------------------------------------
@@ -519,9 +512,9 @@ def test_normalize_is_close_to_three_operations(rng: np.random.Generator) -> Non
     transform = PixelTransform.normalize(mean, std)
     assert transform.scale == tuple(float(np.float32(1 / (255 * s))) for s in std)
     assert transform.bias == tuple(float(np.float32(-m / s)) for m, s in zip(mean, std, strict=True))
-    image = picture(rng, 20, 10, "rgb")
-    got = preprocess(image, Geometry.stretch((20, 10), (20, 10)), transform, format="rgb")
-    expected = ((image / 255 - mean) / std).transpose(2, 0, 1)
+    view = image(rng, 20, 10, "rgb")
+    got = preprocess(view, Geometry.stretch((20, 10), (20, 10)), transform, format="rgb")
+    expected = ((view / 255 - mean) / std).transpose(2, 0, 1)
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
@@ -563,22 +556,22 @@ def test_bad_transform_says_why(make: Any, kind: type[Exception], message: str) 
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
-        (lambda: as_image([[1]]), errors.InputError, "list"),
-        (lambda: as_image(np.zeros((4, 4, 3), np.float32)), errors.DTypeError, "float32"),
-        (lambda: as_image(np.zeros((4, 4, 2), np.uint8)), errors.ShapeError, r"\(4, 4, 2\)"),
-        (lambda: as_image(np.zeros((1, 4, 4, 3), np.uint8)), errors.ShapeError, r"\(1, 4, 4, 3\)"),
-        (lambda: as_image(np.zeros(4, np.uint8)), errors.ShapeError, r"\(4,\)"),
-        (lambda: as_image(np.zeros((0, 4, 3), np.uint8)), errors.ShapeError, r"\(0, 4, 3\)"),
-        (lambda: as_image(np.zeros((4, 4, 3), np.uint8), "bgra"), errors.ShapeError, "4 channels"),
-        (lambda: as_image(np.zeros((4, 4, 3), np.uint8), "yuv"), errors.InputError, "'yuv'"),
-        (lambda: as_image(np.zeros((4, 4), np.uint8), "nv12"), errors.ShapeError, r"\(H \* 3 / 2, W\)"),
-        (lambda: as_image(np.zeros((6, 3), np.uint8), "nv12"), errors.ShapeError, r"\(6, 3\)"),
-        (lambda: as_image(np.zeros((3, 2), np.uint8), "nv12", np.zeros((1, 2), np.uint8)), errors.ShapeError, "uv"),
-        (lambda: as_image(np.zeros((4, 2), np.uint8), "nv12", np.zeros((1, 2), np.uint8)), errors.ShapeError, "uv"),
-        (lambda: as_image(np.zeros((4, 4), np.uint8), uv=np.zeros((2, 4), np.uint8)), errors.InputError, "nv12"),
+        (lambda: image_view([[1]]), errors.InputError, "list"),
+        (lambda: image_view(np.zeros((4, 4, 3), np.float32)), errors.DTypeError, "float32"),
+        (lambda: image_view(np.zeros((4, 4, 2), np.uint8)), errors.ShapeError, r"\(4, 4, 2\)"),
+        (lambda: image_view(np.zeros((1, 4, 4, 3), np.uint8)), errors.ShapeError, r"\(1, 4, 4, 3\)"),
+        (lambda: image_view(np.zeros(4, np.uint8)), errors.ShapeError, r"\(4,\)"),
+        (lambda: image_view(np.zeros((0, 4, 3), np.uint8)), errors.ShapeError, r"\(0, 4, 3\)"),
+        (lambda: image_view(np.zeros((4, 4, 3), np.uint8), "bgra"), errors.ShapeError, "4 channels"),
+        (lambda: image_view(np.zeros((4, 4, 3), np.uint8), "yuv"), errors.InputError, "'yuv'"),
+        (lambda: image_view(np.zeros((4, 4), np.uint8), "nv12"), errors.ShapeError, r"\(H \* 3 / 2, W\)"),
+        (lambda: image_view(np.zeros((6, 3), np.uint8), "nv12"), errors.ShapeError, r"\(6, 3\)"),
+        (lambda: image_view(np.zeros((3, 2), np.uint8), "nv12", np.zeros((1, 2), np.uint8)), errors.ShapeError, "uv"),
+        (lambda: image_view(np.zeros((4, 2), np.uint8), "nv12", np.zeros((1, 2), np.uint8)), errors.ShapeError, "uv"),
+        (lambda: image_view(np.zeros((4, 4), np.uint8), uv=np.zeros((2, 4), np.uint8)), errors.InputError, "nv12"),
     ],
 )
-def test_bad_picture_says_why(make: Any, kind: type[Exception], message: str) -> None:
+def test_bad_image_says_why(make: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         make()
 
@@ -608,7 +601,7 @@ def test_any_strides(rng: np.random.Generator, simd: int) -> None:
         geometry = Geometry.letterbox(size, (50, 45))
         order = "gray" if view.ndim == 2 else "bgr"
         expected = preprocess(view.copy(), geometry, identity(order))
-        image = as_image(view)
+        image = image_view(view)
         np.testing.assert_array_equal(preprocess(image, geometry, identity(order)), expected, err_msg=name)
         in_place = int(ffi.cast("uintptr_t", image._c.data)) == view.__array_interface__["data"][0]
         if name in ("region", "every second row") or name.startswith("first three channels"):
@@ -618,7 +611,7 @@ def test_any_strides(rng: np.random.Generator, simd: int) -> None:
 
 
 def test_a_view_keeps_its_array() -> None:
-    image = as_image(np.full((40, 30, 3), 7, np.uint8))
+    image = image_view(np.full((40, 30, 3), 7, np.uint8))
     gc.collect()
     assert isinstance(image, ImageView)
     assert (image.size, image.width, image.height, image.format) == ((30, 40), 30, 40, "bgr")
@@ -627,12 +620,12 @@ def test_a_view_keeps_its_array() -> None:
 
 
 def test_out_is_a_slice_of_a_batch(rng: np.random.Generator, simd: int) -> None:
-    images = [picture(rng, 30, 20, "bgr") for _ in range(3)]
+    images = [image(rng, 30, 20, "bgr") for _ in range(3)]
     geometry, transform = Geometry.letterbox((30, 20), (33, 27)), PixelTransform()
     batch = np.full((5, 3, 27, 33), -1, np.float32)
-    for i, image in enumerate(images):
-        assert preprocess(image, geometry, transform, out=batch[i + 1]).base is batch
-        np.testing.assert_array_equal(batch[i + 1], preprocess(image, geometry, transform))
+    for i, view in enumerate(images):
+        assert preprocess(view, geometry, transform, out=batch[i + 1]).base is batch
+        np.testing.assert_array_equal(batch[i + 1], preprocess(view, geometry, transform))
     assert (batch[[0, 4]] == -1).all()  # the neighbours are untouched
     one = np.empty(3 * 27 * 33 + 2, np.float32)
     one[[0, -1]] = 5
@@ -652,30 +645,30 @@ def test_nothing_is_written_beside_the_output(rng: np.random.Generator, simd: in
         start = int(rng.integers(1, 70))  # any alignment
         guarded = np.full(count + start + 70, 55, dtype)
         out = guarded[start : start + count].reshape(transform.shape(geometry))
-        image = picture(rng, w, h, "bgr")
-        preprocess(image, geometry, transform, out=out)
-        np.testing.assert_array_equal(out, preprocess(image, geometry, transform))
+        view = image(rng, w, h, "bgr")
+        preprocess(view, geometry, transform, out=out)
+        np.testing.assert_array_equal(out, preprocess(view, geometry, transform))
         assert (guarded[:start] == 55).all()
         assert (guarded[start + count :] == 55).all()
 
 
 def test_bad_out_says_why(rng: np.random.Generator) -> None:
-    image = picture(rng, 30, 20, "bgr")
+    view = image(rng, 30, 20, "bgr")
     geometry, transform = Geometry.letterbox((30, 20), (16, 16)), PixelTransform()
     with pytest.raises(errors.DTypeError, match=r"float64.*float32"):
-        preprocess(image, geometry, transform, out=np.empty((3, 16, 16)))
+        preprocess(view, geometry, transform, out=np.empty((3, 16, 16)))
     with pytest.raises(errors.ShapeError, match=r"\(3, 16, 15\)"):
-        preprocess(image, geometry, transform, out=np.empty((3, 16, 15), np.float32))
+        preprocess(view, geometry, transform, out=np.empty((3, 16, 15), np.float32))
     with pytest.raises(errors.InputError, match="contiguous"):
-        preprocess(image, geometry, transform, out=np.empty((3, 16, 32), np.float32)[..., ::2])
+        preprocess(view, geometry, transform, out=np.empty((3, 16, 32), np.float32)[..., ::2])
     frozen = np.empty((3, 16, 16), np.float32)
     frozen.flags.writeable = False
     with pytest.raises(errors.ReadOnlyError, match="read-only"):
-        preprocess(image, geometry, transform, out=frozen)
+        preprocess(view, geometry, transform, out=frozen)
     with pytest.raises(errors.ShapeError, match="needs 3072 bytes, and the destination has 3071"):
-        preprocess_into(image, geometry, transform, np.empty((3, 16, 16), np.float32).ctypes.data, 3071)
+        preprocess_into(view, geometry, transform, np.empty((3, 16, 16), np.float32).ctypes.data, 3071)
     with pytest.raises(errors.ShapeError, match=r"30 x 20.* made for 20 x 30"):
-        preprocess(image, Geometry.letterbox((20, 30), (16, 16)), transform)
+        preprocess(view, Geometry.letterbox((20, 30), (16, 16)), transform)
 
 
 # ---- the core is safe on its own -----------------------------------------------------------------------------------
@@ -684,7 +677,7 @@ def test_bad_out_says_why(rng: np.random.Generator) -> None:
 def core_call(**changes: Any) -> tuple[int, str]:
     """ifs_preprocess on a small good call, with members of its structs changed: `image_width=0`."""
     pixels, dst = np.zeros((20, 30, 3), np.uint8), np.empty(3 * 16 * 16, np.float32)
-    image, geometry, transform = as_image(pixels), Geometry.letterbox((30, 20), (16, 16)), PixelTransform()
+    image, geometry, transform = image_view(pixels), Geometry.letterbox((30, 20), (16, 16)), PixelTransform()
     structs = {"image": image._c, "geometry": geometry._c, "transform": transform._c}
     args = {**structs, "dst": ffi.cast("void *", dst.ctypes.data), "nbytes": dst.nbytes}
     for name, value in changes.items():
@@ -760,7 +753,7 @@ def guarded() -> Iterator[np.ndarray]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mprotect through ctypes is written for Linux")
 @pytest.mark.parametrize("pixels", FORMATS)
-def test_nothing_is_read_outside_the_picture(
+def test_nothing_is_read_outside_the_image(
     rng: np.random.Generator, simd: int, guarded: np.ndarray, pixels: str
 ) -> None:
     channels = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4}.get(pixels, 1)
@@ -829,8 +822,8 @@ def test_the_rows_that_are_read_give_the_same_bytes(rng: np.random.Generator) ->
         sparse = Geometry.resize((width, len(kept)), geometry.canvas, resized, geometry.offset)
         assert ffi.buffer(out)[:] == ffi.buffer(sparse._c)[:]
         transform = PixelTransform(ORDERS[i % 3], "chw", "float32")
-        expected = preprocess(as_image(pixels, form), geometry, transform)
-        np.testing.assert_array_equal(preprocess(as_image(kept, form), sparse, transform), expected)
+        expected = preprocess(image_view(pixels, form), geometry, transform)
+        np.testing.assert_array_equal(preprocess(image_view(kept, form), sparse, transform), expected)
     assert {(1, 0, 1, 1), (2, 0, 1, 1), (3, 1, 1, 3), (4, 1, 2, 4), (5, 2, 1, 5), (6, 2, 2, 6)} <= patterns
     assert (4, 0, 1, 1) in patterns  # half the width as well: all rows
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from .device import Device
 
-__all__ = ["Handover", "check_device"]
+__all__ = ["HotSwap", "check_device"]
 
-_log = logging.getLogger("infersdk.handover")
+_log = logging.getLogger("infersdk.hot_swap")
 
 #: Seconds that the end of the process waits for builds that were told to stop: a step of a build may take a while.
 _PATIENCE = 10.0
@@ -46,13 +46,13 @@ class _Stopped(Exception):  # noqa: N818 - it is none
 
 
 class _Seat:
-    """Where one Handover finds the Infer that was made for it."""
+    """Where one HotSwap finds the Infer that was made for it."""
 
     model: Infer | None = None
 
 
 class _Building:
-    """A model that is loaded on a thread of its own, for all who wait for it: the Handover and its clones.
+    """A model that is loaded on a thread of its own, for all who wait for it: the HotSwap and its clones.
 
     It knows their seats and not them, so that one that nobody holds any more can go, and the build with it.
     """
@@ -69,7 +69,7 @@ class _Building:
         self._seats: list[_Seat] = []
 
     def start(self) -> None:
-        self.thread = threading.Thread(target=self._work, name="infersdk-handover", daemon=True)
+        self.thread = threading.Thread(target=self._work, name="infersdk-hot_swap", daemon=True)
         _running.add(self)
         self.thread.start()
 
@@ -172,7 +172,7 @@ def check_device(kind: type[Infer], name: str, device: Device) -> None:
         device_info(device)
 
 
-class Handover(Infer):
+class HotSwap(Infer):
     """A model that runs on a stand-in until the backend that was asked for is ready. Made by
     `load(..., while_building=...)`.
 
@@ -319,14 +319,14 @@ class Handover(Infer):
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         return self._active._call(feeds)
 
-    def _share(self, source: Handover) -> None:
+    def _share(self, source: HotSwap) -> None:
         self._pending, self._guard = False, threading.Lock()
         with source._guard:
             self._serve(source._active.clone())
             if source._pending:
                 self._wait_for(source._building, source._seat)
 
-    def _release(self) -> None:
+    def _close(self) -> None:
         if self._pending:
             self._settle()
         self._active._lose_tensors()
@@ -356,11 +356,11 @@ class Handover(Infer):
         return max(self._active.concurrency, 3 if self._asked["device"].ordinal >= 0 else 1)
 
     @property
-    def queues(self) -> bool:
-        return self._active.queues or self._asked["device"].ordinal >= 0
+    def serializes_runs(self) -> bool:
+        return self._active.serializes_runs or self._asked["device"].ordinal >= 0
 
-    def padded_batch(self, n: int) -> int:
-        return self._active.padded_batch(n)
+    def bucket_batch(self, n: int) -> int:
+        return self._active.bucket_batch(n)
 
     @property
     def precision(self) -> str:

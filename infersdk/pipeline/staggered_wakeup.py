@@ -11,14 +11,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-__all__ = ["Gate", "Turnstile"]
+__all__ = ["Gate", "StaggeredWakeup"]
 
 #: Threads that are being woken at a time: one that gets up while another works.
 ABREAST = 2
 
 
 class Gate:
-    """What one thread waits at, once. See `Turnstile`."""
+    """What one thread waits at, once. See `StaggeredWakeup`."""
 
     __slots__ = ("called", "gone", "lock", "open")
 
@@ -30,7 +30,7 @@ class Gate:
         self.gone = False  # nobody waits here any more
 
 
-class Turnstile:
+class StaggeredWakeup:
     """Any number of threads may use it at a time."""
 
     def __init__(self, abreast: int = ABREAST) -> None:

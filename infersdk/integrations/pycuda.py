@@ -2,7 +2,7 @@
 
 ::
 
-    from infersdk.interop import pycuda as bridge
+    from infersdk.integrations import pycuda as bridge
 
     bridge.use_primary_context("cuda:0")              # PyCUDA and infersdk on one context
     brighten = bridge.Kernel(SOURCE, "brighten")      # CUDA C, compiled by PyCUDA's SourceModule
@@ -27,7 +27,7 @@ try:
     from pycuda import compiler, gpuarray
 except ImportError as error:
     raise BackendUnavailableError(
-        f'infersdk.interop.pycuda needs PyCUDA, which does not import ({error}): pip install "infersdk[pycuda]"'
+        f'infersdk.integrations.pycuda needs PyCUDA, which does not import ({error}): pip install "infersdk[pycuda]"'
     ) from None
 
 __all__ = ["Kernel", "as_gpuarray", "as_stream", "as_tensor", "use_primary_context"]

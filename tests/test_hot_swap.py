@@ -28,7 +28,7 @@ from infersdk.errors import (
     ShapeError,
     UnsupportedModelError,
 )
-from infersdk.handover import Handover
+from infersdk.hot_swap import HotSwap
 from infersdk.testing import InferContract
 
 pytest.importorskip("onnxruntime")
@@ -50,9 +50,9 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def load(path: Path, gate: threading.Event | None = None, **options: Any) -> Handover:
+def load(path: Path, gate: threading.Event | None = None, **options: Any) -> HotSwap:
     infer = infersdk.load(path, "slow", while_building="onnxruntime", gate=gate, **options)
-    assert isinstance(infer, Handover)
+    assert isinstance(infer, HotSwap)
     return infer
 
 
@@ -68,11 +68,11 @@ class Contract(InferContract):
     """All that an Infer promises, but for what is said of the backend's own class."""
 
     def test_is_an_infer(self, net: infersdk.Infer) -> None:
-        assert isinstance(net, Handover)
+        assert isinstance(net, HotSwap)
         assert net.backend == self.backend
 
     def test_probe_names_version_and_devices(self) -> None:
-        assert Handover.probe().devices == ()
+        assert HotSwap.probe().devices == ()
 
 
 class TestBefore(Contract):
@@ -114,7 +114,7 @@ class TestAfter(Contract):
 
     def load(self, path: Path, **changes: Any) -> infersdk.Infer:
         infer = super().load(path, **changes)
-        assert isinstance(infer, Handover)
+        assert isinstance(infer, HotSwap)
         infer.wait_ready()
         if "precision" in changes:
             infer.change()
@@ -275,7 +275,7 @@ def test_clones_before_in_between_and_after(tmp_path: Path, gate: threading.Even
     for one in (before, between, after):
         assert (one(x)["y"] == 2).all()
         assert one.active_backend == "slow"
-        assert isinstance(one, Handover)
+        assert isinstance(one, HotSwap)
         one.close()
     until_closed()
 
@@ -288,7 +288,7 @@ def test_cloning_while_another_thread_goes_over(tmp_path: Path) -> None:
             clones: list[infersdk.Infer] = []
             failed: list[BaseException] = []
 
-            def clone(infer: Handover = infer, clones: Any = clones, failed: Any = failed) -> None:
+            def clone(infer: HotSwap = infer, clones: Any = clones, failed: Any = failed) -> None:
                 try:
                     while infer.active_backend != "slow" or len(clones) < 3:
                         clones.append(infer.clone())
@@ -309,16 +309,16 @@ def test_cloning_while_another_thread_goes_over(tmp_path: Path) -> None:
 
 
 def test_requests_of_a_pipeline_go_over(gate: threading.Event) -> None:
-    from infersdk.data import DETECTOR, PICTURE
+    from infersdk.data import DETECTOR, IMAGE
     from infersdk.models import YOLOv5
 
     with YOLOv5(DETECTOR) as plain:
-        want = plain(PICTURE)
+        want = plain(IMAGE)
     with YOLOv5(DETECTOR, "slow", while_building="onnxruntime", gate=gate) as model:
-        futures = model.submit_many([PICTURE] * 10)
+        futures = model.submit_many([IMAGE] * 10)
         gate.set()
         assert model.network.wait_ready(30)  # type: ignore[attr-defined]
-        found = [future.result(30) for future in futures] + list(model.map([PICTURE] * 20))
+        found = [future.result(30) for future in futures] + list(model.map([IMAGE] * 20))
     assert len(found) == 30
     for one in found:
         assert one.labels == want.labels
@@ -332,7 +332,7 @@ def test_a_build_that_fails_leaves_the_stand_in_serving(
     x = np.ones((1, 4), np.float32)
     with load(models.double(tmp_path / "m.onnx"), gate, fail="no tactic") as infer, infer.clone() as clone:
         assert (infer(x)["y"] == 2).all()
-        with caplog.at_level(logging.ERROR, "infersdk.handover"):
+        with caplog.at_level(logging.ERROR, "infersdk.hot_swap"):
             gate.set()
             with pytest.raises(RuntimeError, match="no tactic"):
                 infer.wait_ready(30)
@@ -467,27 +467,27 @@ def test_files_that_are_no_models_are_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_a_wrapper_goes_over_in_the_middle_of_a_stream(gate: threading.Event) -> None:
-    from infersdk.data import DETECTOR, PICTURE
+    from infersdk.data import DETECTOR, IMAGE
     from infersdk.models import YOLOv5
 
     config = {"path": str(DETECTOR), "backend": "slow", "while_building": "onnxruntime", "options": {"gate": gate}}
     with YOLOv5(DETECTOR) as plain:
-        want = plain(PICTURE)
+        want = plain(IMAGE)
 
-    def pictures() -> Iterator[Path]:
+    def images() -> Iterator[Path]:
         for number in range(40):
             if number == 20:
                 gate.set()
                 model.network.wait_ready(30)  # type: ignore[attr-defined]
-            yield PICTURE
+            yield IMAGE
 
     with YOLOv5.from_config(config) as model:
         assert "onnxruntime" in repr(model)
-        results = list(model.stream(pictures()))
+        results = list(model.stream(images()))
         assert model.network.active_backend == "slow"
         assert model._generation == 1
         assert "slow" in repr(model)
-        results.append(model(PICTURE))
+        results.append(model(IMAGE))
     assert len(results) == 41
     for found in results:
         assert found.labels == want.labels

@@ -1,6 +1,6 @@
 """The pixels of PIL images where they lie: Pillow (11.3 and later) lends its memory by Arrow's C data interface.
 
-`np.asarray(image)` runs an encoder over the picture, which takes about as long as decoding a JPEG file; here nothing is
+`np.asarray(image)` runs an encoder over the image, which takes about as long as decoding a JPEG file; here nothing is
 copied. Only images of one byte ("L") or four bytes a pixel ("RGB", whose fourth byte is padding, and "RGBA") are read.
 """
 
@@ -58,7 +58,7 @@ def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
     """The pixels of a loaded image of mode "L", "RGB" or "RGBA": uint8, (H, W) or (H, W, 3 or 4), equal to
     `np.asarray(image)` and read-only.
 
-    Mostly they lie in Pillow's own memory, three channels with four bytes from pixel to pixel, which `as_image` reads
+    Mostly they lie in Pillow's own memory, three channels with four bytes from pixel to pixel, which `image_view` reads
     in place: who changes the image then changes them. Where they do not lie in one block (Pillow starts another each
     16 MB), or are mapped from a file, they are copied.
     """

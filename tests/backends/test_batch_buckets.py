@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infersdk.backends._batches import SteadyBatch, next_size
+from infersdk.backends._batch_buckets import BatchBuckets, next_size
 
 
 def test_sizes_to_pad_to() -> None:
@@ -13,7 +13,7 @@ def test_sizes_to_pad_to() -> None:
 
 
 def test_a_steady_batch_grows_at_once_and_shrinks_after_a_while() -> None:
-    steady = SteadyBatch(32)
+    steady = BatchBuckets(32)
     assert [steady.size_for(n) for n in (1, 5, 3, 20, 32, 1)] == [1, 6, 6, 24, 32, 32]
     # One run in a while that needs it keeps the size.
     for _ in range(5):
@@ -26,7 +26,7 @@ def test_a_steady_batch_grows_at_once_and_shrinks_after_a_while() -> None:
 
 
 def test_a_steady_batch_holds_what_it_is_asked_for() -> None:
-    steady = SteadyBatch(20)
+    steady = BatchBuckets(20)
     for i in range(2000):
         n = 1 + i * i % 20 if i % 500 < 250 else 1 + i % 3
         assert n <= steady.size_for(n) <= 20

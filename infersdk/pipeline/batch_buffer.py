@@ -1,4 +1,4 @@
-"""Lanes: batch buffers, and how the rows of one are filled and run."""
+"""Batch buffers: batch batches, and how the rows of one are filled and run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..errors import InputError, ShapeError, UnsupportedModelError
 if TYPE_CHECKING:
     from ..infer import Infer
 
-__all__ = ["InferLane", "Lane"]
+__all__ = ["BatchBuffer", "TensorBatchBuffer"]
 
 #: Bytes that are copied sooner than another thread is woken up.
 QUICK = 64 * 1024
 
 
-class Lane(Protocol):
-    """A batch buffer with `capacity` rows, and a model that runs it. What a `Pipeline` is made of.
+class BatchBuffer(Protocol):
+    """A batch batch with `capacity` rows, and a model that runs it. What a `Pipeline` is made of.
 
     `prepare()` is called from several threads at once, for different rows; everything else from one at a time, and not
     while rows are being prepared.
@@ -43,19 +43,19 @@ class Lane(Protocol):
         """What came of the first `count` rows: a result each, or an exception."""
 
     def refresh(self) -> None:
-        """Called while the buffer is empty, before it is filled again."""
+        """Called while the batch is empty, before it is filled again."""
 
     def close(self) -> None:
-        """Frees what the lane holds."""
+        """Frees what the buffer holds."""
 
 
-class InferLane:
+class TensorBatchBuffer:
     """Arrays in, arrays out: a request is an array, or one for each input by name, without the batch axis.
 
     The result is a dict of arrays, by output, without the batch axis.
 
     Args:
-        infer: the lane's own; it is closed with it.
+        infer: the buffer's own; it is closed with it.
         capacity: rows.
 
     Raises:
@@ -111,7 +111,7 @@ class InferLane:
     def run(self, count: int) -> None:
         infer = self._infer
         # Asked once for all inputs, for the answer may be another the next time; beyond the capacity there are no rows.
-        batch = min(infer.padded_batch(count), self.capacity)
+        batch = min(infer.bucket_batch(count), self.capacity)
         for spec, rows in zip(self._specs, self._rows, strict=True):
             tensor = infer.inputs[spec.name]
             if not isinstance(spec.shape[0], int):

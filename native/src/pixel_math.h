@@ -1,5 +1,5 @@
 /*
- * pixel.h - the arithmetic of one pixel, for the device: what preprocess.h says in words, as functions.
+ * pixel_math.h - the arithmetic of one pixel, for the device: what preprocess.h says in words, as functions.
  *
  * SPDX-License-Identifier: Apache-2.0
  *

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-__all__ = ["SteadyBatch", "next_size"]
+__all__ = ["BatchBuckets", "next_size"]
 
 
 def next_size(n: int, largest: int | None) -> int:
@@ -14,7 +14,7 @@ def next_size(n: int, largest: int | None) -> int:
     return size if largest is None else min(size, largest)
 
 
-class SteadyBatch:
+class BatchBuckets:
     """One batch for many runs, where each change of it costs as much as many runs do.
 
     It grows as soon as it must, and shrinks when so many runs one after another would have fitted a smaller one. Those
@@ -27,16 +27,16 @@ class SteadyBatch:
     def __init__(self, largest: int | None) -> None:
         self._largest = largest
         self._lock = Lock()
-        self._size = self._runs = self._most = 0
+        self._size = self._runs = self._batch_limit = 0
 
     def size_for(self, n: int) -> int:
         """The batch for the next run, of `n` rows."""
         with self._lock:
             if n > self._size:
                 self._size = next_size(n, self._largest)
-                self._runs = self._most = 0
-            self._runs, self._most = self._runs + 1, max(self._most, n)
+                self._runs = self._batch_limit = 0
+            self._runs, self._batch_limit = self._runs + 1, max(self._batch_limit, n)
             if self._runs > self.PATIENCE:
-                self._size = next_size(self._most, self._largest)
-                self._runs = self._most = 0
+                self._size = next_size(self._batch_limit, self._largest)
+                self._runs = self._batch_limit = 0
             return self._size

@@ -10,14 +10,14 @@ import pytest
 from idle_backend import IdleInfer, Options
 
 from infersdk import Pipeline
-from infersdk.backends._batches import SteadyBatch, next_size
+from infersdk.backends._batch_buckets import BatchBuckets, next_size
 from infersdk.infer import TensorSpec
 
 
 class Sums(IdleInfer):
     """`s` is a + b, row by row; the batches that were run are kept."""
 
-    steady: SteadyBatch | None = None
+    steady: BatchBuckets | None = None
 
     def _load(self) -> None:
         self.input_specs = tuple(TensorSpec(name, np.dtype(np.float32), ("batch", 64)) for name in "ab")
@@ -34,7 +34,7 @@ class Sums(IdleInfer):
         self.batches.append(len(a))
         np.add(a, b, out=self._outputs["s"].numpy(writable=True))
 
-    def padded_batch(self, n: int) -> int:
+    def bucket_batch(self, n: int) -> int:
         return self.steady.size_for(n) if self.steady is not None else next_size(n, self.max_batch)
 
 
@@ -47,17 +47,17 @@ def sums(folder: Path, max_batch: int) -> Sums:
 @pytest.mark.parametrize("steady", [False, True])
 @pytest.mark.parametrize("capacity", [5, 8])
 def test_requests_get_their_own(tmp_path: Path, steady: bool, capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SteadyBatch, "PATIENCE", 3)
+    monkeypatch.setattr(BatchBuckets, "PATIENCE", 3)
     rng = np.random.default_rng(capacity)
     with sums(tmp_path, 32) as infer:
-        infer.steady = SteadyBatch(32) if steady else None
+        infer.steady = BatchBuckets(32) if steady else None
         if infer.steady is not None:
-            assert infer.padded_batch(20) == 24  # as another clone of it may have wanted
+            assert infer.bucket_batch(20) == 24  # as another clone of it may have wanted
         with Pipeline(infer, max_batch=capacity, instances=3, max_delay=0.001) as pipeline:
             for _ in range(150):
                 count = int(rng.integers(1, 12))
                 given: list[Any] = [{name: rng.random(64, np.float32) for name in "ab"} for _ in range(count)]
                 for x, future in zip(given, pipeline.submit_many(given), strict=True):
                     np.testing.assert_array_equal(future.result(30)["s"], x["a"] + x["b"])
-        # Rows beyond those that a lane has would be none of the requests'.
+        # Rows beyond those that a buffer has would be none of the requests'.
         assert 1 <= min(infer.batches) <= max(infer.batches) <= capacity

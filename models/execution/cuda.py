@@ -1,4 +1,4 @@
-"""Batches on a CUDA device: pictures in, results out, without stopping in between.
+"""Batches on a CUDA device: images in, results out, without stopping in between.
 
 Several slots take turns. Each has a stream, a clone of the model, and memory of its own; on its stream stand, one
 behind the other, the copy in, the preprocessing, the model, the postprocessing and one small copy out. So the copies
@@ -13,19 +13,18 @@ from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..memory import is_page_locked
-from ..ops import as_image
-from ..ops.batch import PictureBatch, shared_workers
-from ..pictures import DevicePicture, Picture
-from ..tensor import Tensor
+from ...image import DeviceImage, HostImage, image_view
+from ...memory import is_page_locked
+from ...ops.batch import ImageBatch, shared_workers
+from ...tensor import Tensor
 
 if TYPE_CHECKING:
-    from ..infer import Infer
-    from ..ops import Geometry
-    from ..ops.batch import Workers
-    from .vision import VisionModel
+    from ...image import Geometry
+    from ...infer import Infer
+    from ...ops.batch import Workers
+    from ..vision import VisionModel
 
-__all__ = ["DevicePath", "Stage", "Ways"]
+__all__ = ["CudaExecutor", "PreprocessPlacement", "Stage"]
 
 #: Batches on their way at once: one is copied in, one runs, one is copied out.
 SLOTS = 3
@@ -38,51 +37,51 @@ class Stage(Protocol):
         """Queues the postprocessing of a batch, and the copy of its results to the host."""
 
     def collect(self, geometries: Sequence[Geometry]) -> list[Any]:
-        """Waits for that copy; one result a picture."""
+        """Waits for that copy; one result an image."""
 
     def close(self) -> None:
         """Frees what it holds."""
 
 
-class _Slot:
-    def __init__(self, model: VisionModel[Any], infer: Infer, capacity: int, beside: bool) -> None:
+class InFlightBatch:
+    def __init__(self, model: VisionModel[Any], infer: Infer, capacity: int, shares_cpu: bool) -> None:
         assert infer.stream is not None
         self.network, self.stream = infer, infer.stream
-        self._beside = beside
+        self._shares_cpu = shares_cpu
         self.device = self.stream.device
         self._model = model
-        self._batch = PictureBatch(capacity)
-        self._frames = Tensor((0,), "uint8", self.device)  # the pictures as they are: page-locked, and on the device
+        self._batch = ImageBatch(capacity)
+        self._frames = Tensor((0,), "uint8", self.device)  # the images as they are: page-locked, and on the device
         self._stage = model._device_stage(infer, capacity)
         self._geometries: Sequence[Geometry] | None = None
         self._host = (-1, 0)  # where the input lies on the host, for its generation
-        self._lent: list[DevicePicture] = []
+        self._lent: list[DeviceImage] = []
 
     @property
     def _workers(self) -> Workers:
-        return shared_workers(self.device.index, beside=self._beside)
+        return shared_workers(self.device.index, shares_cpu=self._shares_cpu)
 
     @property
     def busy(self) -> bool:
         return self._geometries is not None
 
-    def begin(self, pictures: Sequence[Picture | DevicePicture], geometries: Sequence[Geometry], where: str) -> None:
-        """Queues a batch; `where` its pictures are preprocessed: "device" or "host"."""
+    def begin(self, images: Sequence[HostImage | DeviceImage], geometries: Sequence[Geometry], where: str) -> None:
+        """Queues a batch; `where` its images are preprocessed: "device" or "host"."""
         model = self._model
-        if isinstance(pictures[0], DevicePicture):
-            self._lent = [p.on(self.stream) for p in pictures if isinstance(p, DevicePicture)]
-            images = [p.view() for p in self._lent]
+        if isinstance(images[0], DeviceImage):
+            self._lent = [p.on(self.stream) for p in images if isinstance(p, DeviceImage)]
+            views = [p.view() for p in self._lent]
         else:
-            images = [as_image(p.pixels, p.format) for p in pictures]  # type: ignore[arg-type, union-attr]
-        self._batch.fill(images, geometries)
-        tensor = model._input_of(self.network, len(images))
+            views = [image_view(p.pixels, p.format) for p in images]  # type: ignore[arg-type, union-attr]
+        self._batch.fill(views, geometries)
+        tensor = model._input_of(self.network, len(views))
         self.bring(tensor, where if not self._lent else "stay")
         self.network.enqueue()
         self._stage.queue(geometries)
         self._geometries = geometries
 
     def bring(self, tensor: Tensor, where: str) -> None:
-        """Queues the way of the batch's pictures into the model's input."""
+        """Queues the way of the batch's images into the model's input."""
         batch, transform, stream = self._batch, self._model._transform, self.stream
         if where == "host":
             if self._host[0] != tensor._generation:
@@ -104,10 +103,10 @@ class _Slot:
         at = tensor.device_address(read=False, write=True, stream=stream)
         batch.preprocess_on_device(transform, at, tensor.nbytes, self.device.index, stream)
 
-    def measure(self, pictures: Sequence[Picture], geometries: Sequence[Geometry], where: str) -> float:
+    def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], where: str) -> float:
         """Seconds that bringing a batch in takes this way, waited for: the better of two, after one to warm up."""
-        self._batch.fill([as_image(p.pixels, p.format) for p in pictures], geometries)  # type: ignore[arg-type]
-        tensor = self._model._input_of(self.network, len(pictures))
+        self._batch.fill([image_view(p.pixels, p.format) for p in images], geometries)  # type: ignore[arg-type]
+        tensor = self._model._input_of(self.network, len(images))
         best = float("inf")
         for _ in range(3):
             start = perf_counter()
@@ -130,7 +129,7 @@ class _Slot:
         self._frames.close()
 
 
-class Ways:
+class PreprocessPlacement:
     """What "auto" has measured for a model and its clones, by the size of a batch and whether it is page-locked."""
 
     def __init__(self) -> None:
@@ -138,46 +137,46 @@ class Ways:
         self.guard = Lock()
 
 
-class DevicePath:
+class CudaExecutor:
     """The slots of one wrapper; `beside` others, in a pipeline (see `shared_workers()`)."""
 
-    def __init__(self, model: VisionModel[Any], capacity: int, preprocess: str, *, beside: bool) -> None:
+    def __init__(self, model: VisionModel[Any], capacity: int, preprocess: str, *, shares_cpu: bool) -> None:
         self._model = model
         self._capacity = capacity
         self._preprocess = preprocess
-        self._ways = model._ways
+        self._placement = model._placement
         self._network = model.network.active  # these slots are for no other
-        self._beside = beside
-        self._slots = [_Slot(model, self._network, capacity, beside)]  # more when batches overlap
+        self._shares_cpu = shares_cpu
+        self._slots = [InFlightBatch(model, self._network, capacity, shares_cpu)]  # more when batches overlap
         self._turn = 0
 
-    def run(self, batches: Iterator[Sequence[Picture | DevicePicture]]) -> Iterator[list[Any]]:
+    def run(self, batches: Iterator[Sequence[HostImage | DeviceImage]]) -> Iterator[list[Any]]:
         """The results of each batch, in order, as few batches behind as there are slots."""
-        begun: deque[_Slot] = deque()
+        begun: deque[InFlightBatch] = deque()
         try:
-            for pictures in batches:
+            for images in batches:
                 slot = self._next(len(begun))
                 if slot.busy:
                     yield begun.popleft().finish()
-                geometries = [self._model._geometry(p.size) for p in pictures]
-                slot.begin(pictures, geometries, self._where(slot, pictures, geometries))
+                geometries = [self._model._geometry(p.size) for p in images]
+                slot.begin(images, geometries, self._where(slot, images, geometries))
                 begun.append(slot)
             while begun:
                 yield begun.popleft().finish()
         finally:
-            for slot in begun:  # a picture could not be read, or nobody wants the rest
+            for slot in begun:  # an image could not be read, or nobody wants the rest
                 slot.finish()
 
-    def run_one(self, pictures: Sequence[Picture | DevicePicture], geometries: Sequence[Geometry]) -> list[Any]:
+    def run_one(self, images: Sequence[HostImage | DeviceImage], geometries: Sequence[Geometry]) -> list[Any]:
         """The results of one batch, waited for."""
         slot = self._slots[0]
-        slot.begin(pictures, geometries, self._where(slot, pictures, geometries))
+        slot.begin(images, geometries, self._where(slot, images, geometries))
         return slot.finish()
 
-    def _next(self, begun: int) -> _Slot:
+    def _next(self, begun: int) -> InFlightBatch:
         """A free slot: a new one while there are few, else the one whose turn it is."""
         if begun == len(self._slots) < SLOTS:
-            self._slots.append(_Slot(self._model, self._network.clone(), self._capacity, self._beside))
+            self._slots.append(InFlightBatch(self._model, self._network.clone(), self._capacity, self._shares_cpu))
             self._turn = begun
         elif begun == 0:
             self._turn = 0
@@ -185,19 +184,21 @@ class DevicePath:
         self._turn = (self._turn + 1) % SLOTS if len(self._slots) == SLOTS else self._turn + 1
         return slot
 
-    def _where(self, slot: _Slot, pictures: Sequence[Picture | DevicePicture], geometries: Sequence[Geometry]) -> str:
-        """Where the pictures are preprocessed; "auto" tries both once for each kind of batch."""
-        if self._preprocess != "auto" or isinstance(pictures[0], DevicePicture):
+    def _where(
+        self, slot: InFlightBatch, images: Sequence[HostImage | DeviceImage], geometries: Sequence[Geometry]
+    ) -> str:
+        """Where the images are preprocessed; "auto" tries both once for each kind of batch."""
+        if self._preprocess != "auto" or isinstance(images[0], DeviceImage):
             return self._preprocess
-        hosts = [p for p in pictures if isinstance(p, Picture)]
+        hosts = [p for p in images if isinstance(p, HostImage)]
         size = sum(p.pixels.nbytes for p in hosts)
         key = (size.bit_length(), is_page_locked(hosts[0].pixels))
-        with self._ways.guard:
-            if key not in self._ways.found:
+        with self._placement.guard:
+            if key not in self._placement.found:
                 times = {where: slot.measure(hosts, geometries, where) for where in ("device", "host")}
                 # About even, the device: that leaves the processor to others, to other devices' batches for one.
-                self._ways.found[key] = "host" if times["host"] < 0.9 * times["device"] else "device"
-            return self._ways.found[key]
+                self._placement.found[key] = "host" if times["host"] < 0.9 * times["device"] else "device"
+            return self._placement.found[key]
 
     def close(self) -> None:
         for slot in self._slots:

@@ -14,7 +14,7 @@ import pytest
 from infersdk import Pipeline, device_count, errors, pinned_empty
 from infersdk.errors import ImageError
 from infersdk.models import Classifier, YOLOv5
-from infersdk.ops import Detector
+from infersdk.ops import DetectionDecoder
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,12 +39,12 @@ def detector(request: pytest.FixtureRequest) -> Iterator[YOLOv5]:
 
 @pytest.fixture(scope="module")
 def frames(request: pytest.FixtureRequest) -> list[np.ndarray[Any, Any]]:
-    """Pictures of several sizes, in BGR."""
-    from infersdk.pictures import read_picture
+    """Images of several sizes, in BGR."""
+    from infersdk.image import read_image
 
     assets: Path = request.getfixturevalue("assets")
     files = [*sorted((assets / "coco" / "val").glob("*.jpg"))[:9], assets / "images" / "bus.jpg"]
-    return [np.ascontiguousarray(read_picture(f).pixels[..., ::-1]) for f in files]
+    return [np.ascontiguousarray(read_image(f).pixels[..., ::-1]) for f in files]
 
 
 def by_hand(model: YOLOv5, frames: list[Any]) -> list[np.ndarray[Any, Any]]:
@@ -57,7 +57,7 @@ def by_hand(model: YOLOv5, frames: list[Any]) -> list[np.ndarray[Any, Any]]:
         tensor = model._input_of(model.network, 1)
         tensor.numpy(writable=True)[0] = preprocess(frame, geometry, model._transform)
         output = next(iter(model.network.forward().values())).numpy()[0]
-        with Detector("yolov5", 80, len(output)) as decode:
+        with DetectionDecoder("yolov5", 80, len(output)) as decode:
             results.append(decode(output, geometry)[0])
     return results
 
@@ -87,15 +87,15 @@ def test_batches_keep_order(detector: YOLOv5, frames: list[Any]) -> None:
 
 
 def test_preprocessing_on_either_side_gives_the_same_tensor(detector: YOLOv5, frames: list[Any]) -> None:
-    from infersdk.pictures import read_picture
+    from infersdk.image import read_image
 
     assert detector._path is not None
     slot = detector._path._slots[0]
-    pictures = [read_picture(frame) for frame in frames[:BATCH]]
-    geometries = [detector._geometry(picture.size) for picture in pictures]
+    images = [read_image(frame) for frame in frames[:BATCH]]
+    geometries = [detector._geometry(image.size) for image in images]
     tensors = []
     for where in ("device", "host"):
-        slot.measure(pictures, geometries, where)
+        slot.measure(images, geometries, where)
         tensor = detector.network.inputs["images"]
         tensor.device_address(write=True)  # what the device holds
         tensors.append(tensor.numpy().copy())
@@ -137,7 +137,7 @@ def test_frames_that_are_on_the_device(detector: YOLOv5, frames: list[Any]) -> N
     same(detector(theirs[0]).data, expected[0])
 
 
-def test_a_bad_picture_leaves_the_model_usable(detector: YOLOv5, frames: list[Any], tmp_path: Path) -> None:
+def test_a_bad_image_leaves_the_model_usable(detector: YOLOv5, frames: list[Any], tmp_path: Path) -> None:
     expected = detector(frames[0]).data
     with pytest.raises(errors.ImageError, match="missing"):
         detector([*frames, tmp_path / "missing.jpg", *frames])
@@ -175,7 +175,7 @@ def test_submitted_from_many_threads(detector: YOLOv5, frames: list[Any]) -> Non
     torch = pytest.importorskip("torch")
     expected = [detector(frame).data for frame in frames]
     on_device = [torch.from_numpy(frame).cuda() for frame in frames]
-    detector.serve(max_delay=0.01)
+    detector.configure_pipeline(max_delay=0.01)
     found: dict[int, Any] = {}
 
     def work(seed: int) -> None:
@@ -190,7 +190,7 @@ def test_submitted_from_many_threads(detector: YOLOv5, frames: list[Any]) -> Non
         thread.join()
     for i in range(80):
         same(found[i].data, expected[i % len(frames)])
-    bad, good = detector.submit_many([b"no picture", frames[0]])
+    bad, good = detector.submit_many([b"no image", frames[0]])
     with pytest.raises(ImageError):
         bad.result(60)
     same(good.result(60).data, expected[0])

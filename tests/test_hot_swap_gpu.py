@@ -10,7 +10,7 @@ import pytest
 
 import infersdk
 from infersdk import Tensor, device_count
-from infersdk.handover import Handover
+from infersdk.hot_swap import HotSwap
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,9 +22,9 @@ pytest.importorskip("onnxruntime")
 models = pytest.importorskip("onnx_models")
 
 
-def load(path: Path, **options: object) -> Handover:
+def load(path: Path, **options: object) -> HotSwap:
     infer = infersdk.load(path, "tensorrt-rtx", max_batch=4, while_building="onnxruntime@cpu", **options)
-    assert isinstance(infer, Handover)
+    assert isinstance(infer, HotSwap)
     return infer
 
 
@@ -62,21 +62,21 @@ def test_host_tensors_of_the_users_stay_bound(tmp_path: Path) -> None:
 
 
 def test_a_wrapper_takes_the_path_on_the_device_after_it() -> None:
-    from infersdk.data import DETECTOR, PICTURE
+    from infersdk.data import DETECTOR, IMAGE
     from infersdk.models import YOLOv5
 
     with YOLOv5(DETECTOR) as plain:
-        want = plain(PICTURE)
+        want = plain(IMAGE)
 
-    def pictures() -> Iterator[Path]:
+    def images() -> Iterator[Path]:
         for number in range(24):
             if number == 12:
                 model.network.wait_ready(120)  # type: ignore[attr-defined]
-            yield PICTURE
+            yield IMAGE
 
     with YOLOv5(DETECTOR, "tensorrt-rtx", max_batch=4, while_building="onnxruntime@cpu", tf32=False) as model:
         assert model._path is None
-        results = list(model.stream(pictures()))
+        results = list(model.stream(images()))
         assert model._path is not None
         assert model.network.active_backend == "tensorrt-rtx"
     assert len(results) == 24

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from infersdk import models
-from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, PICTURE
+from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from infersdk.errors import ConfigError, ImageError
+from infersdk.image import read_image
 from infersdk.models import Classifier, YOLOv5
-from infersdk.pictures import read_picture
 
 pytest.importorskip("onnxruntime")
 
 
 def variants() -> list[np.ndarray[Any, Any]]:
-    """Pictures of several sizes, none like another."""
-    whole = np.ascontiguousarray(read_picture(PICTURE).pixels[..., ::-1])
+    """Images of several sizes, none like another."""
+    whole = np.ascontiguousarray(read_image(IMAGE).pixels[..., ::-1])
     return [np.ascontiguousarray(whole[i * 7 :, : whole.shape[1] - i * 11]) for i in range(12)]
 
 
@@ -35,15 +35,15 @@ def same(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_submitted_from_many_threads(backend: str) -> None:
     pytest.importorskip(backend)
-    pictures = variants()
+    images = variants()
     with YOLOv5(DETECTOR, backend=backend, conf=0.5, max_batch=4, channel_order="bgr") as detector:
-        expected = [detector(picture) for picture in pictures]
+        expected = [detector(image) for image in images]
         assert len({len(found) for found in expected}) > 1
         found: dict[int, Any] = {}
 
         def work(seed: int) -> None:
-            for i in range(seed, len(pictures), 4):
-                found[i] = detector.submit(pictures[i]).result(60)
+            for i in range(seed, len(images), 4):
+                found[i] = detector.submit(images[i]).result(60)
 
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
         for thread in threads:
@@ -52,32 +52,32 @@ def test_submitted_from_many_threads(backend: str) -> None:
             thread.join()
         for i, one in enumerate(expected):
             same(found[i], one)
-        for got, one in zip(detector.map(iter(pictures)), expected, strict=True):
+        for got, one in zip(detector.map(iter(images)), expected, strict=True):
             same(got, one)
-        same(asyncio.run(detector.infer(pictures[3])), expected[3])
-        assert detector.pipeline.stats().done == 2 * len(pictures) + 1
+        same(asyncio.run(detector.infer(images[3])), expected[3])
+        assert detector.pipeline.stats().done == 2 * len(images) + 1
 
 
-def test_a_bad_picture_fails_alone(tmp_path: Path) -> None:
-    (tmp_path / "bad.jpg").write_bytes(PICTURE.read_bytes()[:1000])
+def test_a_bad_image_fails_alone(tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_bytes(IMAGE.read_bytes()[:1000])
     with YOLOv5(DETECTOR, conf=0.5, max_batch=4) as detector:
-        expected = detector(PICTURE)
-        bad, *good = detector.submit_many([tmp_path / "bad.jpg", PICTURE, str(PICTURE), PICTURE.read_bytes()])
+        expected = detector(IMAGE)
+        bad, *good = detector.submit_many([tmp_path / "bad.jpg", IMAGE, str(IMAGE), IMAGE.read_bytes()])
         with pytest.raises(ImageError, match=r"bad\.jpg"):
             bad.result(60)
         for future in good:
             same(future.result(60), expected)
-        with pytest.raises(ImageError, match="no picture at"):
+        with pytest.raises(ImageError, match="no image at"):
             detector.submit(tmp_path / "none.jpg").result(60)
 
 
 def test_a_gap_in_the_batch_is_closed(tmp_path: Path) -> None:
-    """The rows behind a picture that failed move up: each result stays with its picture."""
-    pictures = variants()
+    """The rows behind an image that failed move up: each result stays with its image."""
+    images = variants()
     with YOLOv5(DETECTOR, conf=0.5, max_batch=8, channel_order="bgr") as detector:
-        expected = [detector(picture) for picture in pictures]
-        detector.serve(max_delay=0.3)
-        mixed: list[Any] = [pictures[0], b"no picture", pictures[1], b"", pictures[2], pictures[3]]
+        expected = [detector(image) for image in images]
+        detector.configure_pipeline(max_delay=0.3)
+        mixed: list[Any] = [images[0], b"no image", images[1], b"", images[2], images[3]]
         futures = detector.submit_many(mixed)
         for future, want in zip(futures, (expected[0], None, expected[1], None, expected[2], expected[3]), strict=True):
             if want is None:
@@ -88,23 +88,23 @@ def test_a_gap_in_the_batch_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_classifier() -> None:
-    picture = read_picture(PICTURE)
+    image = read_image(IMAGE)
     with Classifier(CLASSIFIER, top_k=3, max_batch=4, **CLASSIFIER_SETTINGS) as classifier:
-        expected = classifier(picture)
-        for found in classifier.map([picture] * 9):
+        expected = classifier(image)
+        for found in classifier.map([image] * 9):
             assert found.labels == expected.labels
             np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
 
 
 def test_settings(tmp_path: Path) -> None:
     with YOLOv5(DETECTOR, max_batch=4) as detector:
-        pipeline = detector.serve(max_delay=0.01, slots=8, max_batch=2)
+        pipeline = detector.configure_pipeline(max_delay=0.01, slots=8, max_batch=2)
         assert detector.pipeline is pipeline
         assert (pipeline.max_batch, pipeline.slots) == (2, 8)
         with pytest.raises(ConfigError, match="serves already"):
-            detector.serve()
+            detector.configure_pipeline()
     with YOLOv5(DETECTOR, max_batch=4) as detector, pytest.raises(ConfigError, match="load it with max_batch=8"):
-        detector.serve(max_batch=8)
+        detector.configure_pipeline(max_batch=8)
     table = {"type": "yolov5", "path": str(DETECTOR), "max_batch": 4, "pipeline": {"max_delay": 0.5, "slots": 4}}
     with models.create({"models": {"digits": table}})["digits"] as detector:
         assert detector.pipeline.settings.max_delay == 0.5
@@ -118,7 +118,7 @@ def test_settings(tmp_path: Path) -> None:
 
 def test_closing_the_wrapper_cancels_what_waits() -> None:
     detector = YOLOv5(DETECTOR, max_batch=4)
-    detector.serve(max_delay=60)
-    future = detector.submit(PICTURE)
+    detector.configure_pipeline(max_delay=60)
+    future = detector.submit(IMAGE)
     detector.close()
     assert future.cancelled()

@@ -16,9 +16,9 @@ import PIL
 import pytest
 from PIL import Image
 
-from infersdk.arrow import pixels_of
-from infersdk.ops import Geometry, PixelTransform, as_image, preprocess
-from infersdk.pictures import read_picture
+from infersdk._pillow import pixels_of
+from infersdk.image import Geometry, PixelTransform, image_view, read_image
+from infersdk.ops import preprocess
 
 LENDS = tuple(map(int, PIL.__version__.split(".")[:2])) >= (11, 3)
 lends = pytest.mark.skipif(not LENDS, reason=f"Pillow {PIL.__version__} does not lend its memory")
@@ -33,7 +33,7 @@ def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:
 def is_lent(pixels: np.ndarray[Any, Any]) -> bool:
     while isinstance(pixels.base, np.ndarray):
         pixels = pixels.base
-    return type(pixels.base).__module__ == "infersdk.arrow"
+    return type(pixels.base).__module__ == "infersdk._pillow"
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
@@ -90,7 +90,7 @@ def test_an_image_without_pixels() -> None:
 def test_rows_that_are_aligned() -> None:
     """Pillow can be told to put gaps between rows, by the environment."""
     code = (
-        "import numpy as np; from PIL import Image; from infersdk.arrow import pixels_of\n"
+        "import numpy as np; from PIL import Image; from infersdk._pillow import pixels_of\n"
         "for shape in ((7, 13), (7, 13, 3), (7, 13, 4)):\n"
         "    a = np.random.default_rng(0).integers(0, 256, shape, np.uint8)\n"
         "    np.testing.assert_array_equal(pixels_of(Image.fromarray(a).copy()), a)\n"
@@ -120,20 +120,20 @@ def test_memory_is_given_back() -> None:
     file = io.BytesIO()
     noise(800, 600).save(file, "JPEG")
     for _ in range(20):
-        read_picture(file.getvalue())
+        read_image(file.getvalue())
     before = resident()
     for _ in range(200):  # 1.9 MB each
-        read_picture(file.getvalue())
+        read_image(file.getvalue())
     assert resident() - before < 40e6
 
 
-def test_pictures_of_both_kinds_are_preprocessed_alike() -> None:
+def test_images_of_both_kinds_are_preprocessed_alike() -> None:
     image = noise(203, 151)
     for order, layout in itertools.product(("rgb", "bgr", "gray"), ("chw", "hwc")):
         transform = PixelTransform(order, layout, "float32", scale=1 / 255)  # type: ignore[arg-type]
         for canvas in ((64, 64), (203, 151), (320, 96)):
             geometry = Geometry.letterbox((203, 151), canvas)
             np.testing.assert_array_equal(
-                preprocess(as_image(pixels_of(image), "rgb"), geometry, transform),
-                preprocess(as_image(np.asarray(image).copy(), "rgb"), geometry, transform),
+                preprocess(image_view(pixels_of(image), "rgb"), geometry, transform),
+                preprocess(image_view(np.asarray(image).copy(), "rgb"), geometry, transform),
             )

@@ -1,0 +1,19 @@
+"""Images: where they come from, how their pixels lie, and where they go on a network's canvas."""
+
+from .geometry import Geometry
+from .sources import DeviceImage, HostImage, ImageSource, read_image
+from .transforms import PixelTransform
+from .view import ImageView, PixelFormat, device_image_view, image_view
+
+__all__ = [
+    "DeviceImage",
+    "Geometry",
+    "HostImage",
+    "ImageSource",
+    "ImageView",
+    "PixelFormat",
+    "PixelTransform",
+    "device_image_view",
+    "image_view",
+    "read_image",
+]

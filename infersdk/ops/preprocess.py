@@ -1,0 +1,91 @@
+"""From an image to a network's input, in one pass.
+
+::
+
+    geometry = Geometry.letterbox((1920, 1080), (640, 640))     # where the pixels go
+    transform = PixelTransform()                                # RGB, CHW, float32, x / 255: what YOLOv5 wants
+    x = preprocess(frame, geometry, transform)                  # (3, 640, 640) float32
+    boxes = geometry.to_source(points)                          # canvas points back to the image
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._lib import check, ffi, lib
+from ..errors import DTypeError, InputError, ReadOnlyError, ShapeError
+from ..image.geometry import Geometry
+from ..image.transforms import PixelTransform
+from ..image.view import ImageView, PixelFormat, address_of, image_view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["letterbox", "preprocess", "preprocess_into"]
+
+
+def preprocess(
+    image: ImageView | NDArray[np.uint8],
+    geometry: Geometry,
+    transform: PixelTransform,
+    *,
+    format: PixelFormat | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """`image` through `geometry` and `transform`: an array of `transform.shape(geometry)`.
+
+    `out` is written and returned if given: any writable C-contiguous array of the right number of elements and type,
+    such as a slice of a batch. Raises ShapeError when the image's size is not the geometry's.
+    """
+    if not isinstance(image, ImageView):
+        image = image_view(image, format)
+    if out is None:
+        out = np.empty(transform.shape(geometry), transform._dtype)
+    else:
+        channels, height, width = shape = transform.shape(geometry)
+        if out.dtype != transform._dtype:
+            raise DTypeError(f"out is {out.dtype}; the transform gives {transform._dtype}")
+        if out.size != channels * height * width:
+            raise ShapeError(f"out has shape {out.shape}, {out.size} elements; the transform gives {shape}")
+        if not out.flags.c_contiguous:
+            raise InputError(f"out of shape {out.shape} is not C-contiguous; give a whole array or a slice of a batch")
+        if not out.flags.writeable:
+            raise ReadOnlyError("out is read-only; give an array that can be written")
+    check(lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address_of(out)), out.nbytes))
+    return out
+
+
+def preprocess_into(
+    image: ImageView | NDArray[np.uint8], geometry: Geometry, transform: PixelTransform, address: int, nbytes: int
+) -> None:
+    """As `preprocess`, to memory at `address` where `nbytes` may be written. The caller vouches for it."""
+    if not isinstance(image, ImageView):
+        image = image_view(image)
+    check(lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address), nbytes))
+
+
+def letterbox(
+    image: ImageView | NDArray[np.uint8],
+    size: int | Sequence[int],
+    transform: PixelTransform | None = None,
+    *,
+    scale_up: bool = True,
+    format: PixelFormat | None = None,
+) -> tuple[NDArray[Any], Geometry]:
+    """The letterboxed image and the geometry that leads back: YOLOv5's preprocessing in one call.
+
+    `size` is (width, height) of the canvas, or the side of a square one. The default transform is RGB, CHW, float32,
+    divided by 255, with padding of 114.
+    """
+    if not isinstance(image, ImageView):
+        image = image_view(image, format)
+    canvas = (size, size) if isinstance(size, int) else size
+    geometry = Geometry.letterbox(image.size, canvas, scale_up=scale_up)
+    return preprocess(image, geometry, transform or _YOLOV5), geometry
+
+
+_YOLOV5 = PixelTransform()

@@ -40,11 +40,15 @@ def test_names_as_long_as_a_file_system_takes(tmp_path: Path) -> None:
 def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "a.png"
     target.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), atomic_path(target) as sibling:
+
+    def interrupted(sibling: Path) -> None:
         assert sibling.suffix == ".png"
         assert sibling.parent == tmp_path
         sibling.write_bytes(b"half")
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), atomic_path(target) as sibling:
+        interrupted(sibling)
     with pytest.raises(OutputError, match=r"^cannot write .*a\.png.*: unknown format"), atomic_path(target):
         raise ValueError("unknown format")
     with pytest.raises(ConfigError, match="of ours"), atomic_path(target):

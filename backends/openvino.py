@@ -30,7 +30,8 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.unsigned import unsigned_model
-from ..infer import PRECISIONS, BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
+from ..infer import BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
+from ..precision import PRECISIONS
 from ._openvino import (
     capabilities,
     compiles,

@@ -29,6 +29,7 @@ from .errors import (
     UnsupportedModelError,
     relative_to,
 )
+from .precision import PRECISIONS
 from .tensor import Tensor, dtype_code
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 __all__ = ["BackendInfo", "Infer", "TensorSpec", "describe_layers", "keeps_precision"]
-
-#: From the widest to the narrowest.
-PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
 @dataclass(frozen=True)

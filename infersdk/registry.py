@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .device import Device
 from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError
 from .infer import Infer, model_file
+from .precision import check_precision
 
 if TYPE_CHECKING:
     import os
 
 __all__ = ["backend_class", "backends", "load"]
-
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 
 
 class _Backend(NamedTuple):
@@ -151,8 +150,7 @@ def load(
         return _load_configured(path, {key: value for key, value in given.items() if value is not None}, options)
     backend = "onnxruntime" if backend is None else backend
     kind = backend_class(backend)
-    if precision is not None and precision not in PRECISIONS:
-        raise ConfigError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    check_precision(precision)
     if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
         raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
     from .config import convert

@@ -29,6 +29,7 @@ from infersdk.errors import (
     UnsupportedModelError,
 )
 from infersdk.hot_swap import HotSwap
+from infersdk.precision import PRECISIONS
 from infersdk.testing import InferContract
 
 pytest.importorskip("onnxruntime")
@@ -89,7 +90,7 @@ class TestBefore(Contract):
         self.gates.append(event)
         return infer
 
-    @pytest.mark.parametrize("precision", registry.PRECISIONS)
+    @pytest.mark.parametrize("precision", PRECISIONS)
     def test_gives_the_precision_asked_for_or_says_why_not(self, precision: str, **_: Any) -> None:
         """It is asked of the other: the stand-in takes the model as it is written, and says so."""
         from infersdk.data import DETECTOR

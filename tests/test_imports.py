@@ -101,15 +101,17 @@ def test_the_walk_sees_what_there_is() -> None:
 MAY_KNOW = {
     "infersdk.errors": set(),
     "infersdk._lib": {"_native"},
+    "infersdk._files": set(),
+    "infersdk.precision": set(),
     "infersdk.device": set(),
     "infersdk.dlpack": {"_lib"},
     "infersdk.memory": {"_lib", "device"},
     "infersdk.tensor": {"_lib", "device", "dlpack", "memory"},
     "infersdk.stream": {"_lib", "device", "memory"},
-    "infersdk.infer": {"device", "tensor", "stream"},
+    "infersdk.infer": {"device", "precision", "tensor", "stream"},
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "stream"},
-    "infersdk.registry": {"device", "infer", "config", "hot_swap"},
+    "infersdk.registry": {"device", "infer", "precision", "config", "hot_swap"},
 }
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from ..errors import ConfigError
-from ..registry import PRECISIONS, backends, split_place
+from ..precision import check_precision
+from ..registry import backends, split_place
 
 if TYPE_CHECKING:
     import os
@@ -121,8 +122,7 @@ def combine(
         if batch < 1:
             raise ConfigError(f"a batch is a whole number from 1, not {batch}")
     for precision in precisions:
-        if precision is not None and precision not in PRECISIONS:
-            raise ConfigError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+        check_precision(precision)
     places = [split_place(side) for side in sides]
     found = [
         Combination(

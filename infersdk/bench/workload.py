@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import _files
 from ..errors import ConfigError, UnsupportedModelError
 from ..samples import random_inputs, read_samples
 from .statistics import Steady
@@ -28,7 +29,6 @@ WAYS = ("engine", "engine_parallel", "single", "pipelined")
 #: The one whose energy is counted: the first of these that there is.
 ENERGY_WAYS = ("pipelined", "single", "engine")
 #: The images that a folder of samples may hold.
-_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 
 @dataclass
@@ -410,7 +410,7 @@ def image_files(settings: BenchSettings) -> list[Path]:
     place = Path(settings.data)
     if not place.exists():
         raise ConfigError(f"no data at {str(place)!r}")
-    every = sorted(file for file in place.rglob("*") if file.suffix.lower() in _IMAGES) if place.is_dir() else [place]
+    every = _files.image_files(place, recursive=True) if place.is_dir() else [place]
     if not every:
         raise ConfigError(f"no image in {str(place)!r}")
     step = max(len(every) / settings.max_samples, 1.0)

@@ -131,9 +131,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("no model to measure: infersdk bench model.onnx")
     if arguments.threshold is not None:
         raise ConfigError("--threshold goes with --compare")
+    from .._files import atomic_write
     from ..bench import bench, combine
     from ..bench.plan import usable_backends
-    from ..bench.report import write_text
 
     sides = [name for name in (arguments.backends or "").split(",") if name] or usable_backends()
     precisions = [name.strip().lower() or None for name in (arguments.precision or "").split(",")]
@@ -146,13 +146,13 @@ def run(arguments: argparse.Namespace) -> int:
         report = bench(combinations, settings, accuracy=not arguments.no_accuracy, progress=progress)
     written = []
     if arguments.output is not None:
-        written.append(write_text(arguments.output, report.json()))
+        written.append(atomic_write(arguments.output, report.json()))
     if arguments.csv is not None:
-        written.append(write_text(arguments.csv, report.csv()))
+        written.append(atomic_write(arguments.csv, report.csv()))
     if arguments.html is not None:
         from ..bench.html import html_report
 
-        written.append(write_text(arguments.html, html_report(report, report.remarks())))
+        written.append(atomic_write(arguments.html, html_report(report, report.remarks())))
     if arguments.json:
         print_json(report.as_dict())
     else:

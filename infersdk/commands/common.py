@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -12,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, OutputError
+from .._files import atomic_path
+from ..errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -124,14 +124,6 @@ def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:
     Raises:
         OutputError: it cannot be written there.
     """
-    target = Path(path)
-    sibling = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as sibling:
         image.save(sibling)
-        sibling.replace(target)
-    except (OSError, ValueError) as error:
-        with contextlib.suppress(OSError):
-            sibling.unlink()
-        raise OutputError(f"cannot write the image {str(target)!r}: {error}") from None
-    return target
+    return Path(path)

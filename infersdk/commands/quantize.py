@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._files import image_files
 from ..errors import CalibrationError, ConfigError
 from .common import add_json_argument, console, print_json
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 #: Images that results are compared on, and that are kept from calibration where there are enough.
 _MEASURED = 32
-_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 
 def register(subparsers: Any) -> None:
@@ -130,7 +130,7 @@ def _images(places: Sequence[Path], limit: int | None) -> list[Path]:
     for place in places:
         if not place.exists():
             raise ConfigError(f"no data at {str(place)!r}")
-        inside = sorted(f for f in place.iterdir() if f.suffix.lower() in _IMAGES) if place.is_dir() else [place]
+        inside = image_files(place) if place.is_dir() else [place]
         if not inside:
             raise CalibrationError(f"there are no images in {str(place)!r}")
         found += inside

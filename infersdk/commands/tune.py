@@ -48,11 +48,11 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from .._files import atomic_write
     from ..bench.plan import usable_backends
-    from ..bench.report import write_text
     from ..bench.tune import candidates, tune, tuned_toml
     from ..infer import model_file
-    from ..registry import PRECISIONS
+    from ..precision import check_precision
 
     for model in arguments.models:
         model_file(model)
@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     precisions: list[str | None] = [None, "bf16", "fp16"]
     if arguments.precision is not None:
         precisions = [name.strip().lower() for name in arguments.precision.split(",")]
-        if wrong := [name for name in precisions if name not in PRECISIONS]:
-            raise ConfigError(f"precision {wrong[0]!r} is none of {', '.join(PRECISIONS)}")
+        for name in precisions:
+            check_precision(name)
     batches = numbers(arguments.batch, "--batch") if arguments.batch else None
     threads = numbers(arguments.threads, "--threads") if arguments.threads else None
     for what, given, least in (("--batch", batches, 1), ("--threads", threads, 0)):
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress,
         )  # fmt: skip
     text = tuned_toml(found, settings, arguments.output)
-    write_text(arguments.output, text)
+    atomic_write(arguments.output, text)
     if arguments.json:
         print_json(_plain(found, arguments.output))
     else:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DETECTION", "DetectStats", "DetectionDecoder", "nms"]
 
-DETECTION = np.dtype([("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4")])
+_FIELDS: list[Any] = [("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4"), ("row", "<i4")]
+_HAS_ROW = any(name == "row" for name, _ in ffi.typeof("ifs_detection").fields)
+DETECTION = np.dtype(_FIELDS if _HAS_ROW else _FIELDS[:-1])
 """One detection: edges in pixels of the image, score, class. The layout of `ifs_detection`."""
 
 if DETECTION.itemsize != ffi.sizeof("ifs_detection"):  # pragma: no cover

@@ -30,8 +30,14 @@ class BatchBuffer(Protocol):
     def quick(self, item: Any) -> bool:
         """Whether preparing it takes so little that the submitting thread had best do so itself. Any thread may ask."""
 
-    def prepare(self, row: int, item: Any) -> None:
-        """Writes a request into a row. What it raises becomes that request's own failure."""
+    def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
+        """Writes a request into a row. What it raises becomes that request's own failure.
+
+        Args:
+            parameters: what was given to `submit()` with the item, None if nothing was. They hold for this row only:
+                requests with different parameters share a batch. A parameter that the buffer does not know is an
+                InputError.
+        """
 
     def move(self, source: int, target: int) -> None:
         """Makes row `target` what row `source` is: a request between them has gone."""
@@ -44,6 +50,14 @@ class BatchBuffer(Protocol):
 
     def refresh(self) -> None:
         """Called while the batch is empty, before it is filled again."""
+
+    def batch_sizes(self) -> Sequence[int]:
+        """The batch sizes that `run()` executes, ascending, up to the capacity: one for each bucket."""
+
+    def warm_up(self, count: int) -> None:
+        """Runs a batch of `count` neutral rows with everything before and behind the model, and drops its results.
+        Called while the batch is empty.
+        """
 
     def close(self) -> None:
         """Frees what the buffer holds."""
@@ -88,7 +102,12 @@ class TensorBatchBuffer:
     def quick(self, item: Any) -> bool:
         return isinstance(item, np.ndarray) and item.nbytes <= QUICK
 
-    def prepare(self, row: int, item: Any) -> None:
+    def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
+        if parameters:
+            raise InputError(
+                f"{self._infer.model.name} takes no parameters with a request, and {', '.join(sorted(parameters))} was "
+                "given; only model wrappers do"
+            )
         if isinstance(item, Mapping):
             if set(item) != {spec.name for spec in self._specs}:
                 raise InputError(f"a request has arrays for {[s.name for s in self._specs]}, not for {list(item)}")
@@ -128,6 +147,16 @@ class TensorBatchBuffer:
 
     def refresh(self) -> None:
         self._infer.change()
+
+    def batch_sizes(self) -> Sequence[int]:
+        sizes = {min(self._infer.bucket_batch(count), self.capacity) for count in range(1, self.capacity + 1)}
+        return sorted(sizes)
+
+    def warm_up(self, count: int) -> None:
+        for rows in self._rows:
+            rows[:count] = 0
+        self.run(count)
+        self.results(count)
 
     def close(self) -> None:
         self._rows = []

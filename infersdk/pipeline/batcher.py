@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -109,6 +109,7 @@ class Batcher:
     def submit(
         self,
         item: Any,
+        parameters: Mapping[str, Any] | None = None,
         *,
         timeout: float | None,
         deadline: float | None,
@@ -119,7 +120,7 @@ class Batcher:
         """Takes a request in; see `Pipeline.submit()`. Without `wait` it may still be in line when this returns."""
         if self._forks != _forks:
             raise self._forked()
-        request = kind(self, item, deadline)
+        request = kind(self, item, parameters, deadline)
         try:
             self._take_in(request, timeout, wait, self._reject if reject is None else reject)
         except BaseException:
@@ -371,7 +372,7 @@ class Batcher:
         assert batch is not None
         error: BaseException | None = None
         try:
-            batch.buffer.prepare(request.row, request.item)
+            batch.buffer.prepare(request.row, request.item, request.parameters)
         except BaseException as why:
             error = why
         with self._lock:
@@ -390,7 +391,7 @@ class Batcher:
             if request.over:
                 continue
             try:
-                prepare(request.row, request.item)
+                prepare(request.row, request.item, request.parameters)
             except BaseException as why:
                 errors[request] = why
         with self._lock:

@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
@@ -100,7 +100,9 @@ class Pipeline(Generic[Result]):
 
     # ---- requests ----
 
-    def submit(self, item: Any, *, timeout: float | None = None, deadline: float | None = None) -> Future[Result]:
+    def submit(
+        self, item: Any, *, timeout: float | None = None, deadline: float | None = None, **parameters: Any
+    ) -> Future[Result]:
         """Takes a request in: an image for a wrapper; for an `Infer` arrays without the batch axis.
 
         The item must stay as it is until the future ends: it is read by another thread.
@@ -108,6 +110,8 @@ class Pipeline(Generic[Result]):
         Args:
             timeout: seconds to wait for a slot, instead of the setting.
             deadline: seconds from now by which its batch has to leave; else the future ends in DeadlineExceeded.
+            parameters: settings of the wrapper for this request alone, such as `conf=0.5`. Requests with different
+                parameters share a batch. One that the wrapper does not know fails the request with an InputError.
 
         Returns:
             A future. `cancel()` takes the request back as long as its batch has not left.
@@ -116,16 +120,16 @@ class Pipeline(Generic[Result]):
             Overloaded: no slot, and no (more) waiting.
             ClosedError, ForkError: the pipeline is not to be used any more, or not here.
         """
-        return self._core.submit(item, timeout=self._patience(timeout), deadline=deadline)
+        return self._core.submit(item, parameters or None, timeout=self._patience(timeout), deadline=deadline)
 
     def submit_many(
-        self, items: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None
+        self, items: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None, **parameters: Any
     ) -> list[Future[Result]]:
-        """Takes several requests in; those that find no slot end in Overloaded."""
+        """Takes several requests in, all with the same parameters; those that find no slot end in Overloaded."""
         futures: list[Future[Result]] = []
         for item in items:
             try:
-                futures.append(self.submit(item, timeout=timeout, deadline=deadline))
+                futures.append(self.submit(item, timeout=timeout, deadline=deadline, **parameters))
             except Overloaded as error:
                 refused: Future[Result] = Future()
                 refused.set_running_or_notify_cancel()
@@ -134,7 +138,12 @@ class Pipeline(Generic[Result]):
         return futures
 
     def map(
-        self, items: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False
+        self,
+        items: Iterable[Any],
+        *,
+        in_flight: int | None = None,
+        return_exceptions: bool = False,
+        **parameters: Any,
     ) -> Iterator[Result]:
         """The results of any number of requests, in their order; the items may be endless.
 
@@ -142,6 +151,7 @@ class Pipeline(Generic[Result]):
             in_flight: items that are taken ahead of the result that is handed out; None is as many as there are slots.
             return_exceptions: hand out the exception of a request in its place, instead of raising it, which ends the
                 whole.
+            parameters: those of each request; see `submit()`.
 
         Raises:
             ConfigError: `in_flight` is less than 1.
@@ -149,14 +159,18 @@ class Pipeline(Generic[Result]):
         ahead = self.slots if in_flight is None else in_flight
         if ahead < 1:
             raise ConfigError(f"in_flight is at least 1, not {in_flight}")
-        return self._map(iter(items), ahead, return_exceptions)
+        return self._map(iter(items), parameters or None, ahead, return_exceptions)
 
-    def _map(self, items: Iterator[Any], ahead: int, return_exceptions: bool) -> Iterator[Result]:
+    def _map(
+        self, items: Iterator[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
+    ) -> Iterator[Result]:
         pending: deque[Ticket] = deque()
         try:
             for item in items:
                 # Here the line is the place to wait, whatever submit() does when all slots are taken.
-                pending.append(self._core.submit(item, timeout=None, deadline=None, reject=False, kind=Ticket))
+                pending.append(
+                    self._core.submit(item, parameters, timeout=None, deadline=None, reject=False, kind=Ticket)
+                )
                 if len(pending) >= ahead:
                     yield _end(pending.popleft(), return_exceptions)
             while pending:
@@ -165,14 +179,18 @@ class Pipeline(Generic[Result]):
             for ticket in pending:
                 ticket.cancel()
 
-    async def infer(self, item: Any, *, deadline: float | None = None) -> Result:
-        """From asyncio: the result of one request. Waiting for a slot blocks no thread.
+    async def infer(self, item: Any, *, deadline: float | None = None, **parameters: Any) -> Result:
+        """From asyncio: the result of one request, with its parameters (see `submit()`).
+
+        Waiting for a slot blocks no thread.
 
         Raises:
             Overloaded: no slot, and the setting is to raise.
             DeadlineExceeded: see `submit()`.
         """
-        result: Result = await asyncio.wrap_future(self._core.submit(item, timeout=None, deadline=deadline, wait=False))
+        result: Result = await asyncio.wrap_future(
+            self._core.submit(item, parameters or None, timeout=None, deadline=deadline, wait=False)
+        )
         return result
 
     def _patience(self, timeout: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,14 @@ class Request(ABC):
     """What was asked for, where it is, and its end. Threads that wait for that are woken by the batcher's wakeup."""
 
     __slots__ = (
-        "_batcher", "_ended", "_gates", "batch", "deadline", "item", "left", "over", "preparing", "row", "submitted",
-        "within",
+        "_batcher", "_ended", "_gates", "batch", "deadline", "item", "left", "over", "parameters", "preparing", "row",
+        "submitted", "within",
     )  # fmt: skip
 
-    def __init__(self, batcher: Batcher, item: Any, deadline: float | None) -> None:
-        self.item = item
+    def __init__(
+        self, batcher: Batcher, item: Any, parameters: Mapping[str, Any] | None, deadline: float | None
+    ) -> None:
+        self.item, self.parameters = item, parameters
         self.submitted = monotonic()
         self.within = deadline
         self.deadline = None if deadline is None else self.submitted + deadline  # on the monotonic clock
@@ -77,8 +79,10 @@ class Ticket(Request):
 
     __slots__ = ("error", "result")
 
-    def __init__(self, batcher: Batcher, item: Any, deadline: float | None) -> None:
-        super().__init__(batcher, item, deadline)
+    def __init__(
+        self, batcher: Batcher, item: Any, parameters: Mapping[str, Any] | None, deadline: float | None
+    ) -> None:
+        super().__init__(batcher, item, parameters, deadline)
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -103,9 +107,11 @@ class Ticket(Request):
 class Promise(Request, Future[Any]):
     """A request that is a future."""
 
-    def __init__(self, batcher: Batcher, item: Any, deadline: float | None) -> None:
+    def __init__(
+        self, batcher: Batcher, item: Any, parameters: Mapping[str, Any] | None, deadline: float | None
+    ) -> None:
         Future.__init__(self)
-        Request.__init__(self, batcher, item, deadline)
+        Request.__init__(self, batcher, item, parameters, deadline)
         self.add_done_callback(_let)  # before anybody's own
 
     def begin(self) -> bool:

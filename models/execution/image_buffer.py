@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from ...errors import InputError
 from ...image import DeviceImage, HostImage, image_view
 from ...ops import preprocess_into
 
@@ -53,7 +54,12 @@ class ImageBatchBuffer(Generic[Result]):
         """On a device an image that is decoded is only noted down here."""
         return self._model._path is not None and (isinstance(item, (np.ndarray, HostImage)) or DeviceImage.is_one(item))
 
-    def prepare(self, row: int, item: Any) -> None:
+    def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
+        if parameters:
+            raise InputError(
+                f"{type(self._model).__name__} takes no parameters with a request, and {', '.join(sorted(parameters))} "
+                "was given; give them to the wrapper"
+            )
         model = self._model
         known = self._known.get(item.shape) if type(item) is np.ndarray else None
         if known is not None and item.dtype == np.uint8:
@@ -112,6 +118,17 @@ class ImageBatchBuffer(Generic[Result]):
         if self._model._outdated:
             self._model._follow()
             self._arrange()
+
+    def batch_sizes(self) -> Sequence[int]:
+        network = self._model.network
+        return sorted({min(network.bucket_batch(count), self.capacity) for count in range(1, self.capacity + 1)})
+
+    def warm_up(self, count: int) -> None:
+        gray = np.full((64, 64, 3), 114, np.uint8)
+        for row in range(count):
+            self.prepare(row, gray, None)
+        self.run(count)
+        self.results(count)
 
     def close(self) -> None:
         self._model.close()

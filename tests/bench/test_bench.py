@@ -62,7 +62,7 @@ def test_combinations() -> None:
     assert found[-1].name == "b.onnx openvino/bf16 batch 8"
     assert len(combine(["a.onnx"], ["onnxruntime", "onnxruntime"])) == 1
     for wrong, message in (
-        ({"precisions": ["fp8"]}, "'fp8' is none of"), ({"batches": [0]}, "whole number from 1, not 0"),
+        ({"precisions": ["fp8"]}, "unknown precision 'fp8'"), ({"batches": [0]}, "whole number from 1, not 0"),
         ({"sides": ["a@b@c"]}, "not of the form"), ({"sides": []}, "no backends"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):

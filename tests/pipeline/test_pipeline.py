@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FuturesTimeout  # its own before Python 3.11
 from pathlib import Path
@@ -70,21 +70,23 @@ class Squares:
 class SquaresBuffer:
     def __init__(self, model: Squares, capacity: int) -> None:
         self.model, self.capacity = model, capacity
-        self.rows = [0] * capacity
+        self.rows, self.powers = [0] * capacity, [2] * capacity
         self.out: list[Any] = []
         self.running = False
 
     def quick(self, item: int) -> bool:
         return bool(item % 2)  # odd ones by their own thread
 
-    def prepare(self, row: int, item: Any) -> None:
+    def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
         assert not self.running, "a row was written while the buffer ran"
         if item < 0:
             raise InputError(f"{item} is below zero")
-        self.rows[row] = item
+        if parameters is not None and set(parameters) != {"power"}:
+            raise InputError(f"unknown parameters {sorted(parameters)}")
+        self.rows[row], self.powers[row] = item, (parameters or {"power": 2})["power"]
 
     def move(self, source: int, target: int) -> None:
-        self.rows[target] = self.rows[source]
+        self.rows[target], self.powers[target] = self.rows[source], self.powers[source]
 
     def run(self, count: int) -> None:
         self.running = True
@@ -97,7 +99,7 @@ class SquaresBuffer:
         if error is not None:
             self.running = False
             raise error
-        self.out = [number * number for number in batch]
+        self.out = [number**power for number, power in zip(batch, self.powers, strict=False)]
 
     def results(self, count: int) -> Sequence[Any]:
         self.running = False
@@ -105,6 +107,13 @@ class SquaresBuffer:
 
     def refresh(self) -> None:
         assert not self.running
+
+    def batch_sizes(self) -> Sequence[int]:
+        return range(1, self.capacity + 1)
+
+    def warm_up(self, count: int) -> None:
+        self.run(count)
+        self.results(count)
 
     def close(self) -> None:
         self.model.open -= 1
@@ -375,6 +384,40 @@ def test_a_deadline_passes_in_line(model: Squares) -> None:
         assert isinstance(refused[0].exception(LONG), DeadlineExceeded)
         assert not running.done()
         model.go.set()
+
+
+# ---- parameters of a request ----
+
+
+def test_requests_with_parameters_of_their_own_share_a_batch(model: Squares) -> None:
+    with Pipeline(model, max_delay=LONG) as pipeline:
+        futures = [pipeline.submit(3), pipeline.submit(3, power=3), pipeline.submit(2, power=4), pipeline.submit(5)]
+        assert [f.result(LONG) for f in futures] == [9, 27, 16, 25]
+        assert pipeline.stats().batch_sizes == {4: 1}
+        assert [f.result(LONG) for f in pipeline.submit_many([1, 2, 3, 4], power=3)] == [1, 8, 27, 64]
+    with Pipeline(model, max_delay=0.001) as pipeline:
+        assert list(pipeline.map(range(6), power=1)) == list(range(6))
+        assert asyncio.run(pipeline.infer(2, power=5)) == 32
+
+
+def test_parameters_move_with_their_row(model: Squares) -> None:
+    with Pipeline(model, max_delay=0.1) as pipeline:
+        bad, *good = [pipeline.submit(n, power=p) for n, p in ((-1, 2), (2, 3), (2, 4), (2, 5))]
+        with pytest.raises(InputError):
+            bad.result(LONG)
+        assert [f.result(LONG) for f in good] == [8, 16, 32]
+
+
+def test_an_unknown_parameter_fails_its_own_request(model: Squares, tmp_path: Path) -> None:
+    with Pipeline(model, max_delay=0.1) as pipeline:
+        bad, good = pipeline.submit(3, powr=3), pipeline.submit(3, power=3)
+        with pytest.raises(InputError, match="powr"):
+            bad.result(LONG)
+        assert good.result(LONG) == 27
+    with idle(tmp_path, 4, side=2) as infer, Pipeline(infer, max_delay=0) as pipeline:
+        with pytest.raises(InputError, match=r"takes no parameters with a request, and conf was given"):
+            pipeline.submit(row(1), conf=0.5).result(LONG)
+        assert float(pipeline.submit(row(1)).result(LONG)["y"]) == 1
 
 
 # ---- no slot ----

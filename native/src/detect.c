@@ -147,8 +147,8 @@ static inline float element(const view *v, size_t i) {
 }
 
 static view view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry) {
-    size_t row_length = p->head == IFS_HEAD_YOLOV8 ? (size_t)p->num_anchors
-                                                   : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
+    size_t row_length =
+        p->head == IFS_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
     view v = {p, output, row_length, {0}, {0}};
     int32_t cells = 0;
     for (int i = 0; i < p->num_strides; i++) {

@@ -67,9 +67,7 @@ def test_a_font_that_is_given(tmp_path: Path) -> None:
 
 def test_what_no_font_has_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no fc-match
-    with pytest.warns(
-        RuntimeWarning, match=rf"no font has the characters '{HAN}'.*install fontconfig.*font="
-    ):
+    with pytest.warns(RuntimeWarning, match=rf"no font has the characters '{HAN}'.*install fontconfig.*font="):
         labelled(HAN)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -85,7 +83,8 @@ def test_what_fontconfig_says_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     for answer, code, lacking in (
         ("font.ttf\\n0\\n20-7e\\n", 0, HAN), ("font.ttf\\n0\\n\\n", 0, HAN),
-        ("font.ttf\\n1\\n4eba 8e00-8fff\\n", 0, HAN[1]), ("", 0, None), ("font.ttf\\n", 0, None), ("font.ttf\\n0\\n20-7e\\n", 1, None),
+        ("font.ttf\\n1\\n4eba 8e00-8fff\\n", 0, HAN[1]), ("", 0, None),
+        ("font.ttf\\n", 0, None), ("font.ttf\\n0\\n20-7e\\n", 1, None),
     ):  # fmt: skip
         matcher.write_text(f"#!/bin/sh\nprintf '{answer}'\nexit {code}\n")
         matcher.chmod(0o755)

@@ -59,7 +59,7 @@ def _font_for(characters: frozenset[str], size: int) -> Font:
     found = _system_font(characters) if lacking else None
     if found is not None and len(found.lacking) < len(lacking):
         with contextlib.suppress(OSError):  # a font of bitmaps has none of this size
-            best, lacking = ImageFont.truetype(found.path, size, found.index), found.lacking
+            best, lacking = ImageFont.truetype(found.path, size, found.position), found.lacking
     if lacking:
         _warn(lacking)
     return best
@@ -83,7 +83,7 @@ def _shape(font: Font, character: str) -> tuple[tuple[int, int], bytes]:
 
 class _SystemFont(NamedTuple):
     path: str
-    index: int  # of the font in a collection
+    position: int  # of the font in a collection
     lacking: str
 
 

@@ -178,9 +178,9 @@ class VisionModel(ABC, Generic[Result]):
         # One geometry for a size: video frames and cameras repeat it.
         self._geometry = lru_cache(maxsize=64)(self._make_geometry)
         self._batch = ImageBatch(self._limit)
-        self._generation = self.network.generation
+        self._serves = self.network.current()  # what all this is prepared for
         self._path: CudaExecutor | None = None
-        if self.network.stream is not None:
+        if self._serves.stream is not None:
             self._path = CudaExecutor(self, self._limit, self._preprocess, shares_cpu=self._in_pipeline)
         self.timings = Timings(0.0, 0.0, 0.0, 0.0)
 
@@ -263,16 +263,14 @@ class VisionModel(ABC, Generic[Result]):
 
     @property
     def _outdated(self) -> bool:
-        """Whether the network runs elsewhere than what was prepared for, or is about to (`while_building`)."""
-        return self.network.change_due or self.network.generation != self._generation
+        """Whether another backend serves than the one that this was prepared for (`while_building`)."""
+        return self.network.current() is not self._serves
 
     def _follow(self) -> None:
         """Prepares anew for where the network runs now. Only while no batch is on its way."""
-        self.network._check_open()
         if self._outdated:
             if self._path is not None:
                 self._path.close()
-            self.network.change()
             self._prepare()
 
     # ---- requests: batched with whatever else is waiting ----

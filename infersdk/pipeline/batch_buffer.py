@@ -146,7 +146,7 @@ class TensorBatchBuffer:
         return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
 
     def refresh(self) -> None:
-        self._infer.change()
+        self._infer.current()  # changes to the backend that was asked for, if it is ready
 
     def batch_sizes(self) -> Sequence[int]:
         sizes = {min(self._infer.bucket_batch(count), self.capacity) for count in range(1, self.capacity + 1)}

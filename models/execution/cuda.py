@@ -145,7 +145,7 @@ class CudaExecutor:
         self._capacity = capacity
         self._preprocess = preprocess
         self._placement = model._placement
-        self._network = model.network.active  # these slots are for no other
+        self._network = model._serves  # these slots are for no other
         self._shares_cpu = shares_cpu
         self._slots = [InFlightBatch(model, self._network, capacity, shares_cpu)]  # more when batches overlap
         self._turn = 0

@@ -474,7 +474,7 @@ class _Session:
     def _make_reference(self, model: str, info: Any) -> Path | str:
         batch = 1
         if info is not None:
-            batch = next((d for spec in info.inputs for d in spec.shape[:1] if isinstance(d, int)), 1)
+            batch = next((spec.fixed_batch for spec in info.inputs if spec.fixed_batch is not None), 1)
         what = Combination(model=model, backend="onnxruntime", device="cpu", precision="fp32", batch=batch)
         path = self._folder / f"reference{len(self._references)}.npz"
         self._reference_process = process = _Process(self._folder, self._settings.timeout)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ..errors import BackendError, ConfigError
-from ..registry import backend_class, split_place
+from ..registry import backend_class
+from ..target import Target
 from .plan import BenchSettings, Combination
 from .run import bench
 
@@ -83,26 +84,26 @@ def candidates(
     count = available_processors()
     own_threads = list(dict.fromkeys(threads or (0, count, max(count // 2, 1))))
     sizes = list(batches or ((1,) if objective == "latency" else BATCHES))
-    places = []
+    targets = []
     for side in sides:
-        backend, device, own = split_place(side)
+        target = Target.parse(side)
         try:
-            kind = backend_class(backend)
+            kind = backend_class(target.backend)
         except BackendError as error:
             raise type(error)(f"{error}; leave it out, or install it") from None
-        places.append((backend, device, own, kind, (device or kind.default_device).startswith("cpu")))
-    beside_gpu = not all(on_processor for *_, on_processor in places)
+        targets.append((target, kind, (target.device or kind.default_device).startswith("cpu")))
+    beside_gpu = not all(on_processor for *_, on_processor in targets)
     found: list[tuple[int, bool, int, Combination]] = []
-    for backend, device, own, kind, on_processor in places:
-        for precision in (own,) if own else precisions:
+    for target, kind, on_processor in targets:
+        for precision in (target.precision,) if target.precision else precisions:
             for options, apart in _settings(
                 kind.Options.__struct_fields__, own_threads, objective, precision, on_processor=on_processor
             ):
                 for batch in sizes:
                     for model in models:
                         what = Combination(
-                            model=str(model), backend=backend, device=device, precision=precision, batch=batch,
-                            options=options,
+                            model=str(model), backend=target.backend, device=target.device, precision=precision,
+                            batch=batch, options=options,
                         )  # fmt: skip
                         cost = apart + (precision is not None) + (batch > 8) + (on_processor and beside_gpu)
                         found.append((cost, on_processor, apart, what))

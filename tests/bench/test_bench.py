@@ -63,7 +63,7 @@ def test_combinations() -> None:
     assert len(combine(["a.onnx"], ["onnxruntime", "onnxruntime"])) == 1
     for wrong, message in (
         ({"precisions": ["fp8"]}, "unknown precision 'fp8'"), ({"batches": [0]}, "whole number from 1, not 0"),
-        ({"sides": ["a@b@c"]}, "not of the form"), ({"sides": []}, "no backends"),
+        ({"sides": ["a@b@c"]}, "does not name a backend"), ({"sides": []}, "no backends"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             combine(["a.onnx"], **wrong)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import functools
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -92,7 +92,7 @@ class DeviceImage:
             return False
 
 
-def is_http(source: object) -> bool:
+def is_http(source: object) -> TypeGuard[str]:
     """Whether it is an address that is requested by HTTP."""
     return isinstance(source, str) and source[:8].lower().startswith(("http://", "https://"))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..infer import TensorSpec
+from ..tensor_spec import TensorSpec
 from .files import read_model
 from .precision import precision_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from infersdk.graph.files import parse_model, read_model
 from infersdk.graph.precision import is_quantized, layer_precisions, main_precision, precision_of
-from infersdk.infer import describe_layers, keeps_precision
+from infersdk.precision import describe_layers, keeps_precision
 
 onnx = pytest.importorskip("onnx")
 models = pytest.importorskip("onnx_models")

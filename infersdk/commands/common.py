@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add_backend_arguments",
     "add_json_argument",
+    "add_wrapper_arguments",
     "backend_arguments",
     "backend_options",
     "console",
@@ -30,6 +31,7 @@ __all__ = [
     "plain",
     "print_json",
     "save_image",
+    "wrapper_arguments",
 ]
 
 
@@ -61,17 +63,41 @@ def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def backend_options(entries: Iterable[str]) -> dict[str, Any]:
-    """The KEY=VALUE of each `--option`; values as JSON where they are that, else as text."""
+    """The KEY=VALUE of each `--option`."""
+    return key_values("--option", entries)
+
+
+def key_values(flag: str, entries: Iterable[str]) -> dict[str, Any]:
+    """The KEY=VALUE of each entry of a flag; values as JSON where they are that, else as text."""
     options: dict[str, Any] = {}
     for entry in entries:
         key, sign, value = entry.partition("=")
         if not sign or not key.isidentifier():
-            raise ConfigError(f"--option {entry!r} is not of the form KEY=VALUE, threads=2 say")
+            raise ConfigError(f"{flag} {entry!r} is not of the form KEY=VALUE, such as threads=2")
         try:
             options[key] = json.loads(value)
         except json.JSONDecodeError:
             options[key] = value
     return options
+
+
+def add_wrapper_arguments(parser: argparse._ActionsContainer) -> None:
+    """--type, --names, --setting: which wrapper reads the model, and how."""
+    parser.add_argument("--type", metavar="NAME", help="the wrapper, yolov5 for instance (default: by the file)")
+    parser.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
+    parser.add_argument(
+        "--setting",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one of the wrapper's own settings, legacy=true for a YOLOX of the first release; repeatable",
+    )
+
+
+def wrapper_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_wrapper_arguments` took, as keyword arguments of `models.load()`."""
+    given = {"type": arguments.type, "names": arguments.names, **key_values("--setting", arguments.setting)}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

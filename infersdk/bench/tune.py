@@ -383,7 +383,7 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
     folder, model = Path(output).resolve().parent, Path(what.model).resolve()
     table: dict[str, Any] = {"path": os.path.relpath(model, folder), "backend": what.backend}
     kind = ran.get("kind")
-    if kind in ("yolov5", "yolov8", "yolox", "classifier"):
+    if kind not in (None, "arrays"):
         own: dict[str, Any] = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
         if kind != "classifier":
             own = {"names": settings.names}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add_backend_arguments",
     "add_json_argument",
+    "add_wrapper_arguments",
     "backend_arguments",
     "backend_options",
     "console",
@@ -31,6 +32,7 @@ __all__ = [
     "plain",
     "print_json",
     "save_image",
+    "wrapper_arguments",
 ]
 
 
@@ -125,6 +127,29 @@ def _integers(value: Any) -> Iterator[int]:
     elif isinstance(value, (list, dict)):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _integers(inner)
+
+
+def add_wrapper_arguments(parser: argparse._ActionsContainer) -> None:
+    """--type, --names, --setting: which wrapper reads the model, and how."""
+    parser.add_argument("--type", metavar="NAME", help="the wrapper, yolov5 for instance (default: by the file)")
+    parser.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
+    parser.add_argument(
+        "--setting",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one of the wrapper's own settings, legacy=true for a YOLOX of the first release; repeatable",
+    )
+
+
+def wrapper_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_wrapper_arguments` took, as keyword arguments of `models.load()`."""
+    settings = key_values("--setting", arguments.setting)
+    for key in settings:
+        if key in vars(arguments) or key in _ARGUMENTS:
+            raise ConfigError(f"--setting {key}: {_ARGUMENTS.get(key) or 'use --' + key.replace('_', '-')}")
+    given = {"type": arguments.type, "names": arguments.names, **settings}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

@@ -147,7 +147,7 @@ def _parser_class() -> type[argparse.ArgumentParser]:
     class Parser(argparse.ArgumentParser):
         """An unknown flag is an error of the subcommand that it was given to, with that subcommand's usage."""
 
-        def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override]
+        def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
             known, unknown = super().parse_known_args(args, namespace)
             if unknown:
                 self._refuse(unknown)

@@ -30,7 +30,9 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.unsigned import unsigned_model
-from ..infer import PRECISIONS, BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
+from ..infer import BackendInfo, Infer
+from ..precision import PRECISIONS, describe_layers, keeps_precision
+from ..tensor_spec import TensorSpec
 from ._openvino import (
     capabilities,
     compiles,

@@ -35,7 +35,7 @@ CONFIDENT = 0.3
 
 def only_vehicles(found: Detections) -> Detections:
     keep = np.array([label in VEHICLES for label in found.labels], bool)
-    return Detections(found.data[keep], found.names, found.size, found.stats)
+    return found[keep]
 
 
 def crop(frame: Frame, xyxy: Sequence[float]) -> HostImage | None:
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, object]:
     options = {"allow_spinning": False} if arguments.backend == "onnxruntime" else {}
     found, closer = Counter[str](), Counter[str]()
     with (
-        models.detector(
+        models.load(
             arguments.detector, names=arguments.detector_names, backend=arguments.backend, **options
         ) as detector,
         Classifier(

@@ -17,7 +17,6 @@ import hashlib
 import logging
 import os
 import re
-import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,13 +24,14 @@ from typing import Annotated, Any
 
 import msgspec
 
+from ._files import atomic_write
 from .errors import ConfigError, OutputError
 
 __all__ = ["Cache", "Manifest", "default_folder", "key_of", "parse_size", "read_manifest", "write_blob"]
 
 DEFAULT_LIMIT = 10_000_000_000
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_FILE = re.compile(r"\.?([0-9a-f]{64})\.(?:bin|json|lock|.*tmp)")
+_FILE = re.compile(r"\.?([0-9a-f]{64})\.(?:bin|json|lock|.*tmp(?:\..*)?)")
 _Moment = Annotated[datetime.datetime, msgspec.Meta(tz=True)]  # one without a zone cannot be compared with others
 _log = logging.getLogger("infersdk.cache")
 
@@ -111,11 +111,8 @@ def write_blob(path: Path, data: bytes, manifest: Manifest, manifest_path: Path)
     Raises:
         OutputError: the folder cannot be written, or the disk is full; nothing is left behind.
     """
-    try:
-        _replace(path, data)
-        _replace(manifest_path, manifest.text())
-    except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r} ({len(data):,} bytes): {error.strerror or error}") from None
+    atomic_write(path, data, durable=True, follow=False)
+    atomic_write(manifest_path, manifest.text(), durable=True, follow=False)
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -124,27 +121,6 @@ def read_manifest(path: Path) -> Manifest | None:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def _replace(path: Path, data: bytes, *, durable: bool = True) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    if durable:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 class Cache:
@@ -262,7 +238,7 @@ class Cache:
             return None
         manifest.last_used = _now()
         with contextlib.suppress(OSError):  # only the order of eviction hangs on it
-            _replace(self._manifest_path(key), manifest.text(), durable=False)
+            atomic_write(self._manifest_path(key), manifest.text(), follow=False)
         return data, manifest
 
     def _write(self, key: str, data: bytes, kind: str, backend: str, label: str, details: dict[str, Any]) -> Manifest:

@@ -12,19 +12,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import operator
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .device import Device
 from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError
 from .infer import Infer, model_file
+from .precision import check_precision
+from .target import Target
 
 if TYPE_CHECKING:
     import os
 
 __all__ = ["backend_class", "backends", "load"]
-
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 
 
 class _Backend(NamedTuple):
@@ -95,21 +94,6 @@ def backend_class(name: str) -> type[Infer]:
     return found
 
 
-_PLACE = re.compile(r"(?P<backend>[^@/]+)(@(?P<device>[^@/]+))?(/(?P<precision>\w+))?")
-
-
-def split_place(text: str) -> tuple[str, str | None, str | None]:
-    """`"openvino"`, `"onnxruntime@cuda:0"` or `"openvino@cpu/bf16"` as (backend, device, precision).
-
-    Raises:
-        ConfigError: it is not of that form.
-    """
-    match = _PLACE.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ConfigError(f"{text!r} is not of the form backend, backend@device, backend/precision")
-    return match["backend"], match["device"], match["precision"]
-
-
 #: What ends like this is a configuration that names a model, and no model.
 _CONFIGURATIONS = (".toml", ".yaml", ".yml", ".json")
 #: Fields of a configuration that are `load()`'s; the others are the wrapper's that `type` names.
@@ -151,8 +135,7 @@ def load(
         return _load_configured(path, {key: value for key, value in given.items() if value is not None}, options)
     backend = "onnxruntime" if backend is None else backend
     kind = backend_class(backend)
-    if precision is not None and precision not in PRECISIONS:
-        raise ConfigError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    check_precision(precision)
     if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
         raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
     from .config import convert
@@ -165,13 +148,13 @@ def load(
     from .hot_swap import HotSwap, check_device
 
     check_device(kind, backend, place)
-    name, on, arithmetic = split_place(while_building)
+    stand_in = Target.parse(while_building)
     # Both take the same batches: what a request may be does not change with who serves it.
     largest = max_batch if max_batch is not None or getattr(own, "profiles", None) else kind.default_max_batch
     return HotSwap(
         file,
         kind,
-        lambda: load(file, name, device=on, precision=arithmetic, max_batch=largest),
+        lambda: load(file, **stand_in.arguments, max_batch=largest),
         device=place,
         precision=precision,
         max_batch=max_batch,

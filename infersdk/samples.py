@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._files import IMAGE_SUFFIXES
 from .errors import ConfigError, InputError, UnsupportedModelError
 from .image import PixelTransform, image_view, read_image
 from .ops.preprocess import letterbox
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from .infer import TensorSpec
+    from .tensor_spec import TensorSpec
 
 __all__ = ["random_inputs", "read_samples"]
 
-_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 _TENSOR_MAGIC = (0xFCCFE2E2).to_bytes(4, "little")
 
 
@@ -93,7 +93,7 @@ def read_samples(
     _check_names(shapes, specs)
     files = sorted(file for file in place.iterdir() if file.is_file()) if place.is_dir() else [place]
     arrays = [file for file in files if file.suffix.lower() in (".npy", ".npz") or _is_tensor_file(file)]
-    images = [file for file in files if file.suffix.lower() in _IMAGES]
+    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
     if not arrays and not images:
         raise ConfigError(f"nothing in {str(place)!r} is an .npy, .npz or tensor file or an image")
     for file in arrays:
@@ -148,7 +148,7 @@ def _read_images(
     )
     for start in range(0, len(files), count):
         group = files[start : start + count]
-        if isinstance(spec.shape[0], int):
+        if not spec.has_free_batch:
             group = [*group, *[group[-1]] * (count - len(group))]  # a batch of fixed size is filled up
         images = [read_image(file) for file in group]
         pixels = [

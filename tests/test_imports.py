@@ -101,15 +101,19 @@ def test_the_walk_sees_what_there_is() -> None:
 MAY_KNOW = {
     "infersdk.errors": set(),
     "infersdk._lib": {"_native"},
+    "infersdk._files": set(),
+    "infersdk.precision": set(),
     "infersdk.device": set(),
     "infersdk.dlpack": {"_lib"},
     "infersdk.memory": {"_lib", "device"},
     "infersdk.tensor": {"_lib", "device", "dlpack", "memory"},
     "infersdk.stream": {"_lib", "device", "memory"},
-    "infersdk.infer": {"device", "tensor", "stream"},
+    "infersdk.target": {"precision"},
+    "infersdk.tensor_spec": set(),
+    "infersdk.infer": {"device", "tensor", "tensor_spec", "stream"},
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "stream"},
-    "infersdk.registry": {"device", "infer", "config", "hot_swap"},
+    "infersdk.registry": {"device", "infer", "precision", "config", "hot_swap", "target"},
 }
 
 

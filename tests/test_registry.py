@@ -28,7 +28,8 @@ from infersdk.errors import (
 MINE = """
 import msgspec
 import numpy as np
-from infersdk.infer import BackendInfo, Infer, TensorSpec
+from infersdk.infer import BackendInfo, Infer
+from infersdk.tensor_spec import TensorSpec
 
 class Options(msgspec.Struct, forbid_unknown_fields=True):
     step: int = 1
@@ -173,8 +174,8 @@ def test_every_built_in_backend_has_an_install_hint_and_names_a_class() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"precision": "fp61"}, ConfigError, "precision 'fp61' is none of fp32, fp16, bf16, int8"),
-        ({"precision": 16}, ConfigError, "precision 16 is none of"),
+        ({"precision": "fp61"}, ConfigError, "unknown precision 'fp61'; use one of fp32, bf16, fp16, int8"),
+        ({"precision": 16}, ConfigError, "unknown precision 16; use one of"),
         ({"max_batch": 0}, ConfigError, "max_batch is a whole number from 1, not 0"),
         ({"max_batch": 2.0}, ConfigError, "max_batch is a whole number from 1, not 2.0"),
         ({"max_batch": True}, ConfigError, "max_batch is a whole number from 1, not True"),
@@ -256,7 +257,7 @@ def test_a_configuration_of_one_model_is_loaded(tmp_path: Path) -> None:
         ("[models.a]\npath='a.onnx'\nbatch=2", "models.a has no field 'batch'; there are path, backend"),
         ("[models.a]\npath='a.onnx'\noptions=2", "models.a.options is a table, not 2"),
         ("[models.a]\npath='a.toml'", "is no model file"),
-        ("[models.a]\npath='a.onnx'\nprecision='fp9'", "models.a: precision 'fp9' is none of"),
+        ("[models.a]\npath='a.onnx'\nprecision='fp9'", "models.a: unknown precision 'fp9'; use one of"),
         ("[models", "app.toml"),
     ],
 )

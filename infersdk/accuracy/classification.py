@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._files import image_files
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
     import os
 
 __all__ = ["LabelledImage", "read_labels", "top_figures"]
-
-_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ def read_labels(folder: str | os.PathLike[str], labels: str | os.PathLike[str] |
     if labels is not None:
         return _from_file(place, Path(labels))
     classes = sorted(inner for inner in place.iterdir() if inner.is_dir())
-    files = _images(place)
+    files = image_files(place)
     if classes and not files:
-        found = [LabelledImage(file, _label(inner.name)) for inner in classes for file in _images(inner)]
+        found = [LabelledImage(file, _label(inner.name)) for inner in classes for file in image_files(inner)]
         if not found:
             raise ConfigError(f"no folder in {str(place)!r} has an image in it")
         return found
@@ -63,10 +62,6 @@ def read_labels(folder: str | os.PathLike[str], labels: str | os.PathLike[str] |
             )
         found.append(LabelledImage(file, int(match[0])))
     return found
-
-
-def _images(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in _IMAGES)
 
 
 def _label(text: str) -> int | str:
@@ -116,7 +111,7 @@ def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]
     results = model.stream(image.file for image in images)
     for index, found in enumerate(results):
         if wanted is None:  # how many classes there are may be known after the first run alone
-            wanted = _class_ids(images, model.names, model.class_count)
+            wanted = _class_ids(images, model.class_names, model.class_count)
         first += int(found.class_ids[0]) == wanted[index]
         five += wanted[index] in found.class_ids[:5].tolist()
     return {"top1": first / len(images), "top5": five / len(images)}

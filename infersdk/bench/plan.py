@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from ..errors import ConfigError
-from ..registry import PRECISIONS, backends, split_place
+from ..precision import check_precision
+from ..registry import backends
+from ..target import Target
 
 if TYPE_CHECKING:
     import os
 
 __all__ = ["BenchSettings", "Combination", "combine"]
 
-Kind = Literal["auto", "yolov5", "yolov8", "yolox", "classifier", "arrays"]
 Above0 = Annotated[float, msgspec.Meta(gt=0)]
 From1 = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -43,8 +44,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def side(self) -> str:
         """Backend, device and precision as a person writes them."""
-        device = f"@{self.device}" if self.device else ""
-        return f"{self.backend}{device}" + (f"/{self.precision}" if self.precision else "")
+        return str(Target(self.backend, self.device, self.precision))
 
     @property
     def name(self) -> str:
@@ -58,8 +58,8 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How it is measured.
 
     Attributes:
-        type: the wrapper: `"yolov5"`, `"yolov8"`, `"yolox"`, `"classifier"`; `"arrays"` measures the network alone;
-            `"auto"` tells by the shapes of the model's inputs and outputs.
+        type: the wrapper, a name of `models.TYPES`; `"arrays"` measures the network alone; `"auto"` takes the wrapper
+            that fits, and arrays where none does.
         time: seconds for each way to run (engine alone, one call after another, pipelined) of a combination, over all
             rounds.
         rounds: so often all combinations take their turn, in an order that changes.
@@ -78,7 +78,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         max_samples: images or arrays of `data` that are run for speed and for agreement.
     """
 
-    type: Kind = "auto"
+    type: str = "auto"
     time: Above0 = 5.0
     rounds: From1 = 5
     warmup: Above0 = 10.0
@@ -121,17 +121,16 @@ def combine(
         if batch < 1:
             raise ConfigError(f"a batch is a whole number from 1, not {batch}")
     for precision in precisions:
-        if precision is not None and precision not in PRECISIONS:
-            raise ConfigError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    places = [split_place(side) for side in sides]
+        check_precision(precision)
+    targets = [Target.parse(side) for side in sides]
     found = [
         Combination(
-            model=str(model), backend=backend, device=device, precision=own or precision, batch=batch,
+            model=str(model), backend=target.backend, device=target.device, precision=precision, batch=batch,
             options=dict(options or {}), threads=threads,
         )
         for model in models
-        for backend, device, own in places
-        for precision in ((own,) if own else precisions)
+        for target in targets
+        for precision in ((target.precision,) if target.precision else precisions)
         for batch in batches
     ]  # fmt: skip
     return list({combination.name + combination.model: combination for combination in found}.values())

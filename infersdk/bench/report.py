@@ -8,20 +8,18 @@ import io
 import json
 import math
 import os
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from ..errors import ConfigError, OutputError
+from ..errors import ConfigError
 from .machine import Contention
 from .plan import BenchSettings, Combination
 from .statistics import Estimate
 
-__all__ = ["SCHEMA", "Accuracy", "Energy", "Loading", "Memory", "Report", "Row", "Way", "read_report", "write_text"]
+__all__ = ["SCHEMA", "Accuracy", "Energy", "Loading", "Memory", "Report", "Row", "Way", "read_report"]
 
 #: Goes up when a field changes its meaning or goes away; new fields alone leave it.
 SCHEMA = 1
@@ -261,22 +259,3 @@ def read_report(path: str | os.PathLike[str]) -> Report:
         return msgspec.convert(data, Report)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{str(file)!r} is damaged: {error}") from None
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Writes a file in one step, its folder too; nothing half-written is left behind.
-
-    Raises:
-        OutputError: it cannot be written there.
-    """
-    target = Path(path)
-    sibling = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        sibling.write_text(text, "utf-8")
-        sibling.replace(target)
-    except OSError as error:
-        with suppress(OSError):
-            sibling.unlink()
-        raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from None
-    return target

@@ -179,7 +179,7 @@ class Worker:
             raise ConfigError("accuracy needs the images: data")
         task: Any
         if settings.annotations is not None:
-            kind = self._work.kind if self._work.kind in ("yolov5", "yolov8", "yolox") else "auto"
+            kind = self._work.kind if self._work.kind != "arrays" else None
             task = DetectTask(settings.annotations, settings.data, type=kind, names=settings.names)
         else:
             own = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import _files
 from ..errors import ConfigError, UnsupportedModelError
 from ..samples import random_inputs, read_samples
 from .statistics import Steady
 
 if TYPE_CHECKING:
-    from ..infer import Infer, TensorSpec
+    from ..infer import Infer
+    from ..models import ModelDescription
     from .plan import BenchSettings, Combination
 
 __all__ = ["ENERGY_WAYS", "WAYS", "Slice", "Workload", "check_batch", "kind_of", "samples_of"]
@@ -28,7 +30,6 @@ WAYS = ("engine", "engine_parallel", "single", "pipelined")
 #: The one whose energy is counted: the first of these that there is.
 ENERGY_WAYS = ("pipelined", "single", "engine")
 #: The images that a folder of samples may hold.
-_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 
 @dataclass
@@ -82,15 +83,17 @@ class Workload:
 
     def _find_kind(self) -> str:
         """As `kind_of`, by what one run gives: runtimes differ in how much they know of an output's shape before."""
-        infer = self.infer
+        from ..models import ModelDescription
+
+        infer, model = self.infer, ModelDescription.of(self.infer)
         if len(infer.input_specs) != 1 or any(not isinstance(d, int) for d in infer.input_specs[0].shape[1:]):
-            return kind_of(infer.input_specs, infer.output_specs)
+            return kind_of(model)
         found = infer(random_inputs(infer.input_specs, batch=self.batch))
         specs = [
             dataclasses.replace(spec, shape=np.shape(found[spec.name])) if spec.kind == "tensor" else spec
             for spec in infer.output_specs
         ]
-        return kind_of(infer.input_specs, specs)
+        return kind_of(dataclasses.replace(model, outputs=specs))
 
     def _images(self) -> list[Any]:
         from ..image import read_image
@@ -106,7 +109,7 @@ class Workload:
             # A shape that is given is one of a single row: the batch is this combination's.
             return random_inputs(specs, batch=batch, seed=settings.seed, shapes=shapes)
         found = list(itertools.islice(read_samples(settings.data, specs, shapes=settings.shapes or None), batch))
-        if batch == 1 or any(isinstance(d, int) for spec in specs for d in spec.shape[:1]):
+        if batch == 1 or not all(spec.has_free_batch for spec in specs):
             return dict(found[0])
         rows = {name: np.concatenate([sample[name] for sample in found]) for name in found[0]}
         return {name: np.resize(array, (batch, *array.shape[1:])) for name, array in rows.items()}
@@ -117,7 +120,8 @@ class Workload:
 
         assert self.model is not None
         images = [read_image(item) for _, item in zip(range(self.batch), itertools.cycle(self.items), strict=False)]
-        self.model._fill(images)
+        for name, array in next(self.model.network_inputs(images, batch=self.batch)).items():
+            self.infer.inputs[name].resize(array.shape).numpy(writable=True)[:] = array
         self.infer.forward()
 
     def _rows(self) -> list[Any]:
@@ -351,50 +355,36 @@ def _repeat(call: Callable[[], Any], seconds: float) -> tuple[list[float], float
 def check_batch(infer: Infer, batch: int) -> None:
     """Raises ConfigError unless the model can be run with that batch."""
     for spec in infer.input_specs:
-        first = spec.shape[0] if spec.shape else None
-        if isinstance(first, int) and first != batch:
+        if spec.fixed_batch not in (None, batch):
             raise ConfigError(
-                f"input {spec} has a fixed batch of {first}, not {batch}; export it with a free batch axis"
+                f"input {spec} has a fixed batch of {spec.fixed_batch}, not {batch}; export it with a free batch axis"
             )
 
 
-def kind_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
-    """The wrapper that fits a model by the shapes of its inputs and outputs; `"arrays"` if none does.
+def kind_of(model: ModelDescription) -> str:
+    """The name of the wrapper that fits a model; `"arrays"` where none does.
 
-    One input of images, and an output of three dimensions is a YOLO's, whose second is its classes and box (YOLOv8)
-    or its boxes (YOLOv5). A YOLOX looks like a YOLOv5 from outside: it has to be named. One output of a row of classes
-    is a classifier's.
+    Raises:
+        UnsupportedModelError: several fit, and the file does not say which is right.
     """
-    if len(inputs) != 1 or len(inputs[0].shape) != 4 or any(spec.kind != "tensor" for spec in (*inputs, *outputs)):
-        return "arrays"
-    spec = inputs[0]
-    if spec.dtype.name not in ("float32", "float16", "uint8") or 3 not in (spec.shape[1], spec.shape[3]):
-        return "arrays"
-    for output in outputs:
-        if len(output.shape) == 3:
-            _, rows, columns = output.shape
-            if not isinstance(rows, int) or not isinstance(columns, int) or columns == 6:
-                return "arrays"
-            if rows < columns:
-                return "yolov8" if rows > 4 else "arrays"
-            return "yolov5" if columns > 5 else "arrays"
-    if len(outputs) == 1 and len(outputs[0].shape) >= 2:
-        _, classes, *rest = outputs[0].shape
-        if isinstance(classes, int) and classes > 1 and all(d == 1 for d in rest):
-            return "classifier"
-    return "arrays"
+    from ..models import fitting_types, wrapper_type
+
+    fitting = fitting_types(model)
+    if len(fitting) > 1:
+        wrapper_type(model)  # says what to do
+    return fitting[0] if fitting else "arrays"
 
 
 def make_wrapper(infer: Infer, kind: str, settings: BenchSettings) -> Any:
     """The wrapper of that kind over `infer`; None for arrays."""
     if kind == "arrays":
         return None
-    from ..models import Classifier, detector
+    from ..models import load
 
+    own: dict[str, Any] = {"names": settings.names}
     if kind == "classifier":
-        own: dict[str, Any] = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
-        return Classifier(infer, **{key: value for key, value in own.items() if value is not None})
-    return detector(infer, type=kind, names=settings.names)
+        own |= {"preset": settings.preset, "resize": settings.resize}
+    return load(infer, type=kind, **{key: value for key, value in own.items() if value is not None})
 
 
 def image_files(settings: BenchSettings) -> list[Path]:
@@ -410,7 +400,7 @@ def image_files(settings: BenchSettings) -> list[Path]:
     place = Path(settings.data)
     if not place.exists():
         raise ConfigError(f"no data at {str(place)!r}")
-    every = sorted(file for file in place.rglob("*") if file.suffix.lower() in _IMAGES) if place.is_dir() else [place]
+    every = _files.image_files(place, recursive=True) if place.is_dir() else [place]
     if not every:
         raise ConfigError(f"no image in {str(place)!r}")
     step = max(len(every) / settings.max_samples, 1.0)
@@ -430,7 +420,7 @@ def samples_of(infer: Infer, kind: str, settings: BenchSettings) -> Iterator[Map
         shapes = settings.shapes or None
         yield from itertools.islice(read_samples(settings.data, infer.input_specs, shapes=shapes), settings.max_samples)
     else:
-        fixed = {d for spec in infer.input_specs for d in spec.shape[:1] if isinstance(d, int)}
+        fixed = any(spec.fixed_batch is not None for spec in infer.input_specs)
         for i in range(4):
             yield random_inputs(
                 infer.input_specs, batch=None if fixed else 1, seed=settings.seed + i, shapes=settings.shapes or None

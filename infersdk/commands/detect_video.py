@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from .._files import VIDEO_SUFFIXES
 from ..errors import BackendUnavailableError, ImageError, VideoError
 from .common import console, json_text
 
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["detect_video", "is_stream", "is_video"]
 
-_SUFFIXES = frozenset(
-    {
-        ".3gp", ".avi", ".flv", ".h264", ".h265", ".hevc", ".m2ts", ".m3u8", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4",
-        ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv",
-    }
-)  # fmt: skip
-
 
 def is_stream(source: str) -> bool:
     """Whether it is an address or a camera, and no file."""
@@ -39,7 +33,7 @@ def is_stream(source: str) -> bool:
 def is_video(source: str) -> bool:
     """Whether it is a video: by its suffix, or else by what is in it."""
     suffix = Path(source).suffix.lower()
-    if is_stream(source) or suffix in _SUFFIXES:
+    if is_stream(source) or suffix in VIDEO_SUFFIXES:
         return True
     from PIL import Image
 
@@ -127,7 +121,7 @@ def _print_frame(source: str, frame: Frame, found: Detections) -> None:
         "frame": frame.number,
         "time": round(frame.time, 6),
         "size": list(found.size),
-        "detections": [box.as_dict() for box in found],
+        "detections": [box.to_dict() for box in found],
     }
     sys.stdout.write(json_text(row) + "\n")
 

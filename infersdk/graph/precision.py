@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import BackendUnavailableError
-from ..infer import PRECISIONS
+from ..precision import PRECISIONS
 
 __all__ = [
     "in_order", "is_quantised", "layer_precisions", "main_precision", "node_names", "parse_graph", "taken"

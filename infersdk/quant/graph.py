@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..errors import BackendUnavailableError, ConfigError, OutputError, UnsupportedModelError
+from .._files import atomic_write
+from ..errors import BackendUnavailableError, ConfigError, UnsupportedModelError
 from ..graph.info import load_onnx, precision_of
 
 if TYPE_CHECKING:
@@ -172,10 +173,7 @@ def quantize(
     table.require(_touched(model, set(nodes)))
     result = _rewrite(model, table, nodes)
     target = Path(output)
-    try:
-        target.write_bytes(result.SerializeToString())
-    except OSError as error:
-        raise OutputError(f"the model {str(target)!r} cannot be written: {error.strerror}") from None
+    atomic_write(target, result.SerializeToString())
     layers = tuple(name for name in model.layers if name in set(nodes))
     return QuantizedGraph(target, layers, tuple(name for name in model.layers if name not in set(nodes)))
 

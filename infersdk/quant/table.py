@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ..errors import CalibrationError, OutputError
+from .._files import atomic_write
+from ..errors import CalibrationError
 from ..graph.digest import model_digest
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes it as JSON. Raises OutputError."""
-        _write(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        atomic_write(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CalibrationTable:
@@ -107,7 +108,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             if "\n" in name:
                 raise CalibrationError(f"{name!r} has a line break, which a TensorRT cache cannot hold")
             lines.append(f"{name}: {struct.pack('>f', found.scale).hex()}")
-        _write(path, "\n".join([*lines, ""]).encode())
+        atomic_write(path, "\n".join([*lines, ""]).encode())
 
 
 def read_tensorrt_cache(path: str | os.PathLike[str]) -> CalibrationTable:
@@ -141,10 +142,3 @@ def _read(path: str | os.PathLike[str]) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise CalibrationError(f"the calibration table {str(path)!r} cannot be read: {error.strerror}") from None
-
-
-def _write(path: str | os.PathLike[str], data: bytes) -> None:
-    try:
-        Path(path).write_bytes(data)
-    except OSError as error:
-        raise OutputError(f"the calibration table {str(path)!r} cannot be written: {error.strerror}") from None

@@ -40,7 +40,8 @@ from infersdk.errors import (
     PrecisionUnavailableError,
     ShapeError,
 )
-from infersdk.registry import PRECISIONS, backend_class
+from infersdk.precision import PRECISIONS
+from infersdk.registry import backend_class
 from infersdk.testing.models import contract_model
 
 if TYPE_CHECKING:

@@ -1,0 +1,139 @@
+"""Files: which suffixes are images, and writing in one step.
+
+A reader sees the old file or the new one, never a part. Whatever writes a result writes it through here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import InferSDKError, OutputError
+
+__all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "atomic_path", "atomic_write", "image_files"]
+
+#: Suffixes of the files that count as images when a folder is searched. A file that is named is read whatever its
+#: suffix.
+IMAGE_SUFFIXES = frozenset(
+    {".avif", ".bmp", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)  # fmt: skip
+#: The same for videos.
+VIDEO_SUFFIXES = frozenset(
+    {
+        ".3gp", ".avi", ".flv", ".h264", ".h265", ".hevc", ".m2ts", ".m3u8", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4",
+        ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv",
+    }
+)  # fmt: skip
+
+_NAME_LIMIT = 200  # bytes of a name that a temporary file repeats; file systems take 255
+
+
+def image_files(folder: str | os.PathLike[str], *, recursive: bool = False) -> list[Path]:
+    """The images in a folder, by their suffixes, in the order of their paths."""
+    found = Path(folder).rglob("*") if recursive else Path(folder).iterdir()
+    return sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+
+
+def atomic_write(
+    path: str | os.PathLike[str], data: bytes | str, *, durable: bool = False, follow: bool = True
+) -> Path:
+    """Writes a file in one step, and its folder where that is missing. Nothing half-written is left behind.
+
+    Args:
+        data: bytes, or text for UTF-8. A lone surrogate, which UTF-8 cannot hold, becomes its escape (`\\udcff`).
+        durable: returns once the file is on the disk.
+        follow: writes through a symbolic link, as a shell does; otherwise the file takes the place of the link.
+
+    Raises:
+        OutputError: the file cannot be written; what was there before is still there.
+    """
+    content = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
+    size = f"({len(content):,} bytes)"
+    with atomic_path(path, what=size, durable=durable, follow=follow) as sibling, open(sibling, "wb") as file:
+        file.write(content)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    return Path(path)
+
+
+@contextlib.contextmanager
+def atomic_path(
+    path: str | os.PathLike[str], *, what: str = "", durable: bool = False, follow: bool = True
+) -> Iterator[Path]:
+    """A new path beside `path` and with its suffix, which takes the place of `path` when the block ends.
+
+    The block writes the file, by whatever takes a path. After an error the new file is removed. What is no regular file
+    (a pipe, `/dev/stdout`, `/dev/null`) is written to, and not replaced.
+
+    Args:
+        what: what the error message says behind the path.
+        durable: the folder reaches the disk, too; the block has to see to the content.
+        follow: see `atomic_write`.
+
+    Raises:
+        OutputError: an OSError of the block, or of replacing the file.
+    """
+    target = Path(path)
+    try:
+        with contextlib.ExitStack() as stack:
+            place = Path(os.path.realpath(target)) if follow else target
+            mode = _mode_of(place)
+            if mode is not None and stat.S_ISDIR(mode):
+                raise IsADirectoryError("it is a folder")
+            special = mode is not None and not stat.S_ISREG(mode) and not stat.S_ISLNK(mode)
+            if special:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            else:
+                folder = place.parent
+                folder.mkdir(parents=True, exist_ok=True)
+            sibling = _sibling(folder, target.name)
+            stack.callback(_remove, sibling)
+            yield sibling
+            if special:
+                with open(sibling, "rb") as source, open(place, "wb") as sink:
+                    shutil.copyfileobj(source, sink)
+                return
+            if mode is not None and stat.S_ISREG(mode):
+                os.chmod(sibling, stat.S_IMODE(mode))
+            os.replace(sibling, place)
+            if durable:
+                _sync_folder(folder)
+    except InferSDKError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"cannot write {str(target)!r}{' ' * bool(what)}{what}: {reason}") from None
+
+
+def _mode_of(path: Path) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _sibling(folder: Path, name: str) -> Path:
+    """A hidden name of its own for each writer; the suffix stays, since encoders choose their format by it."""
+    stem, suffix = os.path.splitext(name)
+    kept = os.fsdecode(os.fsencode(stem)[:_NAME_LIMIT])
+    return folder / f".{kept}.{os.getpid()}.{secrets.token_hex(4)}.tmp{suffix[:32]}"
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -465,8 +465,13 @@ def model_file(path: str | os.PathLike[str]) -> Path:
     Raises:
         ModelNotFoundError: there is nothing at that path.
         ModelFormatError: it is a folder, or empty.
+        ConfigError: the path is not UTF-8.
     """
     file = Path(path)
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the path {str(file)!r} is not UTF-8, and the runtimes cannot open it; rename it") from None
     try:
         size = file.stat().st_size
     except (OSError, ValueError) as error:  # ValueError: a null character

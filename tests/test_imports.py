@@ -23,7 +23,7 @@ RUNTIMES = {
 }  # fmt: skip
 OPTIONAL = RUNTIMES | {
     "onnx", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest", "av", "prometheus_client",
-    "pycocotools", "faster_coco_eval",
+    "pycocotools", "faster_coco_eval", "jinja2", "markupsafe", "vl_convert",
 }  # fmt: skip
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 

@@ -34,6 +34,7 @@ from .execution import (
 from .names import class_names
 from .preprocessor import ImageInput, Preprocessor
 from .requests import PipelineHolder, Requests
+from .results import Detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -367,6 +368,9 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         results: list[Result] = []
         for done in executor.stream(self._batches(iter(sources), parameters or None)):
             results += done
+        for i, (source, result) in enumerate(zip(sources, results, strict=True)):
+            if isinstance(result, Detections):  # for drawing, in a notebook for instance
+                results[i] = result.with_image(source)  # type: ignore[call-overload]
         timings.read = max(perf_counter() - start - timings.total, 0.0)
         self.timings = timings
         return results

@@ -119,8 +119,7 @@ def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
         image = ImageInput.of(network.input_specs, None, 640)
     except UnsupportedModelError:
         return model
-    rows = image.spec.shape[0] if isinstance(image.spec.shape[0], int) else 1
-    outputs = network(np.zeros((rows, *image.image_shape), image.spec.dtype))
+    outputs = network(np.zeros((image.spec.fixed_batch or 1, *image.image_shape), image.spec.dtype))
     return model.with_shapes({name: array.shape for name, array in outputs.items()})
 
 

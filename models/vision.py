@@ -212,7 +212,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
         """The results of any number of images, in order, a batch at a time; reads as few ahead as it can."""
         self._check_parameters(parameters)
-        self.network._check_open()
         batches = self._batches(iter(images), parameters or None)
         exhausted = False
 
@@ -239,7 +238,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             batch: the most images in a batch. A model of a fixed batch keeps to its own, and the last batch is filled
                 up with its last image.
         """
-        self.network._check_open()
+        self.network.current()  # a closed one raises
         free = self._input.has_free_batch
         limit = min(batch or self._limit, self._limit) if free else self._limit
         group: list[HostImage] = []
@@ -361,7 +360,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
         self._check_parameters(parameters)
-        self.network._check_open()
         start = perf_counter()
         executor = self._following.current()
         executor.timings = timings = Timings()

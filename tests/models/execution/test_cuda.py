@@ -250,4 +250,4 @@ def test_two_devices_share_the_requests(assets: Path, frames: list[Any]) -> None
         pipeline = stack.enter_context(Pipeline(both, max_delay=0.01))
         for i, found in enumerate(pipeline.map(frames[i % 10] for i in range(100))):
             same(found.data, expected[i % 10])
-        assert all(len(group.buffers) > 0 for group in pipeline._core._groups)
+        assert all(len(group.batches) > 0 for group in pipeline._core.groups)

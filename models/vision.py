@@ -368,7 +368,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             results += done
         for i, (source, result) in enumerate(zip(sources, results, strict=True)):
             if isinstance(result, Detections):  # for drawing, in a notebook for instance
-                results[i] = result.with_image(source)  # type: ignore[call-overload]
+                results[i] = result.with_image(source)
         timings.read = max(perf_counter() - start - timings.total, 0.0)
         self.timings = timings
         return results

@@ -73,10 +73,12 @@ def register(subparsers: Any) -> None:
 
 def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     """What is run, and by what accuracy is measured."""
-    kinds = ("auto", "yolov5", "yolov8", "yolox", "classifier", "arrays")
     group = parser.add_argument_group("model and data")
     group.add_argument(
-        "--type", choices=kinds, default="auto", help="the wrapper; arrays: the network alone (default: by its shapes)"
+        "--type",
+        metavar="NAME",
+        default="auto",
+        help="the wrapper, yolov5 for instance; arrays: the network alone (default: by the file)",
     )
     group.add_argument("--data", metavar="FOLDER", help="images or arrays (default: the packaged image, or random)")
     group.add_argument("--annotations", metavar="JSON", help="boxes of the images in COCO's format: accuracy is mAP")

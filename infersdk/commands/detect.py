@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, UnsupportedModelError
 from .common import (
     add_backend_arguments,
     add_json_argument,
+    add_wrapper_arguments,
     backend_arguments,
     console,
     json_text,
@@ -18,6 +19,7 @@ from .common import (
     save_image,
     stage_line,
     stages,
+    wrapper_arguments,
 )
 from .detect_video import detect_video, is_stream, is_video
 
@@ -38,13 +40,7 @@ def register(subparsers: Any) -> None:
         "sources", nargs="+", metavar="SOURCE", help="an image, a video, a URL (rtsp://...) or a camera (/dev/video0)"
     )
     parser.add_argument("--model", type=Path, help="the model file (default: the packaged detector of digits)")
-    parser.add_argument(
-        "--type", default="auto", choices=("auto", "yolov5", "yolov8", "yolox"), help="the head's layout"
-    )
-    parser.add_argument(
-        "--legacy", action="store_true", help="with --type yolox: the weights are of its first release (0.1.0)"
-    )
-    parser.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
+    add_wrapper_arguments(parser)
     parser.add_argument("--conf", type=float, default=0.25, help="score that a box must exceed (default: %(default)s)")
     parser.add_argument("--iou", type=float, default=0.45, help="overlap above which NMS drops (default: %(default)s)")
     parser.add_argument("--max-det", type=int, default=300, help="boxes an image at most (default: %(default)s)")
@@ -58,24 +54,25 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.markup import escape
 
     from ..data import DETECTOR
-    from ..models import detector
+    from ..models import YOLO, load
 
-    if arguments.legacy and arguments.type != "yolox":
-        raise ConfigError(f"--legacy goes with --type yolox, not with {arguments.type!r}")
     targets = _targets(arguments.sources, arguments.output)
     videos = [is_video(source) for source in arguments.sources]
     backend = backend_arguments(arguments)
     serving = _share_processor(backend, live=any(map(is_stream, arguments.sources))) if any(videos) else {}
-    with detector(
+    with load(
         arguments.model or DETECTOR,
-        type=arguments.type,
-        names=arguments.names,
+        **wrapper_arguments(arguments),
         conf=arguments.conf,
         iou=arguments.iou,
         max_det=arguments.max_det,
-        **({"legacy": True} if arguments.legacy else {}),
         **backend,
     ) as model:
+        if not isinstance(model, YOLO):
+            raise UnsupportedModelError(
+                f"{model.network.model.name} is a model for {type(model).__name__}, which finds no boxes; use "
+                "infersdk classify"
+            )
         if serving:
             model.configure_pipeline(**serving)
         rows = []

@@ -56,7 +56,7 @@ def test_demo_on_an_unwritable_output(tmp_path: Path, capsys: pytest.CaptureFixt
         (["detect", "nowhere.jpg"], 2, "nowhere.jpg"),
         (["detect", "x.jpg", "--model", "nowhere.onnx"], 2, "nowhere.onnx"),
         (["detect", "x.jpg", "--conf", "nan"], 2, "conf"),
-        (["detect", "x.jpg", "--legacy"], 2, "--type yolox"),
+        (["detect", "x.jpg", "--setting", "legacy=true"], 2, "legacy"),
         (["detect", "a.jpg", "b.jpg", "-o", "one.jpg"], 2, "folder"),
         (["info", "nowhere.onnx"], 2, "nowhere.onnx"),
         (["doctor", "--backend", "nonesuch"], 3, None),
@@ -186,8 +186,9 @@ def test_brackets_in_names_are_no_markup(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.assets
 def test_a_yolox_of_the_first_release(assets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models = assets / "models"
-    given = ["--model", models / "yolox_nano.onnx", "--names", models / "coco80.txt", "--type", "yolox", "--legacy"]
-    assert run("detect", assets / "images" / "bus.jpg", *given, "--json") == 0
-    labels = [box["label"] for box in json.loads(capsys.readouterr().out)[0]["detections"]]
-    assert labels[0] == "bus"
-    assert labels.count("person") == 3
+    given = ["--model", models / "yolox_nano.onnx", "--names", models / "coco80.txt", "--type", "yolox"]
+    for legacy in ([], ["--setting", "legacy=true"]):  # its weights tell the release, or it is named
+        assert run("detect", assets / "images" / "bus.jpg", *given, *legacy, "--json") == 0
+        labels = [box["label"] for box in json.loads(capsys.readouterr().out)[0]["detections"]]
+        assert labels[0] == "bus"
+        assert labels.count("person") == 3

@@ -224,11 +224,13 @@ def usual_path(path: Path, frames: list[np.ndarray[Any, Any]], repeat: int = 3) 
 
 def test_against_the_usual_path(assets: Path, tmp_path: Path) -> None:
     """Ours on ordinary frames against ONNX Runtime's CUDA provider with OpenCV and torch, both FP16, batch 32."""
-    from infersdk.graph.fp16 import to_fp16
+    from infersdk.graph.files import read_model, write_model
+    from infersdk.graph.passes import ToFloat16
 
     path = assets / "models" / "yolov5s-random.onnx"
-    half = tmp_path / "half.onnx"
-    half.write_bytes(to_fp16(path, keep_io=False).SerializeToString())
+    network = read_model(path)
+    ToFloat16(keep_io=False).apply(network)
+    half = write_model(network, tmp_path / "half.onnx")
     rng = np.random.default_rng(0)
     frames = [rng.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(32)]
     theirs = usual_path(half, frames)

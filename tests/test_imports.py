@@ -22,8 +22,8 @@ RUNTIMES = {
     "cuda", "torch",
 }  # fmt: skip
 OPTIONAL = RUNTIMES | {
-    "onnx", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest", "av", "prometheus_client",
-    "pycocotools", "faster_coco_eval", "jinja2", "markupsafe", "vl_convert",
+    "onnx", "onnx_ir", "sympy", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest", "av",
+    "prometheus_client", "pycocotools", "faster_coco_eval", "jinja2", "markupsafe", "vl_convert",
 }  # fmt: skip
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 
@@ -92,7 +92,7 @@ def test_the_walk_sees_what_there_is() -> None:
     assert {"infersdk._lib", "infersdk.device", "infersdk.errors"} <= ours("infersdk.tensor")
     assert "infersdk.config" in ours("infersdk.registry", lazy=True)
     assert "infersdk.config" not in ours("infersdk.registry", lazy=False)
-    assert "infersdk.graph.info" in ours("infersdk.backends.onnxruntime")
+    assert "infersdk.graph.precision" in ours("infersdk.backends.onnxruntime")
     assert "infersdk.tensor" not in ours("infersdk.backends.onnxruntime")  # for the type checker alone
     assert len(MODULES) > 20
 

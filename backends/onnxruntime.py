@@ -17,9 +17,8 @@ import tempfile
 import threading
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
@@ -35,6 +34,7 @@ from ..errors import (
 )
 from ..graph.unsigned import unsigned_model
 from ..infer import BackendInfo, Infer
+from ..options import BackendOptions, Count
 from ..precision import describe_layers, keeps_precision
 from ..stream import Stream
 from ..tensor_spec import TensorSpec
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..tensor import Tensor
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 _DTYPES = {
     "float": "float32", "float16": "float16", "double": "float64", "bool": "bool",
@@ -69,7 +67,7 @@ _OPTIMISATION = {
 }
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Options(BackendOptions, frozen=True, kw_only=True):
     """What `load(..., backend="onnxruntime", **options)` takes.
 
     Attributes:
@@ -105,7 +103,7 @@ class _Captures:
     """
 
     def __init__(self) -> None:
-        #: Held through a run, for one thread at a time: see `_run()`.
+        #: Held through a run, for one thread at a time: see `_enqueue()`.
         self.guard = threading.Lock()
         self._made: dict[tuple[Any, ...], Any] = {}
 
@@ -356,7 +354,7 @@ class OnnxRuntimeInfer(Infer):
             return tensor.device_address(read=not write, write=write, stream=self.stream)
         return tensor.host_ptr(read=not write, write=write)
 
-    def _run(self) -> None:
+    def _enqueue(self) -> None:
         # A graph that is captured takes in whatever is queued on the session's one stream meanwhile.
         with self._guard:
             self._run_bound()
@@ -394,8 +392,8 @@ class OnnxRuntimeInfer(Infer):
         if self._data_dependent:
             return False
         self._data_dependent = True
-        self._loose = {spec.name for spec in self.output_specs} - self._lent
-        return bool(self._loose)
+        self._loose = {spec.name for spec in self.output_specs}
+        return True
 
     def _adopt_outputs(self) -> None:
         """Lets the tensors of loose outputs look at what the runtime has allocated for them."""
@@ -444,8 +442,8 @@ class OnnxRuntimeInfer(Infer):
             return n
         return next_size(n, self.max_batch) if self._captures is not None else self._buckets.size_for(n)
 
-    def _share(self, source: OnnxRuntimeInfer) -> None:
-        self._binding = self._session.io_binding()
+    def _clone(self, twin: OnnxRuntimeInfer) -> None:
+        twin._binding = twin._session.io_binding()
 
     def _close(self) -> None:
         del self._binding, self._session

@@ -92,7 +92,7 @@ class ImageInput:
 
     @property
     def has_free_batch(self) -> bool:
-        return not isinstance(self.spec.shape[0], int)
+        return self.spec.has_free_batch
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -102,8 +102,8 @@ class ImageInput:
 
     def batch_limit(self, infer: Infer, asked: int | None = None) -> int:
         """The most images in one run: what is asked for, what the network was loaded for, or 8; or its fixed batch."""
-        fixed = self.spec.shape[0]
-        return fixed if isinstance(fixed, int) else asked or infer.max_batch or DEFAULT_BATCH
+        fixed = self.spec.fixed_batch
+        return fixed if fixed is not None else asked or infer.max_batch or DEFAULT_BATCH
 
     def tensor(self, infer: Infer, images: int, limit: int) -> Tensor:
         """The bound input of `infer`, sized for so many images at least, and `limit` at most."""

@@ -34,6 +34,7 @@ from .execution import (
 from .names import class_names
 from .preprocessor import ImageInput, Preprocessor
 from .requests import PipelineHolder, Requests
+from .results import Detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -118,7 +119,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
                 )
             self.network = path
         else:
-            self.network = self._load(path, backend, options)
+            self.network = _load_network(type(self), path, backend, self.settings, options)
         try:
             self._prepare()
         except BaseException:
@@ -211,7 +212,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
         """The results of any number of images, in order, a batch at a time; reads as few ahead as it can."""
         self._check_parameters(parameters)
-        self.network._check_open()
         batches = self._batches(iter(images), parameters or None)
         exhausted = False
 
@@ -238,7 +238,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             batch: the most images in a batch. A model of a fixed batch keeps to its own, and the last batch is filled
                 up with its last image.
         """
-        self.network._check_open()
+        self.network.current()  # a closed one raises
         free = self._input.has_free_batch
         limit = min(batch or self._limit, self._limit) if free else self._limit
         group: list[HostImage] = []
@@ -312,17 +312,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     # ---- shared machinery ----
 
-    def _load(self, path: str | os.PathLike[str], backend: str, options: Mapping[str, Any]) -> Infer:
-        settings = self.settings
-        loading = {name: getattr(settings, name) for name in _LOADING}
-        try:
-            return load(path, backend, **loading, **dict(options))
-        except ConfigError as error:
-            if any(f"unknown field `{key}`" in str(error) for key in options):  # meant for the wrapper, perhaps
-                own = ", ".join(self.Settings.__struct_fields__)
-                raise ConfigError(f"{error}; those of {type(self).__name__} itself are {own}") from None
-            raise
-
     def _set(self, settings: Mapping[str, Any]) -> None:
         """Checks the settings, and makes them attributes."""
         self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
@@ -360,13 +349,15 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
         self._check_parameters(parameters)
-        self.network._check_open()
         start = perf_counter()
         executor = self._following.current()
         executor.timings = timings = Timings()
         results: list[Result] = []
         for done in executor.stream(self._batches(iter(sources), parameters or None)):
             results += done
+        for i, (source, result) in enumerate(zip(sources, results, strict=True)):
+            if isinstance(result, Detections):  # for drawing, in a notebook for instance
+                results[i] = result.with_image(source)
         timings.read = max(perf_counter() - start - timings.total, 0.0)
         self.timings = timings
         return results
@@ -458,6 +449,23 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             f"{self.network.model.name} is not a model for {type(self).__name__}: {why}. It looks like "
             f"{model.looks_like}"
         )
+
+
+def _load_network(
+    kind: type[VisionModel[Any]],
+    path: str | os.PathLike[str],
+    backend: str,
+    settings: Any,
+    options: Mapping[str, Any],
+) -> Infer:
+    loading = {name: getattr(settings, name) for name in _LOADING}
+    try:
+        return load(path, backend, **loading, **options)
+    except ConfigError as error:
+        if any(f"unknown field `{key}`" in str(error) for key in options):  # meant for the wrapper, perhaps
+            own = ", ".join(kind.Settings.__struct_fields__)
+            raise ConfigError(f"{error}; those of {kind.__name__} itself are {own}") from None
+        raise
 
 
 @dataclass

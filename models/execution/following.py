@@ -45,13 +45,11 @@ class FollowingExecutor(Generic[Result]):
 
     def __init__(self, network: Infer, make: Callable[[Infer], Executor[Result]]) -> None:
         self._network, self._make = network, make
-        network.change()
-        self.executor = make(network.active)  # of the last call of current()
+        self.executor = make(network.current())  # of the last call of current()
 
     def current(self) -> Executor[Result]:
         """The executor of the network that serves now. Only while no batch of the last one is on its way."""
-        self._network.change()
-        infer = self._network.active
+        infer = self._network.current()
         if infer is not self.executor.infer:
             self.executor.close()
             self.executor = self._make(infer)
@@ -59,8 +57,8 @@ class FollowingExecutor(Generic[Result]):
 
     @property
     def is_outdated(self) -> bool:
-        """Whether another network serves than the one that the last `current()` was for, or is about to."""
-        return self._network.change_due
+        """Whether another network serves than the one that the last `current()` was for."""
+        return self._network.current() is not self.executor.infer
 
     def close(self) -> None:
         self.executor.close()

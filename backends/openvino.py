@@ -28,7 +28,7 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ..graph.unsigned import unsigned_model
+from ..graph.passes import loading_passes, prepared_model
 from ..infer import BackendInfo, Infer
 from ..options import BackendOptions, Count
 from ..precision import PRECISIONS, describe_layers, keeps_precision
@@ -236,8 +236,7 @@ class OpenVinoInfer(Infer):
                 f"{str(self.model)!r} is neither an ONNX model nor an OpenVINO IR (.xml with its .bin), or is corrupt; "
                 "was the download cut off?"
             )
-        # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
-        content = unsigned_model(self.model) if self._device.kind in ("cpu", "auto") else None
+        content = prepared_model(self.model, loading_passes(self.backend, self._device.kind, self._requested_precision))
         try:
             model = core().read_model(content or str(self.model))
         except RuntimeError as error:

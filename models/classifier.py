@@ -72,6 +72,8 @@ class Classifier(VisionModel[Classifications]):
     def refuses(cls, model: ModelDescription) -> str | None:
         if (reason := super().refuses(model)) is not None:
             return reason
+        if len(model.outputs) != 1:
+            return f"it has {len(model.outputs)} outputs, and a classifier has one"
         return _refuses_row(model.outputs[0].name, model.outputs[0].shape)
 
     # ---- the three statements ----

@@ -114,7 +114,7 @@ class ModelDescription:
     def has_queries(self) -> bool:
         """Whether two outputs of three dimensions belong together, one of them boxes of four values: DETR."""
         threes = [shape for shape in self.shapes if len(shape) == 3]
-        return len(threes) >= 2 and any(shape[2] == 4 for shape in threes) and len({shape[1] for shape in threes}) == 1
+        return len(threes) == 2 and any(shape[2] == 4 for shape in threes) and len({shape[1] for shape in threes}) == 1
 
     @property
     def has_chosen_rows(self) -> bool:

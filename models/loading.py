@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,10 +19,8 @@ from ..registry import load as load_network
 from .classifier import Classifier
 from .description import ModelDescription
 from .preprocessor import ImageInput
+from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
-
-if TYPE_CHECKING:
-    from .vision import VisionModel
 
 __all__ = ["TYPES", "create", "fitting_types", "load", "wrapper_type"]
 
@@ -45,7 +44,8 @@ def load(
     Args:
         path: the model file, or an `Infer` that is loaded already.
         backend: what runs it; see `infersdk.load()`.
-        type: a name of `TYPES`; None decides by the file's metadata and shapes.
+        type: a name of `TYPES`, or `"module:Class"` for a wrapper of your own; None decides by the file's metadata and
+            shapes.
         settings: what the wrapper's constructor takes.
 
     Raises:
@@ -124,9 +124,25 @@ def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
 
 
 def _named(name: str) -> builtins.type[VisionModel[Any]]:
+    """The wrapper of a name in `TYPES`, or of `"module:Class"`."""
+    if ":" in name:
+        return _imported(name)
     kind = TYPES.get(_SAME.get(name, name))
     if kind is None:
-        raise ConfigError(f"unknown type {name!r}; the types are {', '.join([*TYPES, *_SAME])}")
+        raise ConfigError(
+            f"unknown type {name!r}; the types are {', '.join([*TYPES, *_SAME])}, or module:Class for your own wrapper"
+        )
+    return kind
+
+
+def _imported(name: str) -> builtins.type[VisionModel[Any]]:
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"type {name!r} cannot be imported: {error}; is its folder on PYTHONPATH?") from None
+    if not (isinstance(kind, builtins.type) and issubclass(kind, VisionModel)):
+        raise ConfigError(f"type {name!r} is not a subclass of infersdk.models.VisionModel")
     return kind
 
 

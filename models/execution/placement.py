@@ -23,7 +23,8 @@ class PreprocessPlacement:
 
     def __init__(self, setting: str) -> None:
         self.setting = setting
-        self._measured: dict[tuple[int, bool], str] = {}
+        #: The place that was the faster one, by the size class of a batch and whether it is page-locked.
+        self.measured: dict[tuple[int, bool], str] = {}
         self._lock = Lock()
 
     def choose(self, images: Sequence[HostImage], measure: Callable[[str], float]) -> str:
@@ -33,8 +34,8 @@ class PreprocessPlacement:
         size = sum(image.pixels.nbytes for image in images)
         key = (size.bit_length(), is_page_locked(images[0].pixels))
         with self._lock:
-            if key not in self._measured:
+            if key not in self.measured:
                 seconds = {place: measure(place) for place in ("device", "host")}
                 # About even, the device: that leaves the processor to other work, such as other devices' batches.
-                self._measured[key] = "host" if seconds["host"] < 0.9 * seconds["device"] else "device"
-            return self._measured[key]
+                self.measured[key] = "host" if seconds["host"] < 0.9 * seconds["device"] else "device"
+            return self.measured[key]

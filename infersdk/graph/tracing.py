@@ -120,9 +120,7 @@ class ShapeTrace:
         kinds, data = {}, {}
         for value in node.inputs:
             if value is not None and value.name:
-                kinds[value.name] = onnx.helper.make_tensor_type_proto(
-                    int(self._types[value]), self.shapes.get(value)
-                )
+                kinds[value.name] = onnx.helper.make_tensor_type_proto(int(self._types[value]), self.shapes.get(value))
                 if value in self.data:
                     data[value.name] = onnx.numpy_helper.from_array(self.data[value], value.name)
         opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._model.graph.opset_imports.items()]
@@ -136,7 +134,9 @@ class ShapeTrace:
             kind = results.get(output.name or "")
             if kind is not None and kind.tensor_type.HasField("shape"):
                 dims = kind.tensor_type.shape.dim
-                self.shapes[output] = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims)
+                self.shapes[output] = tuple(
+                    dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims
+                )
 
 
 @functools.cache

@@ -46,7 +46,6 @@ class Signature(NamedTuple):
         """Whether the variable may stand for the type; a parameter of one type is its own variable."""
         return kind in self.allowed.get(variable, (variable,))
 
-
     def only_type(self, variable: str) -> str | None:
         """The one element type that the variable stands for, `"INT64"`; None if there are several, or no tensor."""
         kinds = self.allowed.get(variable, frozenset({variable}))

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["add_weight"]
+__all__ = ["add_weight", "drop_unused_weights"]
 
 
 def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
@@ -19,3 +19,10 @@ def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
     graph.register_initializer(value)
     return value
+
+
+def drop_unused_weights(graph: ir.Graph) -> None:
+    """Takes the weights out that no node and no output needs."""
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]

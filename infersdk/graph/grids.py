@@ -1,8 +1,8 @@
 """Constants that have a value for each cell of a feature map, for feature maps of another size.
 
-Detectors add the position of each cell and multiply by its stride. Exports often hold these as constants: YOLOv5 one grid
-a level, [1, 3, h, w, 2]; YOLOv8 and YOLOX all levels in one axis, [1, 2, 8400]. Within a level such a constant is
-`a + b * column + c * row`, so it can be written for another size, exactly.
+Detectors add the position of each cell and multiply by its stride. Exports often hold these as constants: YOLOv5 one
+grid for each level, [1, 3, h, w, 2]; YOLOv8 and YOLOX all levels in one axis, [1, 2, 8400]. Within a level such a
+constant is `a + b * column + c * row`, so it can be written for another size, exactly.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Inputs of another size: what in a graph is written for the old size, and what it has to become.
 
 Exports hold sizes as constants: the targets of Reshape, the sizes of Resize, the ends of Slice, and grids of cells
-(`grids`). Two traces go through the graph side by side, one with the old size and one with the new. Where a node does not
-fit the new size, or fits and means something else, its constants are rewritten; what cannot be is an error that names the
-node.
+(`grids`). Two traces go through the graph side by side, one with the old size and one with the new. Where a node does
+not fit the new size, or fits and means something else, its constants are rewritten. A node whose constants cannot be
+rewritten is an error that names it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["ShapeChange"]
 
 _ELEMENTWISE = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Mod", "Where", "PRelu", "Equal", "Less", "Greater", "LessOrEqual",
-     "GreaterOrEqual", "And", "Or", "Xor", "Sum", "Mean"}
+    {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Mod", "Where", "PRelu", "Equal", "Less", "Greater", "And", "Or",
+     "LessOrEqual", "GreaterOrEqual", "Xor", "Sum", "Mean"}
 )  # fmt: skip
 #: Operators that compute along an axis, or pick from one.
 _ALONG_AN_AXIS = (
@@ -47,6 +47,7 @@ class ShapeChange:
         model: constants are weights in it (`LiftConstantsToInitializersPass`).
         before, after: the shape of each input, in numbers.
         free_batch: the sizes that change are a batch of any size; `after` holds an example of it.
+        image: rows and columns of the image, before and after, where these change.
 
     Attributes:
         old, new: the traces. What comes behind a node whose result depends on data is in neither.
@@ -60,16 +61,18 @@ class ShapeChange:
         after: Mapping[str, Sequence[int]],
         *,
         free_batch: bool = False,
+        image: tuple[tuple[int, int], tuple[int, int]] | None = None,
     ) -> None:
-        self._model, self._free = model, free_batch
+        self._model, self._free, self._image = model, free_batch, image
         self.old, self.new = ShapeTrace(model, before), ShapeTrace(model, after)
         self.changed: list[ir.Node] = []
         self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of feature maps
-        self._mends: dict[str, Callable[[ir.Node], None]] = {
+        self._mends: dict[str, Callable[[ir.Node], None]] = dict.fromkeys(_ALONG_AN_AXIS, self._check_axes)
+        self._mends |= {
             "Reshape": self._mend_reshape, "Resize": self._mend_resize, "Slice": self._mend_slice,
             "Split": self._mend_split, "Expand": self._mend_expand, "Concat": self._mend_concat,
             "LSTM": self._mend_states, "GRU": self._mend_states, "RNN": self._mend_states,
-        } | dict.fromkeys(_ALONG_AN_AXIS, self._check_axes)  # fmt: skip
+        }  # fmt: skip
 
     def run(self) -> bool:
         """Rewrites the model; returns whether anything had to change.
@@ -117,8 +120,19 @@ class ShapeChange:
             old, new = self.old.shapes.get(output), self.new.shapes.get(output)
             if old is not None and new is not None and len(old) != len(new):
                 raise self._error(node, f"its result has {len(new)} axes instead of {len(old)}")
-            if (known := self._shapes(output)) and len(known[0]) > 2 and known[0] != known[1]:
-                self._sizes[known[0][-2], known[0][-1]] = known[1][-2], known[1][-1]
+            if (known := self._shapes(output)) is not None and self._is_feature_map(*known):
+                self._sizes[known[0][2], known[0][3]] = known[1][2], known[1][3]
+
+    def _is_feature_map(self, old: Sequence[int], new: Sequence[int]) -> bool:
+        """Whether a shape is [n, c, rows, columns], smaller than the image by one stride, before and after."""
+        if self._image is None or len(old) != 4 or not all((*old, *new)):
+            return False
+        stride = max(1, round(self._image[0][0] / old[2]))
+        return all(
+            -(-pixels // stride) == size
+            for image, shape in zip(self._image, (old, new), strict=True)
+            for pixels, size in zip(image, shape[2:], strict=True)
+        )
 
     def _error(self, node: ir.Node, why: str) -> UnsupportedModelError:
         what = "a batch of any size" if self._free else "an input of another size"
@@ -158,8 +172,8 @@ class ShapeChange:
         self._write_target(node, entries)
 
     def _entry(
-        self, node: ir.Node, index: int, size: int, entries: list[int], shapes: tuple[Shape, Shape], wanted: Shape,
-        keeps_zero: bool,
+        self, node: ir.Node, index: int, size: int, entries: list[int], shapes: tuple[Sequence[int], Sequence[int]],
+        wanted: Sequence[int], keeps_zero: bool,
     ) -> int:  # fmt: skip
         """One entry of a target: a number, or for a free batch what stands for it."""
         if not self._free:
@@ -170,7 +184,7 @@ class ShapeChange:
             if entry == -1 and other != index:
                 if wanted[other] % shapes[1][0] == 0:
                     raise self._error(node, f"two entries of its target {entries} depend on the batch")
-                entries[other] = int(wanted[other] or 0)
+                entries[other] = wanted[other]
         return -1
 
     def _write_target(self, node: ir.Node, entries: Sequence[int]) -> None:
@@ -281,7 +295,7 @@ class ShapeChange:
     def _limits(
         self, node: ir.Node, limits: npt.NDArray[Any], old: Sequence[int], new: Sequence[int], *, end: bool
     ) -> npt.NDArray[Any]:
-        made = limits.copy()
+        made: npt.NDArray[Any] = limits.copy()
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             limit = int(limits[index])
             if before == after or limit <= 0 or limit > before or (limit == before and not end):
@@ -335,7 +349,8 @@ class ShapeChange:
         products = sizes.astype(np.int64) * np.asarray(new)
         if np.any(products % np.asarray(old)):
             raise self._error(node, f"{sizes.tolist()} of {list(old)} is no whole number of {list(new)}")
-        return (products // np.asarray(old)).astype(sizes.dtype)
+        scaled: npt.NDArray[Any] = (products // np.asarray(old)).astype(sizes.dtype)
+        return scaled
 
     def _mend_expand(self, node: ir.Node) -> None:
         shapes, target = self._shapes(node.inputs[0]), self._constant(node.inputs[1])
@@ -389,7 +404,7 @@ class ShapeChange:
         if not axes:
             return None
         if self._free:
-            first = array.take([0], axis=axes[0])
+            first: npt.NDArray[Any] = array.take([0], axis=axes[0])
             if len(axes) > 1 or not np.array_equal(np.broadcast_to(first, array.shape), array):
                 raise self._error(node, f"its constant of shape {list(array.shape)} differs from image to image")
             return first

@@ -1,7 +1,7 @@
 """The shapes of all values for one size of the inputs, node by node, through what is computed from shapes.
 
-Whole-graph inference gives up silently at the first node that does not fit. Here each node is asked by itself, so a node
-that does not fit can be named, or mended before the next one is asked.
+Whole-graph inference gives up silently at the first node that does not fit. Here each node is asked by itself, so a
+node that does not fit can be named, or mended before the next one is asked.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class ShapeTrace:
             if value.const_value is not None and name not in inputs:
                 self.know(value)
         for value in model.graph.inputs:
-            if value.name in inputs:
-                self.shapes[value] = tuple(inputs[value.name])
+            if (shape := inputs.get(value.name or "")) is not None:
+                self.shapes[value] = tuple(shape)
 
     def know(self, value: ir.Value) -> None:
         """Takes a weight in."""
@@ -98,7 +98,7 @@ class ShapeTrace:
 
         try:
             run = onnx.reference.ReferenceEvaluator(_model_of(node, self._model))
-            results: list[Any] = run.run(None, {value.name: self.data[value] for value in inputs})  # type: ignore[arg-type]
+            results: list[Any] = run.run(None, {value.name: self.data[value] for value in inputs})
         except Exception:  # an operator that the reference does not have; its shape is inferred instead
             return False
         outputs = [output for output in node.outputs if output.name]
@@ -132,11 +132,11 @@ class ShapeTrace:
             raise UnsupportedModelError(f"{node_label(node)} does not fit: {' '.join(str(error).split())}") from None
         for output in node.outputs:
             kind = results.get(output.name or "")
+            if kind is not None and kind.tensor_type.elem_type and output not in self._types:
+                self._types[output] = ir.DataType(kind.tensor_type.elem_type)
             if kind is not None and kind.tensor_type.HasField("shape"):
-                dims = kind.tensor_type.shape.dim
-                self.shapes[output] = tuple(
-                    dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims
-                )
+                sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.tensor_type.shape.dim]
+                self.shapes[output] = tuple(size if size >= 0 else None for size in sizes)
 
 
 @functools.cache

@@ -26,7 +26,8 @@ def test_types_follow_from_the_operators(tmp_path: Path) -> None:
         node("Shape", "x", "shape"), node("TopK", "x k", "best places"), node("Cast", "places", "float", to=1),
         node("Cast", "x", "half", to=10), node("Add", "half half", "sum"), node("Greater", "x x", "mask"),
         node("Where", "mask x float", "chosen"), node("ConstantOfShape", "shape", "zeros"),
-        node("QuantizeLinear", "x s", "q8"), node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "d"),
+        node("QuantizeLinear", "x s", "q8"), node("QuantizeLinear", "x s z", "q"),
+        node("DequantizeLinear", "q s z", "d"),
         node("Constant", "", "c", value_ints=[1, 2]), node("Range", "k0 k0 k0", "range"),
         node("LayerNormalization", "x w", "normal"), node("Identity", "normal", "y"),
     ]  # fmt: skip
@@ -44,7 +45,9 @@ def test_types_follow_from_the_operators(tmp_path: Path) -> None:
 
 
 def test_types_within_branches_and_loops(tmp_path: Path) -> None:
-    inner = onnx.helper.make_graph([models.node("Cast", "x", "o", to=10)], "b", [], [models.value("o", None, "float16")])
+    inner = onnx.helper.make_graph(
+        [models.node("Cast", "x", "o", to=10)], "b", [], [models.value("o", None, "float16")]
+    )
     body = onnx.helper.make_graph(
         [models.node("Identity", "go", "on"), models.node("Add", "state half", "next")], "body",
         [models.value("i", (), "int64"), models.value("go", (), "bool"), onnx.ValueInfoProto(name="state")],
@@ -66,7 +69,8 @@ def test_an_operator_outside_of_the_standard(tmp_path: Path) -> None:
     many = onnx.helper.make_node("MatMulInteger", ["i", "i"], ["n"])
     path = models.save(
         tmp_path / "m.onnx", [fused, many, models.node("Identity", "h", "y")],
-        [models.value("x", ("n",), "float16"), models.value("i", ("n",), "int8")], [models.value("y", ("n",), "float16")],
+        [models.value("x", ("n",), "float16"), models.value("i", ("n",), "int8")],
+        [models.value("y", ("n",), "float16")],
     )  # fmt: skip
     assert {name: types(path)[name] for name in "hn"} == {"h": "FLOAT16", "n": "INT32"}
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "FreeBatch", "NameNodes", "Pass", "ResizeInput", "ToFloat16", "UnsignedActivations", "apply_passes", "loading_passes", "pass_keys",
-    "prepared_model",
+    "PASSES", "FreeBatch", "NameNodes", "Pass", "ResizeInput", "ToFloat16", "UnsignedActivations", "apply_passes",
+    "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 

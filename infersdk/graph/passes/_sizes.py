@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
-from ..shape_change import ShapeChange
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ..shape_change import ShapeChange
 
 __all__ = ["BATCH", "data_inputs", "fixed", "lift_constants", "shapes_of", "write_outputs"]
 

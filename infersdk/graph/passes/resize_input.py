@@ -27,8 +27,8 @@ class ResizeInput:
 
     Raises (`apply`):
         ConfigError: the model has no input for images, or several.
-        UnsupportedModelError: a node cannot take the new size: a fully connected layer, or a size that is not a multiple
-            of the network's strides. The message names the node. The model is changed in part then: discard it.
+        UnsupportedModelError: a node cannot take the new size: a fully connected layer, or any where the size is not a
+            multiple of the strides. The message names the node. The model is changed in part then: discard it.
     """
 
     name: ClassVar[str] = "resize-input"
@@ -52,12 +52,12 @@ class ResizeInput:
         dims[rows : rows + 2] = new
         if old == new:
             return False
-        if None not in old:
+        if old[0] is not None and old[1] is not None:
             lift_constants(model)
             before = shapes_of(model)
             after = {name: list(shape) for name, shape in before.items()}
             after[value.name or ""][rows : rows + 2] = new
-            change = ShapeChange(model, before, after)
+            change = ShapeChange(model, before, after, image=((old[0], old[1]), new))
             change.run()
             write_outputs(model, change)
         value.shape = ir.Shape(dims)

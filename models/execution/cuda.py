@@ -87,7 +87,7 @@ class InFlightBatch:
             if self._host[0] != tensor._generation:
                 self._host = (tensor._generation, tensor.host_ptr(read=False, write=True))
             host = self._host[1]  # free to be written: the slot's last batch is done
-            at = tensor.device_address(read=False, write=True, stream=stream)
+            at = tensor.device_ptr(read=False, write=True, stream=stream)
             batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
         if where == "device":
@@ -96,12 +96,12 @@ class InFlightBatch:
                 self._frames.resize((nbytes,))
             # Only ever used on this slot's stream, and by turns: the copies need no head.
             staging = self._frames.host_ptr(read=False, write=True)
-            frames = self._frames.device_address(read=False, write=True, stream=stream)
+            frames = self._frames.device_ptr(read=False, write=True, stream=stream)
             batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
         else:
             batch.stay()
-        at = tensor.device_address(read=False, write=True, stream=stream)
-        batch.preprocess_on_device(transform, at, tensor.nbytes, self.device.index, stream)
+        at = tensor.device_ptr(read=False, write=True, stream=stream)
+        batch.preprocess_on_device(transform, at, tensor.nbytes, stream)
 
     def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], where: str) -> float:
         """Seconds that bringing a batch in takes this way, waited for: the better of two, after one to warm up."""

@@ -26,7 +26,8 @@
  *   - Destroy functions take NULL.
  *   - Who creates an object destroys it. Wrapping a pointer borrows it: the caller keeps it alive.
  *   - One thread uses a handle at a time. Different handles may be used in parallel, also where they share a memory.
- *   - `device` is the ordinal of a CUDA device. An address on a device is called `device_ptr`, or after what lies there.
+ *   - `device` is the ordinal of a CUDA device. An address on a device is called `device_ptr`, or after what lies
+ * there.
  *   - A stream is an ifs_stream everywhere. The cudaStream_t of another library is wrapped by ifs_stream_wrap.
  *   - `nbytes` is a size in bytes, and `count` one in elements. Coordinates are pixels with the origin at the top left
  *     edge: the centre of the first pixel is (0.5, 0.5).

@@ -119,7 +119,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
                 )
             self.network = path
         else:
-            self.network = self._load(path, backend, options)
+            self.network = _load_network(type(self), path, backend, self.settings, options)
         try:
             self._prepare()
         except BaseException:
@@ -187,10 +187,10 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     # ---- calls ----
 
+    @overload  # a HostImage is a tuple, too
+    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
     @overload
     def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
-    @overload
-    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
     def __call__(
         self, images: ImageSource | HostImage | Sequence[ImageSource | HostImage], **parameters: Any
     ) -> Result | list[Result]:
@@ -311,17 +311,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         )
 
     # ---- shared machinery ----
-
-    def _load(self, path: str | os.PathLike[str], backend: str, options: Mapping[str, Any]) -> Infer:
-        settings = self.settings
-        loading = {name: getattr(settings, name) for name in _LOADING}
-        try:
-            return load(path, backend, **loading, **dict(options))
-        except ConfigError as error:
-            if any(f"unknown field `{key}`" in str(error) for key in options):  # meant for the wrapper, perhaps
-                own = ", ".join(self.Settings.__struct_fields__)
-                raise ConfigError(f"{error}; those of {type(self).__name__} itself are {own}") from None
-            raise
 
     def _set(self, settings: Mapping[str, Any]) -> None:
         """Checks the settings, and makes them attributes."""
@@ -460,6 +449,23 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             f"{self.network.model.name} is not a model for {type(self).__name__}: {why}. It looks like "
             f"{model.looks_like}"
         )
+
+
+def _load_network(
+    kind: type[VisionModel[Any]],
+    path: str | os.PathLike[str],
+    backend: str,
+    settings: Any,
+    options: Mapping[str, Any],
+) -> Infer:
+    loading = {name: getattr(settings, name) for name in _LOADING}
+    try:
+        return load(path, backend, **loading, **options)
+    except ConfigError as error:
+        if any(f"unknown field `{key}`" in str(error) for key in options):  # meant for the wrapper, perhaps
+            own = ", ".join(kind.Settings.__struct_fields__)
+            raise ConfigError(f"{error}; those of {kind.__name__} itself are {own}") from None
+        raise
 
 
 @dataclass

@@ -132,6 +132,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("no model to measure: infersdk bench model.onnx")
     if arguments.threshold is not None:
         raise ConfigError("--threshold goes with --compare")
+    if arguments.html is not None:
+        from ..pages import require_packages
+
+        require_packages()  # before anything is measured
     from ..bench import bench, combine
     from ..bench.plan import usable_backends
     from ..bench.run import expected_seconds
@@ -164,7 +168,7 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
     if arguments.csv is not None:
         written.append(atomic_write(arguments.csv, report.csv()))
     if arguments.html is not None:
-        from ..bench.html import html_report
+        from ..bench.page import html_report
 
         written.append(atomic_write(arguments.html, html_report(report, report.remarks())))
     if arguments.json:

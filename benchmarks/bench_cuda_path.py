@@ -61,7 +61,7 @@ def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
     room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
-    host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+    host, device = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):
         start, stop = Event(timing=True).record(stream), Event(timing=True)
@@ -77,7 +77,7 @@ def staging(frames: list[np.ndarray[Any, Any]], repeat: int = 5) -> float:
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
     room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
-    host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+    host, device = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):
         start = perf_counter()
@@ -159,7 +159,7 @@ def test_submitters(assets: Path) -> None:
             for i in range(device_count())
         ]
         streamed = end_to_end(models[0], frames)
-        print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._placement.found.values()))}")
+        print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._placement.measured.values()))}")
         for model in models:  # TensorRT-RTX compiles for each size of a batch when it first comes
             with Pipeline(model) as pipeline:
                 for threads in (64, 24, 12, 8, 4):
@@ -263,7 +263,7 @@ def test_path(assets: Path) -> None:
         with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, preprocess=where, **options()) as model:
             fast, plain = end_to_end(model, locked), end_to_end(model, ordinary)
             limit, plain_limit = min(32 / many, 32 / bus), min(32 / many, 32 / bus, 32 / staged)
-            chosen = sorted(set(model._placement.found.values())) if where == "auto" else where
+            chosen = sorted(set(model._placement.measured.values())) if where == "auto" else where
             print(
                 f"preprocess={where} {chosen}: page-locked {fast:.0f} img/s = {fast / limit:.1%} of {limit:.0f}; "
                 f"ordinary {plain:.0f} img/s = {plain / plain_limit:.1%} of {plain_limit:.0f}"

@@ -93,11 +93,13 @@ class _TensorRt(Infer):
         return cuda_device(self._device.index)
 
     def _open_cache(self) -> Cache | None:
-        wanted = self.options.cache
-        if wanted is False:
+        folder = self.options.cache_dir
+        if not self.options.cache:
+            if folder is not None:
+                raise ConfigError(f"cache_dir={folder!r} names a folder for engines, and cache=False keeps none")
             return None
         try:
-            return Cache(None if wanted is True else wanted, required=wanted is not True)
+            return Cache(folder, required=folder is not None)
         except OutputError as error:
             warnings.warn(f"{error}; engines are not kept", RuntimeWarning, stacklevel=2)
             return None
@@ -201,7 +203,7 @@ class _TensorRt(Infer):
             if nbytes := self._engine.scratch_nbytes:
                 if self._scratch is None:
                     self._scratch = Tensor((nbytes,), "uint8", self._device)
-                raw.set_device_memory(self._scratch.device_address(read=False, write=True), nbytes)
+                raw.set_device_memory(self._scratch.device_ptr(read=False, write=True), nbytes)
             found = self._contexts[profile] = _Context(raw, profile)
             self.stream.synchronize()
         return found
@@ -270,7 +272,7 @@ class _TensorRt(Infer):
             self._context.grows.add(name)
         allocator.tensor = tensor
 
-    def _run(self) -> None:
+    def _enqueue(self) -> None:
         self._place()
         with self._cuda:
             if self._captures:
@@ -295,11 +297,11 @@ class _TensorRt(Infer):
         for name, tensor, place in self._sources:
             if place is not tensor:
                 place.copy_from(tensor)
-            self._set_address(name, place.device_address(stream=self.stream))
+            self._set_address(name, place.device_ptr(stream=self.stream))
         for name, tensor, place, shape in self._results:
             if tensor.shape != shape:  # its user resized it
                 tensor.resize(shape)
-            self._set_address(name, place.device_address(read=False, write=True, stream=self.stream))
+            self._set_address(name, place.device_ptr(read=False, write=True, stream=self.stream))
 
     def _set_address(self, name: str, at: int) -> None:
         context = self._context
@@ -401,9 +403,9 @@ class _TensorRt(Infer):
         """As the runtime parsed them when the engine was built, out of its manifest."""
         return self._layers
 
-    def _share(self, source: _TensorRt) -> None:
+    def _clone(self, twin: _TensorRt) -> None:
         with self._cuda:
-            self._start()
+            twin._start()
 
     def _close(self) -> None:
         with contextlib.suppress(CudaError), self._cuda:  # a failed device must not keep the rest from being freed
@@ -463,7 +465,7 @@ def _allocator(trt: Any) -> Any:
         def reallocate_output_async(self, name: str, memory: Any, size: int, alignment: int, stream: Any) -> int:
             try:
                 self.tensor.resize((max(1, math.ceil(size / self.tensor.dtype.itemsize)),))
-                return self.tensor.device_address(read=False, write=True)
+                return self.tensor.device_ptr(read=False, write=True)
             except Exception as error:  # it must not go through the runtime
                 self.error = error
                 return 0

@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from . import errors
-from ._native import ffi, lib
+
+try:
+    from ._native import ffi, lib
+except ModuleNotFoundError as error:
+    if error.name != f"{__package__}._native":
+        raise
+    from ._checkout import how_to_run
+
+    raise ImportError(how_to_run()) from None
 
 __all__ = ["address", "check", "ffi", "lib", "out", "text"]
 

@@ -1,0 +1,47 @@
+"""What a kernel raised, on its way through a runtime that only passes texts on."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections import OrderedDict
+
+from ..errors import CustomKernelError
+
+__all__ = ["kernel_failure", "note"]
+
+#: Failures that wait to be claimed; a runtime may swallow one.
+_KEPT = 64
+
+_numbers = itertools.count(1)
+_noted: OrderedDict[int, BaseException] = OrderedDict()
+_guard = threading.Lock()
+_MARK = re.compile(r" \[kernel failure (\d+)\]")
+_TEXT = re.compile(r"operator [\w.]+::\w+, node .*")
+
+
+def note(error: BaseException) -> str:
+    """Keeps an exception; returns the mark that its message carries through the runtime."""
+    with _guard:
+        number = next(_numbers)
+        _noted[number] = error
+        if len(_noted) > _KEPT:
+            _noted.popitem(last=False)
+    return f" [kernel failure {number}]"
+
+
+def kernel_failure(error: BaseException) -> BaseException | None:
+    """The failure of a custom operator that a runtime's exception speaks of; None if it speaks of something else.
+
+    It is the very exception where Python raised one, and a CustomKernelError with the core's text otherwise.
+    """
+    text = " ".join(str(error).split())
+    if mark := _MARK.search(text):
+        with _guard:
+            raised = _noted.pop(int(mark[1]), None)
+        if raised is not None:
+            return raised
+        text = text[: mark.start()]
+    match = _TEXT.search(text)
+    return CustomKernelError(match[0]) if match else None

@@ -1,0 +1,9 @@
+"""The operators that come with infersdk, in the domain `infersdk`."""
+
+from __future__ import annotations
+
+from ..declaration import CustomOp
+
+__all__ = ["OPERATORS"]
+
+OPERATORS: tuple[type[CustomOp], ...] = ()

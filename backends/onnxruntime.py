@@ -34,8 +34,10 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.unsigned import unsigned_model
-from ..infer import BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
+from ..infer import BackendInfo, Infer
+from ..precision import describe_layers, keeps_precision
 from ..stream import Stream
+from ..tensor_spec import TensorSpec
 from ._batch_buckets import BatchBuckets, next_size
 
 if TYPE_CHECKING:

@@ -30,8 +30,9 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.unsigned import unsigned_model
-from ..infer import BackendInfo, Infer, TensorSpec, describe_layers, keeps_precision
-from ..precision import PRECISIONS
+from ..infer import BackendInfo, Infer
+from ..precision import PRECISIONS, describe_layers, keeps_precision
+from ..tensor_spec import TensorSpec
 from ._openvino import (
     capabilities,
     compiles,

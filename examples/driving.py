@@ -35,7 +35,7 @@ CONFIDENT = 0.3
 
 def only_vehicles(found: Detections) -> Detections:
     keep = np.array([label in VEHICLES for label in found.labels], bool)
-    return Detections(found.data[keep], found.names, found.size, found.stats)
+    return found[keep]
 
 
 def crop(frame: Frame, xyxy: Sequence[float]) -> HostImage | None:

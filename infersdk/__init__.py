@@ -22,13 +22,15 @@ from .errors import InferSDKError
 if TYPE_CHECKING:
     from . import errors, models, ops
     from .device import Device
-    from .infer import Infer, TensorSpec
+    from .infer import Infer
     from .memory import Head, MixMemory, memory_stats
     from .pipeline import Pipeline
     from .registry import backends as list_backends
     from .registry import load
     from .stream import Event, Stream, device_count, device_info
+    from .target import Target
     from .tensor import Tensor, pinned_empty
+    from .tensor_spec import TensorSpec
 
 __all__ = [
     "Device",
@@ -39,6 +41,7 @@ __all__ = [
     "MixMemory",
     "Pipeline",
     "Stream",
+    "Target",
     "Tensor",
     "TensorSpec",
     "__version__",
@@ -64,8 +67,9 @@ _HOMES = {
     "MixMemory": "memory:MixMemory",
     "Pipeline": "pipeline:Pipeline",
     "Stream": "stream:Stream",
+    "Target": "target:Target",
     "Tensor": "tensor:Tensor",
-    "TensorSpec": "infer:TensorSpec",
+    "TensorSpec": "tensor_spec:TensorSpec",
     "device_count": "stream:device_count",
     "device_info": "stream:device_info",
     "errors": "errors",

@@ -3,7 +3,7 @@
 Thin: each subcommand is a module of `infersdk.commands` with a `register(subparsers)`; its work is in the library.
 
 Exit codes: 0 done; 1 a check failed (two backends differ, say); 2 wrong usage or input; 3 a backend, device or
-precision that is not to be had here; 4 failed while running; 130 interrupted.
+precision that is not to be had here; 4 failed while running; 130 interrupted; 143 terminated by SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from . import __version__
+from .commands.progress import Terminated
 from .errors import (
     BackendError,
     ConfigError,
@@ -63,9 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = int(arguments.func(arguments))
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        print("infersdk: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        terminated = isinstance(stop, Terminated)
+        print(f"infersdk: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+        return 143 if terminated else 130
     except BrokenPipeError:  # the reader of our output went away: `infersdk info m.onnx | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -23,14 +23,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from .errors import ConfigError, InputError, InputNameError
-from .infer import Infer, TensorSpec, model_file
-from .registry import load, split_place
+from .infer import Infer, model_file
+from .registry import load
 from .samples import random_inputs
+from .target import Target
 
 if TYPE_CHECKING:
     import os
 
     import numpy.typing as npt
+
+    from .tensor_spec import TensorSpec
 
 __all__ = [
     "CompareReport",
@@ -388,8 +391,8 @@ def _loaders(sides: Sequence[str] | Mapping[str, str | Loader]) -> dict[str, Loa
 
 
 def _loader(side: str) -> Loader:
-    backend, device, precision = split_place(side)
-    return lambda file: load(file, backend, device=device, precision=precision)
+    target = Target.parse(side)
+    return lambda file: load(file, **target.arguments)
 
 
 def _call(runner: Runner, sample: Arrays) -> Arrays:

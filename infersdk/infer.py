@@ -20,7 +20,6 @@ from .device import Device
 from .errors import (
     ClosedError,
     ConfigError,
-    DTypeError,
     InputError,
     InputNameError,
     ModelFormatError,
@@ -29,7 +28,6 @@ from .errors import (
     UnsupportedModelError,
     relative_to,
 )
-from .precision import PRECISIONS
 from .tensor import Tensor, dtype_code
 
 if TYPE_CHECKING:
@@ -37,65 +35,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .stream import Stream
+    from .tensor_spec import TensorSpec
 
-__all__ = ["BackendInfo", "Infer", "TensorSpec", "describe_layers", "keeps_precision"]
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """What a model says of one of its inputs or outputs.
-
-    `shape` has an int for a fixed dimension, and for a free one its name in the model, or None if it has no name.
-    `kind` is "tensor" for numbers and bools. For all else that a model may take or give it is the runtime's name of the
-    type (`"tensor(string)"`, `"seq(tensor(float))"`), and `dtype` is object: no Tensor holds that.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int | str | None, ...]
-    kind: str = "tensor"
-
-    @property
-    def is_dynamic(self) -> bool:
-        return not all(isinstance(d, int) for d in self.shape)
-
-    def check(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None, side: str = "input") -> None:
-        """Raises ShapeError or DTypeError unless an array of that shape and type can be this input (or output)."""
-        if dtype is not None and dtype != self.dtype:
-            raise DTypeError(
-                f"{side} {self.name!r} takes {self.dtype}, not {dtype}; convert it with .astype({str(self.dtype)!r})"
-            )
-        fits = len(shape) == len(self.shape) and all(
-            want == got or not isinstance(want, int) for want, got in zip(self.shape, shape, strict=True)
-        )
-        if not fits:
-            raise ShapeError(f"{side} {self.name!r} takes shape {self.text}, not {tuple(shape)}")
-
-    @property
-    def text(self) -> str:
-        """The shape as a person would write it: `(batch, 3, 640, 640)`."""
-        inner = ", ".join("?" if d is None else str(d) for d in self.shape)
-        return f"({inner},)" if len(self.shape) == 1 else f"({inner})"
-
-    def __str__(self) -> str:
-        if self.kind != "tensor":
-            return f"{self.name}: {self.kind} {self.text}" if self.shape else f"{self.name}: {self.kind}"
-        return f"{self.name}: {self.dtype} {self.text}"
-
-
-def keeps_precision(wanted: str, runs: str, layers: Mapping[str, int]) -> bool:
-    """Whether a model that runs so keeps the promise of `precision=wanted`: most layers run in it, and none in less."""
-    narrower = PRECISIONS[PRECISIONS.index(wanted) + 1 :]
-    return runs == wanted and not any(layers.get(name) for name in narrower)
-
-
-def describe_layers(counts: Mapping[str, int]) -> str:
-    """`Infer.layer_precisions` as a person would say it: `24 layers in fp32, 2 in int8`."""
-    ranked = sorted(counts.items(), key=lambda entry: -entry[1])
-    if not ranked:
-        return "it has no layers that compute"
-    (first, many), *rest = ranked
-    return ", ".join([f"{many} layer{'s' if many > 1 else ''} in {first}", *(f"{n} in {name}" for name, n in rest)])
+__all__ = ["BackendInfo", "Infer", "model_file"]
 
 
 @dataclass(frozen=True)
@@ -415,13 +357,14 @@ class Infer(ABC):
         return self._call(feeds)
 
     def _check_max_batch(self) -> None:
-        batches = [spec.shape[0] for spec in self.input_specs if spec.shape]
-        fixed = [d for d in batches if isinstance(d, int)]
-        if self.max_batch and fixed and len(fixed) == len(batches) and self.max_batch > fixed[0]:
+        if any(spec.has_free_batch for spec in self.input_specs):
+            return
+        fixed = next((spec.fixed_batch for spec in self.input_specs if spec.fixed_batch is not None), None)
+        if self.max_batch and fixed is not None and self.max_batch > fixed:
             self._close()
             raise ConfigError(
-                f"max_batch={self.max_batch}, but {self.model.name} was made for a batch of {fixed[0]}; export it with "
-                "a free batch dimension, or leave max_batch out"
+                f"max_batch={self.max_batch}, but {self.model.name} was made for a batch of {fixed}; export it with a "
+                "free batch dimension, or leave max_batch out"
             )
 
     def _create_tensors(self) -> None:
@@ -440,7 +383,7 @@ class Infer(ABC):
         """Shaped as the model says, with 1 for each free dimension: what to fill in to get going."""
         shape = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
         tensor = Tensor(shape, spec.dtype, self._device)
-        if self.max_batch and spec.shape and not isinstance(spec.shape[0], int):
+        if self.max_batch and spec.has_free_batch:
             # Grown once and shrunk again, it keeps its capacity: addresses stay for every batch up to the largest.
             tensor.resize((self.max_batch, *shape[1:]))
             reserve = tensor.device_address if self._device.ordinal >= 0 else tensor.host_ptr
@@ -468,7 +411,7 @@ class Infer(ABC):
         self._bound = self._generations()
 
     def _check_max(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
-        if self.max_batch and shape and not isinstance(spec.shape[0], int) and shape[0] > self.max_batch:
+        if self.max_batch and spec.has_free_batch and shape[0] > self.max_batch:
             raise ShapeError(
                 f"a batch of {shape[0]} for input {spec.name!r} is more than max_batch={self.max_batch}; "
                 f"split it, or load the model with max_batch={shape[0]}"

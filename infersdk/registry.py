@@ -12,13 +12,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import operator
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .device import Device
 from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError
 from .infer import Infer, model_file
 from .precision import check_precision
+from .target import Target
 
 if TYPE_CHECKING:
     import os
@@ -94,21 +94,6 @@ def backend_class(name: str) -> type[Infer]:
     return found
 
 
-_PLACE = re.compile(r"(?P<backend>[^@/]+)(@(?P<device>[^@/]+))?(/(?P<precision>\w+))?")
-
-
-def split_place(text: str) -> tuple[str, str | None, str | None]:
-    """`"openvino"`, `"onnxruntime@cuda:0"` or `"openvino@cpu/bf16"` as (backend, device, precision).
-
-    Raises:
-        ConfigError: it is not of that form.
-    """
-    match = _PLACE.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ConfigError(f"{text!r} is not of the form backend, backend@device, backend/precision")
-    return match["backend"], match["device"], match["precision"]
-
-
 #: What ends like this is a configuration that names a model, and no model.
 _CONFIGURATIONS = (".toml", ".yaml", ".yml", ".json")
 #: Fields of a configuration that are `load()`'s; the others are the wrapper's that `type` names.
@@ -163,13 +148,13 @@ def load(
     from .hot_swap import HotSwap, check_device
 
     check_device(kind, backend, place)
-    name, on, arithmetic = split_place(while_building)
+    stand_in = Target.parse(while_building)
     # Both take the same batches: what a request may be does not change with who serves it.
     largest = max_batch if max_batch is not None or getattr(own, "profiles", None) else kind.default_max_batch
     return HotSwap(
         file,
         kind,
-        lambda: load(file, name, device=on, precision=arithmetic, max_batch=largest),
+        lambda: load(file, **stand_in.arguments, max_batch=largest),
         device=place,
         precision=precision,
         max_batch=max_batch,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from .infer import TensorSpec
+    from .tensor_spec import TensorSpec
 
 __all__ = ["random_inputs", "read_samples"]
 
@@ -148,7 +148,7 @@ def _read_images(
     )
     for start in range(0, len(files), count):
         group = files[start : start + count]
-        if isinstance(spec.shape[0], int):
+        if not spec.has_free_batch:
             group = [*group, *[group[-1]] * (count - len(group))]  # a batch of fixed size is filled up
         images = [read_image(file) for file in group]
         pixels = [

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import colorsys
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+
+from ._fonts import font_for, load_font
 
 if TYPE_CHECKING:
-    from ..image import HostImage
-    from .results import Detections
+    from PIL import ImageFont
 
-__all__ = ["draw_boxes", "to_pil"]
+    from ..image import HostImage
+
+__all__ = ["Box", "blank_image", "draw_boxes", "to_pil"]
+
+
+class Box(Protocol):
+    """What is drawn of a box."""
+
+    @property
+    def xyxy(self) -> tuple[float, float, float, float]: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def class_id(self) -> int: ...
+    @property
+    def label(self) -> str: ...
 
 
 def to_pil(image: HostImage) -> Image.Image:
-    """The image as an RGB image."""
+    """The image as a new RGB image of PIL's."""
     pixels = image.pixels
     if image.format == "nv12":
         from ..image import Geometry, PixelTransform
@@ -31,25 +49,48 @@ def to_pil(image: HostImage) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(rgb))
 
 
-def draw_boxes(image: HostImage, detections: Detections) -> Image.Image:
-    """A new RGB pil of the image's size: a box a detection in the colour of its class, with label and score."""
-    pil = to_pil(image)
+def blank_image(size: tuple[int, int]) -> Image.Image:
+    """Grey, of (width, height): what stands for an image that is not there."""
+    return Image.new("RGB", size, (96, 96, 96))
+
+
+def draw_boxes(
+    pil: Image.Image,
+    boxes: Sequence[Box],
+    *,
+    font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None = None,
+) -> Image.Image:
+    """Draws into an RGB image, and returns it: each box in the colour of its class, with label and score.
+
+    Args:
+        font: a font file or a loaded font; None is one that has the characters of all labels.
+
+    Raises:
+        ConfigError: the font cannot be loaded.
+    """
     draw = ImageDraw.Draw(pil)
     unit = max(pil.size) / 640
     width, size = max(2, round(2 * unit)), max(11, round(12 * unit))
-    font = ImageFont.load_default(size)
-    for box in reversed(detections):  # the best one is drawn last, on top
+    loaded = load_font(font, size) if isinstance(font, (str, os.PathLike)) else font
+    for box in reversed(boxes):  # the best one is drawn last, on top
         colour = _colour(box.class_id)
-        draw.rectangle(box.xyxy, outline=colour, width=width)
-        text = f"{box.label} {box.score:.2f}"
-        left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
+        draw.rectangle(_ordered(box.xyxy), outline=colour, width=width)
+        text = " ".join(f"{box.label} {box.score:.2f}".split())
+        face = loaded or font_for(text, size)
+        left, top, right, bottom = draw.textbbox((0, 0), text, font=face)
         high, wide = bottom - top + 2 * width, right - left + 2 * width
         x = min(max(box.xyxy[0], 0), max(pil.width - wide, 0))
         y = box.xyxy[1] - high if box.xyxy[1] >= high else box.xyxy[1]
         draw.rectangle((x, y, x + wide, y + high), fill=colour)
         ink = "black" if 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 140 else "white"
-        draw.text((x + width - left, y + width - top), text, fill=ink, font=font)
+        draw.text((x + width - left, y + width - top), text, fill=ink, font=face)
     return pil
+
+
+def _ordered(xyxy: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    """Pillow refuses a box whose right edge is left of its left one."""
+    x1, y1, x2, y2 = xyxy
+    return min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
 
 
 def _colour(class_id: int) -> tuple[int, int, int]:

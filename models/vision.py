@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-    from ..infer import TensorSpec
     from ..pipeline import Pipeline
     from ..tensor import Tensor
+    from ..tensor_spec import TensorSpec
 
 __all__ = ["Timings", "VisionModel"]
 
@@ -171,9 +171,9 @@ class VisionModel(ABC, Generic[Result]):
         self.input_size = self._input_size(self._spec)
         self.class_count: int | None = None
         self.names = class_names(self._given_names, self.network.metadata)
-        self._batched = not isinstance(self._spec.shape[0], int)
+        self._batched = self._spec.has_free_batch
         usual = self._batch_limit or self.network.max_batch or DEFAULT_BATCH
-        self._limit = usual if self._batched else int(self._spec.shape[0] or 1)
+        self._limit = usual if self._batched else self._spec.fixed_batch or 1
         self._transform = self._pixel_transform(np.dtype(self._spec.dtype).name)
         # One geometry for a size: video frames and cameras repeat it.
         self._geometry = lru_cache(maxsize=64)(self._make_geometry)

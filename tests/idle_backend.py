@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from infersdk.infer import BackendInfo, Infer, TensorSpec
+from infersdk.infer import BackendInfo, Infer
+from infersdk.tensor_spec import TensorSpec
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

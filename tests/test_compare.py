@@ -300,7 +300,7 @@ def test_wrong_use(small: Path, tmp_path: Path) -> None:
     for sides in (["onnxruntime"], [], ["onnxruntime", "onnxruntime"]):
         with pytest.raises(ConfigError, match="two or more different"):
             compare(small, sides)
-    with pytest.raises(ConfigError, match="not of the form"):
+    with pytest.raises(ConfigError, match="does not name a backend"):
         compare(small, ["onnxruntime", "onnxruntime@"])
     with pytest.raises(BackendNotFoundError):
         compare(small, ["onnxruntime", "nonesuch"])

@@ -441,8 +441,8 @@ print(infer.active_backend, time.monotonic())
     [
         ({"while_building": "onnxruntme"}, BackendNotFoundError, "no backend 'onnxruntme'"),
         ({"while_building": "onnxruntime@cuda:99"}, DeviceUnavailableError, "cuda:99"),
-        ({"while_building": "@cpu"}, ConfigError, "'@cpu' is not of the form backend, backend@device"),
-        ({"while_building": True}, ConfigError, "True is not of the form"),
+        ({"while_building": "@cpu"}, ConfigError, "'@cpu' does not name a backend; write backend, backend@device"),
+        ({"while_building": True}, ConfigError, "True does not name a backend"),
         ({"backend": "nonesuch"}, BackendNotFoundError, "no backend 'nonesuch'"),
         ({"device": "cuda:99"}, DeviceUnavailableError, "device 'cuda:99': backend 'slow' has cpu"),
         ({"precision": "fp61"}, ConfigError, "precision 'fp61'"),

@@ -108,10 +108,12 @@ MAY_KNOW = {
     "infersdk.memory": {"_lib", "device"},
     "infersdk.tensor": {"_lib", "device", "dlpack", "memory"},
     "infersdk.stream": {"_lib", "device", "memory"},
-    "infersdk.infer": {"device", "precision", "tensor", "stream"},
+    "infersdk.target": {"precision"},
+    "infersdk.tensor_spec": set(),
+    "infersdk.infer": {"device", "tensor", "tensor_spec", "stream"},
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "stream"},
-    "infersdk.registry": {"device", "infer", "precision", "config", "hot_swap"},
+    "infersdk.registry": {"device", "infer", "precision", "config", "hot_swap", "target"},
 }
 
 

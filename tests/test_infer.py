@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import infersdk
-from infersdk import Head, Infer, Tensor, TensorSpec, memory_stats
+from infersdk import Head, Infer, Tensor, memory_stats
 from infersdk.errors import (
     ClosedError,
     DTypeError,
@@ -30,32 +30,6 @@ models = pytest.importorskip("onnx_models")
 @pytest.fixture
 def infer(tmp_path: Path) -> Infer:
     return infersdk.load(models.double(tmp_path / "double.onnx"))
-
-
-# ---- TensorSpec ----
-
-
-def test_a_spec_reads_as_a_person_would_write_it() -> None:
-    spec = TensorSpec("images", np.dtype("float32"), ("batch", 3, None, 640))
-    assert spec.is_dynamic
-    assert str(spec) == "images: float32 (batch, 3, ?, 640)"
-    assert TensorSpec("n", np.dtype("int64"), (5,)).text == "(5,)"
-    scalar = TensorSpec("s", np.dtype("bool"), ())
-    assert scalar.text == "()"
-    assert not scalar.is_dynamic
-
-
-def test_a_spec_checks_shape_and_type() -> None:
-    spec = TensorSpec("images", np.dtype("float32"), ("batch", 3, None))
-    spec.check((7, 3, 0), np.dtype("float32"))
-    spec.check((0, 3, 1))
-    for shape in ((7, 4, 1), (7, 3), (7, 3, 1, 1), ()):
-        with pytest.raises(ShapeError) as caught:
-            spec.check(shape)
-        assert str(caught.value) == f"input 'images' takes shape (batch, 3, ?), not {shape}"
-    with pytest.raises(DTypeError) as typed:
-        spec.check((1, 3, 1), np.dtype("uint8"))
-    assert str(typed.value) == "input 'images' takes float32, not uint8; convert it with .astype('float32')"
 
 
 # ---- the convenient call ----

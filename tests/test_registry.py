@@ -28,7 +28,8 @@ from infersdk.errors import (
 MINE = """
 import msgspec
 import numpy as np
-from infersdk.infer import BackendInfo, Infer, TensorSpec
+from infersdk.infer import BackendInfo, Infer
+from infersdk.tensor_spec import TensorSpec
 
 class Options(msgspec.Struct, forbid_unknown_fields=True):
     step: int = 1

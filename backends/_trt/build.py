@@ -23,7 +23,8 @@ from ...errors import (
 from ...graph.digest import file_digest, model_digest
 from ...graph.info import onnx_info
 from ...graph.precision import main_precision
-from ...infer import TensorSpec, describe_layers, keeps_precision
+from ...precision import describe_layers, keeps_precision
+from ...tensor_spec import TensorSpec
 from .details import EngineDetails, TensorDetails
 from .layers import network_layers
 from .profiles import make_profiles

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...infer import TensorSpec
+from ...tensor_spec import TensorSpec
 from .profiles import Profile
 
 __all__ = ["EngineDetails", "TensorDetails"]

@@ -25,7 +25,8 @@ from ...errors import (
     PrecisionUnavailableError,
     ShapeError,
 )
-from ...infer import BackendInfo, Infer, keeps_precision
+from ...infer import BackendInfo, Infer
+from ...precision import keeps_precision
 from ...stream import CudaGraph, Stream
 from ...tensor import Tensor
 from .._batch_buckets import next_size
@@ -165,7 +166,7 @@ class _TensorRt(Infer):
         sizes = [
             max(profile[spec.name][2][0] for profile in self._profiles)
             for spec in self.input_specs
-            if spec.shape and not isinstance(spec.shape[0], int)
+            if spec.has_free_batch
         ]
         if not sizes:
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...errors import ConfigError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    from ...infer import TensorSpec
+    from ...tensor_spec import TensorSpec
     from .options import Range
 
 __all__ = ["Profile", "fits", "make_profile", "make_profiles"]
@@ -34,7 +34,7 @@ def make_profiles(
         return []
     if given and batches is None:
         return [whole]
-    free = {spec.name for spec in specs if spec.shape and not isinstance(spec.shape[0], int)} & set(whole)
+    free = {spec.name for spec in specs if spec.has_free_batch} & set(whole)
     fixed = all(low[1:] == high[1:] for low, _, high in whole.values()) and free == set(whole)
     lows, highs = {whole[name][0][0] for name in free}, {whole[name][2][0] for name in free}
     if not fixed or len(lows) != 1 or len(highs) != 1:
@@ -104,7 +104,7 @@ def _checked(
     for axis, (low, opt, high) in enumerate(zip(*shapes, strict=True)):
         if not low <= opt <= high:
             raise ConfigError(f"{text}: dimension {axis} goes min {low}, opt {opt}, max {high}, which is no range")
-    if max_batch is not None and spec.shape and not isinstance(spec.shape[0], int) and shapes[2][0] != max_batch:
+    if max_batch is not None and spec.has_free_batch and shapes[2][0] != max_batch:
         raise ConfigError(
             f"max_batch={max_batch}, but profiles has a largest batch of {shapes[2][0]} for input {spec.name!r}; "
             "make them the same, or leave max_batch out"

@@ -24,7 +24,8 @@ from infersdk.errors import (
     ShapeError,
     UnsupportedModelError,
 )
-from infersdk.infer import BackendInfo, Infer, TensorSpec
+from infersdk.infer import BackendInfo, Infer
+from infersdk.tensor_spec import TensorSpec
 
 Size = Annotated[int, msgspec.Meta(ge=1)]
 

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import ConfigError, UnsupportedModelError
-from ..registry import split_place
+from ..target import Target
 from .classification import read_labels, top_figures
 from .detection import coco_evaluator, coco_figures, read_coco
 
@@ -149,8 +149,7 @@ class Contender:
         Raises:
             ConfigError: `side` is not understood.
         """
-        backend, device, precision = split_place(self.side)
-        return {"backend": backend, "device": device, "precision": precision}
+        return Target.parse(self.side).arguments
 
 
 @dataclass(frozen=True)

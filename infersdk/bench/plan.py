@@ -10,7 +10,8 @@ import msgspec
 
 from ..errors import ConfigError
 from ..precision import check_precision
-from ..registry import backends, split_place
+from ..registry import backends
+from ..target import Target
 
 if TYPE_CHECKING:
     import os
@@ -44,8 +45,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def side(self) -> str:
         """Backend, device and precision as a person writes them."""
-        device = f"@{self.device}" if self.device else ""
-        return f"{self.backend}{device}" + (f"/{self.precision}" if self.precision else "")
+        return str(Target(self.backend, self.device, self.precision))
 
     @property
     def name(self) -> str:
@@ -123,15 +123,15 @@ def combine(
             raise ConfigError(f"a batch is a whole number from 1, not {batch}")
     for precision in precisions:
         check_precision(precision)
-    places = [split_place(side) for side in sides]
+    targets = [Target.parse(side) for side in sides]
     found = [
         Combination(
-            model=str(model), backend=backend, device=device, precision=own or precision, batch=batch,
+            model=str(model), backend=target.backend, device=target.device, precision=precision, batch=batch,
             options=dict(options or {}), threads=threads,
         )
         for model in models
-        for backend, device, own in places
-        for precision in ((own,) if own else precisions)
+        for target in targets
+        for precision in ((target.precision,) if target.precision else precisions)
         for batch in batches
     ]  # fmt: skip
     return list({combination.name + combination.model: combination for combination in found}.values())

@@ -33,10 +33,13 @@ from .report import Accuracy, Energy, Loading, Memory, Report, Row, Way
 from .statistics import median_of_rounds, percentile_of_rounds
 from .workload import ENERGY_WAYS
 
-__all__ = ["Progress", "bench"]
+__all__ = ["Progress", "bench", "expected_seconds"]
 
-#: Told what is being done, and how much of all is done (0 to 1).
-Progress = Callable[[str, float], None]
+#: Called with the stage, how much of everything is done (0 to 1), and the combination.
+Progress = Callable[[str, float, str], None]
+#: Seconds that starting a process, loading and a first run take, and what is measured once at the end, about: for the
+#: estimate of the time alone.
+STARTING, FINISHING = 2.5, 2.0
 #: A group is closed when less than this share of the memory that was there is left, or of a GPU's memory.
 RESERVE = 0.25
 
@@ -58,10 +61,11 @@ def bench(
         loading: whether to load twice where the backend keeps something of a load: with nothing kept, and then with it.
             Otherwise models are loaded once, as an application would, with the cache that it would use.
         alive: so many processes at a time at most; None is as many as the memory holds.
-        progress: told what is being done.
+        progress: called with what is being done.
 
     Returns:
-        The report. Ctrl-C ends the measuring, and the report tells so (`interrupted`) beside what there is.
+        The report. Ctrl-C (KeyboardInterrupt) ends the measuring; the report then says `interrupted` and has what was
+        measured until then.
 
     Raises:
         ConfigError, ModelNotFoundError: a model file or the data is not there.
@@ -84,6 +88,22 @@ def bench(
         rows=rows, settings=settings, machine=describe_machine(), models=session.models,
         created=datetime.datetime.now(datetime.timezone.utc), seconds=perf_counter() - started, interrupted=interrupted,
     )  # fmt: skip
+
+
+def expected_seconds(
+    combinations: Sequence[Combination], settings: BenchSettings, *, accuracy: bool = True, loading: bool = True
+) -> float:
+    """About how long `bench()` will take: the turns are known, loading and warming up are not."""
+    each = _starting(settings, loading) + settings.rounds * _turn(settings) + (FINISHING if accuracy else 0.0)
+    return len(combinations) * each
+
+
+def _starting(settings: BenchSettings, loading: bool) -> float:
+    return (2 if loading else 1) * STARTING + min(settings.warmup, 2.0)
+
+
+def _turn(settings: BenchSettings) -> float:
+    return len(settings.ways or ("engine", "single", "pipelined")) * settings.time / settings.rounds
 
 
 def _check(combinations: Sequence[Combination], settings: BenchSettings) -> None:
@@ -303,7 +323,7 @@ class _Session:
     ) -> None:  # fmt: skip
         self.entries = [_Entry(combination) for combination in combinations]
         self._settings, self._folder, self._wants_accuracy, self._alive = settings, folder, accuracy, alive
-        self._progress = progress or (lambda text, share: None)
+        self._progress = progress or (lambda stage, share, detail: None)
         self.loading = True
         self._plain = msgspec.to_builtins(settings)
         self._infos = {model: _info(model) for model in dict.fromkeys(c.model for c in combinations)}
@@ -311,8 +331,7 @@ class _Session:
         self._references: dict[str, Path | str] = {}  # by model: its outputs, or why there are none
         self._measured: dict[str, Accuracy] = {}  # by model and side: the same for every batch
         self._reference_process: _Process | None = None
-        # Starting counts as a round, and so does what comes after the rounds.
-        self._steps, self._step = len(self.entries) * (settings.rounds + 2), 0
+        self._done = 0.0  # of the expected seconds
 
     def measure(self) -> None:
         waiting = list(self.entries)
@@ -329,9 +348,10 @@ class _Session:
         if self._reference_process is not None:
             self._reference_process.end()
 
-    def _tell(self, what: str, entry: _Entry, steps: int = 1) -> None:
-        self._progress(f"{what}: {entry.combination.name}", min(self._step / self._steps, 1.0))
-        self._step += steps
+    def _report(self, stage: str, entry: _Entry) -> None:
+        combinations = [entry.combination for entry in self.entries]
+        whole = expected_seconds(combinations, self._settings, accuracy=self._wants_accuracy, loading=self.loading)
+        self._progress(stage, min(self._done / whole, 1.0), entry.combination.name)
 
     # ---- starting ----
 
@@ -347,12 +367,13 @@ class _Session:
             if running and (full or running >= self._alive):
                 break
             group.append(entry)
-            self._tell("loading", entry)
+            self._report("loading", entry)
             try:
                 self._load(entry)
             except _FailedError as error:
                 entry.fail(error)
-                self._step += self._settings.rounds + 1
+                self._done += self._settings.rounds * _turn(self._settings)
+            self._done += _starting(self._settings, self.loading)
         return group
 
     def _load(self, entry: _Entry) -> None:
@@ -386,13 +407,15 @@ class _Session:
             running = [entry for entry in group if entry.process is not None]
             order.shuffle(running)
             for entry in running:
-                self._tell(f"round {number} of {rounds}", entry)
+                self._report(f"round {number} of {rounds}", entry)
                 assert entry.process is not None
                 try:
                     turns = {way: entry.process.ask("turn", way=way, seconds=seconds) for way in entry.prepared["ways"]}
                 except _FailedError as error:
                     entry.fail(error)
+                    self._done += (rounds - number + 1) * _turn(self._settings)
                     continue
+                self._done += _turn(self._settings)
                 for way, turn in turns.items():
                     entry.turns.setdefault(way, []).append(turn)
         for entry in group:
@@ -406,10 +429,11 @@ class _Session:
         try:
             entry.memory = msgspec.convert(entry.process.ask("memory"), Memory)
             if self._wants_accuracy:
-                self._tell("accuracy", entry)
+                self._report("accuracy", entry)
                 entry.accuracy = self._accuracy(entry)
         except _FailedError as error:
             entry.fail(error)
+        self._done += FINISHING if self._wants_accuracy else 0.0
         entry.end()
 
     def _accuracy(self, entry: _Entry) -> Accuracy:
@@ -450,7 +474,7 @@ class _Session:
     def _make_reference(self, model: str, info: Any) -> Path | str:
         batch = 1
         if info is not None:
-            batch = next((d for spec in info.inputs for d in spec.shape[:1] if isinstance(d, int)), 1)
+            batch = next((spec.fixed_batch for spec in info.inputs if spec.fixed_batch is not None), 1)
         what = Combination(model=model, backend="onnxruntime", device="cpu", precision="fp32", batch=batch)
         path = self._folder / f"reference{len(self._references)}.npz"
         self._reference_process = process = _Process(self._folder, self._settings.timeout)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ..errors import BackendError, ConfigError
-from ..registry import backend_class, split_place
+from ..registry import backend_class
+from ..target import Target
 from .plan import BenchSettings, Combination
 from .run import bench
 
@@ -83,26 +84,26 @@ def candidates(
     count = available_processors()
     own_threads = list(dict.fromkeys(threads or (0, count, max(count // 2, 1))))
     sizes = list(batches or ((1,) if objective == "latency" else BATCHES))
-    places = []
+    targets = []
     for side in sides:
-        backend, device, own = split_place(side)
+        target = Target.parse(side)
         try:
-            kind = backend_class(backend)
+            kind = backend_class(target.backend)
         except BackendError as error:
             raise type(error)(f"{error}; leave it out, or install it") from None
-        places.append((backend, device, own, kind, (device or kind.default_device).startswith("cpu")))
-    beside_gpu = not all(on_processor for *_, on_processor in places)
+        targets.append((target, kind, (target.device or kind.default_device).startswith("cpu")))
+    beside_gpu = not all(on_processor for *_, on_processor in targets)
     found: list[tuple[int, bool, int, Combination]] = []
-    for backend, device, own, kind, on_processor in places:
-        for precision in (own,) if own else precisions:
+    for target, kind, on_processor in targets:
+        for precision in (target.precision,) if target.precision else precisions:
             for options, apart in _settings(
                 kind.Options.__struct_fields__, own_threads, objective, precision, on_processor=on_processor
             ):
                 for batch in sizes:
                     for model in models:
                         what = Combination(
-                            model=str(model), backend=backend, device=device, precision=precision, batch=batch,
-                            options=options,
+                            model=str(model), backend=target.backend, device=target.device, precision=precision,
+                            batch=batch, options=options,
                         )  # fmt: skip
                         cost = apart + (precision is not None) + (batch > 8) + (on_processor and beside_gpu)
                         found.append((cost, on_processor, apart, what))
@@ -177,7 +178,7 @@ class _Search:
             raise ConfigError("there is nothing to try")
         self._search, self._settings, self._objective = search, settings, objective
         self._max_drop, self._budget = max_drop, budget
-        self._progress = progress or (lambda text, share: None)
+        self._progress = progress or (lambda stage, share, detail: None)
         self._placement: Any = ["single"] if objective == "latency" else ["single", "pipelined"]
         self._started = perf_counter()
         self._failed: dict[str, str] = {}
@@ -237,7 +238,7 @@ class _Search:
             if side in self._failed:  # no batch and no thread will help a precision that cannot be had
                 self._failed[what.name] = self._failed[side]
                 continue
-            self._progress(f"{i + 1} of {len(self._search)}: {what.name}", 0.5 * i / len(self._search))
+            self._progress("first try", 0.5 * i / len(self._search), f"{i + 1} of {len(self._search)}, {what.name}")
             report = bench([what], self._quick(self._slice, 1), accuracy=False, loading=False)
             self._reports.append(report)
             row = report.rows[0]
@@ -265,10 +266,10 @@ class _Search:
         )  # fmt: skip
 
     def _bench(self, alive: list[Combination], seconds: float, rounds: int, what: str) -> Report:
-        share = min(self._spent() / self._budget, 0.99)
+        share, left = min(self._spent() / self._budget, 0.99), f"{what}, {len(alive)} candidates"
         report = bench(
             alive, self._quick(seconds / rounds, rounds), accuracy=False, loading=False, alive=4,
-            progress=lambda text, _: self._progress(f"{what}, {len(alive)} left: {text}", share),
+            progress=lambda stage, _, name: self._progress(left, share, f"{stage}, {name}"),
         )  # fmt: skip
         self._reports.append(report)
         self._interrupted |= report.interrupted
@@ -343,7 +344,7 @@ class _Search:
         """Of a model on a backend in a precision, asked once for all batches and threads; or why there is none."""
         key = _judged_as(what)
         if key not in self._judged:
-            self._progress(f"accuracy: {what.name}", min(self._spent() / self._budget, 0.99))
+            self._progress("accuracy", min(self._spent() / self._budget, 0.99), what.name)
             models = [self._reference(), what] if what.model != self._search[0].model else [what]
             report = bench(models, self._quick(1e-3, 1), loading=False, alive=1)
             self._interrupted |= report.interrupted
@@ -375,13 +376,12 @@ def _said(found: Accuracy) -> str:
 def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[str]) -> str:
     """The configuration of the winner, for `infersdk.load()` and, with a wrapper, `infersdk.models.create()`.
 
-    The path of the model is relative to the folder of `output` where it lies below it.
+    Paths in it are relative to the folder of `output`, as those who read it take them.
     """
     row = found.best
     what, ran = row.combination, row.ran or {}
     folder, model = Path(output).resolve().parent, Path(what.model).resolve()
-    path = model.relative_to(folder) if model.is_relative_to(folder) else model
-    table: dict[str, Any] = {"path": path.as_posix(), "backend": what.backend}
+    table: dict[str, Any] = {"path": os.path.relpath(model, folder), "backend": what.backend}
     kind = ran.get("kind")
     if kind in ("yolov5", "yolov8", "yolox", "classifier"):
         own: dict[str, Any] = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
@@ -389,7 +389,7 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
             own = {"names": settings.names}
         table = {"type": kind, **table, **{key: value for key, value in own.items() if value is not None}}
         if isinstance(table.get("names"), str):
-            table["names"] = str(Path(table["names"]).resolve())
+            table["names"] = os.path.relpath(Path(table["names"]).resolve(), folder)
     table |= {key: value for key in ("device", "precision") if (value := getattr(what, key)) is not None}
     table["max_batch"] = what.batch
     if what.options:

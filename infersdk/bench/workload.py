@@ -19,7 +19,8 @@ from ..samples import random_inputs, read_samples
 from .statistics import Steady
 
 if TYPE_CHECKING:
-    from ..infer import Infer, TensorSpec
+    from ..infer import Infer
+    from ..tensor_spec import TensorSpec
     from .plan import BenchSettings, Combination
 
 __all__ = ["ENERGY_WAYS", "WAYS", "Slice", "Workload", "check_batch", "kind_of", "samples_of"]
@@ -106,7 +107,7 @@ class Workload:
             # A shape that is given is one of a single row: the batch is this combination's.
             return random_inputs(specs, batch=batch, seed=settings.seed, shapes=shapes)
         found = list(itertools.islice(read_samples(settings.data, specs, shapes=settings.shapes or None), batch))
-        if batch == 1 or any(isinstance(d, int) for spec in specs for d in spec.shape[:1]):
+        if batch == 1 or not all(spec.has_free_batch for spec in specs):
             return dict(found[0])
         rows = {name: np.concatenate([sample[name] for sample in found]) for name in found[0]}
         return {name: np.resize(array, (batch, *array.shape[1:])) for name, array in rows.items()}
@@ -351,10 +352,9 @@ def _repeat(call: Callable[[], Any], seconds: float) -> tuple[list[float], float
 def check_batch(infer: Infer, batch: int) -> None:
     """Raises ConfigError unless the model can be run with that batch."""
     for spec in infer.input_specs:
-        first = spec.shape[0] if spec.shape else None
-        if isinstance(first, int) and first != batch:
+        if spec.fixed_batch not in (None, batch):
             raise ConfigError(
-                f"input {spec} has a fixed batch of {first}, not {batch}; export it with a free batch axis"
+                f"input {spec} has a fixed batch of {spec.fixed_batch}, not {batch}; export it with a free batch axis"
             )
 
 
@@ -430,7 +430,7 @@ def samples_of(infer: Infer, kind: str, settings: BenchSettings) -> Iterator[Map
         shapes = settings.shapes or None
         yield from itertools.islice(read_samples(settings.data, infer.input_specs, shapes=shapes), settings.max_samples)
     else:
-        fixed = {d for spec in infer.input_specs for d in spec.shape[:1] if isinstance(d, int)}
+        fixed = any(spec.fixed_batch is not None for spec in infer.input_specs)
         for i in range(4):
             yield random_inputs(
                 infer.input_specs, batch=None if fixed else 1, seed=settings.seed + i, shapes=settings.shapes or None

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .common import add_json_argument, backend_options, console, print_json
+from .progress import show_progress, sigterm_interrupts
 
 if TYPE_CHECKING:
     from ..bench import BenchSettings, Report, Row
     from ..bench.compare import Comparison
-    from ..bench.run import Progress
     from ..bench.statistics import Estimate
 
-__all__ = ["add_measuring_arguments", "measuring_settings", "progress_bar", "register"]
+__all__ = ["add_measuring_arguments", "measuring_settings", "register"]
 
 
 def register(subparsers: Any) -> None:
@@ -131,9 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("no model to measure: infersdk bench model.onnx")
     if arguments.threshold is not None:
         raise ConfigError("--threshold goes with --compare")
-    from .._files import atomic_write
     from ..bench import bench, combine
     from ..bench.plan import usable_backends
+    from ..bench.run import expected_seconds
 
     sides = [name for name in (arguments.backends or "").split(",") if name] or usable_backends()
     precisions = [name.strip().lower() or None for name in (arguments.precision or "").split(",")]
@@ -142,8 +141,21 @@ def run(arguments: argparse.Namespace) -> int:
         options=backend_options(arguments.option), threads=arguments.threads,
     )  # fmt: skip
     settings = measuring_settings(arguments, time=arguments.time, rounds=arguments.rounds)
-    with progress_bar(quiet=arguments.json) as progress:
-        report = bench(combinations, settings, accuracy=not arguments.no_accuracy, progress=progress)
+    accuracy = not arguments.no_accuracy
+    expected = expected_seconds(combinations, settings, accuracy=accuracy)
+    with sigterm_interrupts() as interruption:
+        with show_progress(quiet=arguments.json, expected=expected) as progress:
+            report = bench(combinations, settings, accuracy=accuracy, progress=progress.report)
+        _write(report, arguments)
+    if report.interrupted:
+        raise interruption.kind  # the exit code of the command line, after the results are written
+    return 0 if any(row.status == "ok" for row in report.rows) else 4
+
+
+def _write(report: Report, arguments: argparse.Namespace) -> None:
+    """To the files that were asked for, and to stdout."""
+    from .._files import atomic_write
+
     written = []
     if arguments.output is not None:
         written.append(atomic_write(arguments.output, report.json()))
@@ -159,23 +171,6 @@ def run(arguments: argparse.Namespace) -> int:
         show(report)
         for path in written:
             console().print(f"written: {path}", soft_wrap=True, markup=False)
-    if report.interrupted:
-        raise KeyboardInterrupt  # the exit code of the command line, with what there is on paper
-    return 0 if any(row.status == "ok" for row in report.rows) else 4
-
-
-@contextmanager
-def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
-    """On stderr, while something is measured."""
-    if quiet:
-        yield None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(bar_width=24), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda text, share: bar.update(task, description=text, completed=share)
 
 
 # ---- tables ----

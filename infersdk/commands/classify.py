@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             rows.append(
                 {
                     "image": str(image),
-                    "classes": [best.as_dict() for best in found],
+                    "classes": [best.to_dict() for best in found],
                     "milliseconds": stages(model.timings),
                 }
             )

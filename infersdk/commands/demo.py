@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "output": str(arguments.output),
                 "backend": chosen["backend"],
                 "detections": [
-                    box.as_dict() | {"classifier": best.as_dict()} for box, best in zip(found, read_again, strict=True)
+                    box.to_dict() | {"classifier": best.to_dict()} for box, best in zip(found, read_again, strict=True)
                 ],
                 "milliseconds": stages(timings),
             }

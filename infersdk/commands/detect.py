@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             row = {
                 "image": image,
                 "size": list(found.size),
-                "detections": [box.as_dict() for box in found],
+                "detections": [box.to_dict() for box in found],
                 "dropped": found.stats.dropped_candidates + found.stats.dropped_detections,
                 "milliseconds": stages(model.timings),
             }

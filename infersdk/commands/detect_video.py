@@ -121,7 +121,7 @@ def _print_frame(source: str, frame: Frame, found: Detections) -> None:
         "frame": frame.number,
         "time": round(frame.time, 6),
         "size": list(found.size),
-        "detections": [box.as_dict() for box in found],
+        "detections": [box.to_dict() for box in found],
     }
     sys.stdout.write(json_text(row) + "\n")
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._files import image_files
 from ..errors import CalibrationError, ConfigError
 from .common import add_json_argument, console, print_json
+from .progress import ProgressReporter, show_progress, sigterm_interrupts
 
 if TYPE_CHECKING:
     from ..models.vision import VisionModel
-    from ..quant import CalibrationTable, ImageInputs, SearchReport, Speed
+    from ..quant import CalibrationTable, ImageInputs, Observations, QuantizedGraph, SearchReport, Speed
 
 #: Images that results are compared on, and that are kept from calibration where there are enough.
 _MEASURED = 32
@@ -89,37 +90,92 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "--data names the images to calibrate and measure with; a --table alone does without a search"
         )
-    output = arguments.output or arguments.model.with_suffix(".int8.onnx")
+    work = _Work(output=arguments.output or arguments.model.with_suffix(".int8.onnx"), table=table)
+    with sigterm_interrupts() as interruption:
+        try:
+            with show_progress(quiet=arguments.json) as progress:
+                _quantize(arguments, work, progress)
+        except KeyboardInterrupt:
+            _keep(arguments, work)
+            raise interruption.kind from None
+    _tell(arguments, work)
+    return 1 if work.report is not None and not work.report.reached else 0
+
+
+@dataclass
+class _Work:
+    """What has been done so far.
+
+    Attributes:
+        seen: what calibration observed, before a table is made of it.
+        methods: the agreement by method where several were tried.
+        measured: images that results are compared on.
+    """
+
+    output: Path
+    table: CalibrationTable | None = None
+    seen: Observations | None = None
+    methods: dict[str, float] = field(default_factory=dict)
+    report: SearchReport | None = None
+    made: QuantizedGraph | None = None
+    agreement: float | None = None
+    speed: Speed | None = None
+    measured: int = 0
+
+
+def _quantize(arguments: argparse.Namespace, work: _Work, progress: ProgressReporter) -> None:
+    from .. import quant
+
     calibrating, measuring = _split(_images(arguments.data or [], arguments.limit))
-    with _bar(arguments.json) as bar, contextlib.ExitStack() as stack:
+    work.measured = len(measuring)
+    with contextlib.ExitStack() as stack:
         inputs = None
         wrapper = stack.enter_context(_wrapper(arguments, arguments.model)) if arguments.data else None
-        report, reference = None, None
-        methods: dict[str, float] = {}
+        reference = None
         if wrapper is not None:
             reference = wrapper(measuring)
             inputs = quant.ImageInputs(wrapper, measuring, batch=1)
-        if table is None:
+        if work.table is None:
             assert wrapper is not None
-            table, methods = _calibrate(arguments, wrapper, calibrating, measuring, reference, bar)
+            _calibrate(arguments, work, wrapper, calibrating, measuring, reference, progress)
+            assert work.table is not None
             if arguments.table:
-                table.save(arguments.table)
+                work.table.save(arguments.table)
         if arguments.tensorrt_cache:
-            table.save_tensorrt_cache(arguments.tensorrt_cache)
+            work.table.save_tensorrt_cache(arguments.tensorrt_cache)
         if arguments.max_drop is not None:
             assert inputs is not None
-            report = _search(arguments, table, inputs, measuring, reference, bar)
-        left = (*arguments.exclude, *(report.exclude if report else ()))
-        made = quant.quantize(arguments.model, output, table, exclude=left, placement=arguments.placement)
-        agreement, speed = None, None
+            work.report = _search(arguments, work.table, inputs, measuring, reference, progress)
+        left = (*arguments.exclude, *(work.report.exclude if work.report else ()))
+        work.made = quant.quantize(
+            arguments.model, work.output, work.table, exclude=left, placement=arguments.placement
+        )
         if inputs is not None:
-            agreement = _agreement(arguments, made.path, measuring, reference)
-            with bar("speed", 1):
-                speed = quant.compare_speed(
-                    arguments.model, made.path, inputs, backend=arguments.backend, device=arguments.device
+            with progress.stage("comparing results"):
+                work.agreement = _agreement(arguments, work.made.path, measuring, reference)
+            with progress.stage("comparing speed"):
+                work.speed = quant.compare_speed(
+                    arguments.model, work.made.path, inputs, backend=arguments.backend, device=arguments.device
                 )
-    _tell(arguments, made, table, methods, report, agreement, speed, len(measuring))
-    return 1 if report is not None and not report.reached else 0
+
+
+def _keep(arguments: argparse.Namespace, work: _Work) -> None:
+    """Writes what was measured before an interruption, and says so on stderr."""
+    out = console(stderr=True)
+    if work.made is not None:
+        out.print(f"written: {work.made.path}; not measured to the end", soft_wrap=True, markup=False)
+        return
+    table = work.table
+    if table is None and work.seen is not None:
+        # The methods were still being compared: the default of those that a table can be made by.
+        table = work.seen.table("entropy" if work.seen.histograms else "minmax", arguments.percentile)
+    if table is None:
+        out.print("nothing is written: the calibration was not complete")
+        return
+    file = arguments.table or work.output.with_suffix(".calibration.json")
+    table.save(file)
+    text = f"written: {file}, the calibration by {table.method}; --table {file} goes on from there"
+    out.print(text, soft_wrap=True, markup=False)
 
 
 # ---- images and wrappers ----
@@ -172,33 +228,33 @@ def _agreement(arguments: argparse.Namespace, path: Path, images: Sequence[Path]
 
 # ---- the steps ----
 
-Bar = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], None]]]
-
 
 def _calibrate(
     arguments: argparse.Namespace,
+    work: _Work,
     wrapper: VisionModel[Any],
     images: Sequence[Path],
     measuring: Sequence[Path],
     reference: Any,
-    bar: Bar,
-) -> tuple[CalibrationTable, dict[str, float]]:
-    """The table, and the agreement by method where several were tried."""
+    progress: ProgressReporter,
+) -> None:
+    """Sets the table of `work`, and the agreement by method where several are tried."""
     from .. import quant
 
     method = arguments.method or "auto"
     passes = 1 if method == "minmax" else 2
-    with bar("calibrating", passes * len(images)) as advance:
-        seen = quant.observe(
+    with progress.stage(f"calibrating on {len(images)} images", passes * len(images)) as advance:
+        seen = work.seen = quant.observe(
             arguments.model,
             quant.ImageInputs(wrapper, images),
             histograms=method != "minmax",
             progress=lambda step, done: advance(done + (len(images) if step == "histograms" else 0)),
         )
     if method != "auto":
-        return seen.table(method, arguments.percentile), {}
-    with bar("trying methods", 4) as advance:
-        return quant.best_method(
+        work.table = seen.table(method, arguments.percentile)
+        return
+    with progress.stage("trying methods", 4) as advance:
+        work.table, work.methods = quant.best_method(
             arguments.model,
             seen,
             lambda path: _agreement(arguments, path, measuring, reference),
@@ -214,11 +270,11 @@ def _search(
     inputs: ImageInputs,
     images: Sequence[Path],
     reference: Any,
-    bar: Bar,
+    progress: ProgressReporter,
 ) -> SearchReport:
     from .. import quant
 
-    with bar("searching layers", 100) as advance:
+    with progress.stage("searching layers", 100) as advance:
         return quant.search(
             arguments.model,
             table,
@@ -229,31 +285,6 @@ def _search(
             placement=arguments.placement,
             progress=lambda step, done, of: advance(80 * done // of if step == "rank" else 90),
         )
-
-
-@contextlib.contextmanager
-def _bar(quiet: bool) -> Iterator[Bar]:
-    """Progress bars on stderr, where that is a terminal."""
-    if quiet or not sys.stderr.isatty():
-
-        @contextlib.contextmanager
-        def silent(title: str, total: int) -> Iterator[Callable[[int], None]]:
-            yield lambda done: None
-
-        yield silent
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-
-        @contextlib.contextmanager
-        def shown(title: str, total: int) -> Iterator[Callable[[int], None]]:
-            task = progress.add_task(title, total=total)
-            yield lambda done: progress.update(task, completed=done)
-            progress.remove_task(task)
-
-        yield shown
 
 
 # ---- what is told ----
@@ -274,27 +305,21 @@ def _list(planned: Any, *, as_json: bool) -> None:
     console().print(table)
 
 
-def _tell(
-    arguments: argparse.Namespace,
-    made: Any,
-    table: CalibrationTable,
-    methods: dict[str, float],
-    report: SearchReport | None,
-    agreement: float | None,
-    speed: Speed | None,
-    measured: int,
-) -> None:
+def _tell(arguments: argparse.Namespace, work: _Work) -> None:
+    made, table, report, speed = work.made, work.table, work.report, work.speed
+    assert made is not None
+    assert table is not None
     if arguments.json:
         data: dict[str, Any] = {
             "output": str(made.path),
             "method": table.method,
             "percentile": table.percentile,
-            "methods": methods,
+            "methods": work.methods,
             "samples": table.samples,
             "layers": len(made.layers),
             "floating": list(made.floating),
-            "agreement": agreement,
-            "measured": measured if agreement is not None else 0,
+            "agreement": work.agreement,
+            "measured": work.measured if work.agreement is not None else 0,
         }
         if speed is not None:
             data["speed"] = {
@@ -316,8 +341,8 @@ def _tell(
     from rich.markup import escape
 
     out = console()
-    if methods:
-        out.print("agreement by method: " + ", ".join(f"{name} {value:.1f}%" for name, value in methods.items()))
+    if work.methods:
+        out.print("agreement by method: " + ", ".join(f"{name} {value:.1f}%" for name, value in work.methods.items()))
     if report is not None:
         _show_search(report, arguments.max_drop)
     size, before = made.path.stat().st_size, arguments.model.stat().st_size
@@ -327,8 +352,8 @@ def _tell(
         f"{len(made.layers)} layers in INT8{floating}; {table.method}, {table.samples} samples",
         soft_wrap=True,
     )
-    if agreement is not None:
-        out.print(f"results agree with FP32 by {agreement:.1f}% on {measured} images")
+    if work.agreement is not None:
+        out.print(f"results agree with FP32 by {work.agreement:.1f}% on {work.measured} images")
     if speed is not None:
         figures = f"FP32 {speed.fp32:.2f} ms, INT8 {speed.int8:.2f} ms a run on {speed.backend}, {speed.device}"
         if speed.ratio < 1:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .bench import add_measuring_arguments, measuring_settings, numbers, progress_bar
+from .bench import add_measuring_arguments, measuring_settings, numbers
 from .common import add_json_argument, console, plain, print_json
+from .progress import show_progress, sigterm_interrupts
 
 if TYPE_CHECKING:
     from ..bench.tune import Tuned
@@ -73,19 +74,20 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.models, [name for name in (arguments.backends or "").split(",") if name] or usable_backends(),
         objective=arguments.objective, precisions=precisions, batches=batches, threads=threads,
     )  # fmt: skip
-    with progress_bar(quiet=arguments.json) as progress:
-        found = tune(
-            search, settings, objective=arguments.objective, max_drop=arguments.max_drop, budget=arguments.budget,
-            progress=progress,
-        )  # fmt: skip
-    text = tuned_toml(found, settings, arguments.output)
-    atomic_write(arguments.output, text)
-    if arguments.json:
-        print_json(_plain(found, arguments.output))
-    else:
-        _show(found, text, arguments.output)
+    with sigterm_interrupts() as interruption:
+        with show_progress(quiet=arguments.json, expected=arguments.budget) as progress:
+            found = tune(
+                search, settings, objective=arguments.objective, max_drop=arguments.max_drop, budget=arguments.budget,
+                progress=progress.report,
+            )  # fmt: skip
+        text = tuned_toml(found, settings, arguments.output)
+        atomic_write(arguments.output, text)
+        if arguments.json:
+            print_json(_plain(found, arguments.output))
+        else:
+            _show(found, text, arguments.output)
     if found.interrupted:
-        raise KeyboardInterrupt  # the exit code of the command line; what was found till then is written
+        raise interruption.kind  # the exit code of the command line, after the results are written
     return 0
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import BackendUnavailableError, ModelFormatError
-from ..infer import TensorSpec, model_file
+from ..infer import model_file
+from ..tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import os

@@ -1,6 +1,6 @@
-"""Images from wherever they come: files, bytes, PIL images, NumPy arrays.
+"""Images out of files, addresses, bytes, streams, PIL images, NumPy arrays and tensors.
 
-Nothing is resized or scaled here. An image stays as it was decoded, with a word on how its channels are ordered; the
+Nothing is resized or scaled here. An image stays as it was decoded, together with the order of its channels; the
 preprocessing kernels read any of these orders directly.
 """
 
@@ -10,7 +10,7 @@ import functools
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-__all__ = ["DeviceImage", "HostImage", "ImageSource", "read_image"]
+__all__ = ["DeviceImage", "HostImage", "ImageSource", "is_http", "read_image"]
 
 _ORIENTATION = 0x0112  # the tag of EXIF
 
-ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | npt.NDArray[Any]"
+ImageSource: TypeAlias = (
+    "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | Image.Image | npt.NDArray[Any]"
+)
 
 
 class HostImage(NamedTuple):
@@ -48,7 +50,7 @@ class HostImage(NamedTuple):
 
 
 class DeviceImage:
-    """An image on a CUDA device: a torch, CuPy or other array of uint8, (H, W), (H, W, 3 or 4) or NV12.
+    """An image on a CUDA device: an array of torch, CuPy or another library; uint8, (H, W), (H, W, 3 or 4) or NV12.
 
     Attributes:
         size: (width, height) in pixels.
@@ -63,14 +65,14 @@ class DeviceImage:
         self.size = (shape[1], shape[0] * 2 // 3 if self.format == "nv12" else shape[0])
 
     def on(self, stream: Any) -> DeviceImage:
-        """Borrowed for work on `stream`, which waits for whatever still writes it; returns the image itself."""
+        """Borrows the memory for work on `stream`, which waits for what still writes to it. Returns itself."""
         from ..tensor import Tensor
 
         tensor = Tensor.from_dlpack(self._source, stream=stream)
         if tensor.dtype != np.uint8:
             raise ImageError(f"an image has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it")
         if tensor.device != stream.device:
-            raise ImageError(f"the image lies on {tensor.device}, the model on {stream.device}; bring them together")
+            raise ImageError(f"the image is on {tensor.device}, the model on {stream.device}; copy it there")
         self._tensor, self._at = tensor, tensor.device_address(stream=stream)
         return self
 
@@ -82,42 +84,101 @@ class DeviceImage:
     def is_one(source: object) -> bool:
         """Whether `source` lies on a CUDA device and says so through DLPack."""
         ask = getattr(source, "__dlpack_device__", None)
-        return ask is not None and not isinstance(source, np.ndarray) and int(ask()[0]) == 2  # kDLCUDA
+        if ask is None or isinstance(source, np.ndarray):
+            return False
+        try:
+            return int(ask()[0]) == 2  # kDLCUDA
+        except Exception:  # of a device that DLPack does not know: torch's "meta", say
+            return False
+
+
+def is_http(source: object) -> TypeGuard[str]:
+    """Whether it is an address that is requested by HTTP."""
+    return isinstance(source, str) and source[:8].lower().startswith(("http://", "https://"))
 
 
 def read_image(source: ImageSource | HostImage, *, channel_order: str = "bgr") -> HostImage:
-    """The image that `source` is or names.
+    """Reads an image.
 
     Args:
-        source: a path, the bytes of an encoded file, a PIL image, or a uint8 array: (H, W) or (H, W, 1) is gray,
-            (H, W, 3) and (H, W, 4) are in `channel_order`.
-        channel_order: of arrays, `"bgr"` (as OpenCV gives them) or `"rgb"`; `"nv12"` for frames of a video decoder.
+        source: one of
+            a path;
+            an address, as a str that begins with `http://` or `https://` (at most 100 MB, within 30 s);
+            the bytes of an encoded file;
+            a file opened in binary mode, or another stream of bytes: read to its end, from its start where it can seek;
+            a PIL image;
+            an array or a tensor of uint8 on the host (NumPy, torch, whatever speaks DLPack): (H, W) or (H, W, 1) is
+            gray, (H, W, 3) and (H, W, 4) are in `channel_order`.
+        channel_order: of arrays and tensors, `"bgr"` (as OpenCV gives them) or `"rgb"`; `"nv12"` for frames of a video
+            decoder.
 
     The EXIF orientation of files is applied, as image viewers do; of 16 bits the upper 8 are taken. Arrays are not
     copied, nor are most PIL images: the image changes with them.
 
     Raises:
-        ImageError: there is no such file, it is truncated or no image, or the array is none.
+        ImageError: there is no such file or address, or it is no image or a damaged one, or the array has another type
+            or shape.
     """
     if isinstance(source, HostImage):
         return source
     if isinstance(source, np.ndarray):
         return _from_array(source, channel_order)
     if isinstance(source, (str, os.PathLike)):
-        return _decode(Path(source), repr(os.fspath(source)))
+        return _from_address(source) if is_http(source) else _decode(Path(source), repr(os.fspath(source)))
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _decode(io.BytesIO(source), f"the {len(source)} bytes given")
+        return _decode(io.BytesIO(source), f"the {memoryview(source).nbytes:,} bytes given")
     from PIL import Image
 
     if isinstance(source, Image.Image):
         return _from_pil(source, "the PIL image given")
     if DeviceImage.is_one(source):
         raise ImageError(
-            f"the {type(source).__name__} lies on a GPU; load the model with device='cuda:0', or copy it home"
+            f"the {type(source).__name__} is on a GPU; load the model with device='cuda:0', or copy it to the host"
         )
-    if hasattr(source, "__dlpack__"):  # a torch tensor on the host, say
-        return _from_array(np.from_dlpack(source), channel_order)
-    raise ImageError(f"an image is a path, bytes, a PIL image or a NumPy array, not {type(source).__name__}")
+    if hasattr(source, "__dlpack__"):
+        return _from_array(_from_dlpack(source), channel_order)
+    if hasattr(source, "read"):
+        return _from_stream(source)
+    raise ImageError(
+        "an image is a path, an address, bytes, a file opened in binary mode, a PIL image or an array, "
+        f"not {type(source).__name__}"
+    )
+
+
+def _from_address(url: str) -> HostImage:
+    """An address whose content is an image; what the server says of its type is checked before the body is read."""
+    from .._http import get, without_password
+
+    answer = get(url, _may_be_image)
+    if answer.body is None:
+        raise ImageError(f"{without_password(url)}: its content is {answer.content_type}, and no image")
+    return _decode(io.BytesIO(answer.body), without_password(url))
+
+
+def _may_be_image(content_type: str) -> bool:
+    """Servers that do not know a file's type call it bytes, or do not name it."""
+    return content_type.startswith("image/") or content_type in ("", "application/octet-stream", "binary/octet-stream")
+
+
+def _from_stream(stream: Any) -> HostImage:
+    what = f"the {type(stream).__name__} given"
+    try:
+        if getattr(stream, "seekable", lambda: False)():
+            stream.seek(0)
+        data = stream.read()
+    except (OSError, ValueError) as error:  # ValueError: it is closed
+        raise ImageError(f"{what}: cannot be read: {error}") from None
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise ImageError(f"{what}: gives {type(data).__name__}, not bytes; open files in binary mode: open(path, 'rb')")
+    return _decode(io.BytesIO(data), what)
+
+
+def _from_dlpack(source: Any) -> npt.NDArray[Any]:
+    """A torch tensor on the host, say."""
+    try:
+        return np.from_dlpack(source)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ImageError(f"the {type(source).__name__} given cannot be read as an array: {error}") from None
 
 
 def _from_array(array: npt.NDArray[Any], channel_order: str) -> HostImage:
@@ -132,13 +193,16 @@ def _from_array(array: npt.NDArray[Any], channel_order: str) -> HostImage:
 def _format_of(shape: tuple[int, ...], channel_order: str) -> str:
     channels = 1 if len(shape) == 2 else shape[2] if len(shape) == 3 else 0
     if channels not in (1, 3, 4) or 0 in shape:
-        raise ImageError(f"an image has shape (height, width) or (height, width, 1, 3 or 4), not {shape}")
+        message = f"an image has shape (height, width) or (height, width, 1, 3 or 4), not {tuple(shape)}"
+        if len(shape) == 3 and shape[0] in (1, 3, 4):
+            message += "; its channels are first: move them to the end by .permute(1, 2, 0) or .transpose(1, 2, 0)"
+        raise ImageError(message)
     if channel_order == "nv12":
         if channels != 1 or shape[0] % 3 or shape[1] % 2:
             raise ImageError(f"an NV12 frame has shape (height * 3 / 2, width), both even, not {shape}")
         return "nv12"
     if channel_order not in ("bgr", "rgb"):
-        raise ImageError(f"channel_order {channel_order!r} is none of 'bgr', 'rgb', 'nv12'")
+        raise ImageError(f"unknown channel_order {channel_order!r}; use 'bgr', 'rgb' or 'nv12'")
     return {1: "gray", 3: channel_order, 4: f"{channel_order}a"}[channels]
 
 
@@ -156,13 +220,17 @@ def _decode(file: Path | io.BytesIO, what: str) -> HostImage:
         raise ImageError(f"{what}: not an image of a kind that can be read") from None
     except ImageError:
         raise
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow's decoders raise
-        raise ImageError(f"{what}: cannot be decoded: {error}") from None
+    except Exception as error:  # damaged files take Pillow's decoders to errors of any type
+        raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 @functools.cache
-def _turns() -> dict[int, Image.Transpose]:
-    """What sets an image upright, by its orientation."""
+def _transpositions() -> dict[int, Image.Transpose]:
+    """What sets an image upright, by its EXIF orientation."""
     from PIL.Image import Transpose
 
     return {
@@ -180,8 +248,8 @@ def _from_pil(image: Image.Image, what: str) -> HostImage:
     try:
         image.load()
         # Not ImageOps.exif_transpose(): it writes the rest of the EXIF data anew, and fails where that is damaged.
-        if (turn := _turns().get(image.getexif().get(_ORIENTATION, 1))) is not None:
-            image = image.transpose(turn)
+        if (upright := _transpositions().get(image.getexif().get(_ORIENTATION, 1))) is not None:
+            image = image.transpose(upright)
         if image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
             return HostImage((np.asarray(image) >> 8).astype(np.uint8), "gray")
         if image.mode in ("I", "F"):
@@ -193,6 +261,6 @@ def _from_pil(image: Image.Image, what: str) -> HostImage:
             image = image.convert("RGBA" if "transparency" in image.info else "RGB")
     except ImageError:
         raise
-    except (OSError, ValueError, SyntaxError) as error:
-        raise ImageError(f"{what}: cannot be decoded: {error}") from None
+    except Exception as error:  # as in _decode: a file's pixels are decoded here
+        raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
     return HostImage(pixels_of(image), {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}[image.mode])

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DETECTION", "DetectStats", "DetectionDecoder", "nms"]
 
-_FIELDS: list[Any] = [("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4"), ("row", "<i4")]
-_HAS_ROW = any(name == "row" for name, _ in ffi.typeof("ifs_detection").fields)
-DETECTION = np.dtype(_FIELDS if _HAS_ROW else _FIELDS[:-1])
-"""One detection: edges in pixels of the image, score, class. The layout of `ifs_detection`."""
+DETECTION = np.dtype([("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4"), ("row", "<i4")])
+"""One detection: edges in pixels of the image, score, class, and the index of its anchor in the output. The layout of
+`ifs_detection`.
+"""
 
 if DETECTION.itemsize != ffi.sizeof("ifs_detection"):  # pragma: no cover
     raise ImportError(f"DETECTION has {DETECTION.itemsize} bytes, ifs_detection {ffi.sizeof('ifs_detection')}")
@@ -54,11 +54,14 @@ class DetectionDecoder:
     """Decodes one image's output of a head, runs NMS, and maps the boxes back to the image.
 
     Args:
-        head: How the output is laid out. "yolov5": `[num_anchors, 5 + num_classes]` of cx, cy, w, h, objectness and
-            classes, the score being objectness * class. "yolov8" (YOLO11 too): `[4 + num_classes, num_anchors]`.
-            "yolox": as "yolov5", with boxes that are still offsets to the cells of the grids of `strides`.
+        head: How the output is laid out. "yolov5": `[num_anchors, 5 + num_classes + extra]` of cx, cy, w, h,
+            objectness and classes, the score being objectness * class. "yolov8" (YOLO11 too):
+            `[4 + num_classes + extra, num_anchors]`. "yolox": as "yolov5", with boxes that are still offsets to the
+            cells of the grids of `strides`.
         num_classes: Classes of the head.
         num_anchors: Boxes that the head gives; 25200 for YOLOv5 at 640 x 640.
+        extra: Numbers of an anchor behind its classes: mask coefficients, keypoints. They are not decoded; the field
+            `row` of a detection says at which anchor they stand.
         conf: Objectness and score must be above it.
         iou: A box is suppressed by a better one when their intersection over union is above it.
         max_det: At most so many boxes come out.
@@ -79,6 +82,7 @@ class DetectionDecoder:
         head: str = "yolov5",
         num_classes: int = 80,
         num_anchors: int = 25200,
+        extra: int = 0,
         *,
         conf: float = 0.25,
         iou: float = 0.45,
@@ -101,6 +105,7 @@ class DetectionDecoder:
         params.dtype = _DTYPES[dtype]
         params.num_classes = _int32("num_classes", num_classes)
         params.num_anchors = _int32("num_anchors", num_anchors)
+        params.num_extra = _int32("extra", extra)
         params.multi_label = bool(multi_label)
         params.class_agnostic = bool(class_agnostic)
         params.max_candidates = _int32("max_candidates", max_candidates)
@@ -116,7 +121,8 @@ class DetectionDecoder:
         self._c = ffi.gc(handle[0], lib.ifs_detector_destroy)
 
         self._dtype = np.dtype(dtype)
-        self._shape = (4 + num_classes, num_anchors) if head == "yolov8" else (num_anchors, 5 + num_classes)
+        numbers = num_classes + extra
+        self._shape = (4 + numbers, num_anchors) if head == "yolov8" else (num_anchors, 5 + numbers)
         most = num_anchors * num_classes if multi_label else num_anchors
         self._out = np.zeros(min(max_det, most), DETECTION)  # no more can come out
         self._out_c = ffi.from_buffer("ifs_detection[]", self._out, require_writable=True)
@@ -143,7 +149,9 @@ class DetectionDecoder:
             geometry: How the image came to the network.
 
         Returns:
-            A fresh array of `DETECTION` in pixels of the image, clipped to it, and what became of the candidates.
+            A fresh array of `DETECTION` in pixels of the image, clipped to it, and what became of the candidates. The
+            extra numbers of the detections `found` are `output[found["row"], 5 + num_classes:]`, of "yolov8"
+            `output[4 + num_classes:, found["row"]]`.
 
         Raises:
             ClosedError, ShapeError, DTypeError, InputError.

@@ -107,15 +107,16 @@ class DeviceDetectionDecoder:
         self._c = ffi.gc(handle[0], lib.ifs_cuda_detector_destroy)
         self._max_det = int(detector._params.max_detections)
         self._shape, self._dtype = detector.shape, detector.dtype
+        names = [*DetectStats._fields, "count", "reserved", "boxes"]
         self.row = np.dtype(
-            [
-                *((name, "<i8") for name in DetectStats._fields),
-                ("count", "<i4"),
-                ("reserved", "<i4"),
-                ("boxes", DETECTION, (self._max_det,)),
-            ]
+            {
+                "names": names,
+                "formats": [*["<i8"] * len(DetectStats._fields), "<i4", "<i4", (DETECTION, (self._max_det,))],
+                "offsets": [*range(0, 8 * len(DetectStats._fields), 8), 32, 36, 40],
+                "itemsize": int(lib.ifs_cuda_detections_nbytes(self._max_det, 1)),
+            }
         )
-        """What a run writes for an image: the statistics, the number of boxes, and room for `max_det` of them."""
+        """What a run writes for an image: the statistics, the number of boxes, and space for `max_det` of them."""
 
     @property
     def _open(self) -> Any:

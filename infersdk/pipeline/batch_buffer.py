@@ -82,7 +82,7 @@ class TensorBatchBuffer:
         self._specs = infer.input_specs
         for side, specs in (("input", infer.input_specs), ("output", infer.output_specs)):
             for spec in specs:
-                if not spec.shape or (isinstance(spec.shape[0], int) and spec.shape[0] != capacity):
+                if not spec.has_free_batch and spec.fixed_batch != capacity:
                     raise UnsupportedModelError(
                         f"{side} {spec} of {infer.model.name} has no free batch axis in front, so requests cannot "
                         "share a run"
@@ -133,7 +133,7 @@ class TensorBatchBuffer:
         batch = min(infer.bucket_batch(count), self.capacity)
         for spec, rows in zip(self._specs, self._rows, strict=True):
             tensor = infer.inputs[spec.name]
-            if not isinstance(spec.shape[0], int):
+            if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the rows were written behind its back
         infer.forward()

@@ -281,7 +281,7 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> Batcher:
 
 def _buffer(model: Any, capacity: int | None) -> BatchBuffer:
     if isinstance(model, Infer):
-        fixed = next((d for spec in model.input_specs for d in spec.shape[:1] if isinstance(d, int)), None)
+        fixed = next((spec.fixed_batch for spec in model.input_specs if spec.fixed_batch is not None), None)
         return TensorBatchBuffer(model.clone(), capacity or fixed or model.max_batch or DEFAULT_BATCH)
     buffer: BatchBuffer = model.batch_buffer(capacity)
     return buffer

@@ -56,6 +56,7 @@ __device__ inline void write_detection(const Run &run, int image, uint32_t numbe
     detection.y2 = box.y2;
     detection.score = ifs__score_of_key((uint32_t)(key >> 32));
     detection.class_id = candidate.class_id;
+    detection.row = (int32_t)((uint32_t)key / (uint32_t)run.num_classes);
     detections_of(run, image)[number] = detection;
 }
 
@@ -329,8 +330,9 @@ ifs_status ifs_cuda_detector_create(const ifs_detect_params *params, int32_t max
     run.half = params->dtype == IFS_FLOAT16;
     run.num_anchors = params->num_anchors;
     run.num_classes = params->num_classes;
-    run.row_length = columns ? params->num_anchors : 5 + params->num_classes;
-    run.output_size = (size_t)anchors * (classes + (columns ? 4 : 5));
+    const uint32_t numbers = (columns ? 4 : 5) + classes + (uint32_t)params->num_extra; /* of an anchor */
+    run.row_length = columns ? params->num_anchors : (int32_t)numbers;
+    run.output_size = (size_t)anchors * numbers;
     run.multi_label = params->multi_label;
     run.by_class = !params->class_agnostic && params->num_classes > 1;
     run.conf = params->conf_threshold;

@@ -383,11 +383,17 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
 
 /* ---- 8. Detection --------------------------------------------------------------------------------------------- */
 
-/* How a head lays out its output.
- *   YOLOV5  [anchors, 5 + classes]: cx, cy, w, h, objectness, classes. Score = objectness * class.
- *   YOLOV8  [4 + classes, anchors]: cx, cy, w, h, classes (also YOLO11). Score = class.
- *   YOLOX   as YOLOV5, but the box is raw: centre = (xy + cell) * stride, size = exp(wh) * stride, the anchors being
- * the cells of one grid after another, row by row, in the order of `strides`. */
+/*
+ * How a head lays out its output.
+ *
+ *   YOLOV5  [anchors, 5 + classes + extra]: cx, cy, w, h, objectness, classes. Score = objectness * class.
+ *   YOLOV8  [4 + classes + extra, anchors]: cx, cy, w, h, classes (also YOLO11). Score = class.
+ *   YOLOX   as YOLOV5, but the box is raw: centre = (xy + cell) * stride, size = exp(wh) * stride. The anchors are the
+ *           cells of one grid after another, row by row, in the order of `strides`.
+ *
+ * The `extra` numbers of an anchor (mask coefficients, keypoints, an angle) are not read here. Each detection carries
+ * the index of its anchor, so that they can be found after NMS.
+ */
 #define IFS_HEAD_YOLOV5 0
 #define IFS_HEAD_YOLOV8 1
 #define IFS_HEAD_YOLOX 2
@@ -399,6 +405,7 @@ typedef struct ifs_detect_params {
     int32_t dtype; /* of the output: IFS_FLOAT32 or IFS_FLOAT16 */
     int32_t num_classes; /* at least 1 */
     int32_t num_anchors; /* candidates the head gives, 25,200 for YOLOv5 at 640 x 640 */
+    int32_t num_extra; /* numbers of an anchor behind its classes; 0 for plain detection */
     int32_t multi_label; /* 0: the best class of an anchor; 1: each class above the threshold */
     int32_t class_agnostic; /* 1: boxes of different classes suppress one another */
     int32_t max_candidates; /* the best so many go into NMS; 0: all */
@@ -409,11 +416,12 @@ typedef struct ifs_detect_params {
     int32_t strides[8]; /* YOLOX: 8, 16, 32 */
 } ifs_detect_params;
 
-/* A box in pixels of the image (edges, clipped to it), its score and class. */
+/* A box in pixels of the image (edges, clipped to it), its score and class, and the index of its anchor. */
 typedef struct ifs_detection {
     float x1, y1, x2, y2;
     float score;
     int32_t class_id;
+    int32_t row; /* 0 to num_anchors - 1: a row of the output, of YOLOV8 a column */
 } ifs_detection;
 
 /* Nothing is lost in silence. */
@@ -594,8 +602,9 @@ ifs_status ifs_cuda_preprocess(const ifs_image *images, const ifs_geometry *geom
 /* A detector's parameters with its workspace on the device. Its runs are queued on one stream, or ordered by events. */
 typedef struct ifs_cuda_detector ifs_cuda_detector;
 
-/* What a run writes for each image, `ifs_cuda_detections_nbytes(max_detections, 1)` bytes from one to the next: this
- * head, and max_detections of ifs_detection, of which `count` are valid and the others are left as they were. */
+/* What a run writes for each image, `ifs_cuda_detections_nbytes(max_detections, 1)` bytes from one to the next (a
+ * multiple of 8): this head, and max_detections of ifs_detection, of which `count` are valid and the others are left as
+ * they were. */
 typedef struct ifs_cuda_detections {
     ifs_detect_stats stats;
     int32_t count;

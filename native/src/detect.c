@@ -21,7 +21,7 @@
 
 struct ifs_detector {
     ifs_detect_params params;
-    float *row;         /* [5 + classes] an anchor's numbers as float32, where they do not lie so in the output */
+    float *row;         /* [1 + classes] an anchor's scores as float32, where they do not lie so in the output */
     uint16_t *halves;   /* [classes] */
     int32_t *class_ids; /* [classes + slack] what products_above found */
     float *scores;      /* [classes + slack] */
@@ -54,9 +54,11 @@ ifs_status ifs__check_detect_params(const ifs_detect_params *p) {
                          (int)p->dtype, IFS_FLOAT32, IFS_FLOAT16);
     IFS__TRY(check_range("num_classes", p->num_classes, 1, INT32_MAX));
     IFS__TRY(check_range("num_anchors", p->num_anchors, 1, INT32_MAX));
-    if ((int64_t)p->num_anchors * ((int64_t)p->num_classes + 5) > INT32_MAX)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "an output of %d anchors and %d classes has more than %d elements",
-                         (int)p->num_anchors, (int)p->num_classes, INT32_MAX);
+    IFS__TRY(check_range("num_extra", p->num_extra, 0, INT32_MAX));
+    if (((int64_t)p->num_classes + p->num_extra + 5) > INT32_MAX / p->num_anchors)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "an output of %d anchors, %d classes and %d extra numbers has more than %d elements",
+                         (int)p->num_anchors, (int)p->num_classes, (int)p->num_extra, INT32_MAX);
     IFS__TRY(check_range("multi_label", p->multi_label, 0, 1));
     IFS__TRY(check_range("class_agnostic", p->class_agnostic, 0, 1));
     IFS__TRY(check_range("max_candidates", p->max_candidates, 0, INT32_MAX));
@@ -103,7 +105,7 @@ ifs_status ifs_detector_create(const ifs_detect_params *params, ifs_detector **o
     if (d) {
         size_t classes = (size_t)params->num_classes;
         d->params = *params;
-        d->row = malloc((classes + 5) * sizeof *d->row);
+        d->row = malloc((classes + 1) * sizeof *d->row);
         d->halves = malloc(classes * sizeof *d->halves);
         d->class_ids = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->class_ids);
         d->scores = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->scores);
@@ -145,7 +147,9 @@ static inline float element(const view *v, size_t i) {
 }
 
 static view view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry) {
-    view v = {p, output, p->head == IFS_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes, {0}, {0}};
+    size_t row_length =
+        p->head == IFS_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
+    view v = {p, output, row_length, {0}, {0}};
     int32_t cells = 0;
     for (int i = 0; i < p->num_strides; i++) {
         v.first_cell[i] = cells;
@@ -215,6 +219,7 @@ static ifs_status scan_anchor(ifs_detector *d, const view *v, const ifs__scan *s
 
 static ifs_status scan_rows(ifs_detector *d, const view *v, const ifs__scan *scan) {
     size_t num_anchors = (size_t)d->params.num_anchors, length = v->row_length;
+    size_t num_scores = 1 + (size_t)d->params.num_classes;
     float threshold = d->params.conf_threshold;
     int32_t hits[ROWS + IFS__SCAN_SLACK];
     for (size_t start = 0; start < num_anchors; start += ROWS) {
@@ -230,7 +235,7 @@ static ifs_status scan_rows(ifs_detector *d, const view *v, const ifs__scan *sca
             const uint16_t *first = (const uint16_t *)v->output + start * length;
             size_t n = scan->objectness_half(first + 4, length, rows, threshold, hits);
             for (size_t i = 0; i < n; i++) {
-                ifs__halves_to_floats(first + (size_t)hits[i] * length + 4, d->row, length - 4);
+                ifs__halves_to_floats(first + (size_t)hits[i] * length + 4, d->row, num_scores);
                 IFS__TRY(scan_anchor(d, v, scan, (int32_t)start + hits[i], d->row + 1, d->row[0]));
             }
         }
@@ -315,8 +320,14 @@ ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const if
             continue;
         ifs__box box = ifs__box_to_source(d->nms.boxes[rank], geometry->to_source, geometry->source_width,
                                           geometry->source_height);
-        *out++ = (ifs_detection){
-            box.x1, box.y1, box.x2, box.y2, ifs__score_of_key((uint32_t)(d->keys[rank] >> 32)), d->nms.class_ids[rank]};
+        uint64_t key = d->keys[rank];
+        *out++ = (ifs_detection){.x1 = box.x1,
+                                 .y1 = box.y1,
+                                 .x2 = box.x2,
+                                 .y2 = box.y2,
+                                 .score = ifs__score_of_key((uint32_t)(key >> 32)),
+                                 .class_id = d->nms.class_ids[rank],
+                                 .row = (int32_t)((uint32_t)key / (uint32_t)p->num_classes)};
     }
     found.dropped_detections = found.kept > p->max_detections ? found.kept - p->max_detections : 0;
     *count = (int32_t)(found.kept - found.dropped_detections);

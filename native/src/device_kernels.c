@@ -11,7 +11,8 @@ size_t ifs_cuda_detections_nbytes(int32_t max_detections, int32_t n) {
     size_t nbytes = 0;
     if (max_detections < 1 || n < 1)
         return 0;
-    const size_t row = sizeof(ifs_cuda_detections) + (size_t)max_detections * sizeof(ifs_detection);
+    /* A multiple of 8, so that each head is aligned. */
+    const size_t row = (sizeof(ifs_cuda_detections) + (size_t)max_detections * sizeof(ifs_detection) + 7) & ~(size_t)7;
     return ifs__mul_overflows(row, (size_t)n, &nbytes) ? 0 : nbytes;
 }
 

@@ -40,7 +40,7 @@ from infersdk.errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from infersdk.infer import TensorSpec
+from infersdk.tensor_spec import TensorSpec
 
 onnx = pytest.importorskip("onnx")
 

@@ -63,7 +63,7 @@ def test_combinations() -> None:
     assert len(combine(["a.onnx"], ["onnxruntime", "onnxruntime"])) == 1
     for wrong, message in (
         ({"precisions": ["fp8"]}, "unknown precision 'fp8'"), ({"batches": [0]}, "whole number from 1, not 0"),
-        ({"sides": ["a@b@c"]}, "not of the form"), ({"sides": []}, "no backends"),
+        ({"sides": ["a@b@c"]}, "does not name a backend"), ({"sides": []}, "no backends"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             combine(["a.onnx"], **wrong)  # type: ignore[arg-type]
@@ -294,12 +294,13 @@ def test_a_cache_that_is_turned_off_is_not_timed(net: Path) -> None:
 
 
 def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:
-    told: list[str] = []
+    stages: list[str] = []
 
-    def progress(text: str, share: float) -> None:
-        told.append(text)
+    def progress(stage: str, share: float, combination: str) -> None:
+        stages.append(stage)
         assert 0 <= share <= 1
-        if text.startswith("round 1") and sum(t.startswith("round 1") for t in told) == 1:
+        assert combination.startswith("net.onnx onnxruntime batch")
+        if stages.count("round 1 of 3") == 1 and stage == "round 1 of 3":
             children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
             workers = [int(c) for c in children if b"infersdk.bench.worker" in Path(f"/proc/{c}/cmdline").read_bytes()]
             os.kill(workers[0], signal.SIGKILL)
@@ -316,8 +317,8 @@ def test_a_step_that_takes_too_long_is_stopped(net: Path) -> None:
 
 
 def test_interrupted(net: Path) -> None:
-    def progress(text: str, share: float) -> None:
-        if text.startswith("round 2"):
+    def progress(stage: str, share: float, combination: str) -> None:
+        if stage == "round 2 of 3":
             raise KeyboardInterrupt
 
     found = bench(combine([net, CLASSIFIER]), QUICK, progress=progress)

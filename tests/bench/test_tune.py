@@ -101,6 +101,12 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
     }  # fmt: skip
     with infersdk.load(file) as infer:
         assert (infer.model, infer.backend, infer.max_batch, infer.options.threads) == (model, "onnxruntime", 1, 1)
+    elsewhere = tmp_path / "configurations" / "tuned.toml"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text(tuned_toml(found, data, elsewhere))
+    assert msgspec.toml.decode(elsewhere.read_bytes())["models"]["good-one"]["path"] == "../good one.onnx"
+    with infersdk.load(elsewhere) as infer:
+        assert Path(infer.model).samefile(model)
     made = infersdk.models.create(file)["good-one"]
     assert type(made).__name__ == "YOLOv5"
     assert made.pipeline.max_batch == 1

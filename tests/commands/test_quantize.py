@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,35 @@ def test_the_search_and_its_exit_code(images: Path, tmp_path: Path, capsys: pyte
     code = run(*arguments, "--max-drop", 0, "--json")
     report = json.loads(capsys.readouterr().out)["search"]
     assert code == (0 if report["reached"] else 1)
+
+
+@pytest.mark.parametrize("stage", ["trying methods", "comparing speed"])
+def test_sigterm_keeps_what_was_measured(images: Path, tmp_path: Path, stage: str) -> None:
+    output = tmp_path / "c.int8.onnx"
+    command = [
+        *(sys.executable, "-m", "infersdk", "quantize", str(CLASSIFIER), "--data", str(images), "-o", str(output)),
+        *("--limit", "33", "--preset", "unit", "--resize", "32"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert process.stderr is not None
+    lines = []
+    while not (lines and stage in lines[-1]):
+        lines.append(process.stderr.readline())
+        assert lines[-1], lines
+    process.terminate()
+    out, rest = process.communicate(timeout=60)
+    assert (process.returncode, out) == (143, ""), rest
+    assert re.match(r"\[\d+ s\] calibrating on \d+ images", lines[0])
+    assert rest.endswith("infersdk: terminated\n")
+    if stage == "comparing speed":
+        assert f"written: {output}; not measured to the end" in rest
+        onnx.checker.check_model(onnx.load(output))
+        return
+    assert not output.exists()
+    table = tmp_path / "c.int8.calibration.json"
+    assert f"written: {table}, the calibration by entropy; --table {table} goes on from there" in rest
+    assert run(CLASSIFIER, "-o", output, "--table", table) == 0
+    assert output.exists()
 
 
 def test_layers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from infersdk.graph.info import precision_of
 from infersdk.graph.precision import in_order, is_quantised, layer_precisions, main_precision, node_names
-from infersdk.infer import describe_layers, keeps_precision
+from infersdk.precision import describe_layers, keeps_precision
 
 onnx = pytest.importorskip("onnx")
 models = pytest.importorskip("onnx_models")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import struct
+import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
+from web import content, served
 
 from infersdk.errors import ImageError
 from infersdk.image.sources import HostImage, read_image
@@ -27,7 +30,7 @@ def test_modes(mode: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(image.pixels, np.asarray(pil if mode in expected else pil.convert("RGB")))
 
 
-def test_damaged_exif_data_does_not_keep_a_image_from_being_set_upright() -> None:
+def test_damaged_exif_data_does_not_keep_an_image_from_being_set_upright() -> None:
     # Orientation 6, and a width that is text: Pillow cannot write such data again.
     entries = [(0x0100, 2, 4, b"abc\0"), (0x0112, 3, 1, b"\6\0\0\0")]
     table = b"".join(struct.pack("<HHI4s", *entry) for entry in entries)
@@ -103,6 +106,161 @@ def test_sixteen_bits_keep_their_upper_eight(tmp_path: Path) -> None:
 def test_pixels_without_a_known_white_are_refused(dtype: type) -> None:
     with pytest.raises(ImageError, match=r"^the PIL image given: its pixels are numbers of 32 bits.*0\.\.255"):
         read_image(Image.fromarray(np.full((4, 4), 300, dtype)))
+
+
+# ---- damaged files ----
+
+DAMAGED = [
+    "AVIF",
+    "BLP",
+    "BMP",
+    "DDS",
+    "GIF",
+    "ICO",
+    "JPEG",
+    "JPEG2000",
+    "PCX",
+    "PNG",
+    "PPM",
+    "SGI",
+    "TGA",
+    "TIFF",
+    "WEBP",
+]
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_any_failure_of_a_decoder_is_an_image_error(kind: str) -> None:
+    """Pillow's own: some raise RuntimeError, NotImplementedError, or errors of their own."""
+    rng = np.random.default_rng(1)
+    image = Image.fromarray(rng.integers(0, 255, (24, 32, 3), np.uint8))
+    buffer = io.BytesIO()
+    try:
+        (image.convert("P") if kind in ("BLP", "GIF") else image).save(buffer, kind)
+    except (KeyError, OSError):
+        pytest.skip(f"this Pillow does not write {kind}")
+    whole = np.frombuffer(buffer.getvalue(), np.uint8)
+    read_image(whole.tobytes())
+    refused = 0
+    for _ in range(300):
+        damaged = whole[: rng.integers(1, len(whole) + 1)].copy()
+        for at in rng.integers(0, min(len(damaged), 200), rng.integers(0, 6)):
+            damaged[at] = rng.integers(0, 256)
+        try:
+            read_image(damaged.tobytes())
+        except ImageError:
+            refused += 1
+    assert refused > 50
+
+
+def test_decoders_that_raise_what_they_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(buffer, "PNG")
+
+    class OwnError(Exception):
+        pass
+
+    for error in (
+        RuntimeError("a"),
+        NotImplementedError("b"),
+        OwnError(),
+        MemoryError(),
+        struct.error("c"),
+        EOFError(),
+    ):
+        for where in ("PIL.Image.open", "PIL.ImageFile.ImageFile.load"):
+            with monkeypatch.context() as patch:
+                patch.setattr(where, lambda *a, _error=error, **k: (_ for _ in ()).throw(_error))
+                with pytest.raises(ImageError, match=type(error).__name__):
+                    read_image(buffer.getvalue())
+
+
+# ---- streams, tensors, addresses ----
+
+
+def png(size: tuple[int, int] = (5, 4)) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(3).integers(0, 255, (size[1], size[0], 3), np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_streams_of_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    expected = read_image(png()).pixels
+    with (tmp_path / "a.png").open("rb") as file:
+        np.testing.assert_array_equal(read_image(file).pixels, expected)
+        np.testing.assert_array_equal(read_image(file).pixels, expected)  # from its start once more
+    written = io.BytesIO()
+    written.write(png())
+    np.testing.assert_array_equal(read_image(written).pixels, expected)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.png", png())
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive, archive.open("a.png") as member:
+        np.testing.assert_array_equal(read_image(member).pixels, expected)
+    with tempfile.SpooledTemporaryFile() as upload:  # what web frameworks give
+        upload.write(png())
+        np.testing.assert_array_equal(read_image(upload).pixels, expected)
+
+    class Socket:
+        """It can be read, and nothing else."""
+
+        def read(self) -> bytes:
+            return png()
+
+    np.testing.assert_array_equal(read_image(Socket()).pixels, expected)
+
+
+def test_streams_that_give_no_image(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    with (tmp_path / "a.png").open("r", encoding="latin-1") as text, pytest.raises(ImageError, match="binary mode"):
+        read_image(text)
+    with pytest.raises(ImageError, match="closed"):
+        read_image(text)
+    with pytest.raises(ImageError, match="not an image"):
+        read_image(io.BytesIO())
+
+
+def test_tensors_on_the_host() -> None:
+    torch = pytest.importorskip("torch")
+    array = np.random.default_rng(4).integers(0, 255, (6, 8, 3), np.uint8)
+    image = read_image(torch.from_numpy(array), channel_order="rgb")
+    assert image.format == "rgb"
+    np.testing.assert_array_equal(image.pixels, array)
+    assert np.shares_memory(image.pixels, array)
+    planar = torch.from_numpy(array).permute(2, 0, 1)
+    np.testing.assert_array_equal(read_image(planar.permute(1, 2, 0)).pixels, array)
+    for wrong, words in (
+        (planar, r"not \(3, 6, 8\); its channels are first: move them to the end"),
+        (torch.zeros(4, 4, dtype=torch.bfloat16), "cannot be read as an array"),
+        (torch.zeros(4, 4), "uint8, not float32"),
+        (torch.zeros(4, 4, requires_grad=True), "cannot be read as an array"),
+        (torch.zeros(4, 4, device="meta"), "cannot be read as an array"),
+    ):
+        with pytest.raises(ImageError, match=words):
+            read_image(wrong)
+
+
+def test_addresses() -> None:
+    pages = {
+        "/a.png": content(png(), "image/png"), "/bytes": content(png(), "application/octet-stream"),
+        "/page": content(b"<html>", "text/html"), "/film": content(bytes(9), "video/mp4"),
+        "/broken": content(png()[:40], "image/png"),
+    }  # fmt: skip
+    with served(pages) as address:
+        for path in ("/a.png", "/bytes"):
+            np.testing.assert_array_equal(read_image(address + path).pixels, read_image(png()).pixels)
+        for path, words in (
+            ("/page", "its content is text/html, and no image"), ("/film", "its content is video/mp4"),
+            ("/broken", r"/broken: (cannot be decoded|not an image)"), ("/none", "404"),
+        ):  # fmt: skip
+            with pytest.raises(ImageError, match=words):
+                read_image(address + path)
+
+
+def test_what_is_no_source() -> None:
+    for wrong in (None, 7, object(), ["a.jpg"]):
+        with pytest.raises(ImageError, match=f"not {type(wrong).__name__}"):
+            read_image(wrong)
 
 
 def test_a_folder_is_called_one(tmp_path: Path) -> None:

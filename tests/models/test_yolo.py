@@ -120,7 +120,7 @@ def test_results_are_small_sequences(two_boxes: Path) -> None:
     assert found.labels == ["1", "a"]  # a class without a name is called by its number
     assert len(found[:1]) == 1
     assert found[-1].label == "a"
-    assert found[0].as_dict()["class_id"] == 1
+    assert found[0].to_dict()["class_id"] == 1
     supervision = pytest.importorskip("supervision")
     other = found.to_supervision()
     assert isinstance(other, supervision.Detections)

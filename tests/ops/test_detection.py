@@ -77,14 +77,10 @@ class Params(NamedTuple):
     class_agnostic: bool = False
     strides: tuple[int, ...] = ()
     dtype: str = "float32"
+    extra: int = 0
 
     def detector(self) -> DetectionDecoder:
-        return DetectionDecoder(
-            self.head,
-            self.num_classes,
-            self.num_anchors,
-            **{k: v for k, v in self._asdict().items() if k not in ("head", "num_classes", "num_anchors")},
-        )
+        return DetectionDecoder(**self._asdict())
 
 
 def reference_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray | None, iou: float) -> list[int]:
@@ -135,7 +131,8 @@ def reference(p: Params, output: np.ndarray, geometry: Geometry) -> tuple[np.nda
     with np.errstate(all="ignore"):
         rows = (output.T if p.head == "yolov8" else output).astype(F)
         boxes = reference_boxes(p, rows, (geometry._c.canvas_width, geometry._c.canvas_height))
-        objectness, classes = (F(1), rows[:, 4:]) if p.head == "yolov8" else (rows[:, 4:5], rows[:, 5:])
+        objectness, first = (F(1), 4) if p.head == "yolov8" else (rows[:, 4:5], 5)
+        classes = rows[:, first : first + p.num_classes]
         scores = classes * objectness
         good = (scores > F(p.conf)) & np.isfinite(scores)
         good &= (p.head == "yolov8") | (objectness > F(p.conf))
@@ -150,6 +147,7 @@ def reference(p: Params, output: np.ndarray, geometry: Geometry) -> tuple[np.nda
         b = np.array([boxes[a] for _, a, _ in candidates], F).reshape(-1, 4)
         s = np.array([-s for s, _, _ in candidates], F)
         c = np.array([c for _, _, c in candidates], np.int32)
+        anchors = np.array([a for _, a, _ in candidates], np.int32)
         keep = reference_nms(b, s, None if p.class_agnostic else c, p.iou)
         m = list(geometry._c.to_source)
         size = [geometry._c.source_width, geometry._c.source_height]
@@ -161,7 +159,7 @@ def reference(p: Params, output: np.ndarray, geometry: Geometry) -> tuple[np.nda
         y = ((m[3] * corners[..., 0] + m[4] * corners[..., 1]) + m[5]).astype(F)
         edges = np.stack([x.min(1), y.min(1), x.max(1), y.max(1)], axis=1) if keep else np.zeros((0, 4), F)
         result["xyxy"] = edges.clip(0, [*size, *size])
-        result["score"], result["class_id"] = s[keep], c[keep]
+        result["score"], result["class_id"], result["row"] = s[keep], c[keep], anchors[keep]
         return result, DetectStats(total, total - len(candidates), kept, max(0, kept - p.max_det))
 
 
@@ -179,8 +177,8 @@ def assert_same(p: Params, output: np.ndarray, geometry: Geometry) -> DetectStat
 
 def random_output(rng: np.random.Generator, p: Params, kind: str) -> np.ndarray:
     """An output that is crowded, so that boxes overlap; `kind` says what is odd about it."""
-    n, c = p.num_anchors, p.num_classes
-    rows = rng.random((n, 5 + c)).astype(F)
+    n = p.num_anchors
+    rows = rng.random((n, 5 + p.num_classes)).astype(F)
     if p.head == "yolox":
         rows[:, :4] = rng.normal(0, 1.5, (n, 4))
     else:
@@ -197,6 +195,8 @@ def random_output(rng: np.random.Generator, p: Params, kind: str) -> np.ndarray:
         rows[:, 4:] *= 0.2
     if kind == "low":
         rows[:, 4:] **= 6
+    extra = rng.choice(np.array([0, 0.5, 1, 7, -3e38, np.nan, np.inf], F), (n, p.extra))  # not for the decoder
+    rows = np.concatenate([rows, extra], axis=1)
     if p.head == "yolov8":
         rows = np.ascontiguousarray(np.delete(rows, 4, axis=1).T)
     with np.errstate(over="ignore"):
@@ -228,6 +228,44 @@ def test_equals_the_reference(
         assert_same(p, random_output(rng, p, kind), geometry)
 
 
+@pytest.mark.parametrize("head", HEADS, ids=lambda h: h["head"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
+@pytest.mark.parametrize("kind", ["plain", "ties", "odd", "low"])
+def test_rows_with_extra_numbers(
+    rng: np.random.Generator, head: dict[str, Any], dtype: str, multi_label: bool, kind: str
+) -> None:
+    canvas = (64, 64) if head["head"] == "yolox" else (640, 640)
+    for extra in (1, 3, 32, 51, 97):
+        p = Params(
+            num_classes=int(rng.integers(1, 40)),
+            multi_label=multi_label,
+            dtype=dtype,
+            extra=extra,
+            **{"num_anchors": int(rng.integers(1, 150)), **head},
+        )
+        p = p._replace(max_det=int(rng.choice([1, 7, 300])), max_candidates=int(rng.choice([0, 20, 30000])))
+        assert_same(p, random_output(rng, p, kind), Geometry(250, 180, (1.3, 0, -7.25, 0, 1.3, 4.5), canvas))
+
+
+@pytest.mark.parametrize("head", ["yolov5", "yolov8"])
+def test_the_row_leads_to_the_extra_numbers(head: str) -> None:
+    rng, first = np.random.default_rng(5), 5 if head == "yolov5" else 4
+    p = Params(head, num_classes=4, num_anchors=70, multi_label=True, extra=6)
+    rows = random_output(rng, p, "plain")
+    table = rows.T if head == "yolov8" else rows
+    table[:, first + 4 :] = np.arange(70)[:, None] * 10 + np.arange(6)
+    with p.detector() as detector:
+        found, _ = detector(rows, Geometry())
+    assert len(set(found["row"].tolist())) > 20
+    for detection in found:
+        x, y, w, h = table[detection["row"], :4]
+        np.testing.assert_array_equal(
+            detection["xyxy"], np.clip([x - w / 2, y - h / 2, x + w / 2, y + h / 2], 0, 640).astype(F)
+        )
+        assert table[detection["row"], first + 4 :].tolist() == [detection["row"] * 10 + i for i in range(6)]
+
+
 @pytest.mark.parametrize("head", ["yolov5", "yolov8"])
 @pytest.mark.parametrize("num_anchors", [1, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 1025])
 def test_any_number_of_anchors(rng: np.random.Generator, head: str, num_anchors: int) -> None:
@@ -249,6 +287,7 @@ def test_any_output(data: st.DataObject) -> None:
         max_candidates=data.draw(st.integers(0, 8)),
         multi_label=data.draw(st.booleans()),
         class_agnostic=data.draw(st.booleans()),
+        extra=data.draw(st.integers(0, 2)),
     )
     numbers = st.one_of(
         st.sampled_from(
@@ -257,9 +296,10 @@ def test_any_output(data: st.DataObject) -> None:
         st.floats(width=32),
         st.floats(0, 1, width=32),
     )
-    count = p.num_anchors * (p.num_classes + (5 if head == "yolov5" else 4))
+    width = p.num_classes + p.extra + (5 if head == "yolov5" else 4)
+    count = p.num_anchors * width
     values = np.array(data.draw(st.lists(numbers, min_size=count, max_size=count)), F)
-    shape = (-1, 5 + p.num_classes) if head == "yolov5" else (-1, p.num_anchors)
+    shape = (-1, width) if head == "yolov5" else (-1, p.num_anchors)
     assert_same(p, values.reshape(shape), Geometry(12, 9))
 
 
@@ -325,6 +365,9 @@ def test_results_are_the_callers() -> None:
         ({"num_anchors": -3}, "num_anchors is -3"),
         ({"num_anchors": 2**31}, "num_anchors is 2147483648"),
         ({"num_anchors": 2**30}, "more than 2147483647"),
+        ({"extra": -1}, "num_extra is -1"),
+        ({"extra": 2**31}, "extra is 2147483648"),
+        ({"num_anchors": 2**20, "extra": 2**11 - 7}, "2041 extra numbers has more than 2147483647"),
         ({"max_det": 0}, "max_detections is 0"),
         ({"max_candidates": -1}, "max_candidates is -1"),
         ({"strides": (8,)}, "num_strides is 1"),
@@ -627,6 +670,6 @@ def test_yolov8_of_the_bus(assets: Any, multi_label: bool, dtype: str) -> None:
 
 def test_the_layout_of_a_detection() -> None:
     assert sys.byteorder == "little"
-    assert DETECTION.itemsize == ffi.sizeof("ifs_detection") == 24
-    for name in ("score", "class_id"):
+    assert DETECTION.itemsize == ffi.sizeof("ifs_detection") == 28
+    for name in ("score", "class_id", "row"):
         assert DETECTION.fields[name][1] == ffi.offsetof("ifs_detection", name)

@@ -245,16 +245,16 @@ class Case(NamedTuple):
     class_agnostic: bool = False
     strides: tuple[int, ...] = ()
     dtype: str = "float32"
+    extra: int = 0
 
     def detector(self) -> DetectionDecoder:
-        options = self._asdict()
-        return DetectionDecoder(options.pop("head"), options.pop("num_classes"), options.pop("num_anchors"), **options)
+        return DetectionDecoder(**self._asdict())
 
 
 def random_output(rng: np.random.Generator, case: Case, kind: str) -> np.ndarray:
     """An output that is crowded, so that boxes overlap; `kind` says what is odd about it."""
-    n, c = case.num_anchors, case.num_classes
-    rows = rng.random((n, 5 + c)).astype(F)
+    n = case.num_anchors
+    rows = rng.random((n, 5 + case.num_classes)).astype(F)
     if case.head == "yolox":
         rows[:, :4] = rng.normal(0, 1.5, (n, 4))
     else:
@@ -279,6 +279,8 @@ def random_output(rng: np.random.Generator, case: Case, kind: str) -> np.ndarray
         rows[:, 2:4] = 6
     if kind == "heap":  # everything overlaps
         rows[:, :4] = 100 + rows[:, :4] / 50
+    extra = rng.choice(np.array([0, 0.5, 1, 7, -3e38, np.nan, np.inf], F), (n, case.extra))  # not for the decoder
+    rows = np.concatenate([rows, extra], axis=1)
     if case.head == "yolov8":
         rows = np.ascontiguousarray(np.delete(rows, 4, axis=1).T)
     with np.errstate(over="ignore"):
@@ -356,6 +358,39 @@ def test_detections_equal_the_hosts(
                 max_candidates=int(rng.choice([0, 1, 20, 700, 30000])),
             )
             assert_same(rng, case, KINDS, stream, repeat=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head", [{"head": "yolov5"}, {"head": "yolov8"}, YOLOX], ids=lambda h: h["head"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
+def test_rows_with_extra_numbers(
+    rng: np.random.Generator, stream: Stream, head: dict[str, Any], dtype: str, multi_label: bool
+) -> None:
+    for extra in (1, 3, 32, 51, 97):
+        case = Case(
+            num_classes=int(rng.integers(1, 40)),
+            multi_label=multi_label,
+            dtype=dtype,
+            extra=extra,
+            **{"num_anchors": int(rng.integers(1, 700)), **head},
+        )._replace(
+            max_det=int(rng.choice([1, 2, 7, 299, 300])),  # odd numbers: the next image's head has to be aligned
+            max_candidates=int(rng.choice([0, 20, 700, 30000])),
+        )
+        assert_same(rng, case, KINDS, stream, repeat=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head", ["yolov5", "yolov8"])
+def test_many_candidates_with_extra_numbers(rng: np.random.Generator, stream: Stream, head: str) -> None:
+    """Each way through: sorted by several blocks, and selected out of more than there is space for."""
+    for num_classes, max_candidates in ((13, 0), (80, 1000)):
+        case = Case(
+            head, num_classes, 2000, 0.001, max_candidates=max_candidates, multi_label=True, extra=35, max_det=5001
+        )
+        stats = assert_same(rng, case, ["plain", "apart", "ties", "heap"], stream)
+        assert stats[0].candidates > 2048
 
 
 @pytest.mark.gpu
@@ -587,7 +622,8 @@ def test_says_that_there_is_no_device() -> None:
 
 
 def test_blocks_are_unpacked_on_any_machine() -> None:
-    row = np.dtype([("stats", "<i8", (4,)), ("count", "<i4"), ("reserved", "<i4"), ("boxes", DETECTION, (3,))])
+    head = [("stats", "<i8", (4,)), ("count", "<i4"), ("reserved", "<i4")]
+    row = np.dtype([*head, ("boxes", DETECTION, (3,)), ("padding", "V4")])  # to a multiple of 8
     assert row.itemsize == lib.ifs_cuda_detections_nbytes(3, 1)
     assert 5 * row.itemsize == lib.ifs_cuda_detections_nbytes(3, 5)
     assert [lib.ifs_cuda_detections_nbytes(*bad) for bad in ((0, 1), (1, 0), (-1, 5))] == [0, 0, 0]

@@ -11,7 +11,7 @@ from idle_backend import IdleInfer, Options
 
 from infersdk import Pipeline
 from infersdk.backends._batch_buckets import BatchBuckets, next_size
-from infersdk.infer import TensorSpec
+from infersdk.tensor_spec import TensorSpec
 
 
 class Sums(IdleInfer):

@@ -1,0 +1,199 @@
+"""Progress of a long command on stderr: a bar on a terminal, a line for each stage in a pipe or file.
+
+::
+
+    with sigterm_interrupts() as interruption, show_progress(quiet=arguments.json) as progress:
+        report = bench(combinations, progress=progress.report)     # knows how much of everything is done
+        with progress.stage("calibrating", len(images)) as advance:  # knows how much of one stage is done
+            observe(images, progress=lambda step, done: advance(done))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any, TextIO
+
+from .common import console
+
+__all__ = ["Interruption", "ProgressReporter", "Terminated", "duration", "show_progress", "sigterm_interrupts"]
+
+#: In a pipe: seconds from one line of a stage to the next, and to the first that says how long it will take.
+EVERY, FIRST = 30.0, 2.0
+#: From this share on the time that has passed says how long the rest takes.
+KNOWN = 0.05
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came. What Ctrl-C ends, and what is written then, it ends and writes alike; the exit code is 143."""
+
+
+class ProgressReporter(ABC):
+    """Where a command reports what it does."""
+
+    @abstractmethod
+    def report(self, stage: str, share: float, detail: str = "") -> None:
+        """Now in `stage`, with `share` (0 to 1) of the whole work done; `detail` is what within the stage."""
+
+    @abstractmethod
+    def stage(self, title: str, total: float = 1.0) -> contextlib.AbstractContextManager[Callable[[float], None]]:
+        """A stage of its own, in a `with` statement: call what it gives with how much of `total` is done."""
+
+
+@contextlib.contextmanager
+def show_progress(*, quiet: bool = False, expected: float | None = None) -> Iterator[ProgressReporter]:
+    """Shows progress on stderr.
+
+    Args:
+        quiet: shows nothing, as with `--json`.
+        expected: seconds that all of it takes as far as that is known before; `report()` goes by it at first.
+    """
+    if quiet:
+        yield _Silent()
+    elif not sys.stderr.isatty():
+        yield _Lines(sys.stderr, expected=expected)
+    else:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            BarColumn(bar_width=24), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}", markup=False),
+        )  # fmt: skip
+        with Progress(*columns, console=console(stderr=True), transient=True) as bars:
+            yield _Bars(bars, expected)
+
+
+class Interruption:
+    """What to raise after the results of an interrupted command are written: `Terminated` once SIGTERM came."""
+
+    def __init__(self) -> None:
+        self.kind: type[KeyboardInterrupt] = KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[Interruption]:
+    """SIGTERM raises `Terminated` in the main thread, so that what was measured so far is written.
+
+    Elsewhere than in the main thread nothing changes: Python has signals there alone.
+    """
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end the writing
+        interruption.kind = Terminated
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield interruption
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def duration(seconds: float) -> str:
+    """As a person says it: `"45 s"`, `"3 min 20 s"`, `"1 h 05 min"`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+class _Estimate:
+    """How long is left, by what has passed and how much is done."""
+
+    def __init__(self, clock: Callable[[], float], expected: float | None = None) -> None:
+        self._clock, self._start, self._expected = clock, clock(), expected
+
+    @property
+    def passed(self) -> float:
+        return self._clock() - self._start
+
+    def left(self, share: float) -> float | None:
+        """Seconds; None while nothing is known."""
+        if share >= KNOWN and self.passed > 0.5:
+            return self.passed * (1 - share) / min(share, 1.0)
+        return None if self._expected is None else max(self._expected - self.passed, 0.0)
+
+    def text(self, share: float) -> str:
+        left = self.left(share)
+        return "" if left is None else f"about {duration(left)} left"
+
+
+class _Silent(ProgressReporter):
+    def report(self, stage: str, share: float, detail: str = "") -> None:
+        pass
+
+    @contextlib.contextmanager
+    def stage(self, title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+        yield lambda done: None
+
+
+class _Lines(ProgressReporter):
+    """A line when a stage begins, and then one from time to time."""
+
+    def __init__(
+        self, out: TextIO, *, expected: float | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:  # fmt: skip
+        self._out, self._clock = out, clock
+        self._all = _Estimate(clock, expected)
+        self._stage: str | None = None
+        self._said = 0.0
+
+    def report(self, stage: str, share: float, detail: str = "") -> None:
+        if stage == self._stage and self._clock() - self._said < EVERY:
+            return
+        self._stage = stage
+        self._say(stage, detail, self._all.text(share))
+
+    @contextlib.contextmanager
+    def stage(self, title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+        own = _Estimate(self._clock)
+        self._say(title)
+        first = self._said
+
+        def advance(done: float) -> None:
+            passed, share = self._clock() - self._said, done / total
+            if passed >= (FIRST if self._said == first else EVERY) and KNOWN <= share < 1:
+                self._say(title, f"{share:.0%}", own.text(share))
+
+        yield advance
+        if own.passed >= FIRST:
+            self._say(title, f"done in {duration(own.passed)}")
+
+    def _say(self, stage: str, detail: str = "", left: str = "") -> None:
+        self._said = self._clock()
+        text = ": ".join(part for part in (stage, detail) if part)
+        print(f"[{duration(self._all.passed)}] {', '.join(part for part in (text, left) if part)}", file=self._out)
+        self._out.flush()
+
+
+class _Bars(ProgressReporter):
+    """A bar of the whole, and one for each stage that knows its own share."""
+
+    def __init__(self, bars: Any, expected: float | None) -> None:
+        self._bars = bars
+        self._all = _Estimate(monotonic, expected)
+        self._task: Any = None
+
+    def report(self, stage: str, share: float, detail: str = "") -> None:
+        text = ": ".join(part for part in (stage, detail) if part)
+        if self._task is None:
+            self._task = self._bars.add_task(text, total=1.0, left="")
+        self._bars.update(self._task, description=text, completed=share, left=self._all.text(share))
+
+    @contextlib.contextmanager
+    def stage(self, title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+        own = _Estimate(monotonic)
+        task = self._bars.add_task(title, total=total, left="")
+        yield lambda done: self._bars.update(task, completed=done, left=own.text(done / total))
+        self._bars.remove_task(task)

@@ -1,0 +1,67 @@
+"""TensorSpec: what a model declares about one of its inputs or outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["TensorSpec"]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, element type and shape of an input or output.
+
+    `shape` has an int for a fixed dimension. A free dimension has its name in the model, or None if it has no name.
+    `kind` is "tensor" for numbers and bools. For anything else (strings, sequences, maps) it is the runtime's name of
+    the type (`"tensor(string)"`, `"seq(tensor(float))"`), and `dtype` is object: no Tensor holds such a value.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...]
+    kind: str = "tensor"
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether any dimension is free."""
+        return not all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def has_free_batch(self) -> bool:
+        """Whether the first dimension is free, so that each run may have a batch of its own. False for a scalar."""
+        return bool(self.shape) and not isinstance(self.shape[0], int)
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The first dimension where the model fixes it; None where it is free, and for a scalar."""
+        first = self.shape[0] if self.shape else None
+        return first if isinstance(first, int) else None
+
+    def check(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None, side: str = "input") -> None:
+        """Raises ShapeError or DTypeError unless an array of that shape and type can be this input (or output)."""
+        if dtype is not None and dtype != self.dtype:
+            raise DTypeError(
+                f"{side} {self.name!r} takes {self.dtype}, not {dtype}; convert it with .astype({str(self.dtype)!r})"
+            )
+        fits = len(shape) == len(self.shape) and all(
+            want == got or not isinstance(want, int) for want, got in zip(self.shape, shape, strict=True)
+        )
+        if not fits:
+            raise ShapeError(f"{side} {self.name!r} takes shape {self.text}, not {tuple(shape)}")
+
+    @property
+    def text(self) -> str:
+        """The shape as a person would write it: `(batch, 3, 640, 640)`."""
+        inner = ", ".join("?" if d is None else str(d) for d in self.shape)
+        return f"({inner},)" if len(self.shape) == 1 else f"({inner})"
+
+    def __str__(self) -> str:
+        if self.kind != "tensor":
+            return f"{self.name}: {self.kind} {self.text}" if self.shape else f"{self.name}: {self.kind}"
+        return f"{self.name}: {self.dtype} {self.text}"

@@ -1,0 +1,144 @@
+"""Progress of long commands: lines in a pipe with an estimate, nothing where quiet, and SIGTERM as Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from infersdk.commands.progress import Terminated, _Lines, duration, show_progress, sigterm_interrupts
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.4, 59.4, 61, 200, 3600, 3900, 86400)] == [
+        "0 s", "59 s", "1 min 01 s", "3 min 20 s", "1 h 00 min", "1 h 05 min", "24 h 00 min",
+    ]  # fmt: skip
+
+
+def test_a_line_for_each_stage_with_what_is_left() -> None:
+    out, clock = io.StringIO(), Clock()
+    lines = _Lines(out, expected=90, clock=clock)
+    lines.report("loading", 0.0, "net.onnx")
+    clock.now += 10
+    lines.report("loading", 0.02, "other.onnx")  # the same stage, soon after
+    lines.report("round 1 of 5", 0.04)
+    clock.now += 10
+    lines.report("round 2 of 5", 0.25)
+    clock.now += 31
+    lines.report("round 2 of 5", 0.5, "late")
+    assert out.getvalue().splitlines() == [
+        "[0 s] loading: net.onnx, about 1 min 30 s left",  # what was expected
+        "[10 s] round 1 of 5, about 1 min 20 s left",
+        "[20 s] round 2 of 5, about 1 min 00 s left",  # what it took so far
+        "[51 s] round 2 of 5: late, about 51 s left",
+    ]
+
+
+def test_a_stage_that_knows_its_own_share() -> None:
+    out, clock = io.StringIO(), Clock()
+    lines = _Lines(out, clock=clock)
+    with lines.stage("calibrating", 200) as advance:
+        clock.now += 1
+        advance(10)  # too soon to say anything
+        clock.now += 3
+        advance(20)
+        clock.now += 20
+        advance(120)
+        clock.now += 16
+        advance(200)
+    with lines.stage("writing") as advance:
+        advance(1)
+    assert out.getvalue().splitlines() == [
+        "[0 s] calibrating", "[4 s] calibrating: 10%, about 36 s left", "[40 s] calibrating: done in 40 s",
+        "[40 s] writing",
+    ]  # fmt: skip
+
+
+def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    with show_progress(quiet=True) as progress:
+        progress.report("loading", 0.5)
+        with progress.stage("calibrating") as advance:
+            advance(1)
+    assert capsys.readouterr() == ("", "")
+
+
+PROGRAM = """
+from infersdk.commands.progress import show_progress
+with show_progress(expected=60) as progress:
+    progress.report("loading", 0.0, "net[1].onnx")
+    with progress.stage("calibrating", 4) as advance:
+        for done in range(5):
+            advance(done)
+print("done")
+"""
+
+
+def test_a_bar_on_a_terminal_and_lines_in_a_pipe() -> None:
+    command = [sys.executable, "-P", "-c", PROGRAM]
+    piped = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert piped.stdout == "done\n"
+    assert piped.stderr.splitlines() == ["[0 s] loading: net[1].onnx, about 1 min 00 s left", "[0 s] calibrating"]
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=follower, env={**os.environ, "TERM": "xterm"})
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 4096)
+        except OSError:  # the other end is closed
+            break
+        shown += part
+        if not part:
+            break
+    os.close(leader)
+    assert process.communicate()[0] == b"done\n"
+    assert process.returncode == 0
+    assert b"loading: net[1].onnx" in shown
+    assert b"[0 s]" not in shown
+
+
+def test_sigterm_ends_as_ctrl_c_does() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    kinds = []
+
+    def work() -> None:
+        with sigterm_interrupts() as interruption:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pause()
+            finally:
+                kinds.append(interruption.kind)
+
+    with pytest.raises(Terminated):
+        work()
+    assert kinds == [Terminated]
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert issubclass(Terminated, KeyboardInterrupt)
+
+
+def test_elsewhere_than_in_the_main_thread_signals_stay() -> None:
+    seen = []
+
+    def work() -> None:
+        with sigterm_interrupts():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]

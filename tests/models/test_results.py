@@ -1,0 +1,258 @@
+"""Results: indexing, columns, and how they go on to other programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import io
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from infersdk.errors import ConfigError, InputError, OutputError, ShapeError
+from infersdk.image import HostImage
+from infersdk.models import Classification, Classifications, Detection, Detections
+from infersdk.ops import DetectStats
+
+BOX = np.dtype([("xyxy", np.float32, (4,)), ("score", np.float32), ("class_id", np.int32)])
+NAMES = ("person", "bus")
+
+
+def boxes(count: int = 3, columns: Mapping[str, Any] | None = None) -> Detections:
+    data = np.zeros(count, BOX)
+    for i in range(count):
+        data[i] = ((i * 10, 5, i * 10 + 8, 25.5), 0.9 - 0.25 * i, i % 3)
+    return Detections(data, NAMES, (64, 48), DetectStats(count, 0, count, 0), columns or {})
+
+
+def keypoints(count: int) -> np.ndarray[Any, Any]:
+    return np.arange(count * 6, dtype=np.float32).reshape(count, 2, 3)
+
+
+def classes() -> Classifications:
+    return Classifications(np.array([1, 0, 5], np.int32), np.array([0.7, 0.2, 0.1], np.float32), NAMES)
+
+
+# ---- indexing ----
+
+
+def test_a_row_a_slice_a_mask_and_positions() -> None:
+    found = boxes()
+    assert found[0] == Detection((0.0, 5.0, 8.0, 25.5), pytest.approx(0.9), 0, "person")
+    assert found[-1] == found[2] == found[np.int64(2)]
+    assert found[2].label == "2", "a class without a name is called by its number"
+    assert list(found) == [found[0], found[1], found[2]]
+    for index, rows in (
+        (slice(1, None), [1, 2]), (slice(None, None, -1), [2, 1, 0]), (found.scores > 0.5, [0, 1]),
+        ([True, False, True], [0, 2]), ([2, 0], [2, 0]), (np.array([1, 1]), [1, 1]), ([], []), (np.array([-1]), [2]),
+        (np.zeros(3, bool), []), (np.array([0], np.uint8), [0]),
+    ):  # fmt: skip
+        taken = found[index]
+        assert type(taken) is Detections
+        assert list(taken) == [found[i] for i in rows]
+        assert (taken.size, taken.names, taken.stats) == (found.size, found.names, found.stats)
+    for classified in (classes()[classes().scores > 0.15], classes()[:2], classes()[[0, 1]]):
+        assert [row.label for row in classified] == ["bus", "person"]
+        assert isinstance(classified, Classifications)
+
+
+@pytest.mark.parametrize(
+    ("index", "error", "words"),
+    [
+        ([True, False], ShapeError, r"one value for each of 3 rows.*\(2,\)"),
+        (np.ones((3, 1), bool), ShapeError, r"\(3, 1\)"),
+        ([0.5], InputError, "mask of booleans or an array of positions"),
+        ("label", InputError, "'label'"),
+        (True, (ShapeError, InputError), "True|mask"),
+        ([[0], [1]], InputError, "not"),
+        (3, IndexError, "3"),
+        ([7], IndexError, "7"),
+    ],
+)
+def test_wrong_indices(index: Any, error: type[Exception] | tuple[type[Exception], ...], words: str) -> None:
+    with pytest.raises(error, match=words):
+        boxes()[index]
+
+
+# ---- columns ----
+
+
+def test_columns_go_with_their_boxes() -> None:
+    points, numbers = keypoints(3), np.array([7, 8, 9])
+    found = boxes(3, {"keypoints": points}).with_columns(track_id=numbers)
+    taken = found[found.scores < 0.8][::-1]
+    np.testing.assert_array_equal(taken.columns["keypoints"], points[[2, 1]])
+    assert taken.columns["track_id"].tolist() == [9, 8]
+    assert taken[0].columns["track_id"] == 9
+    assert found[1].to_dict()["keypoints"] == points[1].tolist()
+    assert found.to_dicts()[0]["track_id"] == 7
+    assert "track_id" not in boxes().to_dicts()[0]
+    with pytest.raises(ShapeError, match="'masks' has 2 rows for 3 boxes"):
+        boxes(3, {"masks": np.zeros((2, 4, 4))})
+    with pytest.raises(ShapeError, match="'track_id' has 1 rows"):
+        found.with_columns(track_id=[1])
+
+
+def test_a_task_with_rows_of_its_own() -> None:
+    """As a pose wrapper would have it: the rows are of its own class, and filters keep the type."""
+
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Pose(Detection):
+        @property
+        def keypoints(self) -> Any:
+            return self.columns["keypoints"]
+
+    class Poses(Detections):
+        __slots__ = ()
+
+        def _row(self, index: int) -> Pose:
+            box = Detections._row(self, index)
+            return Pose(box.xyxy, box.score, box.class_id, box.label, box.columns)
+
+    plain = boxes(2)
+    found = Poses(plain.data, plain.names, plain.size, plain.stats, {"keypoints": keypoints(2)})[::-1]
+    assert type(found) is Poses
+    (first, _) = found
+    assert isinstance(first, Pose)
+    np.testing.assert_array_equal(first.keypoints, keypoints(2)[1])
+
+
+# ---- to other programs ----
+
+
+def test_plain_data() -> None:
+    found = boxes(2)
+    rows = found.to_dicts()
+    assert rows == json.loads(json.dumps(rows)) == json.loads(found.to_json())
+    assert rows[0] == {
+        "xyxy": [0.0, 5.0, 8.0, 25.5], "score": pytest.approx(0.9), "class_id": 0, "label": "person",
+    }  # fmt: skip
+    assert json.loads(classes().to_json())[0] == {"class_id": 1, "score": pytest.approx(0.7), "label": "bus"}
+    assert "\n" in found.to_json(indent=2)
+    with pytest.raises(ValueError, match="JSON"):
+        found.with_columns(speed=np.array([np.nan, 1.0])).to_json()
+
+
+def test_coco() -> None:
+    found = boxes(2)
+    assert found.to_coco(17, [1, 6]) == [
+        {"image_id": 17, "category_id": 1, "bbox": [0.0, 5.0, 8.0, 20.5], "score": pytest.approx(0.9)},
+        {"image_id": 17, "category_id": 6, "bbox": [10.0, 5.0, 8.0, 20.5], "score": pytest.approx(0.65)},
+    ]
+    assert json.dumps(found.to_coco(image_id=1, category_ids={0: np.int64(3), 1: 4}))
+    with pytest.raises(InputError, match=r"no category for class 1 \(bus\)"):
+        found.to_coco(1, {0: 1})
+
+
+def test_pycocotools_takes_them() -> None:
+    coco = pytest.importorskip("pycocotools.coco")
+    truth = coco.COCO()
+    truth.dataset = {
+        "images": [{"id": 17, "width": 64, "height": 48}],
+        "categories": [{"id": 1, "name": "person"}, {"id": 6, "name": "bus"}],
+        "annotations": [],
+    }
+    truth.createIndex()
+    loaded = truth.loadRes(boxes(2).to_coco(17, [1, 6]))
+    assert [entry["category_id"] for entry in loaded.anns.values()] == [1, 6]
+
+
+def test_supervision() -> None:
+    pytest.importorskip("supervision")
+    theirs = boxes(3, {"track": np.array([4, 5, 6])}).to_supervision()
+    assert len(theirs) == 3
+    assert theirs.data["class_name"].tolist() == ["person", "bus", "2"]
+    assert theirs.data["track"].tolist() == [4, 5, 6]
+
+
+def test_fastapi_takes_the_dicts() -> None:
+    encoders = pytest.importorskip("fastapi.encoders")
+    found = boxes(2)
+    assert encoders.jsonable_encoder(found.to_dicts()) == found.to_dicts()
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_pickling(protocol: int) -> None:
+    pixels = np.zeros((48, 64, 3), np.uint8)
+    found = boxes(3, {"keypoints": keypoints(3)}).with_image(pixels)
+    again = pickle.loads(pickle.dumps(found, protocol))
+    assert again.to_dicts() == found.to_dicts()
+    assert (again.size, again.stats) == (found.size, found.stats)
+    assert len(pickle.dumps(found, protocol)) < pixels.nbytes, "the pixels do not travel"
+    assert pickle.loads(pickle.dumps(found[0], protocol)) == found[0]
+    assert pickle.loads(pickle.dumps(classes(), protocol)).to_dicts() == classes().to_dicts()
+
+
+def test_short_reprs() -> None:
+    assert repr(boxes(4)) == "<Detections: 2 person, 1 bus, 1 2 in 64 x 48>"
+    assert repr(boxes(0)) == "<Detections: nothing in 64 x 48>"
+    assert len(repr(boxes(1000))) < 100
+    assert repr(classes()) == "<Classifications: bus 0.700, person 0.200, 5 0.100>"
+    assert "array" not in repr(boxes(2, {"masks": np.zeros((2, 9, 9))})[0])
+
+
+# ---- images ----
+
+
+def test_drawing_needs_the_image_or_knows_it(tmp_path: Path) -> None:
+    found, pixels = boxes(2), np.full((48, 64, 3), 255, np.uint8)
+    with pytest.raises(InputError, match="give it"):
+        found.draw()
+    drawn = found.draw(pixels)
+    assert drawn.size == (64, 48)
+    known = found.with_image(pixels)
+    assert known.draw().tobytes() == drawn.tobytes()
+    assert known[:1].draw().tobytes() != drawn.tobytes()
+    rgb = found.with_image(HostImage(pixels, "rgb"))
+    assert rgb.draw().tobytes() == drawn.tobytes()
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    assert found.with_image(tmp_path / "a.png").draw().tobytes() == drawn.tobytes()
+    assert pickle.loads(pickle.dumps(found.with_image(tmp_path / "a.png"))).draw().tobytes() == drawn.tobytes()
+    assert found.with_image(io.BytesIO(b"")).image is None
+    assert found.with_image(b"bytes").image is None
+
+
+def test_a_result_does_not_keep_its_image_alive() -> None:
+    pixels = np.zeros((48, 64, 3), np.uint8)
+    found = boxes(2).with_image(pixels)
+    del pixels
+    gc.collect()
+    with pytest.raises(InputError, match="not known"):
+        found.draw()
+    assert Image.open(io.BytesIO(found._repr_png_())).size == (64, 48)
+
+
+def test_notebooks_show_the_image() -> None:
+    pixels = np.full((48, 64, 3), 200, np.uint8)
+    found = boxes(2).with_image(pixels)
+    shown = Image.open(io.BytesIO(found._repr_png_()))
+    assert shown.format == "PNG"
+    assert shown.convert("RGB").tobytes() == found.draw().tobytes()
+
+
+def test_saving(tmp_path: Path) -> None:
+    found, pixels = boxes(2), np.zeros((48, 64, 3), np.uint8)
+    assert json.loads(found.save(tmp_path / "out.json").read_text()) == found.to_dicts()
+    assert Image.open(found.save(tmp_path / "new" / "out.jpg", image=pixels)).format == "JPEG"
+    assert Image.open(found.with_image(pixels).save(tmp_path / "out.png")).format == "PNG"
+    assert json.loads(classes().save(str(tmp_path / "c.json")).read_text()) == classes().to_dicts()
+    with pytest.raises(OutputError, match=r"out\.xyz.*unknown file extension"):
+        found.save(tmp_path / "out.xyz", image=pixels)
+    with pytest.raises(InputError, match="give it"):
+        found.save(tmp_path / "none.png")
+    with pytest.raises(ConfigError, match=r"saved as JSON"):
+        classes().save(tmp_path / "c.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"out.json", "new", "out.png", "c.json"}
+
+
+def test_equality_of_rows_does_not_ask_the_columns() -> None:
+    row = boxes(1, {"keypoints": keypoints(1)})[0]
+    assert row == boxes(1)[0]
+    assert hash(row) == hash(boxes(1)[0])
+    assert Classification(1, 0.5, "a") == Classification(1, 0.5, "a")

@@ -24,6 +24,8 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from ..custom_ops.failures import kernel_failure
+from ..custom_ops.ort import register_operators
 from ..errors import (
     ConfigError,
     DeviceUnavailableError,
@@ -43,6 +45,7 @@ from ._batch_buckets import BatchBuckets, next_size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..device import Device
     from ..tensor import Tensor
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -138,6 +141,10 @@ class OnnxRuntimeInfer(Infer):
     def probe(cls) -> BackendInfo:
         providers = ort.get_available_providers()
         return BackendInfo(ort.__version__, tuple(name for name, p in _PROVIDERS.items() if p in providers))
+
+    @classmethod
+    def runs_custom_ops(cls, device: Device) -> bool:
+        return True
 
     # ---- loading ----
 
@@ -286,6 +293,8 @@ class OnnxRuntimeInfer(Infer):
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         for key, value in self.options.session_config.items():
             options.add_session_config_entry(key, value)
+        if self.custom_ops is not None:
+            register_operators(options, self.custom_ops, self._device)
         return options
 
     def _spec(self, node: Any, side: str) -> TensorSpec:
@@ -377,6 +386,8 @@ class OnnxRuntimeInfer(Infer):
                 self._bind_all()
                 self._run_bound()
                 return
+            if (failure := kernel_failure(error)) is not None:
+                raise failure from failure.__cause__
             raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {_text(error)}") from None
         if self._fresh:
             self._adopt_outputs()
@@ -386,6 +397,8 @@ class OnnxRuntimeInfer(Infer):
         try:
             results = self._session.run(None, given)
         except Exception as error:
+            if (failure := kernel_failure(error)) is not None:
+                raise failure from failure.__cause__
             raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {_text(error)}") from None
         return {spec.name: result for spec, result in zip(self.output_specs, results, strict=True)}
 

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import openvino as ov
 
+from ..custom_ops.failures import kernel_failure
 from ..device import Device
 from ..errors import (
     ConfigError,
@@ -49,6 +50,7 @@ from ._openvino import (
     reason,
     written_precision,
 )
+from ._openvino_custom_ops import core_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -152,10 +154,15 @@ class OpenVinoInfer(Infer):
         """The infer requests that the compiled model runs side by side: its streams."""
         return int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
 
+    @classmethod
+    def runs_custom_ops(cls, device: Device) -> bool:
+        return device.kind == "cpu"
+
     # ---- loading ----
 
     def _load(self) -> None:
         target = self._target()
+        self._core = core() if self.custom_ops is None else core_with(self.custom_ops)
         properties = self._properties(target)
         model = self._fixed(self._read())
         self.input_specs, self._ties_in = self._describe_inputs(model)
@@ -177,7 +184,7 @@ class OpenVinoInfer(Infer):
         self._precision = max(PRECISIONS, key=lambda name: (self._layers[name], -PRECISIONS.index(name)))
         self._check_precision(wanted, written)
         self._request = self._compiled.create_infer_request()
-        self._shared = _Compiled(self._compiled, functools.partial(core().compile_model, model, target, properties))
+        self._shared = _Compiled(self._compiled, functools.partial(self._core.compile_model, model, target, properties))
         self._loose: set[str] = set()  # outputs whose shape turned out to depend on the data
 
     def _target(self) -> str:
@@ -241,8 +248,9 @@ class OpenVinoInfer(Infer):
         # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
         content = unsigned_model(self.model) if self._device.kind in ("cpu", "auto") else None
         try:
-            model = core().read_model(content or str(self.model))
+            model = self._core.read_model(content or str(self.model))
         except RuntimeError as error:
+            _raise_custom(error)
             text = reason(error)
             if "OpConversionFailure" in text:
                 return self._read_content(text)
@@ -261,7 +269,7 @@ class OpenVinoInfer(Infer):
         one can (OpenVINO 2026.4: those that it takes apart by the functions of the ONNX standard).
         """
         try:
-            return core().read_model(self.model.read_bytes())
+            return self._core.read_model(self.model.read_bytes())
         except RuntimeError:  # weights in files of their own are not found from bytes, either
             raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {failure}") from None
 
@@ -280,8 +288,9 @@ class OpenVinoInfer(Infer):
 
     def _compile(self, model: Any, target: str, properties: dict[str, Any]) -> Any:
         try:
-            return core().compile_model(model, target, properties)
+            return self._core.compile_model(model, target, properties)
         except RuntimeError as error:
+            _raise_custom(error)
             given = self.options.config
             if given and compiles(model, target, properties, without=given):
                 raise ConfigError(
@@ -468,6 +477,7 @@ class OpenVinoInfer(Infer):
             self._shared.spoil(self._compiled)
             if self._shared.cloned and not retried:  # a clone's failure may have come in between
                 return self._again(retried=True)
+            _raise_custom(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         if self._shared.current is not self._compiled:  # a clone's run failed meanwhile
             return self._again()
@@ -493,6 +503,7 @@ class OpenVinoInfer(Infer):
             if is_busy(error):
                 raise self._in_use() from None
             self._shared.spoil(self._compiled)
+            _raise_custom(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
 
@@ -547,6 +558,12 @@ class OpenVinoInfer(Infer):
     def _close(self) -> None:
         self._unproven, self._given, self._kept = [], {}, []
         del self._request, self._compiled, self._shared
+
+
+def _raise_custom(error: RuntimeError) -> None:
+    """Raises the failure of a custom operator, where it is one."""
+    if (failure := kernel_failure(error)) is not None:
+        raise failure from failure.__cause__
 
 
 def _feed(spec: TensorSpec, value: Any) -> Any:

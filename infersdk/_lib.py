@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from . import errors
+from . import _native, errors
 from ._native import ffi, lib
 
-__all__ = ["address", "check", "ffi", "lib", "out", "text"]
+__all__ = ["address", "check", "ffi", "lib", "library_path", "out", "text"]
 
 _ERRORS: dict[int, type[errors.InferSDKError]] = {
     lib.IFS_ERR_INVALID_ARGUMENT: errors.InputError,
@@ -41,6 +41,11 @@ def _raise(status: int) -> NoReturn:
 def text(chars: Any) -> str:
     """The str of a `const char *`."""
     return str(ffi.string(chars).decode("utf-8", "replace"))
+
+
+def library_path() -> str:
+    """The file of the native core."""
+    return str(_native.__file__)
 
 
 def address(pointer: Any) -> int:

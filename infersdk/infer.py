@@ -87,6 +87,8 @@ class Infer(ABC):
     default_device: ClassVar[str] = "cpu"
     #: The largest batch when none is asked for; None is no limit.
     default_max_batch: ClassVar[int | None] = None
+    #: The operators of one's own that the model uses (`infersdk.custom_ops.operator_set.OperatorSet`), or None.
+    custom_ops: Any = None
     #: Goes up with each change of what serves (`while_building`): whoever has prepared something for it does so anew.
     generation: int = 0
     #: A msgspec.Struct of what `load(..., **options)` takes for this backend; a subclass sets it.
@@ -100,8 +102,10 @@ class Infer(ABC):
         precision: str | None = None,
         max_batch: int | None = None,
         options: Any = None,
+        custom_ops: Any = None,
     ) -> None:
         self._closed = True  # until all is there
+        self.custom_ops = custom_ops
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[str, Tensor] = {}
         self._bound: list[int] | None = None  # the generations of the tensors when they were bound
@@ -124,6 +128,11 @@ class Infer(ABC):
     @abstractmethod
     def probe(cls) -> BackendInfo:
         """The runtime's version and devices. An ImportError means that it is not installed."""
+
+    @classmethod
+    def runs_custom_ops(cls, device: Device) -> bool:
+        """Whether the runtime takes the nodes of `custom_ops` itself there. Otherwise the model is cut at them."""
+        return False
 
     @abstractmethod
     def _load(self) -> None:

@@ -113,7 +113,16 @@ MAY_KNOW = {
     "infersdk.infer": {"device", "tensor", "tensor_spec", "stream"},
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "stream"},
-    "infersdk.registry": {"device", "infer", "precision", "config", "hot_swap", "target"},
+    "infersdk.registry": {
+        "device",
+        "infer",
+        "custom_ops.loading",
+        "graph.domains",
+        "precision",
+        "config",
+        "hot_swap",
+        "target",
+    },
 }
 
 

@@ -125,8 +125,8 @@ def convert_all(attributes: tuple[Attribute, ...], values: Mapping[str, Any]) ->
     known = {attribute.name for attribute in attributes}
     if unknown := [name for name in values if name not in known]:
         raise CustomOpError(
-            f"it has no attribute {unknown[0]!r}; it has {', '.join(sorted(known)) or 'none'}; declare it in the class, "
-            "or take it off the node"
+            f"it has no attribute {unknown[0]!r}; it has {', '.join(sorted(known)) or 'none'}; declare it in the "
+            "class, or take it off the node"
         )
     converted = {}
     for attribute in attributes:

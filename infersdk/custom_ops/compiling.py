@@ -42,7 +42,7 @@ def compile_c(source: CSource, label: str) -> bytes:
         )
     command = [found, "-shared", "-fPIC", "-std=c11", f"-I{include_folder()}", *source.options]
     parts = {
-        "c": 1, "source": source.text(), "command": command, "compiler": _version([found, "--version"]),
+        "c": 1, "source": source.text(), "command": command[1:], "compiler": _version([found, "--version"]),
         "header": (include_folder() / "infersdk_custom_op.h").read_text("utf-8"), "machine": _processor(),
     }  # fmt: skip
     return _cached(parts, label, lambda: _run_compiler(command, ".c", source.text(), ["-lm"], label))
@@ -64,7 +64,7 @@ def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, lab
     if compiler == "nvcc":
         found = str(nvcc_path())
         command = [found, "-cubin", f"-arch={architecture}", *macros, *source.options]
-        parts = {"cuda": 1, "source": text, "command": command, "compiler": _version([found, "--version"])}
+        parts = {"cuda": 1, "source": text, "command": command[1:], "compiler": _version([found, "--version"])}
         return _cached(parts, label, lambda: _run_compiler(command, ".cu", text, [], label))
     nvrtc = _Nvrtc.load()
     options = [f"--gpu-architecture={architecture}", *macros, *source.options]
@@ -89,7 +89,9 @@ def _cuda_compiler(source: CudaSource, label: str) -> str:
 
 
 def _cached(parts: dict[str, object], label: str, make: Callable[[], bytes]) -> bytes:
-    data, _, _ = Cache().get_or_make(key_of(parts), lambda: (make(), {}), kind="kernel", backend="custom_ops", label=label)
+    data, _, _ = Cache().get_or_make(
+        key_of(parts), lambda: (make(), {}), kind="kernel", backend="custom_ops", label=label
+    )
     return data
 
 

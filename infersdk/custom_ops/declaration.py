@@ -7,7 +7,7 @@ import itertools
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, get_origin, get_type_hints
 
 from ..errors import CustomOpError
@@ -156,8 +156,8 @@ class CustomOp:
                 return signature
         takes = " or ".join(f"({', '.join(signature.inputs)})" for signature in cls.signatures())
         raise CustomOpError(
-            f"operator {cls.title()} takes inputs of types {takes}, not ({', '.join(inputs)}); add the type to `types`, "
-            "or cast the input"
+            f"operator {cls.title()} takes inputs of types {takes}, not ({', '.join(inputs)}); add the type to "
+            "`types`, or cast the input"
         )
 
     @classmethod
@@ -218,7 +218,7 @@ class CustomOp:
 def _check_names(cls: type[CustomOp]) -> None:
     if cls.domain in _STANDARD or not isinstance(cls.domain, str) or not _DOMAIN.fullmatch(cls.domain):
         raise CustomOpError(
-            f"domain is {cls.domain!r}; write domain = \"my.company\": letters, digits, _ and dots, and no domain of the "
+            f'domain is {cls.domain!r}; write domain = "my.company": letters, digits, _ and dots, and no domain of the '
             "ONNX standard"
         )
     if not isinstance(cls.name, str) or not _NAME.fullmatch(cls.name):
@@ -246,8 +246,8 @@ def _check_types(cls: type[CustomOp]) -> None:
     for name, kind in cls.outputs.items():
         if kind in cls.types and kind not in inputs:
             raise CustomOpError(
-                f"outputs[{name!r}] is of type variable {kind!r}, which no input has: its type does not follow from the "
-                "inputs; name the type itself"
+                f"outputs[{name!r}] is of type variable {kind!r}, which no input has: its type does not follow from "
+                "the inputs; name the type itself"
             )
     if len(cls.inputs) + len(cls.outputs) > 32:
         raise CustomOpError(f"it has {len(cls.inputs)} inputs and {len(cls.outputs)} outputs; 32 together at most")
@@ -260,8 +260,8 @@ def _check_dtype(kind: Any, where: str, variables: tuple[str, ...]) -> None:
 
 
 def _declared_attributes(cls: type[CustomOp]) -> tuple[Attribute, ...]:
-    inherited = [f.name for f in fields(cls)] if hasattr(cls, "__dataclass_fields__") else []
-    names = [*inherited, *(name for name in cls.__dict__.get("__annotations__", {}) if name not in inherited)]
+    inherited = list(getattr(cls, "__dataclass_fields__", {}))
+    names = [*inherited, *(name for name in inspect.get_annotations(cls) if name not in inherited)]
     if not names:
         return ()
     try:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from ..errors import CustomKernelError
 
-__all__ = ["kernel_failure", "note"]
+__all__ = ["kernel_failure", "note", "raised"]
 
 #: Failures that wait to be claimed; a runtime may swallow one.
 _KEPT = 64
@@ -31,17 +31,21 @@ def note(error: BaseException) -> str:
     return f" [kernel failure {number}]"
 
 
+def raised(error: BaseException) -> BaseException | None:
+    """The exception that Python raised below the one that carries its mark; None if there is no mark."""
+    mark = _MARK.search(str(error))
+    if mark is None:
+        return None
+    with _guard:
+        return _noted.pop(int(mark[1]), None)
+
+
 def kernel_failure(error: BaseException) -> BaseException | None:
     """The failure of a custom operator that a runtime's exception speaks of; None if it speaks of something else.
 
     It is the very exception where Python raised one, and a CustomKernelError with the core's text otherwise.
     """
-    text = " ".join(str(error).split())
-    if mark := _MARK.search(text):
-        with _guard:
-            raised = _noted.pop(int(mark[1]), None)
-        if raised is not None:
-            return raised
-        text = text[: mark.start()]
-    match = _TEXT.search(text)
+    if (original := raised(error)) is not None:
+        return original
+    match = _TEXT.search(" ".join(_MARK.sub("", str(error)).split()))
     return CustomKernelError(match[0]) if match else None

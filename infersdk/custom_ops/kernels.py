@@ -115,12 +115,12 @@ class _Symbol(Shape):
     """An input or output in a `launch`: its shape, and as an argument its pointer."""
 
     kind: str
-    index: int
+    number: int
 
 
 def _symbol(kind: str, index: int, shape: Shape) -> _Symbol:
     symbol = _Symbol(shape)
-    symbol.kind, symbol.index = kind, index
+    symbol.kind, symbol.number = kind, index
     return symbol
 
 
@@ -136,11 +136,11 @@ def launch_rule(source: CudaSource, op: Any, rule: Rule) -> Rule:
     if not isinstance(launch, Launch):
         raise CustomOpError(f"launch returns {launch!r}; it returns a Launch")
     block = _three((launch.block,) if isinstance(launch.block, int) else launch.block, "block")
-    if not all(isinstance(size, int) and size > 0 for size in block) or math.prod(block) > 1024:  # type: ignore[arg-type]
+    if not all(isinstance(size, int) and size > 0 for size in block) or math.prod(block) > 1024:
         raise CustomOpError(f"launch gives the block {launch.block!r}; it has 1 to 1024 threads")
     if (launch.threads is None) == (not launch.grid):
         raise CustomOpError("launch gives neither or both of threads= and grid=; give one of them")
-    grid = _three(launch.grid, "grid") if launch.grid else (ceil_div(launch.threads or 0, math.prod(block)), 1, 1)  # type: ignore[arg-type]
+    grid = _three(launch.grid, "grid") if launch.grid else (ceil_div(launch.threads or 0, math.prod(block)), 1, 1)
     arguments = tuple(_argument(value) for value in launch.arguments)
     if len(arguments) > 64:
         raise CustomOpError(f"launch gives {len(arguments)} arguments; 64 at most")
@@ -156,7 +156,7 @@ def _three(sizes: Sequence[Size], what: str) -> tuple[Size, Size, Size]:
 
 def _argument(value: Any) -> tuple[str, Any]:
     if isinstance(value, _Symbol):
-        return value.kind, value.index
+        return value.kind, value.number
     if isinstance(value, bool | int | Dim):
         return "int", int(value) if isinstance(value, bool) else value
     if isinstance(value, float):

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._lib import address, check, ffi, lib, out
-from ..device import Device
+from .._lib import check, ffi, lib, out
 from ..errors import CustomKernelError, CustomOpError, NativeError, ShapeError
 from ..stream import device_info
 from .attributes import MISSING, Attribute
 from .compiling import compile_c, compile_cuda
-from .failures import kernel_failure, note
+from .failures import kernel_failure, note, raised
 from .kernels import CFunction, CSource, CudaSource, launch_rule
 from .shapes import Rule, encode
 
 if TYPE_CHECKING:
+    from ..device import Device
     from .declaration import CustomOp, Signature
 
 __all__ = ["NativeFunction", "NativeOp", "Node", "native_op"]
@@ -209,6 +209,28 @@ class _Half:
             return launch_rule(self.native.kernel, self.op, rule)
         return rule
 
+    def call(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Calls the kernel in Python."""
+        sources = []
+        for array in inputs:  # a view of our own: the runtime's array stays as it is
+            view = array.view()
+            view.flags.writeable = False
+            sources.append(view)
+        try:
+            returned = self.op.cpu(*sources, *outputs)
+        except Exception as error:
+            given = zip((*self.op.inputs, *self.op.outputs), (*inputs, *outputs), strict=True)
+            shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in given)
+            raise CustomKernelError(
+                f"{self.where}: its CPU kernel raises {type(error).__name__}: {error}; it was given {shapes}, the "
+                "outputs as shape() has them"
+            ) from error
+        if returned is not None:
+            raise CustomKernelError(
+                f"{self.where}: its CPU kernel returns a {type(returned).__name__}; a kernel fills its outputs in "
+                f"place, {', '.join(self.op.outputs)}[:] = ..., and returns nothing"
+            )
+
     @property
     def where(self) -> str:
         return f"operator {self.op.title()}, node {self.name}"
@@ -236,7 +258,7 @@ class Node:
         check(lib.ifs_custom_node_create(native.handle, number, name.encode(), attributes, place))
         del kept
         self._handle = ffi.gc(place[0], lib.ifs_custom_node_destroy)
-        _halves[number] = _Half(native, op, name)
+        self._half = _halves[number] = _Half(native, op, name)
         weakref.finalize(self, _halves.pop, number, None)
 
     def shapes(self, inputs: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -274,12 +296,23 @@ class Node:
         _checked(lib.ifs_custom_node_run(self._handle, sources, results, raw, workers or ffi.NULL))
         del kept_in, kept_out
 
+    def run_arrays(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Runs the kernel of the processor on dense NumPy arrays of the operator's types.
+
+        Raises:
+            CustomKernelError: the kernel failed.
+        """
+        if inspect.isfunction(self.native.kernel):
+            self._half.call(inputs, outputs)
+        else:
+            self.run([_memory(array) for array in inputs], [_memory(array) for array in outputs])
+
     def __call__(self, *arrays: Any) -> list[Any]:
         """Runs the kernel of the processor on NumPy arrays; returns the outputs."""
         given = [np.ascontiguousarray(array, dtype) for array, dtype in zip(arrays, self.native.inputs, strict=True)]
         shapes = self.shapes([array.shape for array in given])
         made = [np.empty(shape, dtype) for shape, dtype in zip(shapes, self.native.outputs, strict=True)]
-        self.run([_memory(array) for array in given], [_memory(array) for array in made])
+        self.run_arrays(given, made)
         return made
 
 
@@ -294,7 +327,12 @@ def _tensors(addresses: Sequence[int], shapes: Sequence[Sequence[int]], dtypes: 
         dims = ffi.new("int64_t[]", list(shape))
         kept.append(dims)
         tensor = array[index]
-        tensor.data, tensor.dims, tensor.ndim, tensor.dtype = ffi.cast("void *", at), dims, len(shape), _code(dtype.name)
+        tensor.data, tensor.dims, tensor.ndim, tensor.dtype = (
+            ffi.cast("void *", at),
+            dims,
+            len(shape),
+            _code(dtype.name),
+        )
     return array, kept
 
 
@@ -303,9 +341,10 @@ def _checked(status: int) -> None:
     try:
         check(status)
     except (NativeError, ShapeError) as error:
-        if (failure := kernel_failure(error)) is not None:
-            raise failure from failure.__cause__
-        raise
+        failure = raised(error) or (kernel_failure(error) if isinstance(error, NativeError) else None)
+        if failure is None:
+            raise
+        raise failure from failure.__cause__
 
 
 # ---- what the core asks ----
@@ -379,21 +418,10 @@ def _run(node: int, call: Any) -> int:
 
     def work() -> None:
         native = half.native
-        arrays = [_array(call.inputs[i], dtype) for i, dtype in enumerate(native.inputs)]
-        for array in arrays:
-            array.flags.writeable = False
-        arrays += [_array(call.outputs[i], dtype) for i, dtype in enumerate(native.outputs)]
-        try:
-            returned = half.op.cpu(*arrays)
-        except Exception as error:
-            raise CustomKernelError(
-                f"{half.where}: its CPU kernel raises {type(error).__name__}: {error}"
-            ) from error
-        if returned is not None:
-            raise CustomKernelError(
-                f"{half.where}: its CPU kernel returns a {type(returned).__name__}; a kernel fills its outputs in place, "
-                f"{', '.join(half.op.outputs)}[:] = ..., and returns nothing"
-            )
+        half.call(
+            [_array(call.inputs[i], dtype) for i, dtype in enumerate(native.inputs)],
+            [_array(call.outputs[i], dtype) for i, dtype in enumerate(native.outputs)],
+        )
 
     return _answer(call.error, call.error_nbytes, work)
 

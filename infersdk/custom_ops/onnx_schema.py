@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import CustomOpError
 from .attributes import MISSING
-from .declaration import CustomOp
+from .failures import note
 from .shapes import Dim, Rule, Size, Unknowns, evaluate
+
+if TYPE_CHECKING:
+    from .declaration import CustomOp
 
 __all__ = ["register"]
 
@@ -37,8 +40,8 @@ def register(*ops: type[CustomOp]) -> None:
                 defs.deregister_schema(op.name, op.version, op.domain)
             elif defs.has(op.name, op.version, op.domain) and _same_version(op):
                 raise CustomOpError(
-                    f"operator {op.title()}: the onnx package has a schema of version {op.version} of that name already; "
-                    "give the operator another domain or name"
+                    f"operator {op.title()}: the onnx package has a schema of version {op.version} of that name "
+                    "already; give the operator another domain or name"
                 )
             defs.register_schema(_schema(op))
             _registered[key] = op
@@ -55,7 +58,8 @@ def _schema(op: type[CustomOp]) -> Any:
 
     def parameters(tensors: Iterable[tuple[str, str]]) -> list[Any]:
         return [
-            defs.OpSchema.FormalParameter(name, kind if kind in op.types else _type_text(kind)) for name, kind in tensors
+            defs.OpSchema.FormalParameter(name, kind if kind in op.types else _type_text(kind))
+            for name, kind in tensors
         ]
 
     schema = defs.OpSchema(
@@ -86,7 +90,9 @@ def _schema_attribute(attribute: Any) -> Any:
         return defs.OpSchema.Attribute(attribute.name, kind, required=True)
     default = attribute.default
     value = int(default) if isinstance(default, bool) else default
-    proto = helper.make_attribute(attribute.name, value, attr_type=helper.AttributeProto.AttributeType.Value(attribute.onnx_kind))
+    proto = helper.make_attribute(
+        attribute.name, value, attr_type=helper.AttributeProto.AttributeType.Value(attribute.onnx_kind)
+    )
     return defs.OpSchema.Attribute(attribute.name, proto)
 
 
@@ -97,6 +103,12 @@ def _inference(op: type[CustomOp]) -> Any:
     """What the onnx package calls for a node: it sets the types of the outputs, and their shapes as far as known."""
 
     def infer(context: Any) -> None:
+        try:
+            set_outputs(context)
+        except CustomOpError as error:
+            raise ValueError(f"{error}{note(error)}") from error
+
+    def set_outputs(context: Any) -> None:
         from onnx import TypeProto, helper
 
         given = [context.get_input_type(i) for i in range(context.get_num_inputs())]
@@ -119,7 +131,7 @@ def _dtype_of(kind: Any) -> str:
 
 
 def _output_shapes(op: type[CustomOp], context: Any, given: list[Any]) -> list[list[Any]] | None:
-    """The shapes: ints, names of dimensions that are handed on, and None; None where the rank of an input is unknown."""
+    """The shapes: ints, names of dimensions that are passed on, and None. None where an input's rank is unknown."""
     if not all(kind.tensor_type.HasField("shape") for kind in given):
         return None
     inputs = [[_known_size(dim) for dim in kind.tensor_type.shape.dim] for kind in given]

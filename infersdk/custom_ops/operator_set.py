@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import CustomOpError, ModelFormatError, UnsupportedModelError
+from ..graph.domains import KNOWN_DOMAINS, foreign_domains
 from .declaration import CustomOp
-from .model_domains import KNOWN_DOMAINS, foreign_domains
+from .failures import raised
 
-__all__ = ["ModelNode", "OperatorSet", "custom_nodes", "declared", "explain_unknown", "operators_for"]
+__all__ = ["ModelNode", "OperatorSet", "custom_nodes", "declared", "explain", "operators_for"]
 
 ENTRY_POINTS = "infersdk.custom_ops"
 #: The domain of the operators that come with infersdk.
@@ -195,8 +197,8 @@ def _check_counts(op: type[CustomOp], raw: Any, name: str) -> None:
     for side, names, given in (("input", op.inputs, raw.input), ("output", op.outputs, raw.output)):
         if len(given) != len(names) or not all(given):
             raise CustomOpError(
-                f"operator {op.title()}, node {name!r}: it has {len([g for g in given if g])} {side}s, and the operator "
-                f"declares {len(names)} ({', '.join(names)}); connect each of them"
+                f"operator {op.title()}, node {name!r}: it has {len([g for g in given if g])} {side}s, and the "
+                f"operator declares {len(names)} ({', '.join(names)}); connect each of them"
             )
 
 
@@ -223,13 +225,13 @@ def undeclared(raw: Any, what: str) -> str:
     """The message for a node whose operator nobody declared."""
     return (
         f"operator {raw.domain}::{raw.op_type}, node {node_name(raw)!r} of {what}: nobody declares it. Derive a class "
-        f"from infersdk.custom_ops.CustomOp with domain = {raw.domain!r} and name = {raw.op_type!r}, and load the model "
-        "with custom_ops=[that class]; or install the package that declares it"
+        f"from infersdk.custom_ops.CustomOp with domain = {raw.domain!r} and name = {raw.op_type!r}, and load the "
+        "model with custom_ops=[that class]; or install the package that declares it"
     )
 
 
-def explain_unknown(path: Path, ops: OperatorSet | None, error: Exception) -> Exception:
-    """What to raise where a backend refused a model: that an operator is declared by nobody, or the error itself."""
+def explain(path: Path, ops: OperatorSet | None, error: Exception) -> Exception:
+    """What to raise where a backend refused a model: what is wrong with one of its custom operators, or the error."""
     if not isinstance(error, ModelFormatError | UnsupportedModelError) or not foreign_domains(path):
         return error
     from ..graph.info import load_onnx
@@ -240,5 +242,18 @@ def explain_unknown(path: Path, ops: OperatorSet | None, error: Exception) -> Ex
         foreign = raw.domain not in KNOWN_DOMAINS and (raw.domain, raw.op_type) not in local
         if foreign and (ops is None or ops.get(raw.domain, raw.op_type) is None):
             return UnsupportedModelError(f"{undeclared(raw, path.name)}. The backend says: {error}")
-    return error
+    return _wrong_inputs(model) or error
 
+
+def _wrong_inputs(model: Any) -> Exception | None:
+    """What ONNX's shape inference finds wrong with the inputs of a custom operator, as their types."""
+    import onnx
+
+    try:
+        onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    except Exception as error:
+        wrong = raised(error)
+        if isinstance(wrong, CustomOpError):
+            node = re.search(r"node name: (.*?)\)", str(error))
+            return CustomOpError(f"{f'node {node[1]!r}: ' if node else ''}{wrong}")
+    return None

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from ..errors import CustomOpError
 
@@ -36,9 +36,7 @@ class Dim:
 
     __slots__ = ("axis", "index", "left", "operation", "right")
 
-    def __init__(
-        self, operation: str, left: Size = 0, right: Size = 0, index: int = -1, axis: int = -1
-    ) -> None:
+    def __init__(self, operation: str, left: Size = 0, right: Size = 0, index: int = -1, axis: int = -1) -> None:
         self.operation, self.left, self.right = operation, left, right
         self.index, self.axis = index, axis  # of an input's dimension
 
@@ -75,7 +73,7 @@ class Dim:
             "Use maximum(), minimum(), or require_equal() for what has to hold"
         )
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _compared  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _compared
     __hash__ = object.__hash__
 
     def __index__(self) -> int:
@@ -84,7 +82,7 @@ class Dim:
             "ceil_div(), and use an attribute where a number is needed"
         )
 
-    __int__ = __float__ = __index__  # type: ignore[assignment]
+    __int__ = __float__ = __index__
 
     def __repr__(self) -> str:
         if self.operation == "dim":
@@ -95,7 +93,7 @@ class Dim:
 
 
 #: An int, or what is not known yet.
-Size = Union[int, Dim]
+Size = int | Dim
 
 _FOLD: dict[str, Callable[[int, int], int]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv,
@@ -188,9 +186,7 @@ def require_equal(size: Size, wanted: Size, what: str) -> None:
 
 def symbols(ranks: Sequence[int]) -> tuple[Shape, ...]:
     """A shape of symbols for each input."""
-    return tuple(
-        Shape(Dim("dim", index=index, axis=axis) for axis in range(rank)) for index, rank in enumerate(ranks)
-    )
+    return tuple(Shape(Dim("dim", index=index, axis=axis) for axis in range(rank)) for index, rank in enumerate(ranks))
 
 
 def trace(function: Callable[..., Any], ranks: Sequence[int], num_outputs: int) -> Rule:
@@ -234,7 +230,10 @@ class Algebra:
         return value
 
     def apply(self, operation: str, left: Any, right: Any) -> Any:
-        return _FOLD[operation](left, right)
+        try:
+            return _FOLD[operation](left, right)
+        except ZeroDivisionError:
+            raise CustomOpError(f"shape() divides {left} by {right}") from None
 
 
 def evaluate(size: Size, inputs: Sequence[Sequence[Any]], algebra: Algebra) -> Any:
@@ -243,9 +242,7 @@ def evaluate(size: Size, inputs: Sequence[Sequence[Any]], algebra: Algebra) -> A
         return algebra.constant(size)
     if size.operation == "dim":
         return inputs[size.index][size.axis]
-    return algebra.apply(
-        size.operation, evaluate(size.left, inputs, algebra), evaluate(size.right, inputs, algebra)
-    )
+    return algebra.apply(size.operation, evaluate(size.left, inputs, algebra), evaluate(size.right, inputs, algebra))
 
 
 class Unknowns(Algebra):

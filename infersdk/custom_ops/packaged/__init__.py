@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..declaration import CustomOp
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..declaration import CustomOp
 
 __all__ = ["OPERATORS"]
 

@@ -17,9 +17,8 @@ import tempfile
 import threading
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
@@ -35,8 +34,9 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ..graph.unsigned import unsigned_model
+from ..graph.passes import loading_passes, prepared_model
 from ..infer import BackendInfo, Infer
+from ..options import BackendOptions, Count
 from ..precision import describe_layers, keeps_precision
 from ..stream import Stream
 from ..tensor_spec import TensorSpec
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
     from ..device import Device
     from ..tensor import Tensor
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 _DTYPES = {
     "float": "float32", "float16": "float16", "double": "float64", "bool": "bool",
@@ -72,7 +70,7 @@ _OPTIMISATION = {
 }
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Options(BackendOptions, frozen=True, kw_only=True):
     """What `load(..., backend="onnxruntime", **options)` takes.
 
     Attributes:
@@ -108,7 +106,7 @@ class _Captures:
     """
 
     def __init__(self) -> None:
-        #: Held through a run, for one thread at a time: see `_run()`.
+        #: Held through a run, for one thread at a time: see `_enqueue()`.
         self.guard = threading.Lock()
         self._made: dict[tuple[Any, ...], Any] = {}
 
@@ -171,11 +169,7 @@ class OnnxRuntimeInfer(Infer):
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
             settings["use_tf32"] = "0"  # else products are rounded to TF32 on tensor cores
         settings |= {key: str(value) for key, value in self.options.provider_options.items()}
-        source = self._source()
-        if _X86 and provider == _PROVIDERS["cpu"] and isinstance(source, str):
-            # Signed activations would be computed in floating point, or slowly.
-            source = unsigned_model(self.model) or source
-        self._session = self._start(source, provider, settings)
+        self._session = self._start(self._source(), provider, settings)
         # The runtime falls back to the processor with a warning at most: look at what it really took.
         taken = self._session.get_providers()
         if taken[0] != provider:
@@ -206,32 +200,17 @@ class OnnxRuntimeInfer(Infer):
         )
 
     def _source(self) -> str | bytes:
-        """What to load: the file, or the bytes of a graph made FP16 of an FP32 one."""
+        """What to load: the file, or the bytes of what the passes make of it."""
         wanted, keep = self._requested_precision, self.options.fp16_keep
         if keep and wanted != "fp16":
             raise ConfigError(f"fp16_keep is for precision='fp16', not for {wanted!r}")
-        if wanted != "fp16":
-            return str(self.model)
-        from ..graph.fp16 import to_fp16
-        from ..graph.info import load_onnx, precision_of
-        from ..graph.precision import is_quantised
-
-        graph = load_onnx(self.model, external_data=False)
-        if precision_of(graph) != "fp32" or is_quantised(graph):
-            if keep:
-                raise ConfigError(f"fp16_keep is for an fp32 model, and {self.model.name} is {precision_of(graph)}")
-            return str(self.model)
+        passes = loading_passes(self.backend, self._device.kind, wanted, keep_nodes=keep, x86=_X86)
         try:
-            content: bytes = to_fp16(self.model, keep_nodes=keep).SerializeToString()
-        except ConfigError:
-            raise
-        except ValueError as error:  # protobuf's limit
-            raise UnsupportedModelError(
-                f"{self.model.name} is too large to be converted on loading ({error}); convert it to an fp16 file first"
-            ) from None
+            return prepared_model(self.model, passes) or str(self.model)
         except UnsupportedModelError as error:
-            raise PrecisionUnavailableError(f"precision 'fp16': {error}") from None
-        return content
+            if wanted is None:
+                raise
+            raise PrecisionUnavailableError(f"precision {wanted!r}: {error}") from None
 
     def _start(self, source: str | bytes, provider: str, settings: Mapping[str, str]) -> Any:
         """A session. What the runtime made of the graph is kept in `_executed`, without its weights."""
@@ -365,7 +344,7 @@ class OnnxRuntimeInfer(Infer):
             return tensor.device_address(read=not write, write=write, stream=self.stream)
         return tensor.host_ptr(read=not write, write=write)
 
-    def _run(self) -> None:
+    def _enqueue(self) -> None:
         # A graph that is captured takes in whatever is queued on the session's one stream meanwhile.
         with self._guard:
             self._run_bound()
@@ -407,8 +386,8 @@ class OnnxRuntimeInfer(Infer):
         if self._data_dependent:
             return False
         self._data_dependent = True
-        self._loose = {spec.name for spec in self.output_specs} - self._lent
-        return bool(self._loose)
+        self._loose = {spec.name for spec in self.output_specs}
+        return True
 
     def _adopt_outputs(self) -> None:
         """Lets the tensors of loose outputs look at what the runtime has allocated for them."""
@@ -432,12 +411,12 @@ class OnnxRuntimeInfer(Infer):
     @functools.cached_property
     def layer_precisions(self) -> Mapping[str, int]:
         """Read back from the graph that the runtime has made of the model, in which it shows what fell back."""
-        from ..graph.info import load_onnx
-        from ..graph.precision import layer_precisions, parse_graph
+        from ..graph.files import parse_model, read_model
+        from ..graph.precision import layer_precisions
 
-        if self._executed is None:  # the runtime cannot write it: as the model is written
-            return MappingProxyType(layer_precisions(load_onnx(self.model, external_data=False), executed=True))
-        return MappingProxyType(layer_precisions(parse_graph(self._executed), executed=True))
+        # What the runtime cannot write is taken as the model is written.
+        model = read_model(self.model) if self._executed is None else parse_model(self._executed)
+        return MappingProxyType(layer_precisions(model, executed=True))
 
     @functools.cached_property
     def _main_precision(self) -> str:
@@ -457,8 +436,8 @@ class OnnxRuntimeInfer(Infer):
             return n
         return next_size(n, self.max_batch) if self._captures is not None else self._buckets.size_for(n)
 
-    def _share(self, source: OnnxRuntimeInfer) -> None:
-        self._binding = self._session.io_binding()
+    def _clone(self, twin: OnnxRuntimeInfer) -> None:
+        twin._binding = twin._session.io_binding()
 
     def _close(self) -> None:
         del self._binding, self._session

@@ -13,9 +13,8 @@ import functools
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import numpy as np
 import openvino as ov
 
@@ -30,8 +29,9 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ..graph.unsigned import unsigned_model
+from ..graph.passes import loading_passes, prepared_model
 from ..infer import BackendInfo, Infer
+from ..options import BackendOptions, Count
 from ..precision import PRECISIONS, describe_layers, keeps_precision
 from ..tensor_spec import TensorSpec
 from ._openvino import (
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
     from ..tensor import Tensor
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-
 #: OpenVINO's name of an element type by ours, for what NumPy can hold.
 _DTYPES = {
     "f32": "float32", "f16": "float16", "f64": "float64", "boolean": "bool",
@@ -77,7 +75,7 @@ _OWN = {
 }
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Options(BackendOptions, frozen=True, kw_only=True):
     """What `load(..., backend="openvino", **options)` takes.
 
     Attributes:
@@ -245,8 +243,7 @@ class OpenVinoInfer(Infer):
                 f"{str(self.model)!r} is neither an ONNX model nor an OpenVINO IR (.xml with its .bin), or is corrupt; "
                 "was the download cut off?"
             )
-        # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
-        content = unsigned_model(self.model) if self._device.kind in ("cpu", "auto") else None
+        content = prepared_model(self.model, loading_passes(self.backend, self._device.kind, self._requested_precision))
         try:
             model = self._core.read_model(content or str(self.model))
         except RuntimeError as error:
@@ -459,7 +456,7 @@ class OpenVinoInfer(Infer):
         self._written = tuple(written)
         self._read_from = tuple(self._inputs.values())
 
-    def _run(self, *, retried: bool = False) -> None:
+    def _enqueue(self, *, retried: bool = False) -> None:
         if self._shared.current is not self._compiled:
             self._renew()
             self._bind()
@@ -509,7 +506,7 @@ class OpenVinoInfer(Infer):
 
     def _again(self, *, retried: bool = False) -> None:
         self._bind()
-        self._run(retried=retried)
+        self._enqueue(retried=retried)
 
     def _renew(self) -> None:
         try:
@@ -550,10 +547,10 @@ class OpenVinoInfer(Infer):
         """Read back from the kernels of the compiled model."""
         return MappingProxyType(self._layers)
 
-    def _share(self, source: OpenVinoInfer) -> None:
+    def _clone(self, twin: OpenVinoInfer) -> None:
         self._shared.cloned = True
-        self._renew()
-        self._loose = set(source._loose)
+        twin._renew()
+        twin._loose = set(self._loose)
 
     def _close(self) -> None:
         self._unproven, self._given, self._kept = [], {}, []

@@ -159,7 +159,7 @@ def test_submitters(assets: Path) -> None:
             for i in range(device_count())
         ]
         streamed = end_to_end(models[0], frames)
-        print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._placement.found.values()))}")
+        print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._placement.measured.values()))}")
         for model in models:  # TensorRT-RTX compiles for each size of a batch when it first comes
             with Pipeline(model) as pipeline:
                 for threads in (64, 24, 12, 8, 4):
@@ -224,11 +224,13 @@ def usual_path(path: Path, frames: list[np.ndarray[Any, Any]], repeat: int = 3) 
 
 def test_against_the_usual_path(assets: Path, tmp_path: Path) -> None:
     """Ours on ordinary frames against ONNX Runtime's CUDA provider with OpenCV and torch, both FP16, batch 32."""
-    from infersdk.graph.fp16 import to_fp16
+    from infersdk.graph.files import read_model, write_model
+    from infersdk.graph.passes import ToFloat16
 
     path = assets / "models" / "yolov5s-random.onnx"
-    half = tmp_path / "half.onnx"
-    half.write_bytes(to_fp16(path, keep_io=False).SerializeToString())
+    network = read_model(path)
+    ToFloat16(keep_io=False).apply(network)
+    half = write_model(network, tmp_path / "half.onnx")
     rng = np.random.default_rng(0)
     frames = [rng.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(32)]
     theirs = usual_path(half, frames)
@@ -261,7 +263,7 @@ def test_path(assets: Path) -> None:
         with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, preprocess=where, **options()) as model:
             fast, plain = end_to_end(model, locked), end_to_end(model, ordinary)
             limit, plain_limit = min(32 / many, 32 / bus), min(32 / many, 32 / bus, 32 / staged)
-            chosen = sorted(set(model._placement.found.values())) if where == "auto" else where
+            chosen = sorted(set(model._placement.measured.values())) if where == "auto" else where
             print(
                 f"preprocess={where} {chosen}: page-locked {fast:.0f} img/s = {fast / limit:.1%} of {limit:.0f}; "
                 f"ordinary {plain:.0f} img/s = {plain / plain_limit:.1%} of {plain_limit:.0f}"

@@ -36,7 +36,7 @@ def infer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     path = Path(folder / "relu.onnx")
     onnx.save(model, str(path))
-    with infersdk.load(path, "tensorrt-rtx", cache=str(folder), kernel_specialization="eager") as loaded:
+    with infersdk.load(path, "tensorrt-rtx", cache_dir=str(folder), kernel_specialization="eager") as loaded:
         loaded(np.ones((1, 3, 8, 8), np.float32))
         yield loaded
 

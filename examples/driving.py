@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, object]:
     options = {"allow_spinning": False} if arguments.backend == "onnxruntime" else {}
     found, closer = Counter[str](), Counter[str]()
     with (
-        models.detector(
+        models.load(
             arguments.detector, names=arguments.detector_names, backend=arguments.backend, **options
         ) as detector,
         Classifier(

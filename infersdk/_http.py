@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from ._lib import lib, text
 from .errors import ImageError
 
 __all__ = ["MAX_BYTES", "MAX_SECONDS", "Answer", "get", "without_password"]
@@ -84,12 +85,12 @@ def get(
 
 
 def _request(url: str) -> urllib.request.Request:
-    from . import __version__
-
     parts = urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
     bare = urlunsplit(parts._replace(netloc=host))
-    request = urllib.request.Request(bare, headers={"User-Agent": f"infersdk/{__version__}", "Accept": "*/*"})
+    request = urllib.request.Request(
+        bare, headers={"User-Agent": f"infersdk/{text(lib.ifs_version())}", "Accept": "*/*"}
+    )
     if login:  # for this server alone, and none that it redirects to
         token = base64.b64encode(unquote(login).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {token}")

@@ -1,46 +1,75 @@
-"""The command line: `infersdk demo`, `infersdk detect bus.jpg`, `infersdk doctor`, ...
+"""The command line: `infersdk demo`, `infersdk detect bus.jpg --model yolov5s.onnx`, `infersdk doctor`, ...
 
 Thin: each subcommand is a module of `infersdk.commands` with a `register(subparsers)`; its work is in the library.
 
-Exit codes: 0 done; 1 a check failed (two backends differ, say); 2 wrong usage or input; 3 a backend, device or
-precision that is not to be had here; 4 failed while running; 130 interrupted; 143 terminated by SIGTERM.
+Exit codes: 0 done; 1 a check failed (two backends differ, say); 2 wrong usage or input, or output that cannot be
+written; 3 a backend, device or precision that is not available here; 4 failed while running; 130 interrupted, 143
+terminated.
 """
 
+# Little is imported here: Ctrl-C is handled from the first line of main() on.
 from __future__ import annotations
 
-import argparse
-import importlib
-import io
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import __version__
-from .commands.progress import Terminated
-from .errors import (
-    BackendError,
-    ConfigError,
-    ImageError,
-    InferSDKError,
-    InputError,
-    ModelError,
-    OutputError,
-    VideoError,
-)
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 
 COMMANDS = ("demo", "detect", "classify", "info", "compare", "bench", "tune", "quantize", "build", "cache", "doctor")
 
-_CODES: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], int], ...] = (
-    ((ConfigError, InputError, ImageError, VideoError, ModelError, OutputError), 2),
-    (BackendError, 3),
-)
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code. Errors are one line on stderr."""
+    try:
+        with _Interrupts() as interrupts:
+            code = _main(argv, interrupts)
+    except KeyboardInterrupt as stop:
+        terminated = type(stop).__name__ == "Terminated"  # whose module may not be imported yet
+        _say("terminated" if terminated else "interrupted")
+        return 143 if terminated else 130
+    return code
+
+
+class _Interrupts:
+    """Remembers Ctrl-C: NumPy, for one, turns it into an ImportError while it is imported."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __enter__(self) -> _Interrupts:
+        import signal
+
+        self._before = signal.getsignal(signal.SIGINT)
+        with contextlib.suppress(ValueError):  # not in the main thread
+            if self._before is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def _interrupt(self, *_: object) -> NoReturn:
+        self.came = True
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        import signal
+
+        with contextlib.suppress(ValueError):
+            if self._before is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self._before)
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line's parser."""
-    top = argparse.ArgumentParser(
+    import importlib
+
+    from . import __version__
+
+    top = _parser_class()(
         prog="infersdk",
         description="Runs vision models on ONNX Runtime, OpenVINO and TensorRT.",
         epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage or input, 3 not available here, 4 failed, "
@@ -53,27 +82,137 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code. Errors are one line on stderr."""
+def _main(argv: Sequence[str] | None, interrupts: _Interrupts) -> int:
+    output = _prepare_streams()
+    if sys.stdout is None:
+        _say("the standard output is closed; redirect it, to /dev/null for instance")
+        return 2
+    try:
+        code = _run(argv, interrupts)
+        sys.stdout.flush()
+        return code
+    except OSError as error:
+        if error is not output.error:
+            _say(str(error))
+            return 4
+        _discard_output()
+        if isinstance(error, BrokenPipeError):  # its reader has gone: `infersdk info m.onnx | head -1`
+            return 0
+        _say(f"cannot write the output: {error.strerror or error}")
+        return 2
+
+
+def _run(argv: Sequence[str] | None, interrupts: _Interrupts) -> int:
+    """The command's exit code. An OSError goes to the caller: it may be the output that cannot be written."""
+    from .errors import InferSDKError
+
+    try:
+        arguments = parser().parse_args(argv)
+        return int(arguments.func(arguments))
+    except SystemExit as stop:  # argparse: a usage error, or --help and --version, which print
+        sys.stdout.flush()
+        return stop.code if isinstance(stop.code, int) else 0
+    except InferSDKError as error:
+        if interrupts.came:
+            raise KeyboardInterrupt from None
+        _say(str(error))
+        return _code_of(error)
+    except OSError:
+        raise
+    except Exception:
+        if interrupts.came:
+            raise KeyboardInterrupt from None
+        import traceback
+
+        traceback.print_exc()
+        _say("this is a fault of infersdk; please report it with the lines above")
+        return 4
+
+
+def _code_of(error: Exception) -> int:
+    from . import errors
+
+    if isinstance(error, errors.BackendError):
+        return 3
+    wrong = (
+        errors.ConfigError, errors.InputError, errors.ImageError, errors.VideoError, errors.ModelError,
+        errors.OutputError, errors.TensorFileError,
+    )  # fmt: skip
+    return 2 if isinstance(error, wrong) else 4
+
+
+def _parser_class() -> type[argparse.ArgumentParser]:
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        """An unknown flag is an error of the subcommand that it was given to, with that subcommand's usage."""
+
+        def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+            known, unknown = super().parse_known_args(args, namespace)
+            if unknown:
+                self._refuse(unknown)
+            return known, unknown
+
+        def _refuse(self, unknown: list[str]) -> NoReturn:
+            from difflib import get_close_matches
+
+            flag = next((text for text in unknown if text.startswith("-")), None)
+            close = get_close_matches(flag.partition("=")[0], self._option_string_actions, 1) if flag else []
+            hint = f"; did you mean {close[0]}?" if close else ""
+            self.error(f"unknown argument{'s' * (len(unknown) > 1)}: {' '.join(unknown)}{hint}")
+
+    return Parser
+
+
+class _Output:
+    """Stdout, with the error that the last write to it has met."""
+
+    error: OSError | None = None
+
+    def __init__(self) -> None:
+        import io
+
+        if sys.stdout is not sys.__stdout__ or not isinstance(sys.stdout, io.TextIOWrapper):
+            return  # a test's, or a caller's own
+        output = self
+
+        class Raw(io.FileIO):
+            def write(self, data: Any, /) -> int:
+                try:
+                    return super().write(data)
+                except OSError as error:
+                    output.error = error
+                    raise
+
+        encoding = sys.stdout.encoding
+        lines = sys.stdout.line_buffering
+        sys.stdout.flush()
+        buffered = io.BufferedWriter(Raw(sys.stdout.fileno(), "wb", closefd=False))
+        sys.stdout = io.TextIOWrapper(buffered, encoding, line_buffering=lines)
+
+
+def _prepare_streams() -> _Output:
+    """Streams that can spell everything, and one for errors in any case."""
+    import io
+
+    if sys.stderr is None:  # closed; print() would write to stdout in its place
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    output = _Output()
     for stream in (sys.stdout, sys.stderr):
         # A terminal or pipe that is not in UTF-8, or a file name that is not, is no reason to lose a result.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    arguments = parser().parse_args(argv)
-    try:
-        code = int(arguments.func(arguments))
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt as stop:
-        terminated = isinstance(stop, Terminated)
-        print(f"infersdk: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
-        return 143 if terminated else 130
-    except BrokenPipeError:  # the reader of our output went away: `infersdk info m.onnx | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except InferSDKError as error:
-        print(f"infersdk: {' '.join(str(error).split())}", file=sys.stderr)
-        return next((code for kinds, code in _CODES if isinstance(error, kinds)), 4)
+    return output
+
+
+def _discard_output() -> None:
+    """Else Python tries to write it once more when it ends, and changes the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(message: str) -> None:
+    with contextlib.suppress(OSError):  # stderr cannot be written either; the exit code remains
+        print(f"infersdk: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ An application's file names its models; which backend runs them is one line of i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,8 +49,40 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
     except msgspec.ValidationError as error:
         fields = ", ".join(f.name for f in msgspec.structs.fields(kind)) if issubclass(kind, msgspec.Struct) else ""
         outermost = "unknown field" in str(error) and " - at " not in str(error)
-        hint = f". Known are: {fields or 'none'}" if outermost else ""
+        hint = f". Known are: {fields or 'none'}" if outermost else _choices(kind, str(error))
         raise ConfigError(f"{what}: {error}{hint}") from None
+
+
+def _choices(kind: type[Any], message: str) -> str:
+    """The valid values, where msgspec says "Invalid enum value 'x' - at `$.a.b[0]`" and no more."""
+    match = re.fullmatch(r"Invalid enum value .* - at `\$(.*)`", message, re.DOTALL)
+    if match is None:
+        return ""
+    found: list[Any] = [msgspec.inspect.type_info(kind)]
+    for step in re.findall(r"\.(\w+)|\[[^]]*\]", match[1]):
+        found = [inner for info in found for inner in _inside(info, step)]
+    values = [value for info in found for one in _members(info) for value in getattr(one, "values", ())]
+    return f"; use one of {', '.join(map(repr, values))}" if values else ""
+
+
+def _members(info: Any) -> tuple[Any, ...]:
+    """The types of a union; of any other type the type itself."""
+    return info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+
+
+def _inside(info: Any, step: str) -> list[Any]:
+    """The types of the field `step`, or of the items where it is empty."""
+    found: list[Any] = []
+    for one in _members(info):
+        if step:
+            found += [field.type for field in getattr(one, "fields", ()) if field.encode_name == step]
+        else:
+            items = getattr(one, "item_types", None) or (
+                getattr(one, "item_type", None),
+                getattr(one, "value_type", None),
+            )
+            found += [item for item in items if item is not None]
+    return found
 
 
 def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:

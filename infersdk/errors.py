@@ -180,4 +180,9 @@ class OutputError(InferSDKError, OSError):
 
 def relative_to(path: str | os.PathLike[str]) -> str:
     """What a message adds when nothing is at `path`: where it was looked for, unless the path says so."""
-    return "" if os.path.isabs(path) else f"; the path is relative to {os.getcwd()}"
+    if os.path.isabs(path):
+        return ""
+    try:
+        return f"; the path is relative to {os.getcwd()}"
+    except OSError:
+        return "; the path is relative to the working directory, which has been deleted"

@@ -1,4 +1,4 @@
-"""Serving on one backend while another still builds, and going over to it when it is ready.
+"""Serving on one backend while another still loads, and changing to it when it is ready.
 
 ::
 
@@ -6,8 +6,9 @@
     infer(x)                        # answered at once, by ONNX Runtime
     infer.active_backend            # "onnxruntime" now, "tensorrt" once the engine is there
 
-The change is made between two runs, by the thread that runs: a run that has begun ends where it began. The tensors go
-along: what is bound stays bound, and keeps what it holds. Each clone goes over by itself.
+The change is made between two runs, by the thread that runs: a run ends on the backend that it began on. The tensors
+belong to the `HotSwap`, which binds them to the new backend: what is bound stays bound, and keeps what it holds. Each
+clone changes by itself.
 """
 
 from __future__ import annotations
@@ -22,81 +23,84 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .errors import DeviceUnavailableError, InferenceError, UnsupportedModelError
+import msgspec
+
+from .errors import DeviceUnavailableError, InferenceError, InputError, UnsupportedModelError
 from .infer import BackendInfo, Infer
 from .stream import device_info
 
 if TYPE_CHECKING:
     import os
 
-    import msgspec
-
     from .device import Device
+    from .options import BackendOptions
+    from .tensor import Tensor
 
 __all__ = ["HotSwap", "check_device"]
 
 _log = logging.getLogger("infersdk.hot_swap")
 
-#: Seconds that the end of the process waits for builds that were told to stop: a step of a build may take a while.
+#: Seconds that the end of the process waits for builds that were told to stop: one step of a build may take a while.
 _PATIENCE = 10.0
 
 
-class _Stopped(Exception):  # noqa: N818 - it is none
-    """Nobody waits for the build any more."""
+class _StoppedError(Exception):
+    """The build is not needed any more."""
 
 
-class _Seat:
-    """Where one HotSwap finds the Infer that was made for it."""
+class _Delivery:
+    """Where one HotSwap finds the Infer that was loaded or cloned for it."""
 
     model: Infer | None = None
 
 
-class _Building:
-    """A model that is loaded on a thread of its own, for all who wait for it: the HotSwap and its clones.
+class _BackgroundLoad:
+    """A model that loads on a thread of its own, for a HotSwap and its clones.
 
-    It knows their seats and not them, so that one that nobody holds any more can go, and the build with it.
+    It holds their deliveries and not them, so that a HotSwap without other references is freed, and the load stopped.
     """
 
-    def __init__(self, make: Callable[[Callable[[], None]], Infer], what: str) -> None:
-        """`make` loads the model; it may call what it is given now and then, which raises when it shall stop."""
+    def __init__(self, load: Callable[[Callable[[], None]], Infer], what: str) -> None:
+        """`load` makes the model. It may call its argument now and then, which raises when the load has to stop."""
         self.done = threading.Event()
         self.error: Exception | None = None
         self.what = what
-        self._make = make
+        self._load = load
         self._warned = False
         self._stop = threading.Event()
-        self._lock = threading.RLock()  # a finalizer may come by in the thread that holds it
-        self._seats: list[_Seat] = []
+        self._lock = threading.RLock()  # a finalizer may run in the thread that holds it
+        self._deliveries: list[_Delivery] = []
 
     def start(self) -> None:
         self.thread = threading.Thread(target=self._work, name="infersdk-hot_swap", daemon=True)
         _running.add(self)
         self.thread.start()
 
-    def join(self, other: _Seat | None = None) -> _Seat:
-        """A seat for one more; `other` is the seat of the one that it is cloned from."""
-        seat = _Seat()
+    def join(self, source: _Delivery | None = None) -> _Delivery:
+        """A delivery for one more HotSwap, which may be a clone of the one that has `source`."""
+        delivery = _Delivery()
         with self._lock:
-            if other is not None and other.model is not None:  # ready, and never run yet
-                seat.model = other.model.clone()
-            self._seats.append(seat)
-        return seat
+            if source is not None and source.model is not None:  # ready, and not taken yet
+                delivery.model = source.model.clone()
+            self._deliveries.append(delivery)
+        return delivery
 
-    def leave(self, seat: _Seat) -> None:
-        """Gives the seat up, and what lies there; the last one to leave stops the build."""
+    def leave(self, delivery: _Delivery) -> None:
+        """Gives the delivery up, and closes the model in it. The last one to leave stops the load."""
         with self._lock:
-            if seat in self._seats:
-                self._seats.remove(seat)
-            model, seat.model = seat.model, None
-            if not self._seats:
+            if delivery in self._deliveries:
+                self._deliveries.remove(delivery)
+            model, delivery.model = delivery.model, None
+            if not self._deliveries:
                 self._stop.set()
         if model is not None:
             model.close()
 
-    def take(self, seat: _Seat) -> Infer:
+    def take(self, delivery: _Delivery) -> Infer:
+        """The model of a delivery, which now belongs to the caller."""
         with self._lock:
-            model, seat.model = seat.model, None
-            self._seats.remove(seat)
+            model, delivery.model = delivery.model, None
+            self._deliveries.remove(delivery)
         assert model is not None
         return model
 
@@ -104,10 +108,10 @@ class _Building:
         self._stop.set()
 
     def warn(self) -> None:
-        """Tells of a failure, once, in a thread of the user's."""
+        """Warns of a failure, once, in a thread of the user's."""
         with self._lock:
-            told, self._warned = self._warned, True
-        if not told:
+            warned, self._warned = self._warned, True
+        if not warned:
             warnings.warn(f"{self.what} failed, and the model stays where it is: {self.error}", RuntimeWarning, 4)
 
     def fail(self, error: Exception) -> None:
@@ -116,58 +120,60 @@ class _Building:
 
     def _check(self) -> None:
         if self._stop.is_set():
-            raise _Stopped
+            raise _StoppedError
 
     def _work(self) -> None:
         try:
-            self._deal(self._make(self._check))
+            self._deliver(self._load(self._check))
         except Exception as error:
             if not self._stop.is_set():
                 self.fail(error)
         finally:
-            self._make = _nothing  # it holds the options, and with them whatever the user put there
+            self._load = _stopped  # it holds the options, and whatever the user put there
             self.done.set()
             _running.discard(self)
 
-    def _deal(self, model: Infer) -> None:
-        """One for each: clones are made here, where nobody waits for them and nothing runs yet."""
+    def _deliver(self, model: Infer) -> None:
+        """One model for each HotSwap. Clones are made here, so that no request waits for them."""
         with self._lock:
-            made: list[Infer] = [model]
+            models: list[Infer] = [model]
             try:
-                made += [model.clone() for _ in self._seats[1:]]
+                models += [model.clone() for _ in self._deliveries[1:]]
             except BaseException:
-                for one in made:
+                for one in models:
                     one.close()
                 raise
-            for seat, one in zip(self._seats, made, strict=False):
-                seat.model = one
-            if not self._seats:
+            for delivery, one in zip(self._deliveries, models, strict=False):
+                delivery.model = one
+            if not self._deliveries:
                 model.close()
 
 
-def _nothing(check: Callable[[], None]) -> Infer:
-    raise _Stopped
+def _stopped(check: Callable[[], None]) -> Infer:
+    raise _StoppedError
 
 
-_running: set[_Building] = set()
+_running: set[_BackgroundLoad] = set()
 
 
 @atexit.register
 def _stop_all() -> None:
-    """A daemon thread that is inside a runtime when the interpreter goes down may take the process with it."""
-    builds = list(_running)
-    for build in builds:
-        build.stop()
+    """A daemon thread inside a runtime may crash the process while the interpreter shuts down."""
+    loads = list(_running)
+    for load in loads:
+        load.stop()
     deadline = time.monotonic() + _PATIENCE
-    for build in builds:
-        build.thread.join(max(0.0, deadline - time.monotonic()))
+    for load in loads:
+        load.thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def check_device(kind: type[Infer], name: str, device: Device) -> None:
-    """Raises DeviceUnavailableError if it can be known without loading anything that the device is not there."""
-    there = kind.probe().devices
-    if str(device) not in there and not (device.ordinal >= 0 and device.kind in there):
-        raise DeviceUnavailableError(f"device {str(device)!r}: backend {name!r} has {', '.join(there) or 'none'} here")
+    """Raises DeviceUnavailableError if the device is missing, as far as that shows without loading anything."""
+    devices = kind.probe().devices
+    if str(device) not in devices and not (device.ordinal >= 0 and device.kind in devices):
+        raise DeviceUnavailableError(
+            f"device {str(device)!r} is not supported; {name} runs here on: {', '.join(devices) or 'no device'}"
+        )
     if device.ordinal >= 0:
         device_info(device)
 
@@ -176,14 +182,16 @@ class HotSwap(Infer):
     """A model that runs on a stand-in until the backend that was asked for is ready. Made by
     `load(..., while_building=...)`.
 
-    `device`, `precision`, `max_batch`, the specs and `stream` are those of whoever serves now; `backend` is the one
-    that was asked for, `active_backend` the one that serves. The tensors are made for the device that was asked for.
+    It owns the tensors and has them bound to the Infer that serves, `current()`. `device`, `precision`, `max_batch`,
+    the specs and `stream` are those of that Infer; `backend` is the one that was asked for, `active_backend` the one
+    that serves. The tensors are made for the device that was asked for.
 
     Args:
         model: the model file.
         target: the class of the backend that was asked for.
-        stand_in: makes the Infer that serves at first.
+        stand_in: loads the Infer that serves at first.
         device, precision, max_batch, options: for the target.
+        make: makes the Infer of the target, where its class alone does not.
     """
 
     def __init__(
@@ -195,10 +203,11 @@ class HotSwap(Infer):
         device: Device,
         precision: str | None,
         max_batch: int | None,
-        options: msgspec.Struct,
+        options: BackendOptions,
+        make: Callable[..., Infer] | None = None,
     ) -> None:
         self.backend = target.backend  # type: ignore[misc]
-        self._target, self._stand_in = target, stand_in
+        self._make, self._stand_in = make or target, stand_in
         self._asked: dict[str, Any] = {"device": device, "precision": precision, "max_batch": max_batch}
         self._pending = False
         self._guard = threading.Lock()  # another thread may clone it while it changes
@@ -206,29 +215,44 @@ class HotSwap(Infer):
 
     @classmethod
     def probe(cls) -> BackendInfo:
-        """It is no backend by itself."""
+        """It is not a backend by itself."""
         return BackendInfo("", ())
 
-    # ---- who serves ----
+    # ---- which Infer serves ----
 
-    @property
-    def active(self) -> Infer:
+    def current(self) -> Infer:
+        """The Infer that serves from now on. Changes to the backend that was asked for, if that is ready.
+
+        The one that served before is freed as soon as nothing refers to it any more.
+
+        Raises:
+            ClosedError: it is closed.
+        """
+        self._check_open()
+        if self._pending:
+            with self._guard:
+                if self._building.error is not None:
+                    self._settle()
+                elif self._delivery.model is not None:
+                    self._swap()
+            if self._building.error is not None:
+                self._building.warn()
         return self._active
 
     @property
-    def change_due(self) -> bool:
-        return self._pending and (self._seat.model is not None or self._building.error is not None)
+    def active_backend(self) -> str:
+        return self._active.backend
 
     @property
     def building_error(self) -> Exception | None:
-        """Why the backend that was asked for cannot serve; None while it builds, and when it does."""
+        """Why the backend that was asked for cannot serve; None while it builds, and when it serves."""
         return self._building.error
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Waits for the end of the build, `timeout` seconds at most; whether it is there. The next run is on it.
+        """Waits for the end of the build, `timeout` seconds at most. True when it is ready: the next run changes to it.
 
         Raises:
-            InferSDKError: whatever made the build fail, as `building_error`.
+            InferSDKError: what made the build fail, as `building_error`.
             ClosedError: it is closed.
         """
         self._check_open()
@@ -238,121 +262,109 @@ class HotSwap(Infer):
             raise self._building.error
         return True
 
-    def change(self) -> None:
-        if not self._pending:
-            return
-        with self._guard:
-            if self._building.error is not None:
-                self._settle()
-            elif self._seat.model is not None:
-                self._go_over()
-        if self._building.error is not None:
-            self._building.warn()
-
-    def _go_over(self) -> None:
-        old, new = self._active, self._building.take(self._seat)
+    def _swap(self) -> None:
+        old, new = self._active, self._delivery.model
+        assert new is not None
+        with contextlib.suppress(InferenceError):  # reading the outputs raises it
+            old._wait()
         try:
             _check_same(old, new)
-        except UnsupportedModelError as error:
-            new.close()
+            self._bind_all(new)
+        except (UnsupportedModelError, InputError) as error:
             self._building.fail(error)
-            self._settle()
-            return
-        with contextlib.suppress(InferenceError):  # whoever reads the outputs is told
-            old._wait()
-        for name, tensor in self._outputs.items():
-            if name not in self._lent:
-                tensor._take_home(self._device)
-        new._take_tensors(self)
-        old._lose_tensors()
-        self._serve(new)
-        self.generation += 1
+        else:
+            self._serve(self._building.take(self._delivery))
+            _log.info("%s runs on %s now", self.model.name, self.backend)
         self._settle()
-        old.close()
-        _log.info("%s runs on %s now", self.model.name, self.backend)
 
     def _settle(self) -> None:
         """There is nothing to wait for any more."""
         self._pending = False
-        self._building.leave(self._seat)
+        self._building.leave(self._delivery)
 
     def _serve(self, infer: Infer) -> None:
         self._active = infer
         self.input_specs, self.output_specs = infer.input_specs, infer.output_specs
         self.metadata, self.max_batch, self.stream = infer.metadata, infer.max_batch, infer.stream
-        self._bound = None
 
-    def _wait_for(self, building: _Building, other: _Seat | None = None) -> None:
-        self._building, self._seat, self._pending = building, building.join(other), True
-        weakref.finalize(self, building.leave, self._seat).atexit = False
+    def _bind_all(self, infer: Infer) -> None:
+        for name, tensor in (*self._inputs.items(), *self._outputs.items()):
+            infer.bind(name, tensor)
 
-    # ---- the hooks ----
+    def _wait_for(self, building: _BackgroundLoad, source: _Delivery | None = None) -> None:
+        self._building, self._delivery, self._pending = building, building.join(source), True
+        weakref.finalize(self, building.leave, self._delivery).atexit = False
+
+    # ---- the hooks: the tensors are its own, all else is the active Infer's ----
 
     def _load(self) -> None:
         self._serve(self._stand_in())
-        self._wait_for(_Building(self._maker(), f"loading {self.model.name} on {self.backend}"))
+        self._wait_for(_BackgroundLoad(self._loader(), f"loading {self.model.name} on {self.backend}"))
         self._building.start()
 
-    def _maker(self) -> Callable[[Callable[[], None]], Infer]:
-        target, model, asked, options = self._target, self.model, self._asked, self.options
+    def _loader(self) -> Callable[[Callable[[], None]], Infer]:
+        make, model, asked, options = self._make, self.model, self._asked, self.options
 
-        def make(check: Callable[[], None]) -> Infer:
+        def load(check: Callable[[], None]) -> Infer:
             check()
-            return target(model, **asked, options=_stoppable(options, check))
+            return make(model, **asked, options=_stoppable(options, check))
 
-        return make
+        return load
 
     def _create_tensors(self) -> None:
         super()._create_tensors()
-        self._active._take_tensors(self)
+        self._bind_all(self._active)
+
+    def bind(self, name: str, tensor: Tensor) -> None:
+        super().bind(name, tensor)
+        self._active.bind(name, tensor)
 
     def _bind(self) -> None:
-        self._active._bound = None
+        pass  # the active Infer sees by itself which shapes and addresses have changed
 
-    def _run(self) -> None:
+    def enqueue(self) -> Mapping[str, Tensor]:
+        self.current()
+        self._enqueue()
+        return self._outputs_view
+
+    def _enqueue(self) -> None:
         self._active.enqueue()
-        self._bound = self._generations()  # it may have let outputs look elsewhere
 
     def _wait(self) -> None:
-        self._active._wait()
+        self._active.wait()
 
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        return self._active._call(feeds)
+        return self.current()(feeds)
 
-    def _share(self, source: HotSwap) -> None:
-        self._pending, self._guard = False, threading.Lock()
-        with source._guard:
-            self._serve(source._active.clone())
-            if source._pending:
-                self._wait_for(source._building, source._seat)
+    def _clone(self, twin: HotSwap) -> None:
+        twin._pending, twin._guard = False, threading.Lock()
+        with self._guard:
+            twin._serve(self._active.clone())
+            if self._pending:
+                twin._wait_for(self._building, self._delivery)
 
     def _close(self) -> None:
         if self._pending:
             self._settle()
-        self._active._lose_tensors()
         self._active.close()
 
-    # ---- the interface: each way to a run comes by here first ----
-
-    def enqueue(self) -> Mapping[str, Any]:
-        if self._pending:
-            self._check_open()
-            self.change()
-        return super().enqueue()
-
-    def __call__(self, x: Any) -> dict[str, Any]:
-        if self._pending:
-            self._check_open()
-            self.change()
-        return super().__call__(x)
+    # ---- what the active Infer says ----
 
     @property
     def device(self) -> str:
         return self._active.device
 
     @property
+    def precision(self) -> str:
+        return self._active.precision
+
+    @property
+    def layer_precisions(self) -> Mapping[str, int]:
+        return self._active.layer_precisions
+
+    @property
     def concurrency(self) -> int:
-        """That of who serves now; on a device, where runs overlap, what will serve there decides."""
+        """That of the active Infer; where a device was asked for, at least what keeps a device busy."""
         return max(self._active.concurrency, 3 if self._asked["device"].ordinal >= 0 else 1)
 
     @property
@@ -362,36 +374,30 @@ class HotSwap(Infer):
     def bucket_batch(self, n: int) -> int:
         return self._active.bucket_batch(n)
 
-    @property
-    def precision(self) -> str:
-        return self._active.precision
-
 
 def _check_same(old: Infer, new: Infer) -> None:
-    """The tensors that are bound have to fit the other, too."""
+    """The tensors that are bound have to fit the new one, too."""
     for side in ("input_specs", "output_specs"):
-        ours = {spec.name: (spec.dtype, len(spec.shape), spec.kind) for spec in getattr(old, side)}
-        theirs = {spec.name: (spec.dtype, len(spec.shape), spec.kind) for spec in getattr(new, side)}
-        if ours != theirs:
-            told = "; ".join(", ".join(map(str, getattr(one, side))) for one in (old, new))
-            what = side.replace("_specs", "s")
+        before = {spec.name: (spec.dtype, len(spec.shape), spec.kind) for spec in getattr(old, side)}
+        after = {spec.name: (spec.dtype, len(spec.shape), spec.kind) for spec in getattr(new, side)}
+        if before != after:
+            specs = "; ".join(", ".join(map(str, getattr(one, side))) for one in (old, new))
             raise UnsupportedModelError(
-                f"the {what} of {old.model.name} on {old.backend} and on {new.backend} are not the same ({told}): "
-                "load it without while_building, or with options that leave them as they are in the model"
+                f"the {side.replace('_specs', 's')} of {old.model.name} on {old.backend} and on {new.backend} are not "
+                f"the same ({specs}): load it without while_building, or with options that leave them as they are in "
+                "the model"
             )
 
 
-def _stoppable(options: Any, check: Callable[[], None]) -> Any:
-    """The same options; where the backend tells of its progress, that can end it."""
-    if "progress" not in getattr(options, "__struct_fields__", ()):
+def _stoppable(options: BackendOptions, check: Callable[[], None]) -> BackendOptions:
+    """The same options; a backend that reports its progress can be stopped by that."""
+    if not options.has("progress"):
         return options
-    import msgspec
-
-    told = options.progress
+    report = options.progress  # type: ignore[attr-defined]
 
     def progress(phase: str, fraction: float) -> None:
         check()
-        if told is not None:
-            told(phase, fraction)
+        if report is not None:
+            report(phase, fraction)
 
     return msgspec.structs.replace(options, progress=progress)

@@ -1,6 +1,6 @@
 """Infer: one model on one backend, behind the one interface that all backends share.
 
-A backend derives from `Infer`, fills `_describe()`, `_bind()`, `_run()`, `_clone()` and `_close()`, and inherits the
+A backend derives from `Infer`, fills in `_load()`, `_bind()`, `_enqueue()`, `_clone()` and `_close()`, and inherits the
 checks, the tensors and the convenient call. `infersdk.testing.InferContract` is the test suite that it must pass.
 """
 
@@ -28,7 +28,8 @@ from .errors import (
     UnsupportedModelError,
     relative_to,
 )
-from .tensor import Tensor, dtype_code
+from .options import BackendOptions
+from .tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,7 +43,7 @@ __all__ = ["BackendInfo", "Infer", "model_file"]
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """What `infersdk doctor` tells of a backend that is there."""
+    """The version of an installed runtime, and the devices it finds here. `infersdk doctor` prints them."""
 
     version: str
     devices: tuple[str, ...]
@@ -62,105 +63,57 @@ class Infer(ABC):
         infer.forward()
         infer.outputs["output0"].numpy()   # a view, overwritten by the next forward()
 
-    A model with an input or output that is no tensor of numbers or bools (strings, sequences: `spec.kind` tells) has
-    the quick way alone; whatever would bind tensors raises `UnsupportedModelError`.
+    A model with an input or output that is not a tensor of numbers or bools (strings, sequences: see `spec.kind`) has
+    only the quick way; whatever would bind tensors raises `UnsupportedModelError`.
 
     One `Infer` serves one thread at a time; `clone()` gives a second one that shares the weights or the engine.
 
     Attributes:
         backend: the name it was loaded under.
-        active_backend: the one that serves now: another one only with `load(..., while_building=...)`.
         device: where it runs, as a name (`"cpu"`, `"cuda:0"`).
-        max_batch: the largest batch it takes; None where the backend sets no limit and none was asked for.
-        input_specs, output_specs: what the model says of its inputs and outputs, in order.
+        max_batch: the largest batch it takes; None where neither the backend nor the user sets a limit.
+        input_specs, output_specs: what the model declares about its inputs and outputs, in order.
         inputs, outputs: the tensors bound to them, by name.
-        metadata: what the model file says of itself, text by key.
+        metadata: what the model file says about itself, text by key.
     """
 
-    #: The first input or output that no tensor can hold: then the model is called, and never bound.
-    _unbindable: TensorSpec | None = None
-    #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
-    stream: Stream | None = None
-    #: The name of the backend; a subclass sets it.
+    # ---- what a backend sets ----
+
+    #: The name of the backend.
     backend: ClassVar[str] = ""
-    #: The device when none is asked for; a subclass may set another.
+    #: The device when none is asked for.
     default_device: ClassVar[str] = "cpu"
     #: The largest batch when none is asked for; None is no limit.
     default_max_batch: ClassVar[int | None] = None
-    #: The operators of one's own that the model uses (`infersdk.custom_ops.operator_set.OperatorSet`), or None.
+    #: What `load(..., **options)` takes for this backend.
+    Options: ClassVar[type[BackendOptions]] = BackendOptions
+    #: The operators of one's own that the model uses, an `infersdk.custom_ops.operator_set.OperatorSet`; or None.
     custom_ops: Any = None
-    #: Goes up with each change of what serves (`while_building`): whoever has prepared something for it does so anew.
-    generation: int = 0
-    #: A msgspec.Struct of what `load(..., **options)` takes for this backend; a subclass sets it.
-    Options: ClassVar[type[Any]]
+    #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
+    stream: Stream | None = None
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        device: Device | None = None,
-        precision: str | None = None,
-        max_batch: int | None = None,
-        options: Any = None,
-        custom_ops: Any = None,
-    ) -> None:
-        self._closed = True  # until all is there
-        self.custom_ops = custom_ops
-        self._inputs: dict[str, Tensor] = {}
-        self._outputs: dict[str, Tensor] = {}
-        self._bound: list[int] | None = None  # the generations of the tensors when they were bound
-        self.model = model_file(model)
-        self._device = device or Device.parse(None)
-        self._requested_precision = precision
-        self.max_batch = max_batch
-        self.options = options if options is not None else self.Options()
-        self.input_specs: tuple[TensorSpec, ...] = ()
-        self.output_specs: tuple[TensorSpec, ...] = ()
-        self.metadata: Mapping[str, str] = MappingProxyType({})
-        self._load()
-        self._check_max_batch()
-        self._create_tensors()
-        self._closed = False
-
-    # ---- what a backend fills in ----
+    # ---- what a backend fills in: each hook has the name of the public method that calls it ----
 
     @classmethod
     @abstractmethod
     def probe(cls) -> BackendInfo:
         """The runtime's version and devices. An ImportError means that it is not installed."""
 
-    @classmethod
-    def runs_custom_ops(cls, device: Device) -> bool:
-        """Whether the runtime takes the nodes of `custom_ops` itself there. Otherwise the model is cut at them."""
-        return False
-
     @abstractmethod
     def _load(self) -> None:
-        """Reads the model; sets `input_specs`, `output_specs`, `metadata`. Strict in device and precision."""
+        """Reads the model; sets `input_specs`, `output_specs`, `metadata`. Strict about device and precision."""
 
     @abstractmethod
     def _bind(self) -> None:
-        """The input tensors have other shapes or addresses than before: size the outputs, and bind them all anew."""
+        """Sizes the outputs and gives the runtime all tensors. Called before a run if shapes or addresses changed."""
 
     @abstractmethod
-    def _run(self) -> None:
-        """Runs the model over the bound tensors, bringing inputs up to date and moving the heads of the outputs."""
-
-    def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs a model that cannot be bound: a value for each input, checked where it is a tensor; the outputs by name.
-
-        Needed only of a backend whose specs have a `kind` of their own. What is returned is the caller's to keep.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has specs that no tensor can hold, and no _call()")
-
-    def _wait(self) -> None:
-        """Waits for what `_run()` queued, and raises InferenceError if it failed."""
-        if self.stream is not None:
-            self.stream.synchronize()
+    def _enqueue(self) -> None:
+        """Runs on the bound tensors: brings the inputs up to date, runs or queues the run, marks the outputs new."""
 
     @abstractmethod
-    def _share(self, source: Self) -> None:
-        """`clone()`: takes over from `source` what can be shared, and makes the rest of its own."""
+    def _clone(self, twin: Self) -> None:
+        """Gives `twin`, which has all attributes of this model, what two of them cannot share."""
 
     @abstractmethod
     def _close(self) -> None:
@@ -169,9 +122,26 @@ class Infer(ABC):
     @property
     @abstractmethod
     def precision(self) -> str:
-        """The arithmetic that really runs in most layers: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; or
-        `"unknown"`, where the runtime does not tell.
+        """What most layers really compute in: `"fp32"`, `"fp16"`, `"bf16"`, `"int8"`; `"unknown"` if it is hidden."""
+
+    # ---- what a backend may fill in ----
+
+    @classmethod
+    def runs_custom_ops(cls, device: Device) -> bool:
+        """Whether the runtime takes the nodes of `custom_ops` itself there. Otherwise the model is cut at them."""
+        return False
+
+    def _wait(self) -> None:
+        """Waits for what `_enqueue()` queued, and raises InferenceError if it failed."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs a model that cannot be bound: a value for each input in, the outputs by name out, the caller's to keep.
+
+        Only a backend whose specs have a `kind` of their own needs it.
         """
+        raise NotImplementedError(f"{type(self).__name__} has specs that no tensor can hold, but no _call()")
 
     @property
     def layer_precisions(self) -> Mapping[str, int]:
@@ -183,21 +153,52 @@ class Infer(ABC):
 
     @property
     def concurrency(self) -> int:
-        """Runs that are best made side by side, each on a clone; more than one where a stream queues them."""
+        """How many runs to make side by side, each on a clone; several where a stream queues them."""
         return 1 if self.stream is None else 3
 
     @property
     def serializes_runs(self) -> bool:
-        """Whether runs that are made side by side stand one behind the other on the device: their copies overlap,
-        their kernels do not.
-        """
+        """Whether the device computes runs that are made side by side one after another, and overlaps their copies."""
         return self.stream is not None
 
     def bucket_batch(self, n: int) -> int:
-        """The batch in which the next run's `n` rows are best run, the rest being padding: `n`, or more, up to
-        `max_batch`, where the backend prepares itself for each size anew, and so is spared most of them.
+        """The batch in which to run the next `n` rows, up to `max_batch`; rows from `n` on are padding.
+
+        More than `n` where the backend prepares itself anew for each size, so that there are few sizes.
         """
         return n
+
+    # ---- loading ----
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        device: Device | None = None,
+        precision: str | None = None,
+        max_batch: int | None = None,
+        options: Any = None,
+        custom_ops: Any = None,
+    ) -> None:
+        self._closed = True  # until everything is there
+        self.custom_ops = custom_ops
+        self._inputs: dict[str, Tensor] = {}
+        self._outputs: dict[str, Tensor] = {}
+        self._lent: set[str] = set()  # names whose tensors belong to the user
+        self._bound: list[int] | None = None  # the generations of the tensors when they were bound
+        self._unbindable: TensorSpec | None = None  # the first input or output that no tensor can hold
+        self.model = model_file(model)
+        self._device = device or Device.parse(None)
+        self._requested_precision = precision
+        self.max_batch = max_batch
+        self.options: Any = options if options is not None else self.Options()
+        self.input_specs: tuple[TensorSpec, ...] = ()
+        self.output_specs: tuple[TensorSpec, ...] = ()
+        self.metadata: Mapping[str, str] = MappingProxyType({})
+        self._load()
+        self._check_max_batch()
+        self._create_tensors()
+        self._closed = False
 
     # ---- the interface ----
 
@@ -206,22 +207,21 @@ class Infer(ABC):
         return str(self._device)
 
     @property
-    def active(self) -> Infer:
-        """What serves now: this one, unless it was loaded with `while_building`."""
-        return self
-
-    @property
     def active_backend(self) -> str:
-        """The name of the backend that serves now."""
-        return self.active.backend
+        """The name of the backend that serves now; another one than `backend` only with `while_building`."""
+        return self.backend
 
-    @property
-    def change_due(self) -> bool:
-        """Whether `change()` has something to do (`while_building`): another backend is ready, or will never be."""
-        return False
+    def current(self) -> Infer:
+        """The Infer that serves from now on: this one, unless it was loaded with `while_building`.
 
-    def change(self) -> None:  # noqa: B027 - ordinarily there is nothing to change
-        """Goes over to the backend that is ready now, if one is; left alone, the next run does so."""
+        Whoever prepares something for an Infer (streams, addresses, clones) calls this between runs, and prepares it
+        again when the answer is another object.
+
+        Raises:
+            ClosedError: it is closed.
+        """
+        self._check_open()
+        return self
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
@@ -273,24 +273,33 @@ class Infer(ABC):
         return self._outputs_view
 
     def enqueue(self) -> Mapping[str, Tensor]:
-        """As `forward()`, but where the backend has a `stream` the work is queued there, not waited for.
+        """As `forward()`, but where the backend has a `stream` the run is queued there, and not waited for.
 
-        The tensors know: whoever reads an output waits for it then. A failure on the device shows there, too.
+        Reading an output waits for the run. So does `wait()`, which also raises the error of a run that failed.
         """
         if self._closed:
             self._check_open()
         if self._bound != self._generations():
             self._rebind()
-        self._run()
+        self._enqueue()
         return self._outputs_view
+
+    def wait(self) -> None:
+        """Waits for the runs that were queued.
+
+        Raises:
+            InferenceError: a run failed; the Infer stays usable.
+        """
+        self._check_open()
+        self._wait()
 
     def __call__(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
         """Copies `x` in, runs, and copies the outputs out: arrays that are the caller's to keep.
 
         Args:
-            x: an array for a model of one input, or one per input name. Shape and type must be the model's own. What is
-                no tensor of numbers goes to the runtime, and comes from it, as its Python interface has it: arrays of
-                str, lists of arrays.
+            x: an array for a model of one input, or one per input name. Shape and type must be the model's own.
+                Strings and sequences are passed to the runtime, and returned by it, unchanged: arrays of str, lists of
+                arrays.
         """
         self._check_open()
         given = self._named(x)
@@ -311,7 +320,7 @@ class Infer(ABC):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._closed = True
-        twin._share(self)
+        self._clone(twin)
         twin._create_tensors()
         twin._closed = False
         return twin
@@ -377,41 +386,31 @@ class Infer(ABC):
             )
 
     def _create_tensors(self) -> None:
-        """One tensor for each input and output; a batch of `max_batch` will find its room reserved."""
+        """One tensor for each input and output, with memory reserved for a batch of `max_batch`."""
         specs = (*self.input_specs, *self.output_specs)
         self._unbindable = next((spec for spec in specs if spec.kind != "tensor"), None)
         bindable = self._unbindable is None
         self._bound = None
-        self._lent: set[str] = set()  # names whose tensors are the user's own
+        self._lent = set()
         self._inputs = {spec.name: self._new_tensor(spec) for spec in self.input_specs if bindable}
         self._outputs = {spec.name: self._new_tensor(spec) for spec in self.output_specs if bindable}
         self._inputs_view = MappingProxyType(self._inputs)
         self._outputs_view = MappingProxyType(self._outputs)
 
     def _new_tensor(self, spec: TensorSpec) -> Tensor:
-        """Shaped as the model says, with 1 for each free dimension: what to fill in to get going."""
+        """A tensor of the shape that the model declares, with 1 for each free dimension."""
         shape = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
         tensor = Tensor(shape, spec.dtype, self._device)
         if self.max_batch and spec.has_free_batch:
-            # Grown once and shrunk again, it keeps its capacity: addresses stay for every batch up to the largest.
+            # Grown once and shrunk again, it keeps its capacity: its address stays for every batch up to the largest.
             tensor.resize((self.max_batch, *shape[1:]))
             reserve = tensor.device_address if self._device.ordinal >= 0 else tensor.host_ptr
             reserve(write=True, read=False)
             tensor.resize(shape)
         return tensor
 
-    def _take_tensors(self, other: Infer) -> None:
-        """From now on the tensors of `other` are bound here, and `other` keeps them."""
-        self._inputs, self._outputs, self._lent = other._inputs, other._outputs, other._lent
-        self._inputs_view, self._outputs_view = other._inputs_view, other._outputs_view
-        self._bound = None
-
-    def _lose_tensors(self) -> None:
-        """Its tensors belong to another, and are not closed with it."""
-        self._inputs, self._outputs, self._lent = {}, {}, set()
-
     def _rebind(self) -> None:
-        self._check_bindable()  # without tensors nothing is ever bound, so that each run comes by here
+        self._check_bindable()  # a model without tensors is never bound, so each of its runs comes here
         for spec in self.input_specs:
             shape = self._inputs[spec.name].shape
             spec.check(shape)
@@ -427,13 +426,20 @@ class Infer(ABC):
             )
 
     def _generations(self) -> list[int]:
-        """These change with the shapes and addresses of the tensors: of outputs too, which a user may have resized."""
+        """Numbers that change with the shapes and addresses of the tensors, also of outputs that a user resized."""
         return [tensor._generation for tensors in (self._inputs, self._outputs) for tensor in tensors.values()]
 
     def _adopt(self, name: str, at: int, shape: tuple[int, ...], *, lender: object) -> None:
-        """An output that the runtime allocated: its tensor looks at that, which `lender` keeps alive."""
+        """The runtime allocated this output at `at`, and `lender` keeps that memory alive. A user's tensor gets a copy.
+
+        Raises:
+            ShapeError: the user's tensor cannot hold it.
+        """
         tensor = self._outputs[name]
-        tensor._borrow(at, shape, dtype_code(tensor.dtype), self._device.ordinal, lender=lender)
+        if name in self._lent:
+            tensor.resize(shape).copy_from(Tensor._over(at, shape, tensor.dtype, self._device, lender=lender))
+        else:
+            tensor._look_at(at, shape, self._device, lender=lender)
         self._bound = self._generations()
 
     def _named(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Mapping[str, npt.ArrayLike]:
@@ -449,7 +455,7 @@ class Infer(ABC):
         return x
 
     def _known_output_shapes(self) -> dict[str, tuple[int, ...] | None]:
-        """The shape of each output as far as it follows from the inputs by the names of free dimensions, else None."""
+        """The shape of each output where the inputs determine it by the names of free dimensions, else None."""
         sizes: dict[str, int] = {}
         for spec in self.input_specs:
             for want, got in zip(spec.shape, self._inputs[spec.name].shape, strict=True):
@@ -468,8 +474,13 @@ def model_file(path: str | os.PathLike[str]) -> Path:
     Raises:
         ModelNotFoundError: there is nothing at that path.
         ModelFormatError: it is a folder, or empty.
+        ConfigError: the path is not UTF-8.
     """
     file = Path(path)
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the path {str(file)!r} is not UTF-8, and the runtimes cannot open it; rename it") from None
     try:
         size = file.stat().st_size
     except (OSError, ValueError) as error:  # ValueError: a null character

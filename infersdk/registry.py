@@ -160,8 +160,6 @@ def load(
         make = with_custom_ops(kind, file, place, custom_ops, cut=cut_custom_ops)
     if while_building is None:
         return make(file, device=place, precision=precision, max_batch=max_batch, options=own)
-    if make is not kind:
-        raise ConfigError("while_building is not for models with custom operators; load it without")
     from .hot_swap import HotSwap, check_device
 
     check_device(kind, backend, place)
@@ -171,11 +169,12 @@ def load(
     return HotSwap(
         file,
         kind,
-        lambda: load(file, **stand_in.arguments, max_batch=largest),
+        lambda: load(file, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops),
         device=place,
         precision=precision,
         max_batch=max_batch,
         options=own,
+        make=make,
     )
 
 

@@ -198,24 +198,27 @@ class Tensor(Handle):
         handle = cls._borrowed(at, shape, dtype_code(dtype), ordinal, read_only=read_only, on_device=True)
         return cls._of(handle, lender)
 
-    def _borrow(self, at: int, shape: Sequence[int], code: int, ordinal: int, *, lender: object) -> None:
-        """Looks from now on at memory that `lender` keeps alive: on device `ordinal`, or on the host if that is -1."""
-        handle = self._borrowed(at, shape, code, ordinal, read_only=False, on_device=ordinal >= 0)
-        self._adopt(handle, lender)
-        self._shared.resizes += 1
+    @classmethod
+    def _over(
+        cls, at: int, shape: Sequence[int], dtype: npt.DTypeLike, device: str | Device | None = None, *, lender: object
+    ) -> Tensor:
+        """A tensor over memory at an address, on a CUDA device or else on the host, without a copy.
 
-    def _take_home(self, device: Device) -> None:
-        """Memory of its own for `device`, with the same content, in place of what it borrows; else nothing."""
-        if self._lender is None:
-            return
-        place, dims = out("ifs_tensor *"), _dims(self.shape)
-        check(lib.ifs_tensor_create(dtype_code(self.dtype), len(dims), dims, device.ordinal, place))
-        try:
-            check(lib.ifs_tensor_copy(place[0], self._open))
-        except BaseException:
-            lib.ifs_tensor_destroy(place[0])
-            raise
-        self._adopt(place[0])
+        Args:
+            lender: kept as long as the tensor and its views, so that the memory stays valid.
+
+        Raises:
+            InputError: the address is not aligned to the elements.
+        """
+        ordinal = Device.parse(device).ordinal
+        handle = cls._borrowed(at, shape, dtype_code(dtype), ordinal, read_only=False, on_device=ordinal >= 0)
+        return cls._of(handle, lender)
+
+    def _look_at(self, at: int, shape: Sequence[int], device: str | Device | None = None, *, lender: object) -> None:
+        """Makes this tensor one over other memory, as `Tensor._over()` does. Its element type stays."""
+        ordinal = Device.parse(device).ordinal
+        handle = self._borrowed(at, shape, dtype_code(self._dtype), ordinal, read_only=False, on_device=ordinal >= 0)
+        self._adopt(handle, lender)
         self._shared.resizes += 1
 
     @classmethod
@@ -233,10 +236,7 @@ class Tensor(Handle):
             raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
         if stream is None:
             _wait_for(1, ordinal)
-        tensor = cls.__new__(cls)
-        tensor._c = None
-        tensor._borrow(theirs.address, theirs.shape, dtype_code(theirs.dtype), ordinal, lender=theirs)
-        return tensor
+        return cls._over(theirs.address, theirs.shape, theirs.dtype, Device("cuda", ordinal), lender=theirs)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | Device | None = None) -> Tensor:

@@ -5,82 +5,47 @@
     detector = YOLOv5("yolov5s.onnx", backend="openvino", conf=0.4)
     for box in detector("bus.jpg"):
         print(box.label, box.score, box.xyxy)
+
+    model = load("model.onnx")              # the wrapper that fits the file
+    model = create("app.toml")["detector"]  # the one that a configuration names
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from typing import Any
-
 if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
-from ..config import read
-from ..errors import ConfigError
 from .classifier import PRESETS, Classifier
+from .declaration import UNCHECKED
+from .description import ModelDescription
+from .execution import DevicePostprocess, Timings
+from .loading import TYPES, create, fitting_types, load, wrapper_type
+from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, Detection, Detections
-from .vision import Timings, VisionModel
-from .yolo import YOLOX, YOLOv5, YOLOv8, detector
+from .vision import VisionModel
+from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 
 __all__ = [
     "PRESETS",
     "TYPES",
+    "UNCHECKED",
+    "YOLO",
     "YOLOX",
     "Classification",
     "Classifications",
     "Classifier",
     "Detection",
     "Detections",
+    "DevicePostprocess",
+    "ImageInput",
+    "ModelDescription",
+    "Preprocessor",
     "Timings",
     "VisionModel",
     "YOLOv5",
     "YOLOv8",
     "create",
-    "detector",
+    "fitting_types",
+    "load",
+    "wrapper_type",
 ]
-
-#: What `type` may be in a configuration.
-TYPES: dict[str, type[VisionModel[Any]]] = {
-    "yolov5": YOLOv5,
-    "yolov8": YOLOv8,
-    "yolox": YOLOX,
-    "classifier": Classifier,
-}
-
-
-def create(config: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, VisionModel[Any]]:
-    """The wrappers that a configuration describes, by name: `create("app.toml")["detector"]`.
-
-    Args:
-        config: a TOML, YAML or JSON file, or a mapping, with a table `models` (see `infersdk.config`).
-
-    Raises:
-        ConfigError: names the table and the field at fault.
-        BackendError, ModelError: what loading raises. Models that were loaded before are closed.
-    """
-    tables = read(config).get("models")
-    if not isinstance(tables, Mapping) or not tables:
-        raise ConfigError("a configuration has a table for each model: [models.detector], say; there is none")
-    made: dict[str, VisionModel[Any]] = {}
-    try:
-        for name, table in tables.items():
-            made[name] = _create_one(name, table)
-    except BaseException:
-        for model in made.values():
-            model.close()
-        raise
-    return made
-
-
-def _create_one(name: str, table: Any) -> VisionModel[Any]:
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"models.{name} is a table, not {table!r}")
-    fields = dict(table)
-    kind = fields.pop("type", None)
-    if kind not in TYPES:
-        raise ConfigError(f"models.{name}: type {kind!r} is none of {', '.join(TYPES)}")
-    try:
-        return TYPES[kind].from_config(fields)
-    except (ConfigError, TypeError) as error:
-        raise ConfigError(f"models.{name}: {error}") from None

@@ -29,6 +29,7 @@ import numpy as np
 from .._files import atomic_path, atomic_write
 from ..errors import BackendUnavailableError, ConfigError, InputError, ShapeError
 from ..image import HostImage, ImageSource, read_image
+from ..ops import DETECTION, DetectStats
 from .draw import blank_image, draw_boxes, to_pil
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFont
     from typing_extensions import Self
 
-    from ..ops import DetectStats
 
 __all__ = ["Classification", "Classifications", "Detection", "Detections", "Rows"]
 
@@ -180,6 +180,41 @@ class Detections(Rows[Detection]):
     stats: DetectStats
     columns: Mapping[str, Any] = field(default_factory=dict)
     image: ImageReference | None = None
+
+    @classmethod
+    def of(
+        cls,
+        xyxy: npt.ArrayLike,
+        scores: npt.ArrayLike,
+        class_ids: npt.ArrayLike | None = None,
+        *,
+        names: Sequence[str],
+        size: tuple[int, int],
+        stats: DetectStats | None = None,
+        **columns: Any,
+    ) -> Self:
+        """Boxes from arrays, for a `postprocess()` of one's own.
+
+        Args:
+            xyxy: (N, 4): left, top, right and bottom in pixels of the image; clipped to it here.
+            scores: (N,), best first.
+            class_ids: (N,); None is class 0 for all.
+            names, size: as the attributes.
+            stats: None says that nothing was left out.
+            columns: further columns by name.
+
+        Raises:
+            ShapeError: the arrays have other numbers of rows.
+        """
+        boxes, values = np.asarray(xyxy, np.float32).reshape(-1, 4), np.asarray(scores, np.float32)
+        classes = np.zeros(len(boxes), np.int32) if class_ids is None else np.asarray(class_ids, np.int32)
+        if not len(boxes) == len(values) == len(classes):
+            raise ShapeError(f"{len(boxes)} boxes, {len(values)} scores and {len(classes)} class ids; give one of each")
+        data = np.zeros(len(boxes), DETECTION)
+        width, height = size
+        data["xyxy"] = np.clip(boxes, 0, (width, height, width, height))
+        data["score"], data["class_id"], data["row"] = values, classes, np.arange(len(boxes))
+        return cls(data, names, size, stats or DetectStats(len(boxes), 0, len(boxes), 0), columns)
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():

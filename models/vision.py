@@ -1,482 +1,290 @@
-"""What all wrappers share: a model on a backend, images going in, and how long each stage took."""
+"""What all wrappers share: a model on a backend, images going in, results coming out."""
 
 from __future__ import annotations
 
+import copy
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar, overload
 
 import msgspec
-import numpy as np
 
 from ..config import convert
-from ..errors import ConfigError, InputError, UnsupportedModelError
-from ..image import DeviceImage, Geometry, HostImage, ImageSource, PixelTransform, image_view, read_image
+from ..errors import ConfigError, UnsupportedModelError
+from ..image import HostImage, ImageSource
 from ..infer import Infer
-from ..ops import preprocess_into
-from ..ops.batch import ImageBatch, shared_workers
 from ..registry import load
-from .execution.cuda import CudaExecutor, PreprocessPlacement, Stage
-from .execution.image_buffer import ImageBatchBuffer
+from .declaration import UNCHECKED, Declared, argument
+from .description import ModelDescription
+from .execution import (
+    BatchItem,
+    DevicePostprocess,
+    Executor,
+    FollowingBuffer,
+    FollowingExecutor,
+    ModelStages,
+    Parameters,
+    PreprocessPlacement,
+    Timings,
+    make_executor,
+)
 from .names import class_names
+from .preprocessor import ImageInput, Preprocessor
+from .requests import PipelineHolder, Requests
+from .results import Detections
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import numpy.typing as npt
     from typing_extensions import Self
 
-    from ..pipeline import Pipeline
-    from ..tensor import Tensor
-    from ..tensor_spec import TensorSpec
+    from ..image import Geometry
 
-__all__ = ["Timings", "VisionModel"]
+__all__ = ["VisionModel"]
 
 Result = TypeVar("Result")
 
-#: Images that go through together when nothing else limits the batch.
-DEFAULT_BATCH = 8
+#: Settings that say how the network is loaded; `infersdk.load()` takes them.
+_LOADING = ("device", "precision", "max_batch", "while_building")
+#: Variants with other parameters that a wrapper keeps.
+_VARIANTS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Seconds that the last call spent in each stage, over all its images. On a GPU the stages run side by side: all
-    of it is in `infer`.
-    """
-
-    read: float
-    preprocess: float
-    infer: float
-    postprocess: float
-
-    @property
-    def total(self) -> float:
-        return self.read + self.preprocess + self.infer + self.postprocess
-
-
-class VisionModel(ABC, Generic[Result]):
+class VisionModel(Requests[Result], Declared, Generic[Result]):
     """A model that takes images. A call takes one and gives one result, or a list and gives a list.
+
+    A wrapper says three things: its settings (annotated attributes with defaults, see `declaration`), its
+    `preprocessing()`, and its `postprocess()`. All else follows: calls, `stream()`, `submit()`, `map()`, asyncio,
+    configuration files, on every backend, on the processor and on GPUs.
+
+    Args:
+        path: the model file, or an `Infer` that is loaded already.
+        backend: what runs it; see `infersdk.load()`.
+        device, precision, max_batch, while_building: as `infersdk.load()` takes them.
+        options: the backend's own settings. They may also be given as further keyword arguments.
+        names: class names in order, as a list or the path of a text file; None takes them from the model's metadata.
+        channel_order: of NumPy arrays that are given as images, `"bgr"` (as OpenCV has them), `"rgb"` or `"nv12"`.
+        preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
+            processor's threads first), or `"auto"`, which measures both once for each kind of batch. The tensors are
+            the same.
 
     Attributes:
         network: the `Infer` underneath.
-        names: the class names by class_id.
-        class_count: how many classes the model tells apart; None where it leaves that open and has not run yet.
+        settings: all settings, as a frozen struct of the type `Settings`.
+        class_names: the class names by class_id; `()` if there are none.
         input_size: (width, height) of the network's input.
         timings: how long the stages of the last call took; zeros before the first.
+
+    Raises:
+        ConfigError: a setting has a wrong value.
+        UnsupportedModelError: the model is of another family; the message says what it looks like.
+        BackendError, ModelError: see `infersdk.load()`.
     """
 
-    #: A msgspec.Struct of the wrapper's own settings; a subclass sets it.
-    Settings: ClassVar[type[Any]]
-    #: The input size where the model leaves it open and nothing is said.
-    fallback_size: ClassVar[int] = 640
-    #: Images that go through together at most; None is what the network was loaded for.
-    _batch_limit: int | None = None
-    #: It is a buffer's, and shares the processors with those who submit.
-    _in_pipeline = False
+    path: str | os.PathLike[str] | Infer = argument(kw_only=False)
+    backend: str = argument(default="onnxruntime", kw_only=False)
+    device: str | None = None
+    precision: str | None = None
+    max_batch: int | None = None
+    while_building: Annotated[str | Mapping[str, Any] | None, UNCHECKED] = None
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    names: Annotated[Sequence[str] | str | os.PathLike[str] | None, UNCHECKED] = None
+    channel_order: Literal["bgr", "rgb", "nv12"] = "bgr"
+    preprocess: Literal["auto", "device", "host"] = "auto"
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | Infer,
-        backend: str = "onnxruntime",
-        *,
-        device: str | None = None,
-        precision: str | None = None,
-        max_batch: int | None = None,
-        names: Sequence[str] | str | os.PathLike[str] | None = None,
-        channel_order: str = "bgr",
-        preprocess: str = "auto",
-        settings: Mapping[str, Any],
-        options: Mapping[str, Any],
-    ) -> None:
-        self.settings = convert(settings, self.Settings, f"{type(self).__name__} settings")
-        if channel_order not in ("bgr", "rgb", "nv12"):
-            raise ConfigError(f"channel_order {channel_order!r} is none of 'bgr', 'rgb', 'nv12'")
-        if preprocess not in ("auto", "device", "host"):
-            raise ConfigError(f"preprocess {preprocess!r} is none of 'auto', 'device', 'host'")
-        self.channel_order = channel_order
-        self._preprocess = preprocess
-        self._serving = _Serving()
-        self._placement = PreprocessPlacement()
-        self._given_names = names
+    #: What kind of result it gives, in the words of Ultralytics' metadata: "detect", "classify", "segment", "pose", ...
+    task: ClassVar[str] = ""
+    #: The side of the input where the model leaves it open and nothing is said.
+    fallback_size: ClassVar[int] = 640
+    #: The settings that one call or request may give otherwise: `detector(image, conf=0.5)`.
+    per_call: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, path: str | os.PathLike[str] | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
+        own = {name: settings.pop(name) for name in self.Settings.__struct_fields__ if name in settings}
+        self.path, self.backend = path, backend
+        self._set(own)
+        options = {**self.settings.options, **settings}
         if isinstance(path, Infer):
-            if options:
-                raise ConfigError(f"options {sorted(options)} belong to load(); this Infer is loaded already")
+            if settings:
+                raise ConfigError(
+                    f"unknown setting {min(settings)!r}; those of {type(self).__name__} are "
+                    f"{', '.join(self.Settings.__struct_fields__)}"
+                )
+            given = [*options, *(name for name in _LOADING if getattr(self.settings, name) is not None)]
+            if given:
+                raise ConfigError(
+                    f"{', '.join(sorted(given))}: these belong to load(), and this Infer is loaded already"
+                )
             self.network = path
         else:
-            try:
-                self.network = load(
-                    path, backend, device=device, precision=precision, max_batch=max_batch, **dict(options)
-                )
-            except ConfigError as error:
-                if any(f"unknown field `{key}`" in str(error) for key in options):  # meant for the wrapper, perhaps
-                    own = ", ".join(self.Settings.__struct_fields__)
-                    raise ConfigError(f"{error}; those of {type(self).__name__} itself are {own}") from None
-                raise
+            self.network = _load_network(type(self), path, backend, self.settings, options)
         try:
             self._prepare()
         except BaseException:
             self.network.close()
             raise
 
+    # ---- what a wrapper says ----
+
+    @abstractmethod
+    def preprocessing(self, input: ImageInput) -> Preprocessor:
+        """How images become the network's input."""
+
+    @abstractmethod
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Result]:
+        """The results of a batch: one for each geometry.
+
+        A function of its arguments and of the settings; any number of threads may call it.
+
+        Args:
+            outputs: by name. The first rows belong to the geometries; rows behind them are padding.
+            geometries: how each image came onto the network's canvas; `geometry.to_source(points)` leads back.
+        """
+
+    # ---- what a wrapper may say ----
+
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """The wrapper that a table of a configuration describes; `options` are the backend's own."""
-        fields = dict(config)
-        options, pipeline = fields.pop("options", {}), fields.pop("pipeline", {})
-        if not isinstance(options, Mapping):
-            raise ConfigError(f"options is a table of the backend's own settings, not {options!r}")
-        if not isinstance(pipeline, Mapping):
-            raise ConfigError(f"pipeline is a table of the settings of submit() and map(), not {pipeline!r}")
-        path = fields.pop("path", None)
-        if not isinstance(path, str):
-            raise ConfigError(f"{cls.__name__}: path names the model file, and is {path!r}")
-        known = {
-            "backend",
-            "device",
-            "precision",
-            "max_batch",
-            "names",
-            "channel_order",
-            "preprocess",
-            "while_building",
-            *cls.Settings.__struct_fields__,
-        }
-        if unknown := sorted(set(fields) - known):
-            raise ConfigError(
-                f"{cls.__name__}: no setting {unknown[0]!r}; there are {', '.join(sorted(known))}; "
-                "what belongs to the backend goes under options, what to submit() and map() under pipeline"
-            )
-        from ..pipeline import PipelineSettings
+    def refuses(cls, model: ModelDescription) -> str | None:
+        """Why this wrapper cannot be for a model, as far as the file tells; None where it can.
 
-        settings = msgspec.structs.asdict(convert(pipeline, PipelineSettings, f"{cls.__name__} pipeline"))
-        model = cls(path, **fields, **options)
-        model._serving.settings = settings
-        return model
+        `models.load()` takes the wrapper that does not refuse. The constructor asks it too.
+        """
+        if cls.task and model.task not in (None, cls.task):
+            return f"its metadata says that its task is {model.task!r}"
+        if odd := [spec for spec in model.outputs if spec.kind != "tensor"]:
+            return f"its output {odd[0]} is not a tensor of numbers"
+        return ImageInput.refuses(model.inputs)
 
-    # ---- what a wrapper fills in ----
+    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
+        """How many classes outputs of these shapes tell apart; None where they leave it open, or there are none.
 
-    def _prepare(self) -> None:
-        """Checks that the model is one for this wrapper, and makes what its calls reuse."""
-        inputs = self.network.input_specs
-        if len(inputs) != 1:
-            raise self._unsupported(f"it has {len(inputs)} inputs, not one for images")
-        if odd := [spec for spec in self.network.output_specs if spec.kind != "tensor"]:
-            raise self._unsupported(f"its output {odd[0]} is no tensor of numbers")
-        self._spec = inputs[0]
-        self.input_size = self._input_size(self._spec)
-        self.class_count: int | None = None
-        self.names = class_names(self._given_names, self.network.metadata)
-        self._batched = self._spec.has_free_batch
-        usual = self._batch_limit or self.network.max_batch or DEFAULT_BATCH
-        self._limit = usual if self._batched else self._spec.fixed_batch or 1
-        self._transform = self._pixel_transform(np.dtype(self._spec.dtype).name)
-        # One geometry for a size: video frames and cameras repeat it.
-        self._geometry = lru_cache(maxsize=64)(self._make_geometry)
-        self._batch = ImageBatch(self._limit)
-        self._generation = self.network.generation
-        self._path: CudaExecutor | None = None
-        if self.network.stream is not None:
-            self._path = CudaExecutor(self, self._limit, self._preprocess, shares_cpu=self._in_pipeline)
-        self.timings = Timings(0.0, 0.0, 0.0, 0.0)
+        Called with the shapes that the model declares, and with those of its first run.
 
-    @abstractmethod
-    def _pixel_transform(self, dtype: str) -> PixelTransform:
-        """What the network wants of each pixel."""
+        Raises:
+            UnsupportedModelError: the shapes are another family's; the message has the reason alone.
+        """
+        return None
 
-    @abstractmethod
-    def _make_geometry(self, size: tuple[int, int]) -> Geometry:
-        """How an image of (width, height) comes onto the network's canvas."""
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Looks at the outputs of the first run.
 
-    @abstractmethod
-    def _device_stage(self, infer: Infer, capacity: int) -> Stage:
-        """What postprocesses the outputs of `infer` on its stream, for batches of up to `capacity`."""
+        Raises:
+            UnsupportedModelError: the values are another family's; the message has the reason alone.
+        """
 
-    @abstractmethod
-    def _results(self, geometries: Sequence[Geometry]) -> list[Result]:
-        """The results of the batch that has just run, one a geometry."""
+    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
+        """Postprocessing on the stream of `infer`, for batches of up to `capacity`; None if there is none.
+
+        Without it the outputs are copied to the host, and `postprocess()` runs there.
+        """
+        return None
+
+    def asked_size(self) -> tuple[int, int] | None:
+        """The (width, height) of the input that was asked for, for models that leave it open."""
+        return None
 
     # ---- calls ----
 
+    @overload  # a HostImage is a tuple, too
+    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
     @overload
-    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...]) -> list[Result]: ...
-    @overload
-    def __call__(self, images: ImageSource | HostImage) -> Result: ...
-    def __call__(self, images: ImageSource | HostImage | Sequence[ImageSource | HostImage]) -> Result | list[Result]:
+    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
+    def __call__(
+        self, images: ImageSource | HostImage | Sequence[ImageSource | HostImage], **parameters: Any
+    ) -> Result | list[Result]:
         """Takes an image (path, bytes, PIL image or uint8 array) or a list of them.
+
+        Args:
+            images: what `read_image()` takes; on a GPU also arrays that lie there.
+            parameters: settings for this call alone, such as `conf=0.5`.
 
         Raises:
             ImageError: an image cannot be read; nothing was run for any of its batch.
             InferenceError: the runtime failed.
+            ConfigError: a parameter has a wrong value, or cannot be given with a call.
         """
         if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
-            return self._many(images)
-        return self._many([images])[0]  # type: ignore[list-item]
+            return self._run_all(images, parameters)
+        return self._run_all([images], parameters)[0]  # type: ignore[list-item]
 
-    def stream(self, images: Iterable[ImageSource | HostImage]) -> Iterator[Result]:
+    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
         """The results of any number of images, in order, a batch at a time; reads as few ahead as it can."""
-        batches = self._batches(images)
-        while True:
-            self._follow()
-            if self._path is not None:
-                for results in self._path.run(iter(lambda: None if self._outdated else next(batches, None), None)):
-                    yield from results
-                if not self._outdated:
-                    return
-            else:
+        self._check_parameters(parameters)
+        batches = self._batches(iter(images), parameters or None)
+        exhausted = False
+
+        def until_swapped() -> Iterator[list[BatchItem]]:
+            nonlocal exhausted
+            while not self._following.is_outdated:
                 batch = next(batches, None)
                 if batch is None:
+                    exhausted = True
                     return
-                yield from self._on_host(batch)[0]
+                yield batch
+
+        while not exhausted:
+            for results in self._following.current().stream(until_swapped()):
+                yield from results
 
     def network_inputs(
         self, images: Iterable[ImageSource | HostImage], *, batch: int | None = None
     ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """What the network would be given for these images, a batch at a time: `{input: array}`, nothing is run.
+        """What the network is given for these images, a batch at a time: `{input: array}`. Nothing is run.
 
         Args:
             images: on the host, as a call takes them.
-            batch: images a batch at most; a model of a fixed batch keeps to its own, and the last one is filled up
-                with its last image.
+            batch: the most images in a batch. A model of a fixed batch keeps to its own, and the last batch is filled
+                up with its last image.
         """
-        self._follow()
-        limit = min(batch or self._limit, self._limit) if self._batched else self._limit
+        self.network.current()  # a closed one raises
+        free = self._input.has_free_batch
+        limit = min(batch or self._limit, self._limit) if free else self._limit
         group: list[HostImage] = []
-
-        def filled() -> dict[str, npt.NDArray[Any]]:
-            missing = 0 if self._batched else self._limit - len(group)
-            self._fill([*group, *[group[-1]] * missing])
-            rows = len(group) + missing  # behind these there may be padding
-            return {self._spec.name: self.network.inputs[self._spec.name].numpy()[:rows].copy()}
-
         for source in images:
-            group.append(read_image(source, channel_order=self.channel_order))
+            group.append(self._stages.preprocessor.read(source))
             if len(group) == limit:
-                yield filled()
+                yield {self._input.spec.name: self._stages.preprocessor.array(group)}
                 group.clear()
         if group:
-            yield filled()
+            rows = None if free else limit
+            yield {self._input.spec.name: self._stages.preprocessor.array(group, rows)}
 
-    @property
-    def _outdated(self) -> bool:
-        """Whether the network runs elsewhere than what was prepared for, or is about to (`while_building`)."""
-        return self.network.change_due or self.network.generation != self._generation
-
-    def _follow(self) -> None:
-        """Prepares anew for where the network runs now. Only while no batch is on its way."""
-        self.network._check_open()
-        if self._outdated:
-            if self._path is not None:
-                self._path.close()
-            self.network.change()
-            self._prepare()
-
-    # ---- requests: batched with whatever else is waiting ----
-
-    @property
-    def pipeline(self) -> Pipeline[Result]:
-        """What runs the requests of `submit()`, `map()` and `infer()`; it is made when it is first asked for."""
-        serving = self._serving
-        if serving.pipeline is None:
-            with serving.guard:
-                if serving.pipeline is None:
-                    from ..pipeline import Pipeline
-
-                    serving.pipeline = Pipeline(self, **serving.settings)
-        made: Pipeline[Result] = serving.pipeline
-        return made
-
-    def configure_pipeline(self, **settings: Any) -> Pipeline[Result]:
-        """Makes the pipeline with settings of your own: those of `infersdk.pipeline.PipelineSettings`.
-
-        Raises:
-            ConfigError: it is there already, or a setting says something wrong.
-        """
-        from ..pipeline import Pipeline
-
-        with self._serving.guard:
-            if self._serving.pipeline is not None:
-                raise ConfigError(f"{self!r} serves already; call serve() before the first submit(), map() or infer()")
-            made: Pipeline[Result] = Pipeline(self, **{**self._serving.settings, **settings})
-            self._serving.pipeline = made
-            return made
-
-    def submit(
-        self, image: ImageSource | HostImage, *, timeout: float | None = None, deadline: float | None = None
-    ) -> Future[Result]:
-        """One image, run together with whatever else is waiting; any number of threads may call. See
-        `Pipeline.submit()`.
-        """
-        return self.pipeline.submit(image, timeout=timeout, deadline=deadline)
-
-    def submit_many(
-        self, images: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None
-    ) -> list[Future[Result]]:
-        """Several of them. See `Pipeline.submit_many()`."""
-        return self.pipeline.submit_many(images, timeout=timeout, deadline=deadline)
-
-    def map(
-        self, images: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False
-    ) -> Iterator[Result]:
-        """The results of any number of images, in order; they may be endless. See `Pipeline.map()`."""
-        return self.pipeline.map(images, in_flight=in_flight, return_exceptions=return_exceptions)
-
-    async def infer(self, image: ImageSource | HostImage, *, deadline: float | None = None) -> Result:
-        """From asyncio. See `Pipeline.infer()`."""
-        return await self.pipeline.infer(image, deadline=deadline)
-
-    def batch_buffer(self, capacity: int | None) -> ImageBatchBuffer[Result]:
+    def batch_buffer(self, capacity: int | None) -> FollowingBuffer[Result]:
         """For a pipeline: batches of up to `capacity` images, on a clone of the network.
 
         Raises:
             ConfigError: the network was loaded for less.
         """
-        largest = self.network.max_batch if self._batched else self._limit
+        free = self._input.has_free_batch
+        largest = self.network.max_batch if free else self._limit
         if capacity is not None and largest is not None and capacity > largest:
             raise ConfigError(
                 f"max_batch={capacity}, but {self.network.model.name} takes batches up to {largest}; "
-                + (f"load it with max_batch={capacity}" if self._batched else "export it with a free batch dimension")
+                + (f"load it with max_batch={capacity}" if free else "export it with a free batch dimension")
             )
-        return ImageBatchBuffer(self._twin(capacity or self._batch_limit, in_pipeline=True))
+        network = self.network.clone()
+        try:
+            return FollowingBuffer(network, self._maker(capacity, shares_cpu=True), self._check_parameters)
+        except BaseException:
+            network.close()
+            raise
 
     @property
-    def concurrency(self) -> int:
-        """For a pipeline: batches that are best under way side by side."""
-        return self.network.concurrency
+    def class_count(self) -> int | None:
+        """How many classes the model tells apart; None where it leaves that open and has not run yet."""
+        return self._learned.class_count
 
-    @property
-    def serializes_runs(self) -> bool:
-        """For a pipeline: whether these stand one behind the other on a device."""
-        return self.network.serializes_runs
-
-    def _batches(self, sources: Iterable[ImageSource | HostImage]) -> Iterator[list[HostImage | DeviceImage]]:
-        """The images read, in batches; those on a device and those on the host do not mix."""
-        batch: list[HostImage | DeviceImage] = []
-        for source in sources:
-            image = self._read(source)
-            if batch and (len(batch) == self._limit or type(image) is not type(batch[0])):
-                yield batch
-                batch = []
-            batch.append(image)
-        if batch:
-            yield batch
-
-    def _read(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
-        if self._path is not None and not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
-            return DeviceImage(source, self.channel_order)
-        return read_image(source, channel_order=self.channel_order)
-
-    def _many(self, sources: Sequence[ImageSource | HostImage]) -> list[Result]:
-        self._follow()
-        start = perf_counter()
-        results: list[Result] = []
-        stages = [0.0, 0.0, 0.0]
-        if self._path is not None:
-            # All stages run side by side on the device: the whole is what can be told.
-            for done in self._path.run(self._batches(sources)):
-                results += done
-            self.timings = Timings(0.0, 0.0, perf_counter() - start, 0.0)
-            return results
-        for batch in self._batches(sources):
-            done, spent = self._on_host(batch)
-            results += done
-            stages = [a + b for a, b in zip(stages, spent, strict=True)]
-        self.timings = Timings(perf_counter() - start - sum(stages), *stages)
-        return results
-
-    def _on_host(self, images: Sequence[HostImage | DeviceImage]) -> tuple[list[Result], tuple[float, float, float]]:
-        """One batch, and the seconds of its three stages."""
-        start = perf_counter()
-        geometries = self._fill([p for p in images if isinstance(p, HostImage)])
-        filled = perf_counter()
-        self.network.forward()
-        inferred = perf_counter()
-        results = self._results(geometries)
-        return results, (filled - start, inferred - filled, perf_counter() - inferred)
-
-    def _fill(self, images: Sequence[HostImage]) -> list[Geometry]:
-        """Preprocesses straight into the rows of the bound input, several images on several threads."""
-        geometries = [self._geometry(image.size) for image in images]
-        tensor = self._input_of(self.network, len(images))
-        at = tensor.host_ptr(read=False, write=True)
-        views = [image_view(p.pixels, p.format) for p in images]  # type: ignore[arg-type]
-        if len(views) == 1:
-            preprocess_into(views[0], geometries[0], self._transform, at, tensor.nbytes)
-        else:
-            self._batch.fill(views, geometries)
-            self._batch.preprocess(self._transform, at, tensor.nbytes, workers=shared_workers())
-        return geometries
-
-    def _input_of(self, infer: Infer, images: int) -> Tensor:
-        """The bound input, sized for so many images at least."""
-        width, height = self.input_size
-        tensor: Tensor = infer.inputs[self._spec.name]
-        rows = min(infer.bucket_batch(images), self._limit) if self._batched else self._limit
-        return tensor.resize((rows, *self._canvas_shape(width, height)))
-
-    # ---- shared machinery ----
-
-    def _input_size(self, spec: TensorSpec) -> tuple[int, int]:
-        """(width, height) out of an input of NCHW or NHWC with three channels."""
-        if len(spec.shape) != 4:
-            raise self._unsupported(f"its input {spec} has not the four dimensions of a batch of images")
-        if spec.dtype not in (np.float32, np.float16, np.uint8):
-            raise self._unsupported(f"its input {spec} takes neither float32, float16 nor uint8")
-        _, channels, height, width = spec.shape
-        self._layout: Literal["chw", "hwc"] = "chw"
-        if channels != 3 and spec.shape[3] == 3:
-            _, height, width, channels = spec.shape
-            self._layout = "hwc"
-        if isinstance(channels, int) and channels != 3:
-            raise self._unsupported(f"its input {spec} has {channels} channels, not 3")
-        asked = self._asked_size()
-        sides = []
-        for side, wanted in zip((width, height), asked or (None, None), strict=True):
-            if isinstance(side, int) and wanted not in (None, side):
-                raise ConfigError(
-                    f"the input of {self.network.model.name} is {width} x {height}; it cannot be set to {asked}"
-                )
-            sides.append(side if isinstance(side, int) else wanted or self.fallback_size)
-        return sides[0], sides[1]
-
-    def _tell_classes(self, count: int | None) -> None:
-        """How many classes there are, None while that is open.
-
-        Raises ConfigError when more names were given: they are those of another model.
-        """
-        self.class_count = count
-        if self._given_names is not None and count is not None and len(self.names) > count:
-            raise ConfigError(
-                f"names has {len(self.names)} names, but {self.network.model.name} tells {count} classes apart; give "
-                "it those that it was trained on, in order"
-            )
-
-    def _asked_size(self) -> tuple[int, int] | None:
-        """The input size that was asked for, for models that leave it open."""
-        return None
-
-    def _canvas_shape(self, width: int, height: int) -> tuple[int, int, int]:
-        return (3, height, width) if self._layout == "chw" else (height, width, 3)
-
-    def _unsupported(self, why: str) -> UnsupportedModelError:
-        return UnsupportedModelError(f"{self.network.model.name} is no model for {type(self).__name__}: {why}")
+    # ---- one model, several of them ----
 
     def clone(self) -> Self:
         """A second wrapper for another thread, over the same weights or engine."""
-        return self._twin(self._batch_limit)
-
-    def _twin(self, most: int | None, *, in_pipeline: bool = False) -> Self:
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._batch_limit, twin._in_pipeline = most, in_pipeline
-        twin._serving = _Serving(dict(self._serving.settings))
+        twin = copy.copy(self)
+        twin._pipeline_holder = PipelineHolder(self._pipeline_holder.settings)
         twin.network = self.network.clone()
         try:
-            twin._prepare()
+            twin._start()
         except BaseException:
             twin.network.close()
             raise
@@ -484,10 +292,8 @@ class VisionModel(ABC, Generic[Result]):
 
     def close(self) -> None:
         """Frees the model. What was submitted and has not begun to run is cancelled."""
-        if self._serving.pipeline is not None:
-            self._serving.pipeline.close(drain=False)
-        if self._path is not None:
-            self._path.close()
+        self._pipeline_holder.close()
+        self._following.close()
         self.network.close()
 
     def __enter__(self) -> Self:
@@ -498,24 +304,176 @@ class VisionModel(ABC, Generic[Result]):
 
     def __repr__(self) -> str:
         width, height = self.input_size
-        place = f"{self.network.active_backend} on {self.network.device}"
-        return f"<{type(self).__name__} {self.network.model.name}, {width} x {height}, {place}>"
+        network = self.network
+        return (
+            f"<{type(self).__name__} {network.model.name}, {width} x {height}, {network.active_backend} on "
+            f"{network.device}>"
+        )
+
+    # ---- shared machinery ----
+
+    def _set(self, settings: Mapping[str, Any]) -> None:
+        """Checks the settings, and makes them attributes."""
+        self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
+        self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
+
+    def _prepare(self) -> None:
+        """Checks that the model is one for this wrapper, and makes what its calls use."""
+        model = ModelDescription.of(self.network)
+        self._learned = _Learned()
+        self.class_names = class_names(self.settings.names, self.network.metadata)
+        self._check(model)
+        try:
+            self._input = ImageInput.of(self.network.input_specs, self.asked_size(), self.fallback_size)
+        except UnsupportedModelError as error:
+            raise self._unsupported(str(error), model) from None
+        self.input_size = self._input.size
+        preprocessor = self.preprocessing(self._input)
+        self._stages = ModelStages(preprocessor, self._verify, self._postprocess, self.device_postprocess)
+        self._placement = PreprocessPlacement(self.settings.preprocess)
+        self._variants: dict[tuple[tuple[str, Any], ...], Self] = {}
+        self._pipeline_holder = PipelineHolder({})
+        self._start()
+
+    def _start(self) -> None:
+        self.timings = Timings()
+        self._limit = self._input.batch_limit(self.network)
+        self._following = FollowingExecutor(self.network, self._maker(None))
+
+    def _maker(self, capacity: int | None, *, shares_cpu: bool = False) -> Callable[[Infer], Executor[Result]]:
+        def make(infer: Infer) -> Executor[Result]:
+            limit = self._input.batch_limit(infer, capacity)
+            return make_executor(infer, self._stages, limit, self._placement, shares_cpu=shares_cpu)
+
+        return make
+
+    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
+        self._check_parameters(parameters)
+        start = perf_counter()
+        executor = self._following.current()
+        executor.timings = timings = Timings()
+        results: list[Result] = []
+        for done in executor.stream(self._batches(iter(sources), parameters or None)):
+            results += done
+        for i, (source, result) in enumerate(zip(sources, results, strict=True)):
+            if isinstance(result, Detections):  # for drawing, in a notebook for instance
+                results[i] = result.with_image(source)
+        timings.read = max(perf_counter() - start - timings.total, 0.0)
+        self.timings = timings
+        return results
+
+    def _batches(self, sources: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[list[BatchItem]]:
+        """The images, in batches; those on a device and those on the host do not mix."""
+        batch: list[BatchItem] = []
+        for source in sources:
+            executor = self._following.executor
+            image = executor.read(source)
+            if batch and (len(batch) == executor.capacity or type(image) is not type(batch[0].image)):
+                yield batch
+                batch = []
+            batch.append(BatchItem(image, parameters))
+        if batch:
+            yield batch
+
+    def _check_parameters(self, parameters: Parameters) -> None:
+        """Raises ConfigError for parameters that a call cannot have."""
+        if parameters:
+            self._with(parameters)
+
+    def _with(self, parameters: Parameters) -> Self:
+        """This wrapper with other settings, for postprocessing alone."""
+        if not parameters:
+            return self
+        key = tuple(sorted((name, _hashable(value)) for name, value in parameters.items()))
+        variant = self._variants.get(key)
+        if variant is None:
+            if unknown := sorted(set(parameters) - self.per_call):
+                raise ConfigError(
+                    f"{unknown[0]!r} cannot be given with a call of {type(self).__name__}; "
+                    f"what can: {', '.join(sorted(self.per_call)) or 'nothing'}"
+                )
+            fields = {name: getattr(self.settings, name) for name in self.Settings.__struct_fields__}
+            variant = copy.copy(self)
+            variant._set({**fields, **parameters})
+            variant._varied()
+            if len(self._variants) >= _VARIANTS:
+                self._variants.clear()
+            self._variants[key] = variant
+        return variant
+
+    def _varied(self) -> None:
+        """This copy has settings of its own now: what was made from the old ones is made anew."""
+
+    def _postprocess(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        geometries: Sequence[Geometry],
+        parameters: Sequence[Parameters],
+    ) -> list[Result]:
+        """`postprocess()`, with the parameters of each row."""
+        if not any(parameters):
+            return self.postprocess(outputs, geometries)
+        results: list[Any] = []
+        for row, (geometry, own) in enumerate(zip(geometries, parameters, strict=True)):
+            one = {name: array[row : row + 1] for name, array in outputs.items()}
+            results += self._with(own).postprocess(one, [geometry])
+        return results
+
+    def _verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        model = ModelDescription.of(self.network).with_shapes({name: array.shape for name, array in outputs.items()})
+        self._check(model)
+        try:
+            self.verify(outputs)
+        except UnsupportedModelError as error:
+            raise self._unsupported(str(error), model) from None
+
+    def _check(self, model: ModelDescription) -> None:
+        """Refuses what is another family's, by the shapes that are known."""
+        if (reason := self.refuses(model)) is not None:
+            raise self._unsupported(reason, model)
+        try:
+            count = self.count_classes({spec.name: spec.shape for spec in model.outputs})
+        except UnsupportedModelError as error:
+            raise self._unsupported(str(error), model) from None
+        self._learned.class_count = count
+        if count is not None and self.class_names and len(self.class_names) != count:
+            source = "names has" if self.settings.names is not None else "its metadata has"
+            raise self._unsupported(
+                f"it tells {count} classes apart, but {source} {len(self.class_names)} names; give those that it was "
+                "trained on, in order",
+                model,
+            )
+
+    def _unsupported(self, why: str, model: ModelDescription) -> UnsupportedModelError:
+        return UnsupportedModelError(
+            f"{self.network.model.name} is not a model for {type(self).__name__}: {why}. It looks like "
+            f"{model.looks_like}"
+        )
 
 
-class _Serving:
-    """The pipeline of a wrapper, once there is one."""
+def _load_network(
+    kind: type[VisionModel[Any]],
+    path: str | os.PathLike[str],
+    backend: str,
+    settings: Any,
+    options: Mapping[str, Any],
+) -> Infer:
+    loading = {name: getattr(settings, name) for name in _LOADING}
+    try:
+        return load(path, backend, **loading, **options)
+    except ConfigError as error:
+        if any(f"unknown field `{key}`" in str(error) for key in options):  # meant for the wrapper, perhaps
+            own = ", ".join(kind.Settings.__struct_fields__)
+            raise ConfigError(f"{error}; those of {kind.__name__} itself are {own}") from None
+        raise
 
-    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
-        self.settings: Mapping[str, Any] = settings or {}
-        self.pipeline: Any = None
-        self.guard = Lock()
+
+@dataclass
+class _Learned:
+    """What the first run has shown of a model; its clones share it."""
+
+    class_count: int | None = None
 
 
-def as_size(size: int | Sequence[int] | None, what: str) -> tuple[int, int] | None:
-    """`640` or `(640, 384)` as (width, height)."""
-    if size is None:
-        return None
-    width, height = (size, size) if isinstance(size, int) else size
-    if width < 1 or height < 1:
-        raise InputError(f"{what} is a number of pixels or (width, height), not {size!r}")
-    return width, height
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value

@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from infersdk.infer import BackendInfo, Infer
+from infersdk.options import BackendOptions
 from infersdk.tensor_spec import TensorSpec
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Options(BackendOptions, frozen=True, kw_only=True):
     """`seconds` that a run takes; `fail` every so many runs, counted over all clones (0: never)."""
 
     seconds: float = 0.0
@@ -40,7 +40,7 @@ class IdleInfer(Infer):
     def _bind(self) -> None:
         self._outputs["y"].resize(self._inputs["x"].shape[:1])
 
-    def _run(self) -> None:
+    def _enqueue(self) -> None:
         self.runs[0] += 1
         if self.options.fail and self.runs[0] % self.options.fail == 0:
             raise RuntimeError("the runtime says no")
@@ -48,7 +48,7 @@ class IdleInfer(Infer):
             time.sleep(self.options.seconds)
         self._outputs["y"].numpy(writable=True)[:] = self._inputs["x"].numpy()[:, 0, 0, 0]
 
-    def _share(self, source: Any) -> None:
+    def _clone(self, twin: Any) -> None:
         pass
 
     def _close(self) -> None:

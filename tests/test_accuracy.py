@@ -44,7 +44,7 @@ def test_categories_are_found_by_name_and_by_order(tmp_path: Path) -> None:
     shuffled = read_coco(*coco_set(tmp_path / "b", order=[9, 1, 8, 2, 7, 3, 6, 4, 5, 0]))
     assert straight.categories[1] == (8, "one")
     with digits() as named:
-        assert tuple(named.names) == tuple(NAMES)
+        assert tuple(named.class_names) == tuple(NAMES)
         figures = coco_figures(named, straight)
         assert figures == coco_figures(named, shuffled)
     assert 0.6 < figures["mAP"] < figures["mAP50"] <= 1
@@ -242,7 +242,9 @@ def test_wrong_use_of_the_gate(tmp_path: Path) -> None:
         gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino")], task, max_drop=1.5)
     with pytest.raises(ConfigError, match="does not name a backend"):
         gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "@cpu")], task)
-    with pytest.raises(UnsupportedModelError, match=r"digits_classifier\.onnx on onnxruntime: .*no model for YOLOv5"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"digits_classifier\.onnx on onnxruntime: .*looks like a classifier"
+    ):
         gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino")], DetectTask(*coco_set(tmp_path / "coco")))
 
 

@@ -103,6 +103,32 @@ def test_files_that_are_wrong(name: str, content: bytes, message: str, tmp_path:
         read(tmp_path / name)
 
 
+class Levels(msgspec.Struct):
+    levels: list[Literal[1, 2]] = []
+
+
+class Choices(msgspec.Struct, forbid_unknown_fields=True):
+    mode: Literal["a", "b"] | None = None
+    inner: Levels | None = None
+    by_name: dict[str, Levels] = {}
+    pair: tuple[str, Literal["y"]] = ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"mode": "c"}, r"Invalid enum value 'c' - at `\$.mode`; use one of 'a', 'b'"),
+        ({"inner": {"levels": [1, 3]}}, r"\$.inner.levels\[1\]`; use one of 1, 2"),
+        ({"by_name": {"x": {"levels": [3]}}}, r"use one of 1, 2"),
+        ({"pair": ["a", "z"]}, r"use one of .*'y'"),
+        ({"mode": 1}, r"Expected `str \| null`, got `int`"),
+    ],
+)
+def test_invalid_choices_list_the_valid_ones(data: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        convert(data, Choices, "thing")
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the configuration .*none.toml': No such file or directory"):
         read(tmp_path / "none.toml")

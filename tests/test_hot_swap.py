@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -118,44 +119,92 @@ class TestAfter(Contract):
         assert isinstance(infer, HotSwap)
         infer.wait_ready()
         if "precision" in changes:
-            infer.change()
+            infer.current()
         return infer
 
 
 def test_it_serves_at_once_and_goes_over_when_the_other_is_ready(tmp_path: Path, gate: threading.Event) -> None:
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     with load(models.double(tmp_path / "m.onnx"), gate) as infer:
-        first = infer.active
-        assert (infer.backend, infer.active_backend, infer.generation) == ("slow", "onnxruntime", 0)
+        first = weakref.ref(infer.current())
+        assert (infer.backend, infer.active_backend) == ("slow", "onnxruntime")
         assert (infer(x)["y"] == 2 * x).all()
         assert not infer.wait_ready(0.01)
-        assert not infer.change_due
+        assert infer.current() is first()
         y = infer.outputs["y"]
         gate.set()
         assert infer.wait_ready(30)
-        assert infer.change_due
-        assert infer.active is first  # the change is the next run's
+        assert infer.active_backend == "onnxruntime"  # the change is the next run's
         assert (y.numpy() == 2 * x).all()
         assert (infer(x + 1)["y"] == 2 * x + 2).all()
-        assert (infer.active_backend, infer.generation, infer.change_due) == ("slow", 1, False)
-        assert first._closed
+        assert infer.active_backend == infer.current().backend == "slow"
+        assert first() is None  # freed
         assert infer.outputs["y"] is y
+        assert infer.current().outputs["y"] is y
         assert (y.numpy() == 2 * x + 2).all()
         assert infer.building_error is None
         assert infer.wait_ready(0)
     until_closed()
     with pytest.raises(ClosedError):
         infer(x)
-    with pytest.raises(ClosedError):
-        infer.wait_ready()
+    for use in (infer.wait_ready, infer.current, infer.forward, infer.clone):
+        with pytest.raises(ClosedError):
+            use()
 
 
-def test_ordinarily_the_backend_that_serves_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
+def test_without_while_building_an_infer_serves_itself(tmp_path: Path) -> None:
     with infersdk.load(models.double(tmp_path / "m.onnx")) as infer:
-        assert infer.active is infer
-        assert (infer.active_backend, infer.generation, infer.change_due) == ("onnxruntime", 0, False)
-        infer.change()
-        assert infer.generation == 0
+        assert infer.current() is infer
+        assert infer.active_backend == "onnxruntime"
+    with pytest.raises(ClosedError):
+        infer.current()
+
+
+def test_who_prepared_something_for_the_stand_in_may_finish_with_it(tmp_path: Path, gate: threading.Event) -> None:
+    x = np.ones((2, 4), np.float32)
+    with load(models.double(tmp_path / "m.onnx"), gate) as infer:
+        first = infer.current()
+        prepared = first.clone()
+        gate.set()
+        infer.wait_ready(30)
+        second = infer.current()
+        assert second is not first
+        assert (first(x)["y"] == 2).all()
+        assert (prepared(3 * x)["y"] == 6).all()
+        assert (infer(5 * x)["y"] == 10).all()
+        assert infer.current() is second
+
+
+def test_asking_who_serves_changes_no_tensor(tmp_path: Path, gate: threading.Event) -> None:
+    source, target = np.ones((2, 4), np.float32), np.zeros((2, 4), np.float32)
+    with load(models.double(tmp_path / "m.onnx"), gate) as infer:
+        assert infer.current().inputs["x"] is infer.inputs["x"]
+        infer.bind("x", Tensor.wrap(source))
+        infer.bind("y", Tensor.wrap(target))
+        assert infer.current().inputs["x"] is infer.inputs["x"]
+        infer.current().forward()
+        assert (target == 2).all()
+        gate.set()
+        infer.wait_ready(30)
+        source[:] = 4
+        infer.current().forward()
+        assert infer.active_backend == "slow"
+        assert (target == 8).all()
+
+
+def test_a_tensor_that_was_closed_does_not_end_the_change(tmp_path: Path, gate: threading.Event) -> None:
+    own = Tensor((1, 4))
+    with load(models.double(tmp_path / "m.onnx"), gate) as infer:
+        infer.bind("x", own)
+        gate.set()
+        infer.wait_ready(30)
+        own.close()
+        with pytest.raises(ClosedError, match="this Tensor was closed"):
+            infer.forward()
+        infer.bind("x", Tensor((1, 4)).copy_from([[1, 2, 3, 4]]))
+        np.testing.assert_array_equal(infer.forward()["y"].numpy(), [[2, 4, 6, 8]])
+        assert infer.active_backend == "slow"
+    until_closed()
 
 
 def test_what_was_filled_before_the_change_is_run_after_it(tmp_path: Path, gate: threading.Event) -> None:
@@ -202,7 +251,7 @@ def test_outputs_that_the_runtime_allocates_go_along(tmp_path: Path, gate: threa
         view = tensor.numpy()
         gate.set()
         infer.wait_ready()
-        infer.change()
+        infer.current()
         assert infer.active_backend == "slow"
         gc.collect()
         assert (tensor.numpy() == [[0, 1, 2, 3]] * 2).all()
@@ -338,7 +387,6 @@ def test_a_build_that_fails_leaves_the_stand_in_serving(
             with pytest.raises(RuntimeError, match="no tactic"):
                 infer.wait_ready(30)
         assert [r.getMessage() for r in caplog.records] == ["loading m.onnx on slow failed: RuntimeError: no tactic"]
-        assert infer.change_due  # it has a warning to give
         with pytest.warns(RuntimeWarning, match="loading m.onnx on slow failed, and the model stays .*: no tactic"):
             assert (infer(x)["y"] == 2).all()
         with warnings.catch_warnings():
@@ -346,7 +394,7 @@ def test_a_build_that_fails_leaves_the_stand_in_serving(
             for one in (infer, clone, infer.clone()):
                 assert (one(x)["y"] == 2).all()
                 assert str(one.building_error) == "no tactic"
-                assert (one.active_backend, one.generation, one.change_due) == ("onnxruntime", 0, False)
+                assert one.active_backend == one.current().backend == "onnxruntime"
             one.close()
 
 
@@ -444,7 +492,7 @@ print(infer.active_backend, time.monotonic())
         ({"while_building": "@cpu"}, ConfigError, "'@cpu' does not name a backend; write backend, backend@device"),
         ({"while_building": True}, ConfigError, "True does not name a backend"),
         ({"backend": "nonesuch"}, BackendNotFoundError, "no backend 'nonesuch'"),
-        ({"device": "cuda:99"}, DeviceUnavailableError, "device 'cuda:99': backend 'slow' has cpu"),
+        ({"device": "cuda:99"}, DeviceUnavailableError, "device 'cuda:99' is not supported; slow runs here on: cpu"),
         ({"precision": "fp61"}, ConfigError, "precision 'fp61'"),
         ({"threads": -1}, ConfigError, "threads"),
     ],
@@ -471,7 +519,6 @@ def test_a_wrapper_goes_over_in_the_middle_of_a_stream(gate: threading.Event) ->
     from infersdk.data import DETECTOR, IMAGE
     from infersdk.models import YOLOv5
 
-    config = {"path": str(DETECTOR), "backend": "slow", "while_building": "onnxruntime", "options": {"gate": gate}}
     with YOLOv5(DETECTOR) as plain:
         want = plain(IMAGE)
 
@@ -482,11 +529,10 @@ def test_a_wrapper_goes_over_in_the_middle_of_a_stream(gate: threading.Event) ->
                 model.network.wait_ready(30)  # type: ignore[attr-defined]
             yield IMAGE
 
-    with YOLOv5.from_config(config) as model:
+    with YOLOv5(DETECTOR, "slow", while_building="onnxruntime", options={"gate": gate}) as model:
         assert "onnxruntime" in repr(model)
         results = list(model.stream(images()))
         assert model.network.active_backend == "slow"
-        assert model._generation == 1
         assert "slow" in repr(model)
         results.append(model(IMAGE))
     assert len(results) == 41

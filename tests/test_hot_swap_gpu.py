@@ -64,6 +64,8 @@ def test_host_tensors_of_the_users_stay_bound(tmp_path: Path) -> None:
 def test_a_wrapper_takes_the_path_on_the_device_after_it() -> None:
     from infersdk.data import DETECTOR, IMAGE
     from infersdk.models import YOLOv5
+    from infersdk.models.execution.cuda import CudaExecutor
+    from infersdk.models.execution.host import HostExecutor
 
     with YOLOv5(DETECTOR) as plain:
         want = plain(IMAGE)
@@ -75,9 +77,9 @@ def test_a_wrapper_takes_the_path_on_the_device_after_it() -> None:
             yield IMAGE
 
     with YOLOv5(DETECTOR, "tensorrt-rtx", max_batch=4, while_building="onnxruntime@cpu", tf32=False) as model:
-        assert model._path is None
+        assert isinstance(model._following.executor, HostExecutor)
         results = list(model.stream(images()))
-        assert model._path is not None
+        assert isinstance(model._following.executor, CudaExecutor)
         assert model.network.active_backend == "tensorrt-rtx"
     assert len(results) == 24
     for found in results:

@@ -29,9 +29,10 @@ MINE = """
 import msgspec
 import numpy as np
 from infersdk.infer import BackendInfo, Infer
+from infersdk.options import BackendOptions
 from infersdk.tensor_spec import TensorSpec
 
-class Options(msgspec.Struct, forbid_unknown_fields=True):
+class Options(BackendOptions, frozen=True):
     step: int = 1
 
 class Mine(Infer):
@@ -49,10 +50,10 @@ class Mine(Infer):
     def _bind(self):
         self._outputs["x"].resize(self._inputs["x"].shape)
 
-    def _run(self):
+    def _enqueue(self):
         self._outputs["x"].numpy(writable=True)[:] = self._inputs["x"].numpy() + self.options.step
 
-    def _share(self, source):
+    def _clone(self, twin):
         pass
 
     def _close(self):

@@ -93,11 +93,13 @@ class _TensorRt(Infer):
         return cuda_device(self._device.index)
 
     def _open_cache(self) -> Cache | None:
-        wanted = self.options.cache
-        if wanted is False:
+        folder = self.options.cache_dir
+        if not self.options.cache:
+            if folder is not None:
+                raise ConfigError(f"cache_dir={folder!r} names a folder for engines, and cache=False keeps none")
             return None
         try:
-            return Cache(None if wanted is True else wanted, required=wanted is not True)
+            return Cache(folder, required=folder is not None)
         except OutputError as error:
             warnings.warn(f"{error}; engines are not kept", RuntimeWarning, stacklevel=2)
             return None
@@ -270,7 +272,7 @@ class _TensorRt(Infer):
             self._context.grows.add(name)
         allocator.tensor = tensor
 
-    def _run(self) -> None:
+    def _enqueue(self) -> None:
         self._place()
         with self._cuda:
             if self._captures:
@@ -401,9 +403,9 @@ class _TensorRt(Infer):
         """As the runtime parsed them when the engine was built, out of its manifest."""
         return self._layers
 
-    def _share(self, source: _TensorRt) -> None:
+    def _clone(self, twin: _TensorRt) -> None:
         with self._cuda:
-            self._start()
+            twin._start()
 
     def _close(self) -> None:
         with contextlib.suppress(CudaError), self._cuda:  # a failed device must not keep the rest from being freed

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+from ...options import BackendOptions, Progress
 
 __all__ = ["Options", "Range"]
 
@@ -19,7 +21,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max: list[Dim]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Options(BackendOptions, frozen=True, kw_only=True):
     """What `load(..., backend="tensorrt", **options)` takes; "tensorrt-rtx" takes the same.
 
     Attributes:
@@ -37,10 +39,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             (`infersdk.graph.fp16_parity.find_fp16_loss` finds which should).
         optimization_level: 0 (quick to build) to 5 (quick to run); None is the runtime's own.
         plugins: libraries of plugins to load before the model is parsed, or the engine read.
-        cache: where built engines are kept: the user's cache (True), a folder, or nowhere (False).
+        cache: whether built engines are kept for the next load.
+        cache_dir: the folder where they are kept; None is the user's cache folder. It has to be one that can be
+            written.
         cache_tag: goes into the key of the cache, for what the key cannot see, as plugins written in Python.
-        progress: called as `progress(phase, fraction)` while an engine is built, from a thread of its own; fraction
-            goes from 0 to 1. What it raises ends the build.
+        progress: called as `progress(phase, fraction)` while an engine is built, on another thread; fraction goes from
+            0 to 1. An exception that it raises ends the build.
         kernel_specialization: TensorRT-RTX only: kernels for the shapes that come are compiled beside the first runs
             (`"lazy"`), before them (`"eager"`), or not at all (`"none"`). None is the runtime's own, or with
             `cuda_graph` `"eager"`.
@@ -56,8 +60,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     fp16_keep: list[str] = []
     optimization_level: Annotated[int, msgspec.Meta(ge=0, le=5)] | None = None
     plugins: list[str] = []
-    cache: bool | str = True
+    cache: bool = True
+    cache_dir: str | None = None
     cache_tag: str = ""
-    progress: Any = None
+    progress: Progress | None = None
     kernel_specialization: Literal["lazy", "eager", "none"] | None = None
     cuda_graph: bool = False

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["Progress", "make_monitor", "run_cancellable"]
+if TYPE_CHECKING:
+    from ...options import Progress
+
+__all__ = ["make_monitor", "run_cancellable"]
 
 T = TypeVar("T")
-
-#: What is told of a build: the phase in the runtime's words, and how much of the whole is done, from 0 to 1.
-Progress = Callable[[str, float], None]
 
 
 class _Phase:

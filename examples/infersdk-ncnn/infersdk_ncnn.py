@@ -25,12 +25,13 @@ from infersdk.errors import (
     UnsupportedModelError,
 )
 from infersdk.infer import BackendInfo, Infer
+from infersdk.options import BackendOptions, Count
 from infersdk.tensor_spec import TensorSpec
 
 Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Options(BackendOptions, frozen=True, kw_only=True):
     """What `load(..., backend="ncnn", **options)` takes.
 
     Attributes:
@@ -38,7 +39,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         shapes: the shape of one row of each input, `{"in0": [3, 224, 224]}`, where the .param file does not tell it.
     """
 
-    threads: Annotated[int, msgspec.Meta(ge=0)] = 0
+    threads: Count = 0
     shapes: dict[str, list[Size]] = {}
 
 
@@ -104,7 +105,7 @@ class NcnnInfer(Infer):
         self._kept = {name: tensor.numpy() for name, tensor in self._inputs.items()}
         self._rows = [{name: ncnn.Mat(array[i]) for name, array in self._kept.items()} for i in range(batch)]
 
-    def _run(self) -> None:
+    def _enqueue(self) -> None:
         for tensor in self._inputs.values():
             tensor.host_ptr()  # brings the host side up to date
         targets = {name: tensor.numpy(writable=True) for name, tensor in self._outputs.items()}
@@ -129,7 +130,7 @@ class NcnnInfer(Infer):
     def precision(self) -> str:
         return "fp32"
 
-    def _share(self, source: NcnnInfer) -> None:
+    def _clone(self, twin: NcnnInfer) -> None:
         pass  # the network is shared as it is, and a run makes its own extractor
 
     def _close(self) -> None:

@@ -111,7 +111,7 @@ def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]
     results = model.stream(image.file for image in images)
     for index, found in enumerate(results):
         if wanted is None:  # how many classes there are may be known after the first run alone
-            wanted = _class_ids(images, model.names, model.class_count)
+            wanted = _class_ids(images, model.class_names, model.class_count)
         first += int(found.class_ids[0]) == wanted[index]
         five += wanted[index] in found.class_ids[:5].tolist()
     return {"top1": first / len(images), "top5": five / len(images)}

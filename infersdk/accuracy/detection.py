@@ -148,10 +148,10 @@ def coco_figures(model: Any, truth: CocoTruth) -> dict[str, float]:
     images = list(truth.files)
     categories: dict[int, int] | None = None
     if model.class_count is not None:  # else it is known after the first run
-        categories = truth.category_ids(model.names, model.class_count)
+        categories = truth.category_ids(model.class_names, model.class_count)
     found = dict(zip(images, model.stream(truth.files.values()), strict=True))
     if categories is None:
-        categories = truth.category_ids(model.names, model.class_count)
+        categories = truth.category_ids(model.class_names, model.class_count)
     rows = []
     for image, boxes in found.items():
         for (x1, y1, x2, y2), score, label in zip(

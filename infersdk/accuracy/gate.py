@@ -41,7 +41,8 @@ class DetectTask:
 
     Args:
         annotations, folder: as `read_coco` takes them.
-        type: the head of the model, as `models.detector` takes it.
+        type: the wrapper, a name of `models.TYPES`; None decides by the file.
+        settings: further settings of the wrapper, such as `legacy` of a YOLOX.
         names: the class names, or the path of a file of them; None takes the model's own.
         conf, iou, max_det, multi_label: the settings of the detector. The defaults are those by which mAP is commonly
             given for YOLOv5; a threshold that suits an application would cut the recall that mAP counts.
@@ -58,18 +59,19 @@ class DetectTask:
         annotations: str | os.PathLike[str],
         folder: str | os.PathLike[str],
         *,
-        type: str = "auto",
+        type: str | None = None,
         names: Sequence[str] | str | os.PathLike[str] | None = None,
         conf: float = 0.001,
         iou: float = 0.6,
         max_det: int = 300,
         multi_label: bool = True,
         max_batch: int | None = None,
+        **settings: Any,
     ) -> None:
         self.truth = read_coco(annotations, folder)
         coco_evaluator()  # better now than after the images
         self._type, self._names, self._max_batch = type, names, max_batch
-        self._settings = {"conf": conf, "iou": iou, "max_det": max_det, "multi_label": multi_label}
+        self._settings = {"conf": conf, "iou": iou, "max_det": max_det, "multi_label": multi_label, **settings}
 
     @property
     def images(self) -> int:
@@ -85,9 +87,9 @@ class DetectTask:
             return coco_figures(model, self.truth)
 
     def _wrapper(self, model: str | os.PathLike[str] | Infer, **load: Any) -> Any:
-        from ..models import detector
+        from ..models import load as load_wrapper
 
-        return detector(model, type=self._type, names=self._names, **self._settings, **load)
+        return load_wrapper(model, type=self._type, names=self._names, **self._settings, **load)
 
 
 class ClassifyTask:
@@ -127,9 +129,9 @@ class ClassifyTask:
             return top_figures(model, self.labelled)
 
     def _wrapper(self, model: str | os.PathLike[str] | Infer, **load: Any) -> Any:
-        from ..models import Classifier
+        from ..models import load as load_wrapper
 
-        return Classifier(model, **{"top_k": 5, **self._settings}, **load)
+        return load_wrapper(model, **{"type": "classifier", "top_k": 5, **self._settings}, **load)
 
 
 @dataclass(frozen=True)

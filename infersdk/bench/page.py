@@ -1,112 +1,284 @@
-"""The style and the script of the HTML report."""
+"""The report as one HTML file that opens without a network: figures, plots and the whole table."""
 
 from __future__ import annotations
 
-__all__ = ["SCRIPT", "STYLE"]
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-_LIGHT = """
---page:#f6f7f9; --card:#fff; --ink:#16181d; --soft:#5b6270; --line:#e3e6eb; --grid:#eceef2; --chip:#eef0f4;
---warn:#8a5a00; --warn-back:#fff5e0; --bad:#b3261e; --bad-back:#fdecea; --on:#fff;
---c0:#2a6fdb; --c1:#d9541e; --c2:#12906b; --c3:#8b46c9; --c4:#b8860b; --c5:#c2317a; --c6:#1792a4; --c7:#6b7280;
-"""
-_DARK = """
---page:#0f1115; --card:#181b21; --ink:#eceef2; --soft:#9aa3b2; --line:#2a2f38; --grid:#242932; --chip:#232831;
---warn:#f0c36a; --warn-back:#2c2413; --bad:#ff8a80; --bad-back:#331a19; --on:#0f1115;
---c0:#6ea8ff; --c1:#ff9466; --c2:#4ccfa3; --c3:#c49bf5; --c4:#e3bb52; --c5:#f58abb; --c6:#5fd0e0; --c7:#a3abb8;
-"""
+from ..pages import draw, render
 
-STYLE = (
-    f":root{{{_LIGHT}color-scheme:light}}"
-    f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{_DARK}color-scheme:dark}}}}"
-    f":root[data-theme=dark]{{{_DARK}color-scheme:dark}}"
-    + "".join(f".s{i}{{--c:var(--c{i % 8})}}" for i in range(64))
-    + """
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:1120px;margin:0 auto;padding:32px 20px 64px}
-header{position:relative;margin-bottom:20px}
-h1{font-size:26px;line-height:1.25;margin:2px 0 4px;overflow-wrap:anywhere}
-h2{font-size:17px;margin:0 0 2px}
-.brand{margin:0;color:var(--c0);font-weight:600;font-size:13px;letter-spacing:.04em}
-.sub{margin:0;color:var(--soft);font-size:13.5px}
-#theme{position:absolute;right:0;top:0;border:1px solid var(--line);background:var(--card);color:var(--ink);
-border-radius:8px;width:36px;height:36px;font-size:17px;cursor:pointer}
-ul{list-style:none;margin:0;padding:0}
-.chips{display:flex;flex-wrap:wrap;gap:6px;margin-top:12px}
-.chips li{background:var(--chip);border-radius:6px;padding:2px 9px;font-size:12.5px;color:var(--soft)}
-.remark{margin:0 0 8px;padding:9px 14px;border-radius:8px;background:var(--warn-back);color:var(--warn);
-font-size:13.5px;overflow-wrap:anywhere}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:12px;margin:16px 0}
-.tile,.card{background:var(--card);border:1px solid var(--line);border-radius:12px}
-.tile{padding:14px 16px}
-.tile p{margin:0;color:var(--soft);font-size:12.5px}
-.tile b{display:block;font-size:25px;font-weight:650;font-variant-numeric:tabular-nums;margin:2px 0 4px}
-.tile small{font-size:13px;font-weight:500;color:var(--soft)}
-.tile span{font-size:12px;color:var(--soft);overflow-wrap:anywhere}
-.card{padding:20px 22px;margin:16px 0}
-figure{margin:12px 0 4px}
-svg{display:block;width:100%;height:auto;max-width:880px;margin:0 auto;font-family:inherit}
-.grid{stroke:var(--grid);fill:none}
-.axis{stroke:var(--soft);fill:none}
-.tick{fill:var(--soft);font-size:11px;font-variant-numeric:tabular-nums}
-.title{fill:var(--soft);font-size:12px}
-.label{fill:var(--ink);font-size:12px}
-.value{fill:var(--soft);font-size:12px;font-variant-numeric:tabular-nums}
-.whisker{stroke:var(--c);stroke-width:1.5;opacity:.55;fill:none}
-.leader{stroke:var(--c);opacity:.6;fill:none}
-.dot{fill:var(--c)}
-.mark{outline:none;cursor:default}
-.mark text{font-size:10px;font-weight:650;text-anchor:middle;pointer-events:none}
-.disc circle{fill:var(--c);stroke:var(--card);stroke-width:1.5}
-.disc text{fill:var(--on)}
-.ring circle{fill:var(--card);stroke:var(--c);stroke-width:2}
-.ring text{fill:var(--c)}
-.mark:hover circle,.mark:focus circle{stroke:var(--ink);stroke-width:2}
-.part{fill:var(--c);outline:none}
-.part:hover,.part:focus{filter:brightness(1.15)}
-.legend{display:flex;flex-wrap:wrap;gap:4px 18px;justify-content:center;font-size:12.5px;color:var(--soft)}
-.key{display:inline-block;width:10px;height:10px;border-radius:3px;background:var(--c);margin-right:7px}
-.badge{display:inline-block;min-width:19px;padding:0 4px;border-radius:10px;background:var(--chip);color:var(--soft);
-font:650 11px/19px inherit;font-size:11px;font-style:normal;text-align:center}
-.scroll{overflow-x:auto;margin-top:12px}
-table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
-th{color:var(--soft);font-weight:550;font-size:12px;text-align:right;vertical-align:bottom;padding:6px 8px;
-border-bottom:1px solid var(--line)}
-td{text-align:right;padding:7px 8px;border-bottom:1px solid var(--grid);white-space:nowrap;vertical-align:top}
-td small{display:block;color:var(--soft);font-size:11px}
-th:nth-child(-n+2),td:nth-child(-n+2){text-align:left}
-td:nth-child(2){white-space:normal;min-width:230px}
-tr.failed td{color:var(--soft)} tr.failed td:last-child{color:var(--bad);text-align:left}
-.flag{background:var(--warn-back);color:var(--warn);border-radius:5px;padding:0 6px;font-size:11px;white-space:nowrap}
-.reasons li{padding:8px 0;border-bottom:1px solid var(--grid);font-size:13.5px;overflow-wrap:anywhere}
-.reasons li:last-child{border:0}
-.method p{margin:6px 0 0;color:var(--soft);font-size:13.5px;max-width:85ch}
-#tip{position:fixed;z-index:9;max-width:340px;padding:8px 11px;border-radius:8px;background:var(--ink);
-color:var(--page);
-font-size:12.5px;line-height:1.45;white-space:pre-line;pointer-events:none;box-shadow:0 4px 18px #0004}
-@media print{#theme{display:none}.card,.tile{break-inside:avoid}}
-"""
-)
+if TYPE_CHECKING:
+    from .report import Report, Row
+    from .statistics import Estimate
 
-SCRIPT = """
-const tip = document.getElementById("tip"), root = document.documentElement;
-const show = (mark, x, y) => {
-  tip.textContent = mark.dataset.tip; tip.hidden = false;
-  const box = tip.getBoundingClientRect();
-  tip.style.left = Math.max(8, Math.min(x + 14, innerWidth - box.width - 8)) + "px";
-  tip.style.top = (y + 16 + box.height > innerHeight ? y - box.height - 12 : y + 16) + "px";
-};
-document.addEventListener("mousemove", event => {
-  const mark = event.target.closest && event.target.closest("[data-tip]");
-  if (mark) show(mark, event.clientX, event.clientY); else tip.hidden = true;
-});
-document.addEventListener("focusin", event => {
-  const mark = event.target.closest("[data-tip]");
-  if (mark) { const box = mark.getBoundingClientRect(); show(mark, box.right, box.bottom); } else tip.hidden = true;
-});
-document.getElementById("theme").addEventListener("click", () => {
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme:dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-});
-"""
+__all__ = ["html_report"]
+
+_STAGES = ("read", "preprocess", "copy", "engine", "postprocess", "around the engine", "whole")
+_NONE = ("–", "")
+
+#: A combination that ran, with its number in the table.
+Numbered = Sequence[tuple[int, "Row"]]
+
+
+def html_report(report: Report, remarks: Sequence[str] = ()) -> str:
+    """The page.
+
+    Args:
+        remarks: what a reader should know, a line each (`Report.remarks()`).
+
+    Raises:
+        BackendUnavailableError: Jinja2 or vl-convert is not installed.
+    """
+    measured = [(i, row) for i, row in enumerate(report.rows, 1) if row.ways]
+    series = {name: i for i, name in enumerate(dict.fromkeys(_series(row) for _, row in measured))}
+    plots = [_throughput_latency(measured, series), _stages(measured), _accuracy_speed(measured, series)]
+    return render(
+        Path(__file__).with_name("report.html.j2"),
+        report.as_dict(),
+        names=", ".join(dict.fromkeys(Path(row.combination.model).name for row in report.rows)),
+        when=report.created.strftime("%Y-%m-%d %H:%M UTC"), combinations=len(report.rows),
+        seconds=f"{report.seconds:.0f}", settings=report.settings, facts=_facts(report), remarks=remarks,
+        tiles=_tiles(measured), plots=[plot for plot in plots if plot is not None], table=_table(report, series),
+        failures=[
+            {"number": i, "name": row.name, "reason": row.reason}
+            for i, row in enumerate(report.rows, 1)
+            if row.status != "ok"
+        ],
+    )  # fmt: skip
+
+
+def _facts(report: Report) -> list[str]:
+    machine = report.machine
+    memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB" if machine.get("memory_bytes") else ""
+    facts = [
+        f"{machine['processor']}, {machine['cores']} cores", memory, *machine["gpus"], f"SIMD {machine['simd']}",
+        machine["system"], f"Python {machine['python']}", f"infersdk {machine['infersdk']}",
+        *(f"{name} {version}" for name, version in machine["packages"].items()),
+    ]  # fmt: skip
+    return [fact for fact in facts if fact]
+
+
+# ---- what things are called ----
+
+
+def _series(row: Row) -> str:
+    """What shares a colour: file, backend and precision; where it really ran."""
+    ran = row.ran or {}
+    text = f"{ran.get('backend')} {ran.get('precision')}"
+    if ran.get("device") not in (None, "cpu"):
+        text += f" on {ran['device']}"
+    return f"{Path(row.combination.model).stem} · {text}"
+
+
+def _label(row: Row) -> str:
+    what = row.combination
+    settings = {**({"threads": what.threads} if what.threads else {}), **what.options}
+    return f"{_series(row)}, batch {what.batch}" + "".join(f", {key} {value}" for key, value in settings.items())
+
+
+def _short_label(row: Row) -> str:
+    ran = row.ran or {}
+    on = "" if ran.get("device") in (None, "cpu") else f"@{ran['device']}"
+    return f"{ran.get('backend')}{on} {ran.get('precision')} batch {row.combination.batch}"
+
+
+def number(value: float) -> str:
+    """Three or four digits, thousands apart."""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _interval(found: Estimate) -> str:
+    return "" if found.low is None else f" ({found.low:,.4g} to {found.high:,.4g})"
+
+
+# ---- the best of each measure ----
+
+
+def _tiles(measured: Numbered) -> list[dict[str, Any]]:
+    """The best of each measure, as far as the intervals allow to name one."""
+
+    def speed(row: Row) -> float | None:
+        return row.best_throughput.value if row.best_throughput else None
+
+    def latency(row: Row) -> float | None:
+        return -row.latency.value if row.latency else None
+
+    def memory(row: Row) -> float | None:
+        return -row.memory.host_peak_bytes if row.memory else None
+
+    def efficiency(row: Row) -> float | None:
+        return row.energy.images_per_joule.value if row.energy and row.energy.images_per_joule else None
+
+    def accuracy(row: Row) -> float | None:
+        # That one agrees best with itself is no news.
+        return row.accuracy.value if row.accuracy and row.accuracy.metric != "agreement" else None
+
+    wanted: list[tuple[str, Callable[[Row], float | None], Callable[[float], str], str]] = [
+        ("highest throughput", speed, lambda v: number(float(f"{v:.4g}")), "images/s"),
+        ("lowest latency", latency, lambda v: f"{-v:.3g}", "ms"),
+        ("best accuracy", accuracy, lambda v: f"{v:.4f}", ""),
+        ("least host memory", memory, lambda v: f"{-v / 1e6:,.0f}", "MB"),
+        ("most efficient", efficiency, lambda v: f"{v:.3g}", "images/J"),
+    ]
+    tiles = []
+    for title, measure, text, unit in wanted:
+        found = [(value, i, row) for i, row in measured if (value := measure(row)) is not None]
+        if not found:
+            continue
+        value, i, row = max(found, key=lambda entry: (entry[0], -entry[1]))
+        metric = row.accuracy.metric if row.accuracy is not None else ""
+        tiles.append({
+            "title": title, "value": text(value), "unit": unit or metric, "number": i, "label": _label(row),
+        })  # fmt: skip
+    return tiles
+
+
+# ---- plots ----
+
+
+def _throughput_latency(measured: Numbered, series: dict[str, int]) -> dict[str, Any] | None:
+    points = []
+    for i, row in measured:
+        for name, hollow, what in (("single", True, "one call after another"), ("pipelined", False, "pipelined")):
+            way = row.ways.get(name)
+            p50 = way.latency_ms.get("p50") if way else None
+            if way is None or p50 is None:
+                continue
+            tip = (
+                f"{i}  {_label(row)}\n{what}\n{way.throughput.value:,.4g} images/s{_interval(way.throughput)}\n"
+                f"p50 {p50.value:.4g} ms{_interval(p50)}"
+                + "".join(f", {q} {e.value:.4g}" for q in ("p90", "p99") if (e := way.latency_ms.get(q)) is not None)
+                + (f"\n{way.slots} requests in the pipeline" if way.slots else "")
+            )
+            points.append({
+                "x": p50.value, "x_low": p50.low, "x_high": p50.high, "y": way.throughput.value,
+                "y_low": way.throughput.low, "y_high": way.throughput.high, "number": i, "series": series[_series(row)],
+                "hollow": hollow, "tip": tip,
+            })  # fmt: skip
+    if not points:
+        return None
+    return {
+        "title": "Throughput against latency",
+        "text": "Up and to the left is better. Rings: one call after another, of a whole batch. Discs: pipelined, "
+        "under full load, where a request waits for the others. Both axes are logarithmic; lines are 95 % intervals.",
+        "svg": draw(
+            "scatter", {"points": points}, x_title="median latency of a request, ms", y_title="images a second"
+        ),
+        "legend": list(series.items()),
+    }
+
+
+def _stages(measured: Numbered) -> dict[str, Any] | None:
+    seen = [name for name in _STAGES if any(row.stages_ms.get(name) for _, row in measured)]
+    rows = [(i, row) for i, row in measured if row.stages_ms]
+    if not rows:
+        return None
+    parts = [
+        {
+            "bar": f"{i}  {_short_label(row)}", "series": _STAGES.index(name), "value": value,
+            "tip": f"{i}  {_label(row)}\n{name}: {value:.4g} ms an image",
+        }
+        for i, row in rows
+        for name in seen
+        for value in [row.stages_ms.get(name, 0.0) / row.combination.batch]
+    ]  # fmt: skip
+    return {
+        "title": "Where the time goes",
+        "text": "Milliseconds an image, one call after another: the time of a call over its batch. On the processor "
+        "nothing is copied: images are prepared in the input itself. On a GPU only the end of a call is waited for: "
+        "engine is what the network takes alone, the rest is around it.",
+        "svg": draw("stacked_bars", {"parts": parts}, height=30 * len(rows) + 60, x_title="ms an image"),
+        "legend": [(name, _STAGES.index(name)) for name in seen],
+    }
+
+
+_METRICS = {"mAP": "COCO mAP, IoU 0.5 to 0.95", "top1": "top-1", "agreement": "cosine similarity to FP32"}
+
+
+def _accuracy_speed(measured: Numbered, series: dict[str, int]) -> dict[str, Any] | None:
+    points, metrics = [], []
+    for i, row in measured:
+        speed, accuracy = row.best_throughput, row.accuracy
+        if speed is None or accuracy is None or accuracy.value is None:
+            continue
+        metrics.append(accuracy.metric)
+        tip = f"{i}  {_label(row)}\n{accuracy.metric} {accuracy.value:.5f}, {accuracy.images} samples\n"
+        tip += f"{speed.value:,.4g} images/s{_interval(speed)}"
+        if accuracy.reference:
+            tip += f"\nagainst {accuracy.reference}"
+        points.append({
+            "x": speed.value, "x_low": speed.low, "x_high": speed.high, "y": accuracy.value, "y_low": None,
+            "y_high": None, "number": i, "series": series[_series(row)], "hollow": False, "tip": tip,
+        })  # fmt: skip
+    if not points:
+        return None
+    agreement = metrics[0] == "agreement"
+    return {
+        "title": "Accuracy against speed",
+        "text": "Up and to the right is better."
+        + (" No labelled images were given: this is how alike the outputs are." if agreement else ""),
+        "svg": draw(
+            "scatter", {"points": points}, scales={"y": "linear"}, height=240, y_limit=1.0, y_air=0.005,
+            x_title="images a second (pipelined where it can be)", y_title=_METRICS[metrics[0]],
+        ),
+        "legend": list(series.items()),
+    }  # fmt: skip
+
+
+# ---- the table ----
+
+_HEADS = (
+    "", "combination", "p50 ms", "p90", "p99", "images/s one by one", "images/s pipelined", "engine alone, images/s",
+    "accuracy", "host MB", "device MB", "images/J", "load cold s", "cached s",
+)  # fmt: skip
+
+
+def _table(report: Report, series: dict[str, int]) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    for i, row in enumerate(report.rows, 1):
+        if row.ways:
+            disturbed = row.contention is not None and row.contention.disturbed
+            rows.append({
+                "number": i, "series": series[_series(row)], "label": _label(row), "disturbed": disturbed,
+                "cells": _cells(row),
+            })  # fmt: skip
+        else:
+            what = row.combination
+            label = f"{Path(what.model).stem} · {what.side}, batch {what.batch}"
+            rows.append({"number": i, "label": label, "cells": None})
+    return {"heads": _HEADS, "rows": rows}
+
+
+def _cells(row: Row) -> list[tuple[str, str]]:
+    """The text of each cell, and what is under it in small."""
+    single, pipelined, engine = (row.ways.get(name) for name in ("single", "pipelined", "engine"))
+    found = [_value(single.latency_ms.get(q) if single else None) for q in ("p50", "p90", "p99")]
+    found += [_value(way.throughput if way else None) for way in (single, pipelined, engine)]
+    accuracy, memory, loading = row.accuracy, row.memory, row.loading
+    known = accuracy is not None and accuracy.value is not None
+    found.append((f"{accuracy.value:.4f}", "") if accuracy is not None and known else _NONE)
+    found.append((f"{memory.host_peak_bytes / 1e6:,.0f}", "") if memory else _NONE)
+    device = memory.device_peak_bytes if memory else None
+    found.append((f"{device / 1e6:,.0f}", "") if device else _NONE)
+    found.append(_value(row.energy.images_per_joule if row.energy else None))
+    if loading is None:
+        return [*found, _NONE, _NONE]
+    found.append(_loaded(loading.cold_seconds, loading.cold_first_run_seconds))
+    found.append(_loaded(loading.cached_seconds, loading.cached_first_run_seconds))
+    return found
+
+
+def _loaded(seconds: float | None, first_run: float | None) -> tuple[str, str]:
+    if seconds is None:
+        return _NONE
+    return f"{seconds:.2f}", "" if first_run is None else f"+ {first_run:.2g}"
+
+
+def _value(found: Estimate | None) -> tuple[str, str]:
+    if found is None:
+        return _NONE
+    half = "" if found.low is None or found.high is None else number(float(f"{(found.high - found.low) / 2:.2g}"))
+    return number(float(f"{found.value:.4g}")), half and f"± {half}"

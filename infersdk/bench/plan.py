@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BenchSettings", "Combination", "combine"]
 
-Kind = Literal["auto", "yolov5", "yolov8", "yolox", "classifier", "arrays"]
 Above0 = Annotated[float, msgspec.Meta(gt=0)]
 From1 = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -59,8 +58,8 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How it is measured.
 
     Attributes:
-        type: the wrapper: `"yolov5"`, `"yolov8"`, `"yolox"`, `"classifier"`; `"arrays"` measures the network alone;
-            `"auto"` tells by the shapes of the model's inputs and outputs.
+        type: the wrapper, a name of `models.TYPES`; `"arrays"` measures the network alone; `"auto"` takes the wrapper
+            that fits, and arrays where none does.
         time: seconds for each way to run (engine alone, one call after another, pipelined) of a combination, over all
             rounds.
         rounds: so often all combinations take their turn, in an order that changes.
@@ -79,7 +78,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         max_samples: images or arrays of `data` that are run for speed and for agreement.
     """
 
-    type: Kind = "auto"
+    type: str = "auto"
     time: Above0 = 5.0
     rounds: From1 = 5
     warmup: Above0 = 10.0

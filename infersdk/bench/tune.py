@@ -24,6 +24,7 @@ from .plan import BenchSettings, Combination
 from .run import bench
 
 if TYPE_CHECKING:
+    from ..options import BackendOptions
     from .report import Accuracy, Report, Row
     from .run import Progress
 
@@ -96,9 +97,7 @@ def candidates(
     found: list[tuple[int, bool, int, Combination]] = []
     for target, kind, on_processor in targets:
         for precision in (target.precision,) if target.precision else precisions:
-            for options, apart in _settings(
-                kind.Options.__struct_fields__, own_threads, objective, precision, on_processor=on_processor
-            ):
+            for options, apart in _settings(kind.Options, own_threads, objective, precision, on_processor=on_processor):
                 for batch in sizes:
                     for model in models:
                         what = Combination(
@@ -112,20 +111,21 @@ def candidates(
 
 
 def _settings(
-    fields: Sequence[str], threads: Sequence[int], objective: str, precision: str | None, *, on_processor: bool
+    kind: type[BackendOptions], threads: Sequence[int], objective: str, precision: str | None, *, on_processor: bool
 ) -> list[tuple[dict[str, Any], int]]:
     """Options of a backend, each with how far it is from the defaults."""
     found: list[tuple[dict[str, Any], int]] = []
-    for i, number in enumerate(threads if on_processor and "threads" in fields else (0,)):
+    for i, number in enumerate(threads if on_processor and kind.has("threads") else (0,)):
         own = {"threads": number} if number else {}
         found.append((own, i))
-        if "streams" in fields and objective == "throughput":
+        if objective == "throughput" and kind.has("performance_hint"):
             found.append(({**own, "performance_hint": "throughput"}, i))
+        if objective == "throughput" and kind.has("streams"):
             most = number or max(threads)
             found += [({**own, "streams": streams}, i + 1) for streams in (2, 4) if streams <= most]
-    if "cuda_graph" in fields and not on_processor:
+    if kind.has("cuda_graph") and not on_processor:
         found += [({**own, "cuda_graph": True}, cost + 1) for own, cost in list(found)]
-    if "half_io" in fields and precision == "fp16":
+    if kind.has("half_io") and precision == "fp16":
         found += [({**own, "half_io": True}, cost + 1) for own, cost in list(found)]
     return found
 
@@ -383,7 +383,7 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
     folder, model = Path(output).resolve().parent, Path(what.model).resolve()
     table: dict[str, Any] = {"path": os.path.relpath(model, folder), "backend": what.backend}
     kind = ran.get("kind")
-    if kind in ("yolov5", "yolov8", "yolox", "classifier"):
+    if kind not in (None, "arrays"):
         own: dict[str, Any] = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
         if kind != "classifier":
             own = {"names": settings.names}

@@ -75,18 +75,17 @@ class Worker:
         }  # fmt: skip
 
     def _options(self, kind: Any, cache: str | None) -> tuple[dict[str, Any], list[str], bool]:
-        what, fields = self._combination, kind.Options.__struct_fields__
-        options, notes = dict(what.options), []
+        what, options, notes = self._combination, dict(self._combination.options), []
         if what.threads:
-            if "threads" in fields:
+            if kind.Options.has("threads"):
                 options["threads"] = what.threads
             else:
                 notes.append(f"{what.backend} has no setting for threads")
-        name = next((field for field in ("cache_dir", "cache") if field in fields), None)
-        if cache is not None and name is not None and name not in options:
-            options[name] = cache
-        # An option may say that nothing is kept: False, or no folder.
-        return options, notes, name is not None and bool(options.get(name, True))
+        keeps = kind.Options.has("cache_dir")
+        if cache is not None and keeps:
+            options.setdefault("cache_dir", cache)
+        # The options may say that nothing is kept: cache=False, or no folder.
+        return options, notes, keeps and bool(options.get("cache_dir", True)) and bool(options.get("cache", True))
 
     def first_run(self) -> dict[str, Any]:
         """Seconds of the first run, in which some runtimes compile; None where nothing can be made up to run."""
@@ -179,7 +178,7 @@ class Worker:
             raise ConfigError("accuracy needs the images: data")
         task: Any
         if settings.annotations is not None:
-            kind = self._work.kind if self._work.kind in ("yolov5", "yolov8", "yolox") else "auto"
+            kind = self._work.kind if self._work.kind != "arrays" else None
             task = DetectTask(settings.annotations, settings.data, type=kind, names=settings.names)
         else:
             own = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +20,7 @@ from .statistics import Steady
 
 if TYPE_CHECKING:
     from ..infer import Infer
-    from ..tensor_spec import TensorSpec
+    from ..models import ModelDescription
     from .plan import BenchSettings, Combination
 
 __all__ = ["ENERGY_WAYS", "WAYS", "Slice", "Workload", "check_batch", "kind_of", "samples_of"]
@@ -83,15 +83,17 @@ class Workload:
 
     def _find_kind(self) -> str:
         """As `kind_of`, by what one run gives: runtimes differ in how much they know of an output's shape before."""
-        infer = self.infer
+        from ..models import ModelDescription
+
+        infer, model = self.infer, ModelDescription.of(self.infer)
         if len(infer.input_specs) != 1 or any(not isinstance(d, int) for d in infer.input_specs[0].shape[1:]):
-            return kind_of(infer.input_specs, infer.output_specs)
+            return kind_of(model)
         found = infer(random_inputs(infer.input_specs, batch=self.batch))
         specs = [
             dataclasses.replace(spec, shape=np.shape(found[spec.name])) if spec.kind == "tensor" else spec
             for spec in infer.output_specs
         ]
-        return kind_of(infer.input_specs, specs)
+        return kind_of(dataclasses.replace(model, outputs=specs))
 
     def _images(self) -> list[Any]:
         from ..image import read_image
@@ -118,7 +120,8 @@ class Workload:
 
         assert self.model is not None
         images = [read_image(item) for _, item in zip(range(self.batch), itertools.cycle(self.items), strict=False)]
-        self.model._fill(images)
+        for name, array in next(self.model.network_inputs(images, batch=self.batch)).items():
+            self.infer.inputs[name].resize(array.shape).numpy(writable=True)[:] = array
         self.infer.forward()
 
     def _rows(self) -> list[Any]:
@@ -358,43 +361,30 @@ def check_batch(infer: Infer, batch: int) -> None:
             )
 
 
-def kind_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
-    """The wrapper that fits a model by the shapes of its inputs and outputs; `"arrays"` if none does.
+def kind_of(model: ModelDescription) -> str:
+    """The name of the wrapper that fits a model; `"arrays"` where none does.
 
-    One input of images, and an output of three dimensions is a YOLO's, whose second is its classes and box (YOLOv8)
-    or its boxes (YOLOv5). A YOLOX looks like a YOLOv5 from outside: it has to be named. One output of a row of classes
-    is a classifier's.
+    Raises:
+        UnsupportedModelError: several fit, and the file does not say which is right.
     """
-    if len(inputs) != 1 or len(inputs[0].shape) != 4 or any(spec.kind != "tensor" for spec in (*inputs, *outputs)):
-        return "arrays"
-    spec = inputs[0]
-    if spec.dtype.name not in ("float32", "float16", "uint8") or 3 not in (spec.shape[1], spec.shape[3]):
-        return "arrays"
-    for output in outputs:
-        if len(output.shape) == 3:
-            _, rows, columns = output.shape
-            if not isinstance(rows, int) or not isinstance(columns, int) or columns == 6:
-                return "arrays"
-            if rows < columns:
-                return "yolov8" if rows > 4 else "arrays"
-            return "yolov5" if columns > 5 else "arrays"
-    if len(outputs) == 1 and len(outputs[0].shape) >= 2:
-        _, classes, *rest = outputs[0].shape
-        if isinstance(classes, int) and classes > 1 and all(d == 1 for d in rest):
-            return "classifier"
-    return "arrays"
+    from ..models import fitting_types, wrapper_type
+
+    fitting = fitting_types(model)
+    if len(fitting) > 1:
+        wrapper_type(model)  # says what to do
+    return fitting[0] if fitting else "arrays"
 
 
 def make_wrapper(infer: Infer, kind: str, settings: BenchSettings) -> Any:
     """The wrapper of that kind over `infer`; None for arrays."""
     if kind == "arrays":
         return None
-    from ..models import Classifier, detector
+    from ..models import load
 
+    own: dict[str, Any] = {"names": settings.names}
     if kind == "classifier":
-        own: dict[str, Any] = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
-        return Classifier(infer, **{key: value for key, value in own.items() if value is not None})
-    return detector(infer, type=kind, names=settings.names)
+        own |= {"preset": settings.preset, "resize": settings.resize}
+    return load(infer, type=kind, **{key: value for key, value in own.items() if value is not None})
 
 
 def image_files(settings: BenchSettings) -> list[Path]:

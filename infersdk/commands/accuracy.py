@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .common import console, print_json
+from .common import add_wrapper_arguments, console, print_json, wrapper_arguments
 
 if TYPE_CHECKING:
     from ..accuracy import Contender, GateReport
@@ -17,8 +17,8 @@ __all__ = ["add_task_arguments", "check_task_arguments", "contenders", "run_gate
 
 #: Which options belong to which task, by the name of their attribute.
 _OWN = {
-    "detect": {"annotations", "type", "conf", "iou", "names", "max_drop"},
-    "classify": {"labels", "preset", "resize", "names", "max_drop"},
+    "detect": {"annotations", "type", "setting", "conf", "iou", "names", "max_drop"},
+    "classify": {"labels", "type", "setting", "preset", "resize", "names", "max_drop"},
 }
 
 
@@ -39,8 +39,7 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         help="classify: an image and its label a line; without it by a folder for each class, or by the number that "
         "each file's name begins with",
     )
-    group.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
-    group.add_argument("--type", choices=("auto", "yolov5", "yolov8", "yolox"), help="detect: the head's layout")
+    add_wrapper_arguments(group)
     group.add_argument("--conf", type=float, help="detect: score that a box must exceed (default: 0.001)")
     group.add_argument("--iou", type=float, help="detect: overlap above which NMS drops (default: 0.6)")
     group.add_argument(
@@ -53,7 +52,7 @@ def check_task_arguments(arguments: argparse.Namespace) -> None:
     """Raises ConfigError for options that have nothing to do with what was asked for."""
     task = arguments.task
     for name in sorted(set().union(*_OWN.values()) - _OWN.get(task, set())):
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name) not in (None, []):
             kinds = [kind for kind, own in _OWN.items() if name in own]
             raise ConfigError(f"--{name.replace('_', '-')} is for --task {' or '.join(kinds)}")
     if task is not None:
@@ -90,8 +89,9 @@ def run_gate(arguments: argparse.Namespace) -> int:
     """Measures; prints a table or JSON; 1 where one drops by too much."""
     from ..accuracy import ClassifyTask, DetectTask, gate
 
-    names = ("type", "conf", "iou", "names") if arguments.task == "detect" else ("preset", "resize", "names")
+    names = ("conf", "iou") if arguments.task == "detect" else ("preset", "resize")
     settings: dict[str, Any] = {name: v for name in names if (v := getattr(arguments, name)) is not None}
+    settings |= wrapper_arguments(arguments)
     task = (
         DetectTask(arguments.annotations, arguments.data, max_batch=arguments.batch, **settings)
         if arguments.task == "detect"

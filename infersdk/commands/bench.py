@@ -73,10 +73,12 @@ def register(subparsers: Any) -> None:
 
 def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     """What is run, and by what accuracy is measured."""
-    kinds = ("auto", "yolov5", "yolov8", "yolox", "classifier", "arrays")
     group = parser.add_argument_group("model and data")
     group.add_argument(
-        "--type", choices=kinds, default="auto", help="the wrapper; arrays: the network alone (default: by its shapes)"
+        "--type",
+        metavar="NAME",
+        default="auto",
+        help="the wrapper, yolov5 for instance; arrays: the network alone (default: by the file)",
     )
     group.add_argument("--data", metavar="FOLDER", help="images or arrays (default: the packaged image, or random)")
     group.add_argument("--annotations", metavar="JSON", help="boxes of the images in COCO's format: accuracy is mAP")
@@ -130,6 +132,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("no model to measure: infersdk bench model.onnx")
     if arguments.threshold is not None:
         raise ConfigError("--threshold goes with --compare")
+    if arguments.html is not None:
+        from ..pages import require_packages
+
+        require_packages()  # before anything is measured
     from ..bench import bench, combine
     from ..bench.plan import usable_backends
     from ..bench.run import expected_seconds
@@ -162,7 +168,7 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
     if arguments.csv is not None:
         written.append(atomic_write(arguments.csv, report.csv()))
     if arguments.html is not None:
-        from ..bench.html import html_report
+        from ..bench.page import html_report
 
         written.append(atomic_write(arguments.html, html_report(report, report.remarks())))
     if arguments.json:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import itertools
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
-from .common import console, plain
+from ..errors import BackendUnavailableError, ConfigError
+from .common import console, plain, print_json
+from .progress import show_progress
 
 if TYPE_CHECKING:
     from ..graph.fp16_parity import ParityReport
 
 __all__ = ["register"]
+
+_BACKENDS = ("tensorrt", "tensorrt-rtx")
 
 
 def register(subparsers: Any) -> None:
@@ -31,7 +33,9 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("model", help="the ONNX file")
     parser.add_argument("-o", "--output", help="the engine file; by default the model's name with .engine")
-    parser.add_argument("--backend", choices=("tensorrt", "tensorrt-rtx"), default="tensorrt")
+    parser.add_argument(
+        "--backend", choices=_BACKENDS, help="what builds and will run it (default: the one that is installed)"
+    )
     parser.add_argument(
         "--compute-capability",
         metavar="8.6,8.9",
@@ -82,24 +86,25 @@ def _build(arguments: argparse.Namespace) -> int:
     parity = _parity(arguments, options["profiles"])
     options["fp16_keep"] = list(dict.fromkeys([*arguments.fp16_keep, *(parity.keep if parity else ())]))
     if parity is not None and not arguments.json:
-        _tell(parity)
-    with _bar(arguments.json, f"Building {Path(output).name}") as progress:
+        _show_parity(parity)
+    title = f"building {Path(output).name}"
+    with show_progress(quiet=arguments.json) as progress:
         manifest = build(
             arguments.model,
             output,
-            backend=arguments.backend,
+            backend=arguments.backend or _installed(),
             compute_capabilities=arguments.compute_capability,
             device=arguments.device,
             precision=arguments.precision,
             max_batch=arguments.max_batch,
-            progress=progress,
+            progress=lambda phase, share: progress.report(title, share, phase),
             **options,
         )
     if arguments.json:
-        told = {"path": str(Path(output).absolute()), **json.loads(manifest.text())}
+        report = {"path": str(Path(output).absolute()), **json.loads(manifest.text())}
         if parity is not None:
-            told["fp16_parity"] = plain(dataclasses.asdict(parity))
-        print(json.dumps(told, indent=2))
+            report["fp16_parity"] = plain(dataclasses.asdict(parity))
+        print_json(report)
         return 0
     details = manifest.details
     on = " and ".join(details["capabilities"]) or "8.0 and later"
@@ -108,6 +113,22 @@ def _build(arguments: argparse.Namespace) -> int:
         f"compute capability {on}, built in {details['build_seconds']:.1f} s"
     )
     return 0
+
+
+def _installed() -> str:
+    """The TensorRT of this machine; the full one where both are there.
+
+    Raises:
+        BackendUnavailableError: neither is.
+    """
+    from ..registry import backend_class, install_hint
+
+    for name in _BACKENDS:
+        with contextlib.suppress(BackendUnavailableError):
+            backend_class(name)
+            return name
+    hints = " or ".join(install_hint(name) for name in _BACKENDS)
+    raise BackendUnavailableError(f"neither TensorRT nor TensorRT-RTX is installed: {hints}")
 
 
 def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, Sequence[int]]]) -> ParityReport | None:
@@ -133,7 +154,7 @@ def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, S
     return find_fp16_loss(arguments.model, samples, tolerance=tolerance)
 
 
-def _tell(parity: ParityReport) -> None:
+def _show_parity(parity: ParityReport) -> None:
     """What stays FP32 and why, and what it is worth."""
     from rich.markup import escape
     from rich.table import Table
@@ -172,18 +193,3 @@ def _profile(text: str) -> tuple[str, dict[str, list[int]]]:
     if not name or len(shapes) != 3:
         raise ConfigError(f"--profile is NAME=MIN:OPT:MAX with shapes like 1x3x640x640, not {text!r}")
     return name, dict(zip(("min", "opt", "max"), shapes, strict=True))
-
-
-@contextmanager
-def _bar(quiet: bool, title: str) -> Iterator[Callable[[str, float], None] | None]:
-    """A progress bar on stderr, where that is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=1.0, phase="")
-        yield lambda phase, fraction: bar.update(task, completed=fraction, phase=phase)

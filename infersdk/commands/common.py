@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,33 @@ if TYPE_CHECKING:
 __all__ = [
     "add_backend_arguments",
     "add_json_argument",
+    "add_source_arguments",
+    "add_wrapper_arguments",
     "backend_arguments",
     "backend_options",
     "console",
     "json_text",
+    "key_values",
     "plain",
     "print_json",
+    "require_model",
     "save_image",
+    "wrapper_arguments",
 ]
+
+
+def add_source_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+    """SOURCE ..., --recursive."""
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help=what)
+    parser.add_argument("--recursive", action="store_true", help="search folders with all folders below them")
+
+
+def require_model(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError without --model."""
+    if arguments.model is None:
+        raise ConfigError(
+            f"no model to run: infersdk {arguments.command} ... --model model.onnx; infersdk demo needs none"
+        )
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,22 +75,97 @@ def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
         "device": arguments.device,
         "precision": arguments.precision,
         "max_batch": arguments.max_batch,
-        **backend_options(arguments.option),
+        **backend_options(arguments.option, arguments.backend),
     }
 
 
-def backend_options(entries: Iterable[str]) -> dict[str, Any]:
-    """The KEY=VALUE of each `--option`; values as JSON where they are that, else as text."""
-    options: dict[str, Any] = {}
-    for entry in entries:
-        key, sign, value = entry.partition("=")
-        if not sign or not key.isidentifier():
-            raise ConfigError(f"--option {entry!r} is not of the form KEY=VALUE, threads=2 say")
-        try:
-            options[key] = json.loads(value)
-        except json.JSONDecodeError:
-            options[key] = value
+def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[str, Any]:
+    """The KEY=VALUE of each `--option`.
+
+    Raises:
+        ConfigError: an entry has another form, or names what is no option of a backend, as `device`; or `backend` is
+            given and has no such option.
+        BackendError: `backend` is not known, or not available here.
+    """
+    options = key_values("--option", entries)
+    for key in options:
+        if key in _ARGUMENTS:
+            raise ConfigError(f"--option {key}: {_ARGUMENTS[key]}")
+    if options and backend is not None:
+        from ..registry import backend_class
+
+        known = backend_class(backend).Options.__struct_fields__
+        for key in options:
+            if key not in known:
+                raise ConfigError(f"--option {key}: backend {backend!r} has no such option; it has {', '.join(known)}")
     return options
+
+
+#: What `load()` takes beside the options of a backend, and how the command line says it.
+_ARGUMENTS = {
+    "path": "the model is an argument of its own",
+    "backend": "use --backend",
+    "device": "use --device",
+    "precision": "use --precision",
+    "max_batch": "use --max-batch",
+    "while_building": "set it in a configuration, or in Python: infersdk.load(..., while_building=...)",
+}
+
+
+def key_values(flag: str, entries: Iterable[str]) -> dict[str, Any]:
+    """The KEY=VALUE of each entry of a flag; values as JSON where they are that, else as text.
+
+    Raises:
+        ConfigError: an entry has another form, a number has more than 64 bits, or a value is nested too deeply.
+    """
+    values: dict[str, Any] = {}
+    for entry in entries:
+        key, sign, text = entry.partition("=")
+        if not sign or not key.isidentifier():
+            raise ConfigError(f"{flag} {entry!r} is not of the form KEY=VALUE, such as threads=2")
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            raise ConfigError(f"{flag} {key}: its value is nested too deeply") from None
+        except ValueError:  # no JSON, or a number of thousands of digits
+            value = text
+        for number in _integers(value):
+            if not -(2**63) <= number < 2**63:
+                raise ConfigError(f"{flag} {key}: {number} has more than 64 bits")
+        values[key] = value
+    return values
+
+
+def _integers(value: Any) -> Iterator[int]:
+    """Those in a value of JSON."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _integers(inner)
+
+
+def add_wrapper_arguments(parser: argparse._ActionsContainer) -> None:
+    """--type, --names, --setting: which wrapper reads the model, and how."""
+    parser.add_argument("--type", metavar="NAME", help="the wrapper, yolov5 for instance (default: by the file)")
+    parser.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
+    parser.add_argument(
+        "--setting",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one of the wrapper's own settings, legacy=true for a YOLOX of the first release; repeatable",
+    )
+
+
+def wrapper_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_wrapper_arguments` took, as keyword arguments of `models.load()`."""
+    settings = key_values("--setting", arguments.setting)
+    for key in settings:
+        if key in vars(arguments) or key in _ARGUMENTS:
+            raise ConfigError(f"--setting {key}: {_ARGUMENTS.get(key) or 'use --' + key.replace('_', '-')}")
+    given = {"type": arguments.type, "names": arguments.names, **settings}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
@@ -98,13 +192,22 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A rich console; progress goes to stderr, so that stdout stays clean for results."""
+def console(*, stderr: bool = False, width: int = 1000) -> Console:
+    """A rich console; progress goes to stderr, so that stdout stays clean for results.
+
+    Args:
+        width: of a file or pipe, which has no edge at which to break lines and cut tables off.
+    """
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            """rich would exit with 1, which is the code of a check that failed."""
+            raise  # noqa: PLE0704 - called where the BrokenPipeError is handled
+
+    made = Output(stderr=stderr, highlight=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = 1000  # a file or pipe has no edge at which to break lines and cut tables off
+        made.width = width
     return made
 
 

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     table.add_row("operators", ", ".join(f"{name} {count}" for name, count in sorted(info.operators.items())))
     for key, value in info.metadata.items():
         table.add_row(escape(key), escape(value if len(value) <= 400 else f"{value[:400]} …"))
-    console().print(table)
+    console(width=100).print(table)
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._files import image_files
 from ..errors import CalibrationError, ConfigError
-from .common import add_json_argument, console, print_json
+from .common import add_json_argument, add_wrapper_arguments, console, print_json, wrapper_arguments
 from .progress import ProgressReporter, show_progress, sigterm_interrupts
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def register(subparsers: Any) -> None:
     )
     group.add_argument("--layers", action="store_true", help="list the layers that can be quantised, and do nothing")
     group = parser.add_argument_group("the wrapper, which preprocesses and is measured")
-    kinds = ("auto", "yolov5", "yolov8", "yolox", "classifier")
-    group.add_argument("--type", choices=kinds, default="auto", help="(default: by the model's output)")
+    add_wrapper_arguments(group)
     group.add_argument("--preset", help="of a classifier: imagenet, caffe, inception or unit")
     group.add_argument("--resize", type=int, help="of a classifier: the shorter side before the crop")
     group.add_argument("--backend", default="onnxruntime", help="what results and speed are of (default: %(default)s)")
@@ -210,13 +209,12 @@ def _wrapper(arguments: argparse.Namespace, path: Path) -> VisionModel[Any]:
     from ..registry import load
 
     infer = load(path, arguments.backend, device=arguments.device)
-    kind = arguments.type
-    if kind == "auto" and any(len(spec.shape) == 3 for spec in infer.output_specs):
-        return models.detector(infer)
-    if kind not in ("auto", "classifier"):
-        return models.detector(infer, type=kind)
-    own = {key: value for key in ("preset", "resize") if (value := getattr(arguments, key)) is not None}
-    return models.Classifier(infer, **own)
+    try:
+        own = {key: value for key in ("preset", "resize") if (value := getattr(arguments, key)) is not None}
+        return models.load(infer, **wrapper_arguments(arguments), **own)
+    except BaseException:
+        infer.close()
+        raise
 
 
 def _agreement(arguments: argparse.Namespace, path: Path, images: Sequence[Path], reference: Any) -> float:

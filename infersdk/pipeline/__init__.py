@@ -7,12 +7,37 @@
         for boxes in pipeline.map(frames): ...                  # in order, any number of them
         boxes = await pipeline.infer(frame)                     # from asyncio
 
-Every wrapper has one of its own: `detector.submit(frame)`, `.submit_many()`, `.map()`, `await .infer()`.
+Every wrapper has a pipeline of its own: `detector.submit(frame)`, `.submit_many()`, `.map()`, `await .infer()`.
 
-A request takes a *slot*: a place in a batch batch, into which its image is preprocessed right away, on worker
-threads. The slots are allocated once, and when all are taken `submit()` blocks, or raises `Overloaded`. **A batch
-leaves** when the model is free to take it, and it is full or its oldest request has waited `max_delay`; as long as the
-model is busy it goes on filling. Every request ends in a result or in an exception, and only in its own.
+A request takes a *slot*: a row of a batch buffer, into which its image is preprocessed right away, on worker threads.
+The slots are allocated once. When all are taken, `submit()` waits, or raises `Overloaded`. A batch leaves when the
+model is free to take it, and it is full or its oldest request has waited `max_delay`; while the model is busy, the
+batch goes on filling. Every request ends in a result or in an exception, and never in those of another request.
+
+How the classes belong together; an arrow points to what a class knows of::
+
+    Pipeline ------------> PipelineCore        takes requests in, cancels them, closes; has THE LOCK
+    what users call          |   |   |
+                             |   |   +-------> PrepareWorkers     threads: write requests into rows, end expired ones
+                             |   +-----------> BatchRunners       threads of one group: run batches, hand out results
+                             v                    |
+                          Admission <-------------+               who has a slot, who waits for one
+                             v                    |
+                          Scheduler <-------------+               which batch fills, when a batch leaves
+                             v
+                          InstanceGroup  --> BatchState  --> BatchBuffer
+                          one model          rows and        memory and an execution context:
+                                             requests        the model's part, a Protocol
+
+    Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer); it ends outside of the lock
+    Statistics, Deadlines: plain data;  StaggeredWakeup: wakes the threads that wait for results, a few at a time
+
+One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics and Deadlines. Their methods are called with
+the lock held, for microseconds, and call nothing of the user's. What belongs to the user (images, models, callbacks of
+futures) runs in `PrepareWorkers`, `BatchRunners` and the caller's threads, without the lock.
+
+No thread of a pipeline ends by what a user's code raises. If one ends by a fault of the pipeline itself, all requests
+fail at once with a `PipelineError` that has the reason, and so do later ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batch buffers: batch batches, and how the rows of one are filled and run."""
+"""Batch buffers: rows to fill, and a model that runs them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchBuffer", "TensorBatchBuffer"]
 
-#: Bytes that are copied sooner than another thread is woken up.
-QUICK = 64 * 1024
+#: Copying so many bytes takes less time than waking up another thread.
+QUICK_NBYTES = 64 * 1024
 
 
 class BatchBuffer(Protocol):
-    """A batch batch with `capacity` rows, and a model that runs it. What a `Pipeline` is made of.
+    """Memory for a batch of `capacity` rows, and an execution context of a model that runs it.
 
-    `prepare()` is called from several threads at once, for different rows; everything else from one at a time, and not
-    while rows are being prepared.
+    Several threads call `prepare()` at the same time, for different rows, and any thread calls `quick()`. All other
+    methods are called by one thread at a time, while no row is being prepared.
     """
 
     capacity: int
 
     def quick(self, item: Any) -> bool:
-        """Whether preparing it takes so little that the submitting thread had best do so itself. Any thread may ask."""
+        """Whether preparing the item takes less time than waking up a thread: then the caller's thread does it."""
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
         """Writes a request into a row. What it raises becomes that request's own failure.
@@ -40,23 +40,24 @@ class BatchBuffer(Protocol):
         """
 
     def move(self, source: int, target: int) -> None:
-        """Makes row `target` what row `source` is: a request between them has gone."""
+        """Copies row `source` to row `target`, whose request has gone."""
 
     def run(self, count: int) -> None:
         """Runs the first `count` rows. What it raises becomes the failure of each of them."""
 
     def results(self, count: int) -> Sequence[Any]:
-        """What came of the first `count` rows: a result each, or an exception."""
+        """A result, or an exception, for each of the first `count` rows."""
 
     def refresh(self) -> None:
-        """Called while the batch is empty, before it is filled again."""
+        """Changes to the backend that serves now, if that is another one. Called while the buffer is empty."""
 
     def batch_sizes(self) -> Sequence[int]:
-        """The batch sizes that `run()` executes, ascending, up to the capacity: one for each bucket."""
+        """The batch sizes that the model runs, ascending: one for each bucket, up to the capacity."""
 
     def warm_up(self, count: int) -> None:
-        """Runs a batch of `count` neutral rows with everything before and behind the model, and drops its results.
-        Called while the batch is empty.
+        """Runs `count` rows of neutral content, with preprocessing and postprocessing, and drops the results.
+
+        Called while the buffer is empty.
         """
 
     def close(self) -> None:
@@ -64,16 +65,17 @@ class BatchBuffer(Protocol):
 
 
 class TensorBatchBuffer:
-    """Arrays in, arrays out: a request is an array, or one for each input by name, without the batch axis.
+    """Arrays in, arrays out.
 
-    The result is a dict of arrays, by output, without the batch axis.
+    A request is an array, or a dict with an array for each input, without the batch axis. A result is a dict with an
+    array for each output, without the batch axis.
 
     Args:
-        infer: the buffer's own; it is closed with it.
+        infer: belongs to the buffer, which closes it.
         capacity: rows.
 
     Raises:
-        UnsupportedModelError: an input or output has no batch axis.
+        UnsupportedModelError: an input or output has no batch axis, or an input leaves other dimensions free.
     """
 
     def __init__(self, infer: Infer, capacity: int) -> None:
@@ -85,22 +87,22 @@ class TensorBatchBuffer:
                 if not spec.has_free_batch and spec.fixed_batch != capacity:
                     raise UnsupportedModelError(
                         f"{side} {spec} of {infer.model.name} has no free batch axis in front, so requests cannot "
-                        "share a run"
+                        "share a run; export the model with a dynamic first dimension"
                     )
         free = [spec for spec in self._specs if any(not isinstance(d, int) for d in spec.shape[1:])]
         if free:
             raise UnsupportedModelError(
-                f"input {free[0]} of {infer.model.name} leaves more than its batch free: requests of different shapes "
-                "cannot share a run; fix its other dimensions"
+                f"input {free[0]} of {infer.model.name} leaves more than its batch free, and requests of different "
+                "shapes cannot share a run; fix its other dimensions"
             )
         self._rows: list[np.ndarray[Any, Any]] = []
         for spec in self._specs:
             tensor = infer.inputs[spec.name].resize((capacity, *spec.shape[1:]))  # type: ignore[arg-type]
             self._rows.append(tensor.numpy(writable=True))
-            self._rows[-1].fill(0)  # rows that pad are run as well, and indices in them must be some
+            self._rows[-1].fill(0)  # rows that only pad a batch are run as well: indices in them must be valid
 
     def quick(self, item: Any) -> bool:
-        return isinstance(item, np.ndarray) and item.nbytes <= QUICK
+        return isinstance(item, np.ndarray) and item.nbytes <= QUICK_NBYTES
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
         if parameters:
@@ -108,14 +110,19 @@ class TensorBatchBuffer:
                 f"{self._infer.model.name} takes no parameters with a request, and {', '.join(sorted(parameters))} was "
                 "given; only model wrappers do"
             )
-        if isinstance(item, Mapping):
+        if isinstance(item, np.ndarray) and len(self._specs) == 1:  # by far the most frequent case comes first
+            values: Sequence[Any] = (item,)
+        elif isinstance(item, Mapping):
             if set(item) != {spec.name for spec in self._specs}:
-                raise InputError(f"a request has arrays for {[s.name for s in self._specs]}, not for {list(item)}")
+                raise InputError(f"the model takes arrays for {[s.name for s in self._specs]}, not for {list(item)}")
             values = [item[spec.name] for spec in self._specs]
         elif len(self._specs) == 1:
-            values = [item]
+            values = (item,)
         else:
-            raise InputError(f"the model has the inputs {[s.name for s in self._specs]}: submit a dict of arrays")
+            raise InputError(
+                f"the model has the inputs {[s.name for s in self._specs]}: submit a dict with an array for each, not "
+                f"one {type(item).__name__}"
+            )
         for spec, rows, value in zip(self._specs, self._rows, values, strict=True):
             array = np.asarray(value)
             if array.shape != rows.shape[1:]:
@@ -129,13 +136,14 @@ class TensorBatchBuffer:
 
     def run(self, count: int) -> None:
         infer = self._infer
-        # Asked once for all inputs, for the answer may be another the next time; beyond the capacity there are no rows.
+        # One question for all inputs, since the answer may change from call to call. There are no rows beyond the
+        # capacity.
         batch = min(infer.bucket_batch(count), self.capacity)
         for spec, rows in zip(self._specs, self._rows, strict=True):
             tensor = infer.inputs[spec.name]
             if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
-            tensor.host_ptr(read=False, write=True)  # the rows were written behind its back
+            tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
         infer.forward()
 
     def results(self, count: int) -> Sequence[Any]:
@@ -146,7 +154,7 @@ class TensorBatchBuffer:
         return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
 
     def refresh(self) -> None:
-        self._infer.change()
+        self._infer.current()  # changes to the backend that was asked for, if it is ready
 
     def batch_sizes(self) -> Sequence[int]:
         sizes = {min(self._infer.bucket_batch(count), self.capacity) for count in range(1, self.capacity + 1)}

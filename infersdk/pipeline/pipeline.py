@@ -1,9 +1,9 @@
-"""The face of the machinery: what users call."""
+"""What users call."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ from ..errors import ConfigError, Overloaded
 from ..infer import Infer
 from ..ops.batch import available_processors
 from .batch_buffer import BatchBuffer, TensorBatchBuffer
-from .batcher import Batcher
-from .slots import Ticket
+from .core import PipelineCore
+from .futures import AsyncRequest, FutureRequest, MapRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,7 +30,7 @@ __all__ = ["Pipeline", "PipelineSettings", "Servable"]
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
-#: Requests that share a batch where neither the model nor the user says how many.
+#: Requests in a batch, if neither the model nor the user says how many.
 DEFAULT_BATCH = 8
 
 
@@ -38,13 +38,13 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How a pipeline works.
 
     Attributes:
-        max_batch: the most requests in a batch; None is what the model was loaded for, or else 8.
-        max_delay: seconds that a request waits for others at most while the model is free. 0 sends it off alone.
-        slots: requests in the pipeline at a time, rounded up to whole batches; None is a batch for each that runs side
-            by side, one that fills, and one between.
-        when_full: with all slots taken, `submit()` waits ("block") or raises Overloaded ("raise").
-        timeout: seconds that it waits; None is as long as it takes.
-        instances: batches on each model at a time; None is what its backend runs side by side.
+        max_batch: the most requests in a batch; None is what the model was loaded for, or 8.
+        max_delay: seconds that a request waits for others at most while the model is free. With 0 it does not wait.
+        slots: requests in the pipeline at a time, rounded up to whole batches; None is two batches more than
+            `instances`: one that fills, and one that waits.
+        when_full: when all slots are taken, `submit()` waits ("block") or raises Overloaded ("raise").
+        timeout: seconds that `submit()` waits for a slot; None is without limit.
+        instances: batches in flight on each model at a time; None is what suits its backend.
         workers: threads that read and preprocess; None is one for each processor, 4 at most.
     """
 
@@ -58,44 +58,44 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class Servable(Protocol[Result_co]):
-    """What a pipeline serves, beside an `Infer`: every model wrapper is one."""
+    """What a pipeline serves, apart from an `Infer`: every model wrapper."""
 
     def batch_buffer(self, capacity: int | None) -> BatchBuffer:
-        """A new buffer with that many rows; None is as many as the model was made for."""
+        """A new buffer with `capacity` rows; None is as many as the model was made for."""
 
     @property
     def concurrency(self) -> int:
-        """Batches that are best under way side by side."""
+        """Batches in flight at a time that suit the backend."""
 
     @property
     def serializes_runs(self) -> bool:
-        """Whether these stand one behind the other on a device, instead of running at the same time."""
+        """Whether batches in flight queue on a device and run one after another, instead of at the same time."""
 
 
 class Pipeline(Generic[Result]):
     """Single requests from many threads, run in batches. See `infersdk.pipeline`.
 
-    Any number of threads may use it. The models stay the caller's: the pipeline runs clones of them, which share their
-    weights, and closes those.
+    Any number of threads may use it. The models remain the caller's: the pipeline runs clones of them, which share
+    their weights, and closes the clones.
 
     Args:
-        models: a model wrapper or an `Infer`, or several of them that do the same on different devices: they share the
-            requests, each batch going to the one with the least to do.
+        models: a model wrapper or an `Infer`, or several of them that do the same on different devices. They share the
+            requests: each batch goes to the model that has the least to do.
         settings: those of `PipelineSettings`, by name.
 
     Raises:
-        ConfigError: a setting that says something wrong, or no model.
+        ConfigError: a setting is invalid, or there is no model.
         UnsupportedModelError: requests cannot share a run of this model.
     """
 
     def __init__(self, models: Servable[Result] | Infer | Sequence[Servable[Result] | Infer], **settings: Any) -> None:
         self.settings = convert(settings, PipelineSettings, "Pipeline settings")
-        several = list(models) if isinstance(models, Sequence) else [models]
-        if not several:
+        served = list(models) if isinstance(models, Sequence) else [models]
+        if not served:
             raise ConfigError("a pipeline needs a model")
-        self._core = _start(several, self.settings)
-        self._close = weakref.finalize(self, self._core.close, drain=False)
-        self._close.atexit = False  # see _close_all
+        self._core = _start(served, self.settings)
+        self._finalizer = weakref.finalize(self, _close_in_background, self._core)
+        self._finalizer.atexit = False  # see _close_all
         _open.add(self)
 
     # ---- requests ----
@@ -105,11 +105,12 @@ class Pipeline(Generic[Result]):
     ) -> Future[Result]:
         """Takes a request in: an image for a wrapper; for an `Infer` arrays without the batch axis.
 
-        The item must stay as it is until the future ends: it is read by another thread.
+        The item must not change until the future ends: another thread reads it.
 
         Args:
             timeout: seconds to wait for a slot, instead of the setting.
-            deadline: seconds from now by which its batch has to leave; else the future ends in DeadlineExceeded.
+            deadline: seconds from now within which its batch has to leave; otherwise the future ends in
+                DeadlineExceeded.
             parameters: settings of the wrapper for this request alone, such as `conf=0.5`. Requests with different
                 parameters share a batch. One that the wrapper does not know fails the request with an InputError.
 
@@ -117,15 +118,19 @@ class Pipeline(Generic[Result]):
             A future. `cancel()` takes the request back as long as its batch has not left.
 
         Raises:
-            Overloaded: no slot, and no (more) waiting.
-            ClosedError, ForkError: the pipeline is not to be used any more, or not here.
+            Overloaded: no slot is free, and the settings or `timeout` say not to wait any longer.
+            ClosedError: the pipeline was closed.
+            ForkError: the pipeline was made in another process.
+            PipelineError: the pipeline has failed.
         """
-        return self._core.submit(item, parameters or None, timeout=self._patience(timeout), deadline=deadline)
+        request = FutureRequest(self._core, item, parameters or None, deadline)
+        self._core.submit(request, timeout=self.settings.timeout if timeout is None else timeout)
+        return request
 
     def submit_many(
         self, items: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None, **parameters: Any
     ) -> list[Future[Result]]:
-        """Takes several requests in, all with the same parameters; those that find no slot end in Overloaded."""
+        """Takes several requests in, all with the same parameters. Those that get no slot end in Overloaded."""
         futures: list[Future[Result]] = []
         for item in items:
             try:
@@ -148,9 +153,9 @@ class Pipeline(Generic[Result]):
         """The results of any number of requests, in their order; the items may be endless.
 
         Args:
-            in_flight: items that are taken ahead of the result that is handed out; None is as many as there are slots.
-            return_exceptions: hand out the exception of a request in its place, instead of raising it, which ends the
-                whole.
+            in_flight: items that are read ahead of the result that is returned; None is as many as there are slots.
+            return_exceptions: return the exception of a request in place of its result, instead of raising it, which
+                ends the iteration.
             parameters: those of each request; see `submit()`.
 
         Raises:
@@ -164,20 +169,20 @@ class Pipeline(Generic[Result]):
     def _map(
         self, items: Iterator[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
     ) -> Iterator[Result]:
-        pending: deque[Ticket] = deque()
+        pending: deque[MapRequest] = deque()
         try:
             for item in items:
-                # Here the line is the place to wait, whatever submit() does when all slots are taken.
-                pending.append(
-                    self._core.submit(item, parameters, timeout=None, deadline=None, reject=False, kind=Ticket)
-                )
+                # This waits for a slot, whatever submit() does when all are taken.
+                request = MapRequest(self._core, item, parameters, None)
+                self._core.submit(request, timeout=None, reject=False)
+                pending.append(request)
                 if len(pending) >= ahead:
                     yield _end(pending.popleft(), return_exceptions)
             while pending:
                 yield _end(pending.popleft(), return_exceptions)
         finally:
-            for ticket in pending:
-                ticket.cancel()
+            for request in pending:
+                request.cancel()
 
     async def infer(self, item: Any, *, deadline: float | None = None, **parameters: Any) -> Result:
         """From asyncio: the result of one request, with its parameters (see `submit()`).
@@ -185,16 +190,13 @@ class Pipeline(Generic[Result]):
         Waiting for a slot blocks no thread.
 
         Raises:
-            Overloaded: no slot, and the setting is to raise.
+            Overloaded: no slot is free, and `when_full` is "raise".
             DeadlineExceeded: see `submit()`.
         """
-        result: Result = await asyncio.wrap_future(
-            self._core.submit(item, parameters or None, timeout=None, deadline=deadline, wait=False)
-        )
+        request = AsyncRequest(self._core, item, parameters or None, deadline)
+        self._core.submit(request, timeout=None, wait=False)
+        result: Result = await request.wait()
         return result
-
-    def _patience(self, timeout: float | None) -> float | None:
-        return self.settings.timeout if timeout is None else timeout
 
     # ---- the rest ----
 
@@ -213,19 +215,18 @@ class Pipeline(Generic[Result]):
         return self._core.stats()
 
     def durations(self) -> dict[str, tuple[list[int], float, int]]:
-        """By stage the histogram behind `stats()`: the counts of the buckets up to each of `stats.BOUNDS` seconds, and
-        above; the sum in seconds; how many.
+        """The histograms behind `stats()`, by stage: the counts of the buckets that end at each of `stats.BOUNDS`
+        seconds, and of the rest above; the sum of the durations in seconds; their number.
         """
         return self._core.durations()
 
     def close(self, *, drain: bool = True) -> None:
-        """Ends it. A second call does nothing.
+        """Ends the pipeline. A second call does nothing.
 
         Args:
-            drain: all requests that were taken in are run first. Otherwise those whose batch has not left are
-                cancelled.
+            drain: run all requests that were taken in first. Otherwise those whose batch has not left are cancelled.
         """
-        self._close.detach()
+        self._finalizer.detach()
         self._core.close(drain=drain)
         _open.discard(self)
 
@@ -236,12 +237,12 @@ class Pipeline(Generic[Result]):
         self.close(drain=kind is None)
 
     def __reduce__(self) -> Any:
-        raise TypeError("a Pipeline can be neither copied nor pickled: it has threads; make another one")
+        raise TypeError("a Pipeline has threads, and can be neither copied nor pickled; make another one")
 
 
-def _end(ticket: Ticket, return_exceptions: bool) -> Any:
-    ticket.wait()
-    result, error = ticket.result, ticket.error
+def _end(request: MapRequest, return_exceptions: bool) -> Any:
+    request.wait()
+    result, error = request.result, request.error
     if error is None:
         return result
     if return_exceptions and not isinstance(error, CancelledError):
@@ -249,29 +250,32 @@ def _end(ticket: Ticket, return_exceptions: bool) -> Any:
     raise error
 
 
-def _start(models: Sequence[Any], settings: PipelineSettings) -> Batcher:
+def _start(models: Sequence[Any], settings: PipelineSettings) -> PipelineCore:
     groups: list[tuple[Sequence[BatchBuffer], int, int]] = []
     made: list[BatchBuffer] = []
     try:
         for model in models:
-            permits = settings.instances or int(model.concurrency)
+            instances = settings.instances or int(model.concurrency)
             first = _buffer(model, settings.max_batch)
             made.append(first)
-            buffers = permits + 2
+            count = instances + 2
             if settings.slots is not None:
-                buffers = max(-(-settings.slots // (first.capacity * len(models))), 1)
-            own = [first]
-            while len(own) < buffers:
-                own.append(_buffer(model, first.capacity))
-                made.append(own[-1])
-            permits = min(permits, buffers)
-            groups.append((own, permits, 1 if model.serializes_runs else permits))
-        if len({buffer.capacity for buffers, *_ in groups for buffer in buffers}) != 1:
-            raise ConfigError("the models of one pipeline take the same largest batch; give max_batch")
-        what = " and ".join(dict.fromkeys(_title(model) for model in models))
-        return Batcher(
+                count = max(-(-settings.slots // (first.capacity * len(models))), 1)
+            buffers = [first]
+            while len(buffers) < count:
+                buffers.append(_buffer(model, first.capacity))
+                made.append(buffers[-1])
+            instances = min(instances, count)
+            groups.append((buffers, instances, 1 if model.serializes_runs else instances))
+        capacities = sorted({buffer.capacity for buffers, *_ in groups for buffer in buffers})
+        if len(capacities) != 1:
+            raise ConfigError(
+                f"the models of one pipeline take the same largest batch, and these take {capacities}; give max_batch"
+            )
+        title = " and ".join(dict.fromkeys(_title(model) for model in models))
+        return PipelineCore(
             groups, max_delay=settings.max_delay, workers=settings.workers or min(4, available_processors()),
-            reject=settings.when_full == "raise", name=f"the pipeline of {what}",
+            reject=settings.when_full == "raise", name=f"the pipeline of {title}",
         )  # fmt: skip
     except BaseException:
         for buffer in made:
@@ -292,11 +296,18 @@ def _title(model: Any) -> str:
     return str(network.model.name) if isinstance(network, Infer) else type(model).__name__
 
 
+def _close_in_background(core: PipelineCore) -> None:
+    """Closes what a forgotten pipeline leaves behind. The garbage collector calls this in any thread, perhaps in one
+    that holds the lock of the pipeline: it must not wait for that.
+    """
+    threading.Thread(target=core.close, kwargs={"drain": False}, name="infersdk-close").start()
+
+
 _open: weakref.WeakSet[Pipeline[Any]] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """No thread is left inside a runtime while the interpreter goes down."""
+    """No thread may be inside a runtime when the interpreter ends."""
     for pipeline in list(_open):
         pipeline.close(drain=False)

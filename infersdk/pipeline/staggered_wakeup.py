@@ -1,9 +1,9 @@
 """Waking threads a few at a time.
 
-A batch that is done ends the waiting of as many threads as it had requests. Woken all at once they line up for the
-interpreter's lock, where they fall asleep again, and whoever has work for the device lines up behind them. Here only a
-few are woken, and each wakes the next as soon as it is there: that one gets up while the first is at work, and finds
-the lock free.
+A finished batch ends the waiting of as many threads as it had requests. If all of them wake up at once, they queue for
+the interpreter's lock, fall asleep again there, and the thread that has work for the device queues behind them. Here
+only a few threads are waking up at a time. Each of them, once it runs, wakes the next one, which then finds the
+interpreter's lock free.
 """
 
 from __future__ import annotations
@@ -11,70 +11,70 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-__all__ = ["Gate", "StaggeredWakeup"]
+__all__ = ["StaggeredWakeup", "Waiter"]
 
-#: Threads that are being woken at a time: one that gets up while another works.
-ABREAST = 2
+#: Threads that are waking up at a time: one gets up while another one works.
+CONCURRENT_WAKEUPS = 2
 
 
-class Gate:
-    """What one thread waits at, once. See `StaggeredWakeup`."""
+class Waiter:
+    """One thread that waits, once. See `StaggeredWakeup`."""
 
-    __slots__ = ("called", "gone", "lock", "open")
+    __slots__ = ("gone", "lock", "released", "waking")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.lock.acquire()
-        self.called = False  # its thread may go through,
-        self.open = False  # and is being woken
-        self.gone = False  # nobody waits here any more
+        self.released = False  # its waiting has ended: it wakes up now or later
+        self.waking = False  # it has been woken, and has not run yet
+        self.gone = False  # it does not wait any more
 
 
 class StaggeredWakeup:
-    """Any number of threads may use it at a time."""
+    """Ends the waiting of threads, a few at a time. Any number of threads may use it."""
 
-    def __init__(self, abreast: int = ABREAST) -> None:
+    def __init__(self, concurrent: int = CONCURRENT_WAKEUPS) -> None:
         self._lock = threading.Lock()
-        self._line: deque[Gate] = deque()  # those that may go through, and are asleep
-        self._free = abreast
+        self._queue: deque[Waiter] = deque()  # released, and still asleep
+        self._available = concurrent  # wakeups that may be started now
 
-    def wait(self, gate: Gate, timeout: float | None = None) -> bool:
-        """Waits until `let()` was called for this gate, before or after this call; for `timeout` seconds at most.
+    def wait(self, waiter: Waiter, timeout: float | None = None) -> bool:
+        """Waits until `release()` is called for this waiter, or was called before; at most `timeout` seconds.
 
         Returns:
-            Whether it was.
+            Whether it was released.
         """
         try:
-            gate.lock.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
-        finally:  # also when Ctrl-C ends the waiting: the others must not wait for this one
+            waiter.lock.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
+        finally:  # also when Ctrl-C ends the waiting: the other threads must not wait for this one
             with self._lock:
-                gate.gone = True
-                if gate.open:
+                waiter.gone = True
+                if waiter.waking:
                     self._wake_next()
-                elif gate.called:
-                    self._line.remove(gate)
-        return gate.called
+                elif waiter.released:
+                    self._queue.remove(waiter)
+        return waiter.released
 
-    def let(self, gate: Gate) -> None:
-        """Lets the thread at this gate through, as soon as its turn comes."""
+    def release(self, waiter: Waiter) -> None:
+        """Ends the waiting of this thread. It wakes up as soon as few enough others are waking up."""
         with self._lock:
-            if gate.gone or gate.called:
+            if waiter.gone or waiter.released:
                 return
-            gate.called = True
-            if self._free:
-                self._free -= 1
-                self._open(gate)
+            waiter.released = True
+            if self._available:
+                self._available -= 1
+                self._wake(waiter)
             else:
-                self._line.append(gate)
+                self._queue.append(waiter)
 
     def _wake_next(self) -> None:
         """Under the lock."""
-        if self._line:
-            self._open(self._line.popleft())
+        if self._queue:
+            self._wake(self._queue.popleft())
         else:
-            self._free += 1
+            self._available += 1
 
     @staticmethod
-    def _open(gate: Gate) -> None:
-        gate.open = True
-        gate.lock.release()
+    def _wake(waiter: Waiter) -> None:
+        waiter.waking = True
+        waiter.lock.release()

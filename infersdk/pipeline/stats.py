@@ -1,21 +1,22 @@
-"""What a pipeline counts and measures, in memory that does not grow."""
+"""What a pipeline counts and measures. The memory for it does not grow."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from time import monotonic
 
-__all__ = ["BOUNDS", "Durations", "Percentiles", "PipelineStats"]
+__all__ = ["BOUNDS", "Durations", "Percentiles", "PipelineStats", "Statistics"]
 
-#: Upper bounds of the buckets that durations fall into, seconds: 8 an octave from 1 us to 1,074 s, so that a percentile
-#: read from them is within 4.5% of the truth.
+#: Upper bounds of the histogram's buckets, in seconds: 8 in each octave from 1 us to 1,074 s, so that a percentile read
+#: from them is at most 4.5% off.
 BOUNDS: tuple[float, ...] = tuple(1e-6 * 2 ** (i / 8) for i in range(241))
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Durations of one stage, in seconds; all 0 while `count` is."""
+    """Durations of one stage, in seconds; all are 0 as long as `count` is 0."""
 
     count: int
     mean: float
@@ -63,26 +64,26 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStats:
-    """What a pipeline has done since it was made; `Pipeline.stats()` takes it.
+    """What a pipeline has done since it was made; `Pipeline.stats()` returns it.
 
     Attributes:
-        submitted: requests that were taken in. Each of them is waiting, in a slot, running, or counted in one of
-            `done`, `failed`, `cancelled` and `expired`.
-        done: ended in a result.
-        failed: ended in an exception that is none of the others here.
-        cancelled: cancelled before their batch left.
-        expired: not on their way by their deadline.
-        rejected: refused with `Overloaded`, and not counted in `submitted`.
-        waiting: submitters that wait for a slot now.
-        queued: requests in slots now, whose batch has not left.
-        running: requests in batches that have left now.
+        submitted: requests that were taken in. Each of them is counted in exactly one of `waiting`, `queued`,
+            `running`, `done`, `failed`, `cancelled` and `expired`.
+        done: requests that ended in a result.
+        failed: requests that ended in an exception; those of the next two lines are counted there.
+        cancelled: requests that were cancelled before their batch left.
+        expired: requests whose batch had not left by their deadline.
+        rejected: requests that were refused with `Overloaded`; they are not counted in `submitted`.
+        waiting: requests that wait for a slot now.
+        queued: requests that have a slot now, and whose batch has not left.
+        running: requests whose batch has left, and has no results yet.
         slots: how many there are.
-        batch_sizes: how many batches of each size have run, by size.
-        seconds: since the pipeline was made.
-        queue: from submission until the batch leaves.
-        run: of a batch on the model.
-        postprocess: of a batch behind it.
-        total: from submission to the result.
+        batch_sizes: the number of batches that were run, by their size.
+        seconds: time since the pipeline was made.
+        queue: time of a request from `submit()` until its batch leaves.
+        run: time of a batch on the model.
+        postprocess: time of a batch from the model's outputs to the results.
+        total: time of a request from `submit()` to its result.
     """
 
     submitted: int
@@ -104,23 +105,61 @@ class PipelineStats:
 
     @property
     def throughput(self) -> float:
-        """Results a second, over the whole time."""
+        """Results per second, over the whole time."""
         return self.done / self.seconds if self.seconds else 0.0
 
 
-@dataclass(slots=True)
-class Counters:
-    """The numbers behind `PipelineStats`, changed under the pipeline's lock."""
+class Statistics:
+    """The numbers behind `PipelineStats`. They change under the pipeline's lock."""
 
-    submitted: int = 0
-    done: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    expired: int = 0
-    rejected: int = 0
-    running: int = 0
-    batch_sizes: dict[int, int] = field(default_factory=dict)
-    queue: Durations = field(default_factory=Durations)
-    run: Durations = field(default_factory=Durations)
-    postprocess: Durations = field(default_factory=Durations)
-    total: Durations = field(default_factory=Durations)
+    def __init__(self) -> None:
+        self.submitted = self.done = self.failed = self.cancelled = self.expired = self.rejected = self.running = 0
+        self.batch_sizes: dict[int, int] = {}
+        self.queue, self.run, self.postprocess, self.total = Durations(), Durations(), Durations(), Durations()
+        self._started = monotonic()
+
+    def batch_left(self, count: int) -> None:
+        """So many requests are on their way to the model."""
+        self.running += count
+
+    def batch_done(self, submitted: Sequence[float], failed: int, left: float, ran: float, done: float) -> None:
+        """A batch has its results.
+
+        Args:
+            submitted: when each of its requests was submitted, on the monotonic clock, as the other times.
+            failed: how many of them ended in an exception.
+            left: when it left for the model.
+            ran: when the model had run it.
+            done: when the results were there.
+        """
+        count = len(submitted)
+        self.running -= count
+        self.done += count - failed
+        self.failed += failed
+        if count:
+            self.batch_sizes[count] = self.batch_sizes.get(count, 0) + 1
+            self.run.add(ran - left)
+            self.postprocess.add(done - ran)
+            self.queue.add_all([left - then for then in submitted])
+            self.total.add_all([done - then for then in submitted])
+
+    @property
+    def in_pipeline(self) -> int:
+        """Requests that were taken in and have not ended."""
+        return self.submitted - self.done - self.failed - self.cancelled - self.expired
+
+    def snapshot(self, *, waiting: int, slots: int) -> PipelineStats:
+        """The numbers now."""
+        return PipelineStats(
+            submitted=self.submitted, done=self.done, failed=self.failed, cancelled=self.cancelled,
+            expired=self.expired, rejected=self.rejected, waiting=waiting,
+            queued=self.in_pipeline - self.running - waiting, running=self.running, slots=slots,
+            seconds=monotonic() - self._started, batch_sizes=dict(sorted(self.batch_sizes.items())),
+            queue=self.queue.percentiles(), run=self.run.percentiles(), postprocess=self.postprocess.percentiles(),
+            total=self.total.percentiles(),
+        )  # fmt: skip
+
+    def durations(self) -> dict[str, tuple[list[int], float, int]]:
+        """The histograms, by stage: the counts of the buckets of `BOUNDS` and of what lies above, sum, and count."""
+        stages = {"queue": self.queue, "run": self.run, "postprocess": self.postprocess, "total": self.total}
+        return {name: (list(d.counts), d.sum, d.count) for name, d in stages.items()}

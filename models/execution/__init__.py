@@ -1,1 +1,24 @@
-"""How a wrapper's batches run: on the host, or on a CUDA device."""
+"""How the batches of a wrapper run: on the host, or on a CUDA device.
+
+Executors know a `Preprocessor` and functions for what follows the network (`ModelStages`); they know nothing of model
+families. `make_executor()` is the one place that chooses.
+"""
+
+from __future__ import annotations
+
+from .executor import BatchItem, DevicePostprocess, Executor, ModelStages, Parameters, Timings
+from .following import FollowingBuffer, FollowingExecutor, make_executor
+from .placement import PreprocessPlacement
+
+__all__ = [
+    "BatchItem",
+    "DevicePostprocess",
+    "Executor",
+    "FollowingBuffer",
+    "FollowingExecutor",
+    "ModelStages",
+    "Parameters",
+    "PreprocessPlacement",
+    "Timings",
+    "make_executor",
+]

@@ -1,207 +1,277 @@
 """Batches on a CUDA device: images in, results out, without stopping in between.
 
-Several slots take turns. Each has a stream, a clone of the model, and memory of its own; on its stream stand, one
-behind the other, the copy in, the preprocessing, the model, the postprocessing and one small copy out. So the copies
-of one slot run while another's model does, and the host waits for a slot only when its turn comes again.
+Several batches are in flight at a time. Each has a stream, a clone of the model, and memory of its own. On its stream
+are queued, one after the other: the copy in, the preprocessing, the model, the postprocessing and one small copy out.
+So the copies of one batch run while another's model does, and the host waits for a batch only when its memory is
+needed again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ...image import DeviceImage, HostImage, image_view
-from ...memory import is_page_locked
+import numpy as np
+
+from ...image import DeviceImage, HostImage
 from ...ops.batch import ImageBatch, shared_workers
 from ...tensor import Tensor
+from ..preprocessor import view_of
+from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from ...image import Geometry
     from ...infer import Infer
-    from ...ops.batch import Workers
-    from ..vision import VisionModel
+    from .placement import PreprocessPlacement
 
-__all__ = ["CudaExecutor", "PreprocessPlacement", "Stage"]
+__all__ = ["CudaExecutor", "InFlightBatch"]
 
-#: Batches on their way at once: one is copied in, one runs, one is copied out.
-SLOTS = 3
+Result = TypeVar("Result")
+
+#: Batches in flight at once: one is copied in, one runs, one is copied out.
+IN_FLIGHT = 3
+#: Image shapes that a batch of requests remembers.
+KNOWN_SHAPES = 64
 
 
-class Stage(Protocol):
-    """What comes behind the model on a slot's stream."""
+class FetchOutputs:
+    """The postprocessing of a wrapper that has none for a device: the outputs are copied home, and the host does it."""
 
-    def queue(self, geometries: Sequence[Geometry]) -> None:
-        """Queues the postprocessing of a batch, and the copy of its results to the host."""
+    def __init__(self, infer: Infer, stages: ModelStages[Any]) -> None:
+        self._infer, self._stages = infer, stages
 
-    def collect(self, geometries: Sequence[Geometry]) -> list[Any]:
-        """Waits for that copy; one result an image."""
+    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
+        assert self._infer.stream is not None
+        for tensor in self._infer.outputs.values():
+            tensor.fetch(self._infer.stream)
+
+    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
+        return self._stages.postprocess(HostOutputs(self._infer.outputs), geometries, parameters)
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """It holds nothing of its own."""
 
 
 class InFlightBatch:
-    def __init__(self, model: VisionModel[Any], infer: Infer, capacity: int, shares_cpu: bool) -> None:
+    """One execution context with its stream and memory, and the batch that is on it.
+
+    Args:
+        infer: the context.
+        stages: of the model.
+        capacity: the most images in a batch.
+        shares_cpu: see `shared_workers()`.
+    """
+
+    def __init__(self, infer: Infer, stages: ModelStages[Any], capacity: int, shares_cpu: bool) -> None:
         assert infer.stream is not None
-        self.network, self.stream = infer, infer.stream
-        self._shares_cpu = shares_cpu
-        self.device = self.stream.device
-        self._model = model
+        self.infer, self.stream = infer, infer.stream
+        self._stages, self._capacity = stages, capacity
+        self._workers = shared_workers(self.stream.device.index, shares_cpu=shares_cpu)
         self._batch = ImageBatch(capacity)
-        self._frames = Tensor((0,), "uint8", self.device)  # the images as they are: page-locked, and on the device
-        self._stage = model._device_stage(infer, capacity)
-        self._geometries: Sequence[Geometry] | None = None
-        self._host = (-1, 0)  # where the input lies on the host, for its generation
-        self._lent: list[DeviceImage] = []
+        self._frames = Tensor((0,), "uint8", self.stream.device)  # the images as they are
+        self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
+        self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
+        self._host_input = (-1, 0)  # the address of the input on the host, for its generation
+        self._borrowed: list[DeviceImage] = []
 
     @property
-    def _workers(self) -> Workers:
-        return shared_workers(self.device.index, shares_cpu=self._shares_cpu)
+    def is_busy(self) -> bool:
+        return self._queued is not None
 
-    @property
-    def busy(self) -> bool:
-        return self._geometries is not None
-
-    def begin(self, images: Sequence[HostImage | DeviceImage], geometries: Sequence[Geometry], where: str) -> None:
-        """Queues a batch; `where` its images are preprocessed: "device" or "host"."""
-        model = self._model
-        if isinstance(images[0], DeviceImage):
-            self._lent = [p.on(self.stream) for p in images if isinstance(p, DeviceImage)]
-            views = [p.view() for p in self._lent]
+    def begin(self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement) -> None:
+        """Queues a batch of images that all lie on the device, or all on the host."""
+        if isinstance(batch[0].image, DeviceImage):
+            self._borrowed = [cast("DeviceImage", item.image).on(self.stream) for item in batch]
+            self._batch.fill([image.view() for image in self._borrowed], geometries)
+            place = "resident"
         else:
-            views = [image_view(p.pixels, p.format) for p in images]  # type: ignore[arg-type, union-attr]
-        self._batch.fill(views, geometries)
-        tensor = model._input_of(self.network, len(views))
-        self.bring(tensor, where if not self._lent else "stay")
-        self.network.enqueue()
-        self._stage.queue(geometries)
-        self._geometries = geometries
+            images = [cast("HostImage", item.image) for item in batch]
+            place = placement.choose(images, lambda place: self.measure(images, geometries, place))
+            self._batch.fill([view_of(image) for image in images], geometries)
+        tensor = self._stages.preprocessor.input.tensor(self.infer, len(batch), self._capacity)
+        self._bring_in(tensor, place)
+        self.infer.enqueue()
+        if not self._stages.verified:
+            self._stages.verify_once(HostOutputs(self.infer.outputs))
+        parameters = [item.parameters for item in batch]
+        self._postprocess.queue(geometries, parameters)
+        self._queued = geometries, parameters
 
-    def bring(self, tensor: Tensor, where: str) -> None:
-        """Queues the way of the batch's images into the model's input."""
-        batch, transform, stream = self._batch, self._model._transform, self.stream
-        if where == "host":
-            if self._host[0] != tensor._generation:
-                self._host = (tensor._generation, tensor.host_ptr(read=False, write=True))
-            host = self._host[1]  # free to be written: the slot's last batch is done
+    def _bring_in(self, tensor: Tensor, place: str) -> None:
+        """Queues what brings the batch's images into the model's input; `place` is where they are preprocessed."""
+        batch, transform, stream = self._batch, self._stages.preprocessor.transform, self.stream
+        if place == "host":
+            if self._host_input[0] != tensor._generation:
+                self._host_input = (tensor._generation, tensor.host_ptr(read=False, write=True))
+            host = self._host_input[1]  # may be written: the last batch of this context is done
             at = tensor.device_address(read=False, write=True, stream=stream)
             batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
-        if where == "device":
+        if place == "device":
             nbytes = batch.upload_nbytes
             if nbytes > self._frames.nbytes:
                 self._frames.resize((nbytes,))
-            # Only ever used on this slot's stream, and by turns: the copies need no head.
+            # Used on this stream alone, one batch after the other: the copies need no head.
             staging = self._frames.host_ptr(read=False, write=True)
             frames = self._frames.device_address(read=False, write=True, stream=stream)
             batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
         else:
             batch.stay()
         at = tensor.device_address(read=False, write=True, stream=stream)
-        batch.preprocess_on_device(transform, at, tensor.nbytes, self.device.index, stream)
+        batch.preprocess_on_device(transform, at, tensor.nbytes, stream.device.index, stream)
 
-    def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], where: str) -> float:
-        """Seconds that bringing a batch in takes this way, waited for: the better of two, after one to warm up."""
-        self._batch.fill([image_view(p.pixels, p.format) for p in images], geometries)  # type: ignore[arg-type]
-        tensor = self._model._input_of(self.network, len(images))
+    def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], place: str) -> float:
+        """Seconds that bringing a batch in takes at this place: the better of two runs, after one to warm up."""
+        self._batch.fill([view_of(image) for image in images], geometries)
+        tensor = self._stages.preprocessor.input.tensor(self.infer, len(images), self._capacity)
         best = float("inf")
         for _ in range(3):
             start = perf_counter()
-            self.bring(tensor, where)
+            self._bring_in(tensor, place)
             self.stream.synchronize()
             best = min(best, perf_counter() - start)
         return best
 
     def finish(self) -> list[Any]:
-        """The results of the batch that was begun; waits for it."""
-        geometries, self._geometries = self._geometries, None
-        assert geometries is not None
+        """Waits for the batch that was begun; returns its results."""
+        queued, self._queued = self._queued, None
+        assert queued is not None
         try:
-            return self._stage.collect(geometries)
+            return self._postprocess.collect(*queued)
         finally:
-            self._lent = []
+            self._borrowed = []
 
     def close(self) -> None:
-        self._stage.close()
+        self._postprocess.close()
         self._frames.close()
 
 
-class PreprocessPlacement:
-    """What "auto" has measured for a model and its clones, by the size of a batch and whether it is page-locked."""
+class CudaExecutor(Generic[Result]):
+    """See `Executor`.
 
-    def __init__(self) -> None:
-        self.found: dict[tuple[int, bool], str] = {}
-        self.guard = Lock()
+    Args:
+        infer: the network; the first batch in flight uses it, others use clones of it.
+        stages: of the model.
+        capacity: the most images in a batch.
+        placement: where images are preprocessed; shared by a model and its clones.
+        shares_cpu: see `shared_workers()`.
+    """
 
+    def __init__(
+        self,
+        infer: Infer,
+        stages: ModelStages[Result],
+        capacity: int,
+        placement: PreprocessPlacement,
+        *,
+        shares_cpu: bool = False,
+    ) -> None:
+        self.infer, self.capacity = infer, capacity
+        self.timings = Timings()
+        self._stages, self._placement, self._shares_cpu = stages, placement, shares_cpu
+        self._contexts = [InFlightBatch(infer, stages, capacity, shares_cpu)]  # more when batches overlap
+        self._next_context = 0
+        self._items: list[BatchItem | None] = [None] * capacity
+        self._geometries: list[Geometry | None] = [None] * capacity
+        self._results: list[Result] = []
+        # Frames repeat their shape: its format and geometry are looked up then.
+        self._known: dict[tuple[int, ...], tuple[str, Geometry]] = {}
 
-class CudaExecutor:
-    """The slots of one wrapper; `beside` others, in a pipeline (see `shared_workers()`)."""
+    def read(self, source: Any) -> HostImage | DeviceImage:
+        return self._stages.preprocessor.read_any(source)
 
-    def __init__(self, model: VisionModel[Any], capacity: int, preprocess: str, *, shares_cpu: bool) -> None:
-        self._model = model
-        self._capacity = capacity
-        self._preprocess = preprocess
-        self._placement = model._placement
-        self._network = model.network.active  # these slots are for no other
-        self._shares_cpu = shares_cpu
-        self._slots = [InFlightBatch(model, self._network, capacity, shares_cpu)]  # more when batches overlap
-        self._turn = 0
+    # ---- whole batches ----
 
-    def run(self, batches: Iterator[Sequence[HostImage | DeviceImage]]) -> Iterator[list[Any]]:
-        """The results of each batch, in order, as few batches behind as there are slots."""
+    def run(self, batch: Sequence[BatchItem]) -> list[Result]:
+        start = perf_counter()
+        geometries = [self._stages.preprocessor.geometry_of(item.image.size) for item in batch]
+        results = self._run(batch, geometries)
+        self.timings.infer += perf_counter() - start
+        return results
+
+    def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         begun: deque[InFlightBatch] = deque()
+        start = perf_counter()
         try:
-            for images in batches:
-                slot = self._next(len(begun))
-                if slot.busy:
+            for batch in batches:
+                context = self._free_context(len(begun))
+                if context.is_busy:
                     yield begun.popleft().finish()
-                geometries = [self._model._geometry(p.size) for p in images]
-                slot.begin(images, geometries, self._where(slot, images, geometries))
-                begun.append(slot)
+                geometries = [self._stages.preprocessor.geometry_of(item.image.size) for item in batch]
+                context.begin(batch, geometries, self._placement)
+                begun.append(context)
             while begun:
                 yield begun.popleft().finish()
         finally:
-            for slot in begun:  # an image could not be read, or nobody wants the rest
-                slot.finish()
+            for context in begun:  # an image could not be read, or the caller stopped asking
+                context.finish()
+            self.timings.infer += perf_counter() - start
 
-    def run_one(self, images: Sequence[HostImage | DeviceImage], geometries: Sequence[Geometry]) -> list[Any]:
-        """The results of one batch, waited for."""
-        slot = self._slots[0]
-        slot.begin(images, geometries, self._where(slot, images, geometries))
-        return slot.finish()
-
-    def _next(self, begun: int) -> InFlightBatch:
-        """A free slot: a new one while there are few, else the one whose turn it is."""
-        if begun == len(self._slots) < SLOTS:
-            self._slots.append(InFlightBatch(self._model, self._network.clone(), self._capacity, self._shares_cpu))
-            self._turn = begun
+    def _free_context(self, begun: int) -> InFlightBatch:
+        """The next context in turn; a new one as long as there are few and all are busy."""
+        if begun == len(self._contexts) < IN_FLIGHT:
+            self._contexts.append(InFlightBatch(self.infer.clone(), self._stages, self.capacity, self._shares_cpu))
+            self._next_context = begun
         elif begun == 0:
-            self._turn = 0
-        slot = self._slots[self._turn]
-        self._turn = (self._turn + 1) % SLOTS if len(self._slots) == SLOTS else self._turn + 1
-        return slot
+            self._next_context = 0
+        context = self._contexts[self._next_context]
+        following = self._next_context + 1
+        self._next_context = following % IN_FLIGHT if len(self._contexts) == IN_FLIGHT else following
+        return context
 
-    def _where(
-        self, slot: InFlightBatch, images: Sequence[HostImage | DeviceImage], geometries: Sequence[Geometry]
-    ) -> str:
-        """Where the images are preprocessed; "auto" tries both once for each kind of batch."""
-        if self._preprocess != "auto" or isinstance(images[0], DeviceImage):
-            return self._preprocess
-        hosts = [p for p in images if isinstance(p, HostImage)]
-        size = sum(p.pixels.nbytes for p in hosts)
-        key = (size.bit_length(), is_page_locked(hosts[0].pixels))
-        with self._placement.guard:
-            if key not in self._placement.found:
-                times = {where: slot.measure(hosts, geometries, where) for where in ("device", "host")}
-                # About even, the device: that leaves the processor to others, to other devices' batches for one.
-                self._placement.found[key] = "host" if times["host"] < 0.9 * times["device"] else "device"
-            return self._placement.found[key]
+    def _run(self, batch: Sequence[BatchItem], geometries: Sequence[Geometry]) -> list[Result]:
+        context = self._contexts[0]
+        context.begin(batch, geometries, self._placement)
+        return context.finish()
+
+    # ---- rows of requests ----
+
+    def open_rows(self) -> None:
+        """There is nothing to prepare: rows hold images until the batch runs."""
+
+    def prepares_quickly(self, item: Any) -> bool:
+        # An image that is decoded is only kept here until the batch runs.
+        return isinstance(item, (np.ndarray, HostImage)) or DeviceImage.is_one(item)
+
+    def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
+        known = self._known.get(item.shape) if type(item) is np.ndarray else None
+        if known is not None and item.dtype == np.uint8:
+            self._items[row], self._geometries[row] = BatchItem(HostImage(item, known[0]), parameters), known[1]
+            return
+        image = self.read(item)
+        geometry = self._stages.preprocessor.geometry_of(image.size)
+        self._items[row], self._geometries[row] = BatchItem(image, parameters), geometry
+        if isinstance(image, HostImage) and image.pixels is item and len(self._known) < KNOWN_SHAPES:
+            self._known[item.shape] = image.format, geometry
+
+    def move(self, source: int, target: int) -> None:
+        self._items[target], self._geometries[target] = self._items[source], self._geometries[source]
+
+    def run_rows(self, count: int) -> None:
+        """Images on the device and images on the host do not mix: two runs then."""
+        batch: list[BatchItem] = self._items[:count]  # type: ignore[assignment]
+        geometries: list[Geometry] = self._geometries[:count]  # type: ignore[assignment]
+        results: list[Any] = [None] * count
+        for kind in (HostImage, DeviceImage):
+            rows = [row for row, item in enumerate(batch) if isinstance(item.image, kind)]
+            if len(rows) == count:
+                results = self._run(batch, geometries)
+            elif rows:
+                done = self._run([batch[row] for row in rows], [geometries[row] for row in rows])
+                for row, result in zip(rows, done, strict=True):
+                    results[row] = result
+        self._results = results
+
+    def row_results(self, count: int) -> list[Result]:
+        results, self._results = self._results, []
+        self._items = [None] * self.capacity
+        return results
 
     def close(self) -> None:
-        for slot in self._slots:
-            slot.close()
-            if slot.network is not self._network:
-                slot.network.close()
+        for context in self._contexts:
+            context.close()
+            if context.infer is not self.infer:
+                context.infer.close()

@@ -81,7 +81,7 @@ def reference(path: Path, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def test_the_second_load_builds_and_compiles_nothing(net: Path, tmp_path: Path) -> None:
     told: list[str] = []
     options: dict[str, Any] = {
-        "max_batch": 3, "cache": str(tmp_path / "own"), "kernel_specialization": "eager",
+        "max_batch": 3, "cache_dir": str(tmp_path / "own"), "kernel_specialization": "eager",
         "progress": lambda phase, fraction: told.append(phase),
     }  # fmt: skip
     with infersdk.load(net, RTX, **options) as infer:
@@ -101,13 +101,13 @@ def test_the_second_load_builds_and_compiles_nothing(net: Path, tmp_path: Path) 
 
 
 def test_a_damaged_entry_is_made_anew(net: Path, tmp_path: Path) -> None:
-    infersdk.load(net, RTX, cache=str(tmp_path / "own")).close()
+    infersdk.load(net, RTX, cache_dir=str(tmp_path / "own")).close()
     cache = Cache(tmp_path / "own")
     for entry in cache.entries():
         data = bytearray(cache.path(entry.key).read_bytes())
         data[len(data) // 2] ^= 1
         cache.path(entry.key).write_bytes(data)
-    with infersdk.load(net, RTX, cache=str(tmp_path / "own"), tf32=True) as infer:
+    with infersdk.load(net, RTX, cache_dir=str(tmp_path / "own"), tf32=True) as infer:
         np.testing.assert_allclose(infer(images(1))["y"], reference(net, images(1)), atol=1e-2)
 
 
@@ -117,7 +117,7 @@ def test_a_cache_that_cannot_be_written(net: Path, tmp_path: Path, monkeypatch: 
     with pytest.warns(RuntimeWarning, match="cannot be written"), infersdk.load(net, RTX) as infer:
         assert infer(images(1))["y"].shape == (1, 7)
     with pytest.raises(infersdk.errors.OutputError, match="cannot be written"):
-        infersdk.load(net, RTX, cache=str(tmp_path / "file" / "cache"))
+        infersdk.load(net, RTX, cache_dir=str(tmp_path / "file" / "cache"))
     infersdk.load(net, RTX, cache=False).close()
 
 
@@ -129,7 +129,7 @@ def test_two_processes_build_once(net: Path, tmp_path: Path) -> None:
             if not built and fraction == 0 and not phase.startswith("Waiting"):
                 time.sleep(1)
             built.append(phase)
-        infersdk.load(sys.argv[1], "tensorrt-rtx", cache=sys.argv[2], progress=progress).close()
+        infersdk.load(sys.argv[1], "tensorrt-rtx", cache_dir=sys.argv[2], progress=progress).close()
         print(sum(not phase.startswith("Waiting") for phase in built) > 0)
     """
     command = [sys.executable, "-P", "-c", textwrap.dedent(code), str(net), str(tmp_path / "own")]

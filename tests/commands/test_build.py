@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -60,7 +63,7 @@ def test_builds_an_engine(net: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr()
     assert "8.6 and 8.9" in said.out
     assert f"{output.stat().st_size:,} bytes, fp32, tensorrt-rtx" in said.out
-    assert said.err == ""
+    assert "building out.engine" in said.err
     assert json.loads((tmp_path / "out.engine.json").read_text())["details"]["options"]["max_batch"] == 4
 
 
@@ -71,6 +74,25 @@ def test_builds_with_json_and_a_profile(net: Path, capsys: pytest.CaptureFixture
     assert told["path"] == str(net.with_suffix(".engine"))
     assert Path(told["path"]).stat().st_size == told["nbytes"]
     assert told["details"]["profiles"] == [{"x": [[1, 8], [2, 8], [16, 8]]}]
+
+
+def test_without_a_backend_the_installed_tensorrt_builds(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_rtx("tensorrt_rtx_bindings")
+    assert run("build", str(net), "--json") == 0
+    installed = "tensorrt" if importlib.util.find_spec("tensorrt") else "tensorrt-rtx"
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["backend"] == installed
+    assert captured.err == "", "no progress with --json"
+
+
+def test_without_any_tensorrt_both_are_named(net: Path) -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['tensorrt', 'tensorrt_rtx', 'tensorrt_rtx_bindings'])); "
+        "from infersdk.cli import main; sys.exit(main(['build', sys.argv[1]]))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code, str(net)], check=False, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert 'pip install "infersdk[tensorrt]" or pip install "infersdk[tensorrt-rtx]"' in done.stderr
 
 
 def test_build_raises_what_is_wrong(net: Path, tmp_path: Path) -> None:
@@ -124,7 +146,7 @@ def test_list(filled: Cache, capsys: pytest.CaptureFixture[str], monkeypatch: py
 
 def test_list_of_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("cache", "list") == 0
-    assert "nothing is kept in" in capsys.readouterr().out
+    assert "is empty" in capsys.readouterr().out
     assert run("cache", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
 

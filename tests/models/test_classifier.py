@@ -77,7 +77,7 @@ def test_open_size_float16_and_lists(tmp_path: Path) -> None:
     path = mean_model(tmp_path / "o.onnx", size="side", dtype=10)
     with Classifier(path, preset="unit", crop=12, max_batch=2) as model:
         assert model.input_size == (12, 12)
-        assert model.resize == 14
+        assert model.resized_side == 14
         assert [r[0].label for r in model([red(), red(40, 13), red(12, 12)])] == ["red"] * 3
 
 
@@ -98,7 +98,7 @@ def test_boxes_are_no_classes(declared: list[int | str], tmp_path: Path) -> None
 
 
 def test_more_names_than_classes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(errors.ConfigError, match="4 names.* 3 classes"):
+    with pytest.raises(errors.UnsupportedModelError, match="3 classes.* 4 names"):
         Classifier(mean_model(tmp_path / "m.onnx"), names=["a", "b", "c", "d"])
 
 

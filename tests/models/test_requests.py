@@ -101,7 +101,7 @@ def test_settings(tmp_path: Path) -> None:
         pipeline = detector.configure_pipeline(max_delay=0.01, slots=8, max_batch=2)
         assert detector.pipeline is pipeline
         assert (pipeline.max_batch, pipeline.slots) == (2, 8)
-        with pytest.raises(ConfigError, match="serves already"):
+        with pytest.raises(ConfigError, match="has its pipeline already"):
             detector.configure_pipeline()
     with YOLOv5(DETECTOR, max_batch=4) as detector, pytest.raises(ConfigError, match="load it with max_batch=8"):
         detector.configure_pipeline(max_batch=8)

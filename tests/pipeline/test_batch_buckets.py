@@ -27,7 +27,7 @@ class Sums(IdleInfer):
     def _bind(self) -> None:
         self._outputs["s"].resize(self._inputs["a"].shape)
 
-    def _run(self) -> None:
+    def _enqueue(self) -> None:
         a, b = (self._inputs[name].numpy() for name in "ab")
         if a.shape != b.shape:
             raise RuntimeError(f"a batch of {len(a)} and one of {len(b)} in one run")

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FuturesTimeout  # its own before Python 3.11
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from idle_backend import idle
+from squares import LONG, Squares, SquaresBuffer, begun, consistent, until
 
 from infersdk import Pipeline
 from infersdk.errors import (
@@ -36,105 +37,6 @@ from infersdk.errors import (
 
 if TYPE_CHECKING:
     from infersdk.pipeline import PipelineStats
-
-LONG = 30.0  # nothing here takes that long unless it hangs
-
-
-class Squares:
-    """A model of whole numbers, and its buffers: a row holds a number, and a run squares them.
-
-    `hold()` lets no run begin; a number below zero is a bad item.
-    """
-
-    concurrency = 1
-    serializes_runs = False
-
-    def __init__(self, capacity: int = 4, concurrency: int = 1) -> None:
-        self.capacity, self.concurrency = capacity, concurrency
-        self.go = threading.Event()
-        self.go.set()
-        self.began = threading.Semaphore(0)
-        self.batches: list[list[int]] = []
-        self.error: Exception | None = None
-        self.open = 0
-        self.guard = threading.Lock()
-
-    def batch_buffer(self, capacity: int | None) -> SquaresBuffer:
-        self.open += 1
-        return SquaresBuffer(self, capacity or self.capacity)
-
-    def hold(self) -> None:
-        self.go.clear()
-
-
-class SquaresBuffer:
-    def __init__(self, model: Squares, capacity: int) -> None:
-        self.model, self.capacity = model, capacity
-        self.rows, self.powers = [0] * capacity, [2] * capacity
-        self.out: list[Any] = []
-        self.running = False
-
-    def quick(self, item: int) -> bool:
-        return bool(item % 2)  # odd ones by their own thread
-
-    def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
-        assert not self.running, "a row was written while the buffer ran"
-        if item < 0:
-            raise InputError(f"{item} is below zero")
-        if parameters is not None and set(parameters) != {"power"}:
-            raise InputError(f"unknown parameters {sorted(parameters)}")
-        self.rows[row], self.powers[row] = item, (parameters or {"power": 2})["power"]
-
-    def move(self, source: int, target: int) -> None:
-        self.rows[target], self.powers[target] = self.rows[source], self.powers[source]
-
-    def run(self, count: int) -> None:
-        self.running = True
-        batch = self.rows[:count]
-        with self.model.guard:
-            self.model.batches.append(batch)
-        self.model.began.release()
-        assert self.model.go.wait(LONG)
-        error, self.model.error = self.model.error, None
-        if error is not None:
-            self.running = False
-            raise error
-        self.out = [number**power for number, power in zip(batch, self.powers, strict=False)]
-
-    def results(self, count: int) -> Sequence[Any]:
-        self.running = False
-        return [ValueError("1313 brings bad luck") if root == 1313**2 else root for root in self.out[:count]]
-
-    def refresh(self) -> None:
-        assert not self.running
-
-    def batch_sizes(self) -> Sequence[int]:
-        return range(1, self.capacity + 1)
-
-    def warm_up(self, count: int) -> None:
-        self.run(count)
-        self.results(count)
-
-    def close(self) -> None:
-        self.model.open -= 1
-
-
-def begun(model: Squares) -> None:
-    assert model.began.acquire(timeout=LONG)
-
-
-def until(what: Callable[[], Any]) -> None:
-    end = time.monotonic() + LONG
-    while not what():
-        assert time.monotonic() < end, "this should have come about"
-        time.sleep(0.001)
-
-
-def consistent(stats: PipelineStats) -> None:
-    ended = stats.done + stats.failed + stats.cancelled + stats.expired
-    assert stats.submitted == ended + stats.waiting + stats.queued + stats.running
-    assert sum(size * times for size, times in stats.batch_sizes.items()) >= stats.done
-    assert min(stats.waiting, stats.queued, stats.running) >= 0
 
 
 @pytest.fixture
@@ -350,7 +252,7 @@ def test_deadlines(model: Squares) -> None:
         time.sleep(0.1)
         model.go.set()
         assert first.result(LONG) == 1
-        with pytest.raises(DeadlineExceeded, match=r"not on its way within its 0 s"):
+        with pytest.raises(DeadlineExceeded, match=r"not left within 0 s"):
             pipeline.submit(5, deadline=0).result(LONG)
         assert pipeline.stats().expired == 1
 
@@ -555,12 +457,13 @@ def test_an_exception_in_the_block_does_not_wait_for_the_rest(model: Squares) ->
 def test_a_pipeline_that_nobody_holds_ends(model: Squares) -> None:
     pipeline = Pipeline(model, max_delay=0)
     assert pipeline.submit(3).result(LONG) == 9
-    threads = list(pipeline._core._threads)
+    threads = list(pipeline._core.threads)
     del pipeline
     gc.collect()
     for thread in threads:
         thread.join(LONG)
         assert not thread.is_alive()
+    until(lambda: model.open == 0)
 
 
 def test_not_in_a_child_process(model: Squares) -> None:
@@ -632,7 +535,8 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
 ) -> None:
     """The runner that has the row does not wait for it for ever."""
     pipeline = Pipeline(model, max_delay=0)
-    prepare_own, prepare = pipeline._core._prepare_own, SquaresBuffer.prepare
+    workers = pipeline._core._workers
+    prepare_own, prepare = workers.prepare, SquaresBuffer.prepare
 
     def interrupted(*arguments: Any) -> Any:
         if when == "after":
@@ -642,11 +546,11 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
     if when == "in":
         monkeypatch.setattr(SquaresBuffer, "prepare", interrupted)
     else:
-        monkeypatch.setattr(pipeline._core, "_prepare_own", interrupted)
+        monkeypatch.setattr(workers, "prepare", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pipeline.submit(3)  # odd: by this thread
     monkeypatch.setattr(SquaresBuffer, "prepare", prepare)
-    monkeypatch.setattr(pipeline._core, "_prepare_own", prepare_own)
+    monkeypatch.setattr(workers, "prepare", prepare_own)
     assert [future.result(LONG) for future in pipeline.submit_many([4, 5])] == [16, 25]
     pipeline.close()
     consistent(pipeline.stats())
@@ -862,7 +766,7 @@ def turmoil(folder: Path, requests: int, threads: int) -> PipelineStats:
         assert sum(counts.values()) == requests // threads * threads
         # No slot was lost: all of them can be taken at once.
         until(lambda: pipeline.stats().queued == pipeline.stats().running == 0)
-        free = [group.free for group in pipeline._core._groups]
+        free = [group.free for group in pipeline._core.groups]
         assert sum(len(batches) for batches in free) * 8 == pipeline.slots
         stats = pipeline.stats()
         consistent(stats)

@@ -13,7 +13,8 @@ import pytest
 
 from infersdk import Pipeline, device_count, errors, pinned_empty
 from infersdk.errors import ImageError
-from infersdk.models import Classifier, YOLOv5
+from infersdk.models import Classifier, YOLOv5, YOLOv8
+from infersdk.models.execution.cuda import CudaExecutor
 from infersdk.ops import DetectionDecoder
 
 pytestmark = [
@@ -53,9 +54,10 @@ def by_hand(model: YOLOv5, frames: list[Any]) -> list[np.ndarray[Any, Any]]:
 
     results = []
     for frame in frames:
-        geometry = model._geometry((frame.shape[1], frame.shape[0]))
-        tensor = model._input_of(model.network, 1)
-        tensor.numpy(writable=True)[0] = preprocess(frame, geometry, model._transform)
+        preprocessor = model._stages.preprocessor
+        geometry = preprocessor.geometry_of((frame.shape[1], frame.shape[0]))
+        tensor = preprocessor.input.tensor(model.network, 1, BATCH)
+        tensor.numpy(writable=True)[0] = preprocess(frame, geometry, preprocessor.transform)
         output = next(iter(model.network.forward().values())).numpy()[0]
         with DetectionDecoder("yolov5", 80, len(output)) as decode:
             results.append(decode(output, geometry)[0])
@@ -89,13 +91,14 @@ def test_batches_keep_order(detector: YOLOv5, frames: list[Any]) -> None:
 def test_preprocessing_on_either_side_gives_the_same_tensor(detector: YOLOv5, frames: list[Any]) -> None:
     from infersdk.image import read_image
 
-    assert detector._path is not None
-    slot = detector._path._slots[0]
+    executor = detector._following.executor
+    assert isinstance(executor, CudaExecutor)
+    context = executor._contexts[0]
     images = [read_image(frame) for frame in frames[:BATCH]]
-    geometries = [detector._geometry(image.size) for image in images]
+    geometries = [detector._stages.preprocessor.geometry_of(image.size) for image in images]
     tensors = []
-    for where in ("device", "host"):
-        slot.measure(images, geometries, where)
+    for place in ("device", "host"):
+        context.measure(images, geometries, place)
         tensor = detector.network.inputs["images"]
         tensor.device_address(write=True)  # what the device holds
         tensors.append(tensor.numpy().copy())
@@ -135,6 +138,44 @@ def test_frames_that_are_on_the_device(detector: YOLOv5, frames: list[Any]) -> N
     with pytest.raises(errors.ImageError, match="float32"):
         detector(theirs[0].float())
     same(detector(theirs[0]).data, expected[0])
+
+
+class HostDecoded(YOLOv5):
+    """A wrapper that says nothing of a device: its outputs are fetched, and decoded on the host."""
+
+    def device_postprocess(self, infer: Any, capacity: int) -> None:
+        return None
+
+
+def test_a_wrapper_without_postprocessing_on_the_device(detector: YOLOv5, frames: list[Any]) -> None:
+    expected = [found.data for found in detector(frames)]
+    path = detector.network.model
+    with HostDecoded(path, backend="tensorrt-rtx", max_batch=BATCH, preprocess="device", **STEADY) as model:
+        for results in (model(frames), list(model.stream(frames)), list(model.map(frames))):
+            for found, want in zip(results, expected, strict=True):
+                same(found.data, want)
+
+
+def test_settings_of_one_call(detector: YOLOv5, frames: list[Any]) -> None:
+    with detector.clone() as model:
+        all_of_them = model(frames[:4])
+        for count in (1, 4):
+            for found, full in zip(model(frames[:count], conf=0.6), all_of_them, strict=False):
+                assert len(found) == int((full.scores > 0.6).sum())
+        thresholds = [0.25, 0.6, 0.4, 0.6, 0.25, 0.8, 0.4, 0.6]
+        futures = [model.submit(frames[i % 4], conf=conf) for i, conf in enumerate(thresholds)]
+        for i, (future, conf) in enumerate(zip(futures, thresholds, strict=True)):
+            assert len(future.result(60)) == int((all_of_them[i % 4].scores > conf).sum())
+
+
+def test_scores_are_looked_at_in_the_first_run(tmp_path: Path, own_cache: Path) -> None:
+    from head_models import head_model
+
+    output = np.zeros((56, 84), np.float32)
+    output[5:] = 310
+    path = head_model(tmp_path / "m.onnx", [output], {})
+    with YOLOv8(path, backend="tensorrt-rtx") as model, pytest.raises(errors.UnsupportedModelError, match="310"):
+        model(np.zeros((48, 64, 3), np.uint8))
 
 
 def test_a_bad_image_leaves_the_model_usable(detector: YOLOv5, frames: list[Any], tmp_path: Path) -> None:
@@ -209,4 +250,4 @@ def test_two_devices_share_the_requests(assets: Path, frames: list[Any]) -> None
         pipeline = stack.enter_context(Pipeline(both, max_delay=0.01))
         for i, found in enumerate(pipeline.map(frames[i % 10] for i in range(100))):
             same(found.data, expected[i % 10])
-        assert all(len(group.buffers) > 0 for group in pipeline._core._groups)
+        assert all(len(group.batches) > 0 for group in pipeline._core.groups)

@@ -1,0 +1,100 @@
+"""Pages: one HTML file each, which opens without a network, from Jinja2 templates and plots that Vega draws.
+
+All pages share `report.css`, `report.js` and `base.html.j2`. A plot is a Vega specification, a `.vg.json` file that any
+Vega editor opens; `vl-convert` runs Vega itself and gives SVG, whose colours are the page's CSS variables. So a page
+needs no script to show its plots, and is small beside one that carries a plotting library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import BackendUnavailableError
+
+__all__ = ["draw", "render", "require_packages"]
+
+_FOLDER = Path(__file__).resolve().parent
+
+
+def require_packages() -> None:
+    """Says before any work begins that a page cannot be made.
+
+    Raises:
+        BackendUnavailableError: Jinja2 or vl-convert is not installed.
+    """
+    try:
+        import jinja2  # noqa: F401
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f'HTML pages need jinja2 and vl-convert-python ({error}): pip install "infersdk[bench]"'
+        ) from None
+
+
+def render(template: Path, data: Any, **context: Any) -> str:
+    """The page of a template that extends `base.html.j2`. What the context holds is escaped.
+
+    Args:
+        data: kept in the page as JSON, for who reads it by a program.
+        context: the template's variables.
+
+    Raises:
+        BackendUnavailableError: see `require_packages`.
+    """
+    require_packages()
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader([template.parent, _FOLDER]), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    text = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
+    shared = {name: Markup((_FOLDER / f"report.{kind}").read_text()) for name, kind in _SHARED.items()}
+    page: str = environment.get_template(template.name).render(**context, **shared, data=Markup(text))
+    return page
+
+
+_SHARED = {"style": "css", "script": "js"}
+
+
+def draw(
+    plot: str,
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    scales: Mapping[str, str] | None = None,
+    height: float | None = None,
+    **signals: Any,
+) -> Any:
+    """A plot as SVG, marked as safe for a template.
+
+    Args:
+        plot: the specification's name: `"scatter"` for `scatter.vg.json`.
+        rows: by name of a data set of the specification.
+        scales: by name of a scale, another type for it: `{"y": "linear"}`.
+        height: in pixels, where the specification's is not right.
+        signals: by name of a signal, its value.
+
+    Raises:
+        BackendUnavailableError: see `require_packages`.
+    """
+    require_packages()
+    import vl_convert
+    from markupsafe import Markup
+
+    specification = json.loads((_FOLDER / f"{plot}.vg.json").read_text())
+    _set(specification["data"], "values", {name: list(values) for name, values in rows.items()})
+    _set(specification["scales"], "type", scales or {})
+    _set(specification["signals"], "value", signals)
+    if height is not None:
+        specification["height"] = height
+    return Markup(vl_convert.vega_to_svg(specification))
+
+
+def _set(entries: list[dict[str, Any]], key: str, values: Mapping[str, Any]) -> None:
+    by_name = {entry["name"]: entry for entry in entries}
+    for name, value in values.items():
+        by_name[name][key] = value

@@ -1,0 +1,85 @@
+"""Slots: which requests come in, which wait for a slot, and when they go again."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .request import BatchState, Request
+    from .scheduler import Scheduler
+    from .staggered_wakeup import StaggeredWakeup, Waiter
+    from .stats import Statistics
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    """Gives requests slots (rows of batches), in the order in which they came. Used under the pipeline's lock.
+
+    Args:
+        wakeup: wakes the threads that wait for a slot.
+        drained: notified when a slot is free that nobody waits for.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, statistics: Statistics, wakeup: StaggeredWakeup, drained: threading.Condition
+    ) -> None:
+        self.queue: deque[Request] = deque()  # requests that wait for a slot
+        self._scheduler, self._statistics, self._wakeup, self._drained = scheduler, statistics, wakeup, drained
+
+    def admit(self, request: Request, *, preparing: bool) -> bool:
+        """Gives a request a slot, if one is free and no request waits for it; see `Scheduler.add()`."""
+        if self.queue or not self._scheduler.add(request, preparing=preparing):
+            return False
+        self._statistics.submitted += 1
+        return True
+
+    def enqueue(self, request: Request, waiter: Waiter | None) -> None:
+        """Puts a request into the queue; `waiter` is the thread that waits until it has left the queue."""
+        self._statistics.submitted += 1
+        request.slot_waiter = waiter
+        self.queue.append(request)
+
+    def settle(self, request: Request, outcome: str) -> bool:
+        """Claims the right to end a request, once, and counts it as "failed", "cancelled" or "expired"."""
+        if request.settled:
+            return False
+        request.settled = True
+        setattr(self._statistics, outcome, getattr(self._statistics, outcome) + 1)
+        return True
+
+    def remove(self, request: Request) -> None:
+        """Takes a settled request out of the queue, or out of its slot unless a thread is at work on that."""
+        if request.batch is not None:
+            if self._scheduler.remove(request):
+                self.serve_queue()
+        elif request in self.queue:
+            self.queue.remove(request)
+            self._left_queue(request)
+
+    def release(self, batch: BatchState) -> None:
+        """A batch has been run, and its slots are free."""
+        self._scheduler.free(batch)
+        self.serve_queue()
+
+    def serve_queue(self) -> None:
+        """Gives free slots to the requests that wait for them."""
+        while self.queue:
+            request = self.queue[0]
+            if not request.settled and not self._scheduler.add(request):
+                return
+            self.queue.popleft()
+            self._left_queue(request)
+        self._drained.notify_all()
+
+    def clear_queue(self) -> None:
+        """Ends the waiting for slots: these requests have ended."""
+        while self.queue:
+            self._left_queue(self.queue.popleft())
+
+    def _left_queue(self, request: Request) -> None:
+        waiter, request.slot_waiter = request.slot_waiter, None
+        if waiter is not None:
+            self._wakeup.release(waiter)

@@ -1,0 +1,139 @@
+"""The threads that run batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from .futures import hand_out
+from .prepare_workers import fail_expired
+from .request import BatchState, Request
+from .threads import Lifecycle, PipelineThread, Supervisor, log_error
+
+if TYPE_CHECKING:
+    from .admission import Admission
+    from .instance_group import InstanceGroup
+    from .scheduler import Scheduler
+    from .stats import Statistics
+
+__all__ = ["BatchRunners"]
+
+
+class BatchRunners:
+    """Threads that take the batches of one instance group to the model, and hand out the results.
+
+    There is one more than batches may be in flight: it postprocesses while the next batch is on the model.
+    """
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        lifecycle: Lifecycle,
+        group: InstanceGroup,
+        scheduler: Scheduler,
+        admission: Admission,
+        statistics: Statistics,
+        *,
+        name: str,
+        supervisor: Supervisor,
+    ) -> None:
+        self._lock, self._lifecycle, self._group = lock, lifecycle, group
+        self._scheduler, self._admission, self._statistics = scheduler, admission, statistics
+        self._name, self._supervisor = name, supervisor
+        self.threads = [
+            PipelineThread(f"{name}-runner-{i}", self._work, supervisor) for i in range(group.max_in_flight + 1)
+        ]
+
+    def _work(self) -> None:
+        while True:
+            requests: list[Request] = []
+            try:
+                with self._lock:
+                    batch = self._wait()
+                    if batch is None:
+                        return
+                    expired = self._dispatch(batch, requests)
+                fail_expired(expired)
+                self._run(batch, requests)
+            except BaseException as error:
+                self._supervisor.thread_failed(error, requests)
+                return
+
+    def _wait(self) -> BatchState | None:
+        """Waits for a batch that leaves, and until its rows are prepared; None at the end. Under the lock."""
+        group, lifecycle = self._group, self._lifecycle
+        while lifecycle.fault is None:
+            batch, timeout = self._scheduler.next_batch(group)
+            if batch is not None:
+                while not batch.prepared and lifecycle.fault is None:
+                    batch.rows_prepared.wait()
+                return batch if lifecycle.fault is None else None
+            if lifecycle.stopped:
+                return None
+            group.changed.wait(timeout)
+        return None
+
+    def _dispatch(self, batch: BatchState, requests: list[Request]) -> list[Request]:
+        """Marks the requests of a batch as on their way, and adds them to `requests`; returns those whose deadline is
+        past. Under the lock.
+        """
+        now, expired = monotonic(), list[Request]()
+        for row, request in enumerate(batch.rows):
+            if request is None:
+                continue
+            if not request.settled and (request.deadline is None or request.deadline >= now):
+                if request.start():
+                    request.dispatched = True
+                    requests.append(request)
+                    continue
+                self._admission.settle(request, "cancelled")  # at this very moment
+            elif self._admission.settle(request, "expired"):
+                expired.append(request)
+            batch.rows[row] = None
+        self._statistics.batch_left(len(requests))
+        return expired
+
+    def _run(self, batch: BatchState, requests: list[Request]) -> None:
+        """Runs a batch that has left, and ends its requests."""
+        left = monotonic()
+        results, ran = self._results(batch, requests)
+        try:
+            batch.buffer.refresh()
+        except BaseException as error:  # these requests have their results; what is wrong shows in the next run
+            log_error(f"{self._name}: a batch buffer could not be brought up to date", error)
+        done = monotonic()
+        failed = sum(isinstance(result, BaseException) for result in results)
+        with self._lock:
+            self._statistics.batch_done([request.submitted for request in requests], failed, left, ran, done)
+            for request in requests:
+                request.settled, request.batch = True, None
+            self._admission.release(batch)
+        for request in requests:
+            request.item = None  # not under the lock: the caller's object may end here
+        hand_out(requests, results)
+
+    def _results(self, batch: BatchState, requests: list[Request]) -> tuple[Sequence[Any], float]:
+        """A result or an exception for each request, which are then in the order of the rows; and when the model had
+        run the batch.
+        """
+        buffer, count = batch.buffer, len(requests)
+        results: Sequence[Any] = ()
+        try:
+            if requests:
+                requests[:] = batch.compact()
+                buffer.run(count)
+        except BaseException as error:
+            results = [error] * count
+        ran = monotonic()
+        with self._lock:
+            self._scheduler.outputs_ready(self._group)
+        if requests and not results:
+            try:
+                results = buffer.results(count)
+                if len(results) != count:
+                    raise RuntimeError(f"the batch buffer returned {len(results)} results for {count} requests")
+            except BaseException as error:
+                results = [error] * count
+        return results, ran

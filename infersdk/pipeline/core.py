@@ -1,0 +1,318 @@
+"""The parts of a pipeline, put together: requests come in, are cancelled, and the whole is closed.
+
+One lock guards the state of all parts. It is held for microseconds, and nothing of the user's (images, models,
+callbacks of futures) runs while it is held. `infersdk.pipeline` shows how the parts belong together.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ClosedError, ForkError, Overloaded, PipelineError
+from .admission import Admission
+from .batch_runners import BatchRunners
+from .deadlines import Deadlines
+from .instance_group import InstanceGroup
+from .prepare_workers import PrepareWorkers, fail_expired
+from .scheduler import Scheduler
+from .staggered_wakeup import StaggeredWakeup, Waiter
+from .stats import PipelineStats, Statistics
+from .threads import Lifecycle, end_request, log_error
+
+if TYPE_CHECKING:
+    from .batch_buffer import BatchBuffer
+    from .request import Request
+
+__all__ = ["PipelineCore"]
+
+#: How often this process was forked off from another one. Asking the system for the process's number is slower.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class _Step(Enum):
+    """What a thread that submits a request does next."""
+
+    NOTHING = 0
+    PREPARE = 1
+    WAIT = 2
+    EXPIRE = 3
+
+
+class PipelineCore:
+    """What stands behind a `Pipeline`.
+
+    Args:
+        groups: for each model its batch buffers, all of one capacity; how many batches may be in flight at a time; and
+            how many of those the model runs at the same time.
+        max_delay: seconds that a request waits for others at most while the model is free.
+        workers: threads that prepare.
+        reject: refuse requests with Overloaded when no slot is free, instead of waiting for one.
+        name: for threads and messages.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[tuple[Sequence[BatchBuffer], int, int]],
+        *,
+        max_delay: float,
+        workers: int,
+        reject: bool,
+        name: str,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._drained = threading.Condition(self._lock)  # close() waits here
+        self.wakeup = StaggeredWakeup()  # callers wait here, for a slot or for a result
+        self._lifecycle = Lifecycle()
+        self.groups = [InstanceGroup(i, *group, self._lock) for i, group in enumerate(groups)]
+        batches = [batch for group in self.groups for batch in group.batches]
+        self.capacity = batches[0].capacity
+        self.slots = sum(batch.capacity for batch in batches)
+        self._quick = batches[0].buffer.quick
+        self._reject, self._name = reject, name
+        self._process, self._forks = os.getpid(), _forks
+        self._buffers_closed = False
+        self._statistics = Statistics()
+        self._scheduler = Scheduler(self.groups, max_delay, self._lock)
+        self._admission = Admission(self._scheduler, self._statistics, self.wakeup, self._drained)
+        self._workers = PrepareWorkers(
+            self._lock, self._lifecycle, self._scheduler, self._admission, Deadlines(), count=workers, name=name,
+            supervisor=self,
+        )  # fmt: skip
+        self.threads = [*self._workers.threads]
+        for i, group in enumerate(self.groups):
+            self.threads += BatchRunners(
+                self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics,
+                name=f"{name}-{i}", supervisor=self,
+            ).threads  # fmt: skip
+        self._running_threads = set[threading.Thread](self.threads)
+        self._closing_threads = set[threading.Thread]()  # those among them that are in close()
+        for thread in self.threads:
+            thread.start()
+
+    # ---- requests in ----
+
+    def submit(self, request: Request, *, timeout: float | None, wait: bool = True, reject: bool | None = None) -> None:
+        """Takes a request in; see `Pipeline.submit()`.
+
+        Args:
+            wait: return when the request has a slot. Without it the request may still wait for one.
+            reject: instead of what the pipeline does when no slot is free.
+        """
+        if self._forks != _forks:
+            raise ForkError(
+                f"{self._name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
+                "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
+            )
+        quick = self._quick(request.item)
+        reject = self._reject if reject is None else reject
+        changing = False
+        try:
+            with self._lock:
+                changing = True
+                step = self._take_in(request, timeout, wait, reject, quick)
+            changing = False
+            if step is _Step.PREPARE:
+                self._workers.prepare(request)
+            elif step is _Step.WAIT:
+                self._wait_for_slot(request, timeout)
+            elif step is _Step.EXPIRE:
+                fail_expired([request])
+        except (PipelineError, ClosedError):
+            raise
+        except BaseException as error:
+            if changing:
+                self.thread_failed(error)
+            else:
+                self._abandon(request)
+            raise
+
+    def _take_in(self, request: Request, timeout: float | None, wait: bool, reject: bool, quick: bool) -> _Step:
+        """Gives a request a slot, or puts it into the queue. Returns what the caller does next. Under the lock."""
+        self._check_open()
+        if request.time_limit is not None and request.time_limit <= 0:
+            self._statistics.submitted += 1
+            self._admission.settle(request, "expired")
+            return _Step.EXPIRE
+        # A little work is done sooner here than another thread is woken up for it.
+        if self._admission.admit(request, preparing=quick):
+            step = _Step.PREPARE if quick else _Step.NOTHING
+        else:
+            if reject or (wait and timeout is not None and timeout <= 0):
+                self._statistics.rejected += 1
+                when = "; submit later, or make the pipeline with more slots" if reject else ", and timeout is 0"
+                raise Overloaded(f"all {self.slots} slots of {self._name} are taken{when}")
+            self._admission.enqueue(request, Waiter() if wait else None)
+            step = _Step.WAIT if wait else _Step.NOTHING
+        if request.deadline is not None:
+            self._workers.watch(request)
+        return step
+
+    def _wait_for_slot(self, request: Request, timeout: float | None) -> None:
+        waiter = request.slot_waiter
+        if waiter is None:
+            return  # it has its slot by now
+        try:
+            if self.wakeup.wait(waiter, timeout):
+                return
+        except BaseException:  # Ctrl-C: the caller gets no future, so nobody will ask for the result
+            request.cancel()
+            raise
+        self._locked(self._give_up, request, timeout)
+
+    def _give_up(self, request: Request, timeout: float | None) -> None:
+        """A caller does not wait any longer for a slot. Under the lock."""
+        if request.batch is not None or request.settled:
+            return  # it got its slot at the last moment, or has ended
+        request.settled = True
+        self._admission.remove(request)
+        self._statistics.submitted -= 1
+        self._statistics.rejected += 1
+        raise Overloaded(f"all {self.slots} slots of {self._name} were taken for {timeout:g} s")
+
+    def _abandon(self, request: Request) -> None:
+        """Ctrl-C has ended a caller's work on its own row: the thread that runs the batch must not wait for it."""
+        with self._lock:
+            batch = request.batch
+            if not request.preparing or batch is None or self._lifecycle.fault is not None:
+                return
+            if self._scheduler.prepared(request):  # its deadline has passed meanwhile
+                self._admission.serve_queue()
+            if batch.sealed:
+                self._scheduler.notify_prepared(batch)
+        request.cancel()
+
+    # ---- requests that end early ----
+
+    def withdraw(self, request: Request) -> bool:
+        """Cancels a request, unless its batch has left or it has ended."""
+        return self._forks == _forks and bool(self._locked(self._withdraw, request))
+
+    def _withdraw(self, request: Request) -> bool:
+        if request.dispatched or not self._admission.settle(request, "cancelled"):
+            return False
+        self._admission.remove(request)
+        return True
+
+    # ---- faults ----
+
+    def _locked(self, change: Callable[..., Any], *arguments: Any) -> Any:
+        """Changes the state of the pipeline in a caller's thread. A change that is interrupted half-way, by Ctrl-C for
+        example, leaves a state that nothing can rely on: that is a fault.
+        """
+        changing = False
+        try:
+            with self._lock:
+                changing = True
+                return change(*arguments)
+        except PipelineError:
+            raise
+        except BaseException as error:
+            if changing:
+                self.thread_failed(error)
+            raise
+
+    def thread_failed(self, error: BaseException, requests: Sequence[Request] = ()) -> None:
+        """Ends all requests, except those of batches that other threads are running, and takes no more in."""
+        log_error(f"{self._name} has failed, and takes no more requests", error)
+        with self._lock:
+            self._lifecycle.fault = self._lifecycle.fault or error
+            self._lifecycle.closing = self._lifecycle.stopped = True
+            stranded = [*requests, *self._admission.queue]
+            stranded += [request for request in self._scheduler.requests() if not request.dispatched]
+            for request in stranded:
+                request.settled = True
+            self._admission.clear_queue()
+            self._wake_all()
+        for request in stranded:
+            if not request.ended and (request.dispatched or request.start()):
+                end_request(request, self._fault())
+
+    def thread_ended(self) -> None:
+        with self._lock:
+            self._running_threads.discard(threading.current_thread())
+            self._drained.notify_all()
+
+    def _fault(self) -> PipelineError:
+        error = PipelineError(
+            f"{self._name} has failed by a fault of its own ({self._lifecycle.fault!r}); make a new one, and report "
+            "the fault with the traceback in the log"
+        )
+        error.__cause__ = self._lifecycle.fault
+        return error
+
+    # ---- the end ----
+
+    def _check_open(self) -> None:
+        if self._lifecycle.fault is not None:
+            raise self._fault()
+        if self._lifecycle.closing:
+            raise ClosedError(f"{self._name} was closed; make a new one")
+
+    def close(self, *, drain: bool) -> None:
+        """Ends it: with `drain` all requests that were taken in are run first, otherwise those are cancelled whose
+        batch has not left. A callback of a future may call this, too.
+        """
+        if self._forks != _forks:
+            return  # the threads are the parent's, and so are the buffers
+        with self._lock:
+            self._lifecycle.closing = self._scheduler.draining = True
+            left_over = [] if drain else [*self._admission.queue, *self._scheduler.requests()]
+            self._wake_all()
+        errors = []
+        for request in left_over:
+            try:
+                request.cancel()
+            except BaseException as error:  # of a callback
+                errors.append(error)
+        self._wait_until_ended()
+        if errors:
+            raise errors[0]
+
+    def _wait_until_ended(self) -> None:
+        current = threading.current_thread()
+        with self._lock:
+            while self._lifecycle.fault is None and (not self._scheduler.idle or self._admission.queue):
+                self._drained.wait()
+            self._lifecycle.stopped = True
+            self._closing_threads.add(current)
+            self._wake_all()
+            while self._running_threads - self._closing_threads:
+                self._drained.wait()
+            close_buffers, self._buffers_closed = not self._buffers_closed, True
+        if close_buffers:
+            for group in self.groups:
+                for batch in group.batches:
+                    batch.buffer.close()
+        for thread in self.threads:
+            if current not in self.threads:
+                thread.join()
+
+    def _wake_all(self) -> None:
+        """Under the lock."""
+        self._scheduler.wake_all()
+        self._drained.notify_all()
+
+    # ---- numbers ----
+
+    def stats(self) -> PipelineStats:
+        with self._lock:
+            waiting = sum(not request.settled for request in self._admission.queue)
+            return self._statistics.snapshot(waiting=waiting, slots=self.slots)
+
+    def durations(self) -> dict[str, tuple[list[int], float, int]]:
+        """See `Pipeline.durations()`."""
+        with self._lock:
+            return self._statistics.durations()

@@ -1,0 +1,133 @@
+"""The threads that prepare requests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..errors import DeadlineExceeded
+from .request import BatchState, Request
+from .threads import Lifecycle, PipelineThread, Supervisor, end_request
+
+if TYPE_CHECKING:
+    from .admission import Admission
+    from .deadlines import Deadlines
+    from .scheduler import Scheduler
+
+__all__ = ["PrepareWorkers", "fail_expired"]
+
+
+_NO_ERRORS: Mapping[Request, BaseException] = {}
+
+
+class PrepareWorkers:
+    """Threads that prepare the rows of batches, and end requests whose deadline passes before their batch leaves."""
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        lifecycle: Lifecycle,
+        scheduler: Scheduler,
+        admission: Admission,
+        deadlines: Deadlines,
+        *,
+        count: int,
+        name: str,
+        supervisor: Supervisor,
+    ) -> None:
+        self._lock, self._lifecycle, self._count = lock, lifecycle, count
+        self._scheduler, self._admission, self._deadlines = scheduler, admission, deadlines
+        self.threads = [PipelineThread(f"{name}-worker-{i}", self._work, supervisor) for i in range(count)]
+
+    def watch(self, request: Request) -> None:
+        """Ends this request when its deadline passes. Under the lock."""
+        if self._deadlines.add(request):
+            self._scheduler.rows_to_prepare.notify()  # the thread that waits for the next deadline would wait too long
+
+    def prepare(self, request: Request) -> None:
+        """Prepares a row in the thread that submits the request."""
+        batch = request.batch
+        assert batch is not None
+        try:
+            batch.buffer.prepare(request.row, request.item, request.parameters)
+        except BaseException as error:
+            self._finish(batch, [request], {request: error})
+            if isinstance(error, KeyboardInterrupt):  # it is meant for this thread, not for the holder of the future
+                raise
+        else:
+            self._finish(batch, (request,), _NO_ERRORS)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                expired = self._wait()
+                batch, requests = None, list[Request]()
+                if self._scheduler.unprepared:
+                    batch, requests = self._scheduler.take_unprepared(self._count)
+                elif self._lifecycle.stopped and not expired:
+                    return
+            fail_expired(expired)
+            if batch is not None:
+                self._prepare_rows(batch, requests)
+
+    def _wait(self) -> list[Request]:
+        """Waits for rows to prepare, a deadline, or the end. Returns the requests that expired. Under the lock."""
+        scheduler, expired = self._scheduler, list[Request]()
+        scheduler.idle_workers += 1
+        try:
+            while not scheduler.unprepared and not self._lifecycle.stopped:
+                deadline = self._deadlines.next()
+                if deadline is None:
+                    scheduler.rows_to_prepare.wait()
+                    continue
+                now = monotonic()
+                expired = [r for r in self._deadlines.pop_past(now) if self._admission.settle(r, "expired")]
+                if expired:
+                    break
+                scheduler.rows_to_prepare.wait(max(0.0, deadline - now))
+        finally:
+            scheduler.idle_workers -= 1
+        for request in expired:
+            self._admission.remove(request)
+        return expired
+
+    def _prepare_rows(self, batch: BatchState, requests: Sequence[Request]) -> None:
+        prepare, errors = batch.buffer.prepare, dict[Request, BaseException]()
+        for request in requests:
+            if request.settled:
+                continue
+            try:
+                prepare(request.row, request.item, request.parameters)
+            except BaseException as error:
+                errors[request] = error
+        self._finish(batch, requests, errors)
+
+    def _finish(self, batch: BatchState, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
+        """These rows are prepared; requests that failed to be are ended."""
+        failed = []
+        with self._lock:
+            if self._lifecycle.fault is not None:  # all requests have failed, and nothing is to be relied on
+                return
+            for request in requests:
+                if errors and request in errors and self._admission.settle(request, "failed"):
+                    failed.append(request)
+                if self._scheduler.prepared(request):
+                    self._admission.serve_queue()
+            if batch.sealed:
+                self._scheduler.notify_prepared(batch)
+        for request in failed:
+            if request.start():
+                end_request(request, errors[request])
+
+
+def fail_expired(requests: Sequence[Request]) -> None:
+    """Ends requests whose deadline has passed."""
+    for request in requests:
+        if request.start():
+            error = DeadlineExceeded(
+                f"the batch of the request had not left within {request.time_limit:.3g} s; give the request more time, "
+                "submit fewer at a time, or make the model faster"
+            )
+            end_request(request, error)

@@ -1,0 +1,124 @@
+"""A request, and the batch in which it has a row."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .batch_buffer import BatchBuffer
+    from .staggered_wakeup import Waiter
+
+__all__ = ["BatchState", "Request"]
+
+
+class Request(ABC):
+    """What a caller asked for, where it is now, and how it ends.
+
+    The attributes change under the pipeline's lock. Whoever sets `settled` there, once, ends the request afterwards:
+    `start()`, then `succeed()` or `fail()`, without the lock, since they run the caller's callbacks.
+    """
+
+    __slots__ = (
+        "batch", "deadline", "dispatched", "item", "parameters", "preparing", "row", "settled", "slot_waiter",
+        "submitted", "time_limit",
+    )  # fmt: skip
+
+    def __init__(self, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None) -> None:
+        self.item, self.parameters = item, parameters
+        self.submitted = monotonic()
+        self.time_limit = time_limit  # seconds within which its batch has to leave
+        self.deadline = None if time_limit is None else self.submitted + time_limit  # on the monotonic clock
+        self.batch: BatchState | None = None  # where it has its row
+        self.row = -1
+        self.preparing = False  # a thread is writing its row
+        self.dispatched = False  # its batch has left
+        self.settled = False  # it has ended, or a thread is about to end it
+        self.slot_waiter: Waiter | None = None  # the thread that waits until this request has a slot
+
+    @abstractmethod
+    def start(self) -> bool:
+        """From here on it cannot be cancelled. False: it was cancelled before."""
+
+    @abstractmethod
+    def succeed(self, result: Any) -> None:
+        """Ends it with a result."""
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """Ends it with an exception."""
+
+    @abstractmethod
+    def cancel(self) -> bool:
+        """Cancels it, unless its batch has left or it has ended. Its slot is free again at once."""
+
+    @property
+    @abstractmethod
+    def ended(self) -> bool:
+        """Whether the caller has the result or the exception."""
+
+
+class BatchState:
+    """A batch buffer and the requests in its rows. It changes under the pipeline's lock.
+
+    It is free, then filling, then sealed (no more requests come in), then dispatched (its requests are on their way to
+    the model), then free again.
+    """
+
+    def __init__(self, buffer: BatchBuffer, group: int, lock: threading.Lock) -> None:
+        self.buffer, self.group = buffer, group  # the index of its instance group
+        self.capacity = buffer.capacity
+        self.rows_prepared = threading.Condition(lock)  # the thread that runs it waits here for the last rows
+        self.clear()
+
+    def clear(self) -> None:
+        """All rows are free."""
+        self.rows: list[Request | None] = []
+        self.vacant: list[int] = []  # rows among these whose request has gone
+        self.unprepared: deque[Request] = deque()  # requests in rows that no thread has begun to prepare
+        self.preparing = 0  # rows that threads are preparing now
+        self.oldest = 0.0  # when its oldest request was submitted
+        self.sealed = False
+
+    @property
+    def occupied(self) -> int:
+        """Rows with a request."""
+        return len(self.rows) - len(self.vacant)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether all of its rows are prepared."""
+        return not self.unprepared and not self.preparing
+
+    def add(self, request: Request) -> int:
+        """Gives a request a row, which is there; returns how many are occupied now."""
+        if self.vacant:
+            row = self.vacant.pop()
+            self.rows[row] = request
+        else:
+            row = len(self.rows)
+            self.rows.append(request)
+        request.batch, request.row = self, row
+        return len(self.rows) - len(self.vacant)
+
+    def vacate(self, row: int) -> None:
+        """The request in this row has gone."""
+        self.rows[row] = None
+        self.vacant.append(row)
+        left = [request.submitted for request in self.rows if request is not None]
+        self.oldest = min(left, default=0.0)
+
+    def compact(self) -> list[Request]:
+        """Moves the last requests into rows that are empty, so that all lie in front; returns them in their order."""
+        rows = self.rows
+        count = sum(request is not None for request in rows)
+        empty = [row for row in range(count) if rows[row] is None]
+        behind = [row for row in range(count, len(rows)) if rows[row] is not None]
+        for row, source in zip(empty, behind, strict=True):
+            self.buffer.move(source, row)
+            rows[row], rows[source] = rows[source], None
+        return [request for request in rows if request is not None]

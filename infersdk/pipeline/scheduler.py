@@ -1,0 +1,195 @@
+"""Batches: which one a request joins, and when a batch leaves for the model."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .instance_group import InstanceGroup
+    from .request import BatchState, Request
+
+__all__ = ["Scheduler"]
+
+
+class Scheduler:
+    """Fills one batch at a time, and says when a batch leaves. Used under the pipeline's lock; it has no thread.
+
+    A batch leaves when fewer than `max_in_flight` batches of its group are on their way, and
+    - it is full; or
+    - the model is free, and the oldest request of the batch has waited `max_delay` seconds.
+
+    Args:
+        groups: the instances of each model.
+        max_delay: seconds that a request waits for others at most while the model is free.
+    """
+
+    def __init__(self, groups: Sequence[InstanceGroup], max_delay: float, lock: threading.Lock) -> None:
+        self.groups = groups
+        self.unprepared: deque[BatchState] = deque()  # with rows that no thread has begun to prepare
+        self.rows_to_prepare = threading.Condition(lock)  # the workers wait here
+        self.idle_workers = 0
+        self.draining = False  # nothing waits for further requests
+        self._max_delay = max_delay
+        self._filling: BatchState | None = None
+
+    # ---- requests in and out of batches ----
+
+    def add(self, request: Request, *, preparing: bool = False) -> bool:
+        """Gives a request a row, if one is free.
+
+        Args:
+            preparing: the calling thread prepares it; otherwise it is put down in `unprepared`.
+        """
+        batch = self._filling or self._full_with_a_vacant_row() or self._open()
+        if batch is None:
+            return False
+        occupied = batch.add(request)
+        if occupied == 1:
+            batch.oldest = request.submitted
+            self.groups[batch.group].changed.notify()  # a thread waits until the batch is due
+        if preparing:
+            request.preparing = True
+            batch.preparing += 1
+        else:
+            if not batch.unprepared:
+                self.unprepared.append(batch)
+            batch.unprepared.append(request)
+            if self.idle_workers:
+                self.rows_to_prepare.notify()
+        if occupied >= batch.capacity and not batch.sealed:
+            self._seal(batch)
+        return True
+
+    def _full_with_a_vacant_row(self) -> BatchState | None:
+        """A full batch that has not left, of which a request has gone."""
+        return next((batch for group in self.groups for batch in group.full if batch.vacant), None)
+
+    def _open(self) -> BatchState | None:
+        """Begins a batch on the model that has the least to do."""
+        group = min((group for group in self.groups if group.free), key=lambda group: group.load, default=None)
+        if group is None:
+            return None
+        self._filling = group.free.popleft()
+        return self._filling
+
+    def _seal(self, batch: BatchState) -> None:
+        batch.sealed = True
+        group = self.groups[batch.group]
+        group.full.append(batch)
+        self._filling = None
+        if batch.prepared:
+            group.changed.notify()
+
+    def remove(self, request: Request) -> bool:
+        """Takes a request out of its row, unless a thread prepares it, or it has left. Whether a row is free now."""
+        batch = request.batch
+        assert batch is not None
+        if request.preparing or request.row >= len(batch.rows) or batch.rows[request.row] is not request:
+            return False
+        if request in batch.unprepared:
+            batch.unprepared.remove(request)
+            if not batch.unprepared:
+                self.unprepared.remove(batch)
+        self.vacate(batch, request.row)
+        return True
+
+    def vacate(self, batch: BatchState, row: int) -> None:
+        """The request in this row has gone."""
+        batch.vacate(row)
+        empty = not batch.occupied and not batch.preparing
+        if not batch.sealed:
+            if empty:
+                self._filling = None
+                self.free(batch)
+        elif batch not in self.groups[batch.group].full:
+            batch.rows_prepared.notify()  # a thread is about to run it, and may be waiting for this very row
+        elif empty:
+            self.groups[batch.group].full.remove(batch)
+            self.free(batch)
+
+    # ---- rows to prepare ----
+
+    def take_unprepared(self, workers: int) -> tuple[BatchState, list[Request]]:
+        """The rows that one of so many workers prepares next: its share of the oldest batch."""
+        batch = self.unprepared[0]
+        share = -(-len(batch.unprepared) // workers)
+        requests = [batch.unprepared.popleft() for _ in range(share)]
+        if not batch.unprepared:
+            self.unprepared.popleft()
+        for request in requests:
+            request.preparing = True
+        batch.preparing += share
+        return batch, requests
+
+    def prepared(self, request: Request) -> bool:
+        """A thread is done with the row of this request. Whether the row is free now, since the request has ended."""
+        batch = request.batch
+        assert batch is not None
+        request.preparing = False
+        batch.preparing -= 1
+        if request.settled:
+            self.vacate(batch, request.row)
+        return request.settled
+
+    def notify_prepared(self, batch: BatchState) -> None:
+        """Wakes the thread that waits for the rows of this sealed batch, if all are prepared."""
+        if batch.prepared:
+            group = self.groups[batch.group]
+            if batch in group.full:
+                group.changed.notify()
+            else:
+                batch.rows_prepared.notify()
+
+    # ---- batches out ----
+
+    def next_batch(self, group: InstanceGroup) -> tuple[BatchState | None, float | None]:
+        """A batch that leaves now; otherwise the seconds until one may leave, None if that depends on other events."""
+        if group.in_flight >= group.max_in_flight:
+            return None, None
+        batch = group.full.popleft() if group.full else None
+        if batch is None:
+            # A batch that is not full does not queue behind one that runs: it would only wait, and had better fill.
+            model_free = group.in_flight < group.max_running or self.draining
+            filling = self._filling
+            if not model_free or filling is None or self.groups[filling.group] is not group:
+                return None, None
+            wait = filling.oldest + self._max_delay - monotonic()
+            if wait > 0 and not self.draining:
+                return None, wait
+            self._filling, batch = None, filling
+        batch.sealed = True
+        group.in_flight += 1
+        return batch, None
+
+    def outputs_ready(self, group: InstanceGroup) -> None:
+        """A batch of this group is off the model."""
+        group.in_flight -= 1
+        group.changed.notify()
+
+    def free(self, batch: BatchState) -> None:
+        """This batch has no request any more."""
+        batch.clear()
+        self.groups[batch.group].free.append(batch)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all batches are free."""
+        return all(len(group.free) == len(group.batches) for group in self.groups)
+
+    def requests(self) -> list[Request]:
+        """All requests that have rows."""
+        return [
+            request for group in self.groups for batch in group.batches for request in batch.rows if request is not None
+        ]
+
+    def wake_all(self) -> None:
+        """Wakes all threads that wait for rows to prepare or for batches."""
+        self.rows_to_prepare.notify_all()
+        for group in self.groups:
+            group.changed.notify_all()
+            for batch in group.batches:
+                batch.rows_prepared.notify_all()

@@ -1,0 +1,88 @@
+"""A wrapper's settings, declared once: annotated class attributes with defaults, in the class body of the wrapper.
+
+::
+
+    class FaceDetector(VisionModel[Faces]):
+        conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.6
+
+From these come the constructor that a type checker sees, the struct `FaceDetector.Settings` that checks what is given
+(also from a configuration file), and the attributes of each instance. A subclass inherits the settings of its base.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        return lambda cls: cls
+
+
+__all__ = ["UNCHECKED", "Declared", "argument"]
+
+T = TypeVar("T")
+
+#: Marks a setting that the wrapper itself checks, since its type is not one that msgspec can check:
+#: `Annotated[Infer | None, UNCHECKED]`.
+UNCHECKED = object()
+
+
+class _NoSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+def argument(*, default: Any = ..., kw_only: bool = True) -> Any:
+    """An argument of the constructor that is no setting: it is not in `Settings`."""
+    return _Argument()
+
+
+class _Argument:
+    pass
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(argument,))
+class Declared:
+    """Base of classes whose annotated attributes are their settings. See the module."""
+
+    #: The settings as a frozen msgspec.Struct, made from the class body.
+    Settings: ClassVar[type[Any]] = _NoSettings
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        fields = []
+        for name, annotation in inspect.get_annotations(cls).items():
+            if name.startswith("_") or isinstance(vars(cls).get(name), _Argument):
+                continue
+            kind = _evaluated(cls, name, annotation)
+            if kind is ClassVar or typing.get_origin(kind) is ClassVar:
+                continue
+            if name not in vars(cls):
+                raise TypeError(f"{cls.__name__}.{name} has no default; give it one, or annotate it as a ClassVar")
+            unchecked = UNCHECKED in getattr(kind, "__metadata__", ())
+            fields.append((name, Any if unchecked else kind, vars(cls)[name]))
+        if fields:
+            cls.Settings = msgspec.defstruct(
+                f"{cls.__name__}Settings", fields, bases=(cls.Settings,), module=cls.__module__,
+                frozen=True, kw_only=True, forbid_unknown_fields=True,
+            )  # fmt: skip
+
+
+def _evaluated(cls: type, name: str, annotation: Any) -> Any:
+    """The annotation of a class attribute as an object: text under `from __future__ import annotations`."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, vars(sys.modules[cls.__module__]))
+    except NameError as error:
+        raise TypeError(
+            f"{cls.__name__}.{name}: the type of this setting cannot be read ({error}); import it at run time, not "
+            "under TYPE_CHECKING alone"
+        ) from None

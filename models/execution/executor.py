@@ -1,0 +1,143 @@
+"""What an executor is, and what it must know of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ...image import DeviceImage, Geometry, HostImage
+    from ...infer import Infer
+    from ...tensor import Tensor
+    from ..preprocessor import Preprocessor
+
+__all__ = ["BatchItem", "DevicePostprocess", "Executor", "HostOutputs", "ModelStages", "Parameters", "Timings"]
+
+Result = TypeVar("Result")
+
+#: Settings of one request that differ from the model's own (`conf=0.5`); None where there are none.
+Parameters: TypeAlias = "Mapping[str, Any] | None"
+
+
+class BatchItem(NamedTuple):
+    """One image of a batch, and the parameters of its request."""
+
+    image: HostImage | DeviceImage
+    parameters: Parameters = None
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds that the last call spent in each stage, over all its images. On a GPU the stages run side by side: all
+    of it is in `infer`.
+    """
+
+    read: float = 0.0
+    preprocess: float = 0.0
+    infer: float = 0.0
+    postprocess: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.read + self.preprocess + self.infer + self.postprocess
+
+
+class DevicePostprocess(Protocol):
+    """Postprocessing on a CUDA device, on the stream of one execution context. An optional addition to a wrapper."""
+
+    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
+        """Queues the postprocessing of the batch that is on the stream, and the copy of its results to the host."""
+
+    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
+        """Waits for that copy; returns one result an image."""
+
+    def close(self) -> None:
+        """Frees what it holds."""
+
+
+@dataclass
+class ModelStages(Generic[Result]):
+    """What an executor knows of a model.
+
+    Attributes:
+        preprocessor: from images to the network's input.
+        verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
+        postprocess: results from the outputs of a batch: arrays by name, whose first rows belong to the geometries.
+        device_postprocess: makes the postprocessing on a device for an execution context and a capacity; None where
+            there is none: then the outputs are fetched, and `postprocess` runs on the host.
+        verified: whether `verify` has passed. It is shared by all executors of a model.
+    """
+
+    preprocessor: Preprocessor
+    verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
+    postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
+    device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
+    verified: bool = field(default=False)
+
+    def verify_once(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        if not self.verified:
+            self.verify(outputs)
+            self.verified = True
+
+
+class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
+    """A network's outputs as arrays on the host, each fetched when it is first looked at."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._tensors[name].numpy()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class Executor(Protocol[Result]):
+    """Runs batches of images on one network. One thread at a time.
+
+    Attributes:
+        infer: the network, as it was when the executor was made.
+        capacity: the most images in a batch.
+        timings: what the batches since `timings` was last set took.
+    """
+
+    infer: Infer
+    capacity: int
+    timings: Timings
+
+    def read(self, source: Any) -> HostImage | DeviceImage:
+        """The image that `source` is or names, where this executor can take it."""
+
+    def run(self, batch: Sequence[BatchItem]) -> list[Result]:
+        """The results of one batch, waited for."""
+
+    def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
+        """The results of each batch, in order."""
+
+    def open_rows(self) -> None:
+        """Called once before the first `prepare()`."""
+
+    def prepares_quickly(self, item: Any) -> bool:
+        """Whether `prepare()` takes so little time that the submitting thread should call it itself."""
+
+    def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
+        """Takes a request into a row of the next batch. Several threads may call this, each for its own rows."""
+
+    def move(self, source: int, target: int) -> None:
+        """Makes row `target` what row `source` is."""
+
+    def run_rows(self, count: int) -> None:
+        """Runs the first `count` rows that were prepared."""
+
+    def row_results(self, count: int) -> list[Result]:
+        """The results of these rows. They are free again."""
+
+    def close(self) -> None:
+        """Frees what it made; `infer` stays the caller's."""

@@ -1,0 +1,124 @@
+"""Executors that follow a hot swap: before a batch they look which network serves now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from .cuda import CudaExecutor
+from .host import HostExecutor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...infer import Infer
+    from .executor import Executor, ModelStages, Parameters
+    from .placement import PreprocessPlacement
+
+__all__ = ["FollowingBuffer", "FollowingExecutor", "make_executor"]
+
+Result = TypeVar("Result")
+
+
+def make_executor(
+    infer: Infer,
+    stages: ModelStages[Result],
+    capacity: int,
+    placement: PreprocessPlacement,
+    *,
+    shares_cpu: bool = False,
+) -> Executor[Result]:
+    """The executor for where a network runs: on the device, if it has a stream of its own there."""
+    if infer.stream is None:
+        return HostExecutor(infer, stages, capacity)
+    return CudaExecutor(infer, stages, capacity, placement, shares_cpu=shares_cpu)
+
+
+class FollowingExecutor(Generic[Result]):
+    """The executor of a network that may be swapped (`while_building`).
+
+    Args:
+        network: the network; `network.current()` serves.
+        make: makes an executor for it.
+    """
+
+    def __init__(self, network: Infer, make: Callable[[Infer], Executor[Result]]) -> None:
+        self._network, self._make = network, make
+        self.executor = make(network.current())  # of the last call of current()
+
+    def current(self) -> Executor[Result]:
+        """The executor of the network that serves now. Only while no batch of the last one is on its way."""
+        infer = self._network.current()
+        if infer is not self.executor.infer:
+            self.executor.close()
+            self.executor = self._make(infer)
+        return self.executor
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another network serves than the one that the last `current()` was for."""
+        return self._network.current() is not self.executor.infer
+
+    def close(self) -> None:
+        self.executor.close()
+
+
+class FollowingBuffer(Generic[Result]):
+    """A `BatchBuffer` of a pipeline over an executor.
+
+    Args:
+        network: the buffer's own; it is closed with it.
+        make: makes an executor for it.
+        check_parameters: raises ConfigError for parameters that a request cannot have.
+    """
+
+    def __init__(
+        self,
+        network: Infer,
+        make: Callable[[Infer], Executor[Result]],
+        check_parameters: Callable[[Parameters], None],
+    ) -> None:
+        self._network, self._check_parameters = network, check_parameters
+        self._following = FollowingExecutor(network, make)
+        self._executor = self._following.current()
+        self._executor.open_rows()
+        self.capacity = self._executor.capacity
+
+    def quick(self, item: Any) -> bool:
+        return self._executor.prepares_quickly(item)
+
+    def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
+        if parameters:
+            self._check_parameters(parameters)
+        self._executor.prepare(row, item, parameters)
+
+    def move(self, source: int, target: int) -> None:
+        self._executor.move(source, target)
+
+    def run(self, count: int) -> None:
+        self._executor.run_rows(count)
+
+    def results(self, count: int) -> Sequence[Result]:
+        return self._executor.row_results(count)
+
+    def refresh(self) -> None:
+        executor = self._following.current()
+        if executor is not self._executor:
+            self._executor = executor
+            executor.open_rows()
+
+    def batch_sizes(self) -> Sequence[int]:
+        infer = self._executor.infer
+        return sorted({min(infer.bucket_batch(count), self.capacity) for count in range(1, self.capacity + 1)})
+
+    def warm_up(self, count: int) -> None:
+        gray = np.full((64, 64, 3), 114, np.uint8)
+        for row in range(count):
+            self._executor.prepare(row, gray, None)
+        self.run(count)
+        self.results(count)
+
+    def close(self) -> None:
+        self._following.close()
+        self._network.close()

@@ -1,0 +1,104 @@
+"""Batches of images on a network that runs on the host, or that waits for its device by itself."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ...ops import preprocess_into
+from ...ops.batch import ImageBatch
+from ..preprocessor import view_of
+from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ...image import Geometry, HostImage
+    from ...infer import Infer
+
+__all__ = ["HostExecutor"]
+
+Result = TypeVar("Result")
+
+
+class HostExecutor(Generic[Result]):
+    """See `Executor`. Images are preprocessed straight into the rows of the network's bound input.
+
+    Args:
+        infer: the network.
+        stages: of the model.
+        capacity: the most images in a batch.
+    """
+
+    def __init__(self, infer: Infer, stages: ModelStages[Result], capacity: int) -> None:
+        self.infer, self.capacity = infer, capacity
+        self.timings = Timings()
+        self._stages, self._input = stages, stages.preprocessor.input
+        self._batch = ImageBatch(capacity)
+        self._geometries: list[Geometry | None] = [None] * capacity
+        self._parameters: list[Parameters] = [None] * capacity
+        self._address = self._stride = 0  # of the first row of the input, and bytes from row to row
+
+    def read(self, source: Any) -> HostImage:
+        return self._stages.preprocessor.read(source)
+
+    # ---- whole batches ----
+
+    def run(self, batch: Sequence[BatchItem]) -> list[Result]:
+        start = perf_counter()
+        images: list[HostImage] = [item.image for item in batch]  # type: ignore[misc]
+        tensor = self._input.tensor(self.infer, len(images), self.capacity)
+        address = tensor.host_ptr(read=False, write=True)
+        geometries = self._stages.preprocessor.write(images, address, tensor.nbytes, self._batch)
+        filled = perf_counter()
+        self.infer.forward()
+        ran = perf_counter()
+        results = self._results(geometries, [item.parameters for item in batch])
+        timings = self.timings
+        timings.preprocess += filled - start
+        timings.infer += ran - filled
+        timings.postprocess += perf_counter() - ran
+        return results
+
+    def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
+        for batch in batches:
+            yield self.run(batch)
+
+    # ---- rows of requests ----
+
+    def open_rows(self) -> None:
+        tensor = self._input.tensor(self.infer, self.capacity, self.capacity)
+        # What fits the capacity keeps its address, so it holds for smaller batches too.
+        self._address, self._stride = tensor.host_ptr(read=False, write=True), tensor.nbytes // tensor.shape[0]
+
+    def prepares_quickly(self, item: Any) -> bool:
+        return False
+
+    def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
+        preprocessor = self._stages.preprocessor
+        image = preprocessor.read(item)
+        geometry = preprocessor.geometry_of(image.size)
+        address = self._address + row * self._stride
+        preprocess_into(view_of(image), geometry, preprocessor.transform, address, self._stride)
+        self._geometries[row], self._parameters[row] = geometry, parameters
+
+    def move(self, source: int, target: int) -> None:
+        self._geometries[target], self._parameters[target] = self._geometries[source], self._parameters[source]
+        rows = self._input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
+        rows[target] = rows[source]
+
+    def run_rows(self, count: int) -> None:
+        tensor = self._input.tensor(self.infer, count, self.capacity)
+        tensor.host_ptr(read=False, write=True)  # the rows were written through their address
+        self.infer.forward()
+
+    def row_results(self, count: int) -> list[Result]:
+        return self._results(self._geometries[:count], self._parameters[:count])  # type: ignore[arg-type]
+
+    def _results(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Result]:
+        outputs = HostOutputs(self.infer.outputs)
+        self._stages.verify_once(outputs)
+        return self._stages.postprocess(outputs, geometries, parameters)
+
+    def close(self) -> None:
+        """It holds nothing of its own."""

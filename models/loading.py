@@ -1,0 +1,203 @@
+"""From a model file, or a configuration, to the wrapper that fits."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..config import convert, read
+from ..errors import ConfigError, UnsupportedModelError
+from ..infer import Infer
+from ..pipeline import PipelineSettings
+from ..registry import load as load_network
+from .classifier import Classifier
+from .description import ModelDescription
+from .preprocessor import ImageInput
+from .vision import VisionModel
+from .yolo import YOLOX, YOLOv5, YOLOv8
+
+__all__ = ["TYPES", "create", "fitting_types", "load", "wrapper_type"]
+
+#: Every wrapper, by the name that a configuration and the command line use. A new task is one line here.
+TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
+    "yolov5": YOLOv5,
+    "yolov8": YOLOv8,
+    "yolox": YOLOX,
+    "classifier": Classifier,
+}
+
+#: Other names of the same layouts.
+_SAME = {"yolo11": "yolov8", "yolov11": "yolov8", "yolov7": "yolov5"}
+
+
+def load(
+    path: str | os.PathLike[str] | Infer, backend: str = "onnxruntime", *, type: str | None = None, **settings: Any
+) -> VisionModel[Any]:
+    """The wrapper that fits a model.
+
+    Args:
+        path: the model file, or an `Infer` that is loaded already.
+        backend: what runs it; see `infersdk.load()`.
+        type: a name of `TYPES`, or `"module:Class"` for a wrapper of your own; None decides by the file's metadata and
+            shapes.
+        settings: what the wrapper's constructor takes.
+
+    Raises:
+        ConfigError: an unknown type, or a setting that the wrapper does not have.
+        UnsupportedModelError: no wrapper fits, or several do: the message says what the file looks like.
+        BackendError, ModelError: see `infersdk.load()`.
+    """
+    if type is not None:
+        return _named(type)(path, backend, **settings)
+    if isinstance(path, Infer):
+        return _of(path, settings)
+    known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
+    loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
+    options = dict(settings.get("options", {}))
+    network = load_network(path, backend, **{k: v for k, v in loading.items() if k != "options"}, **options)
+    try:
+        own = {key: value for key, value in settings.items() if key not in loading and key != "options"}
+        return _of(network, own)
+    except BaseException:
+        network.close()
+        raise
+
+
+def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
+    """The wrapper that fits a network."""
+    kind = wrapper_type(network)
+    if other := sorted(set(settings) - set(kind.Settings.__struct_fields__)):
+        raise UnsupportedModelError(
+            f"{network.model.name} looks like {ModelDescription.of(network).looks_like}, and {kind.__name__} has no "
+            f"setting {other[0]!r}; its settings are {', '.join(kind.Settings.__struct_fields__)}"
+        )
+    return kind(network, **settings)
+
+
+_LOADING = {"device", "precision", "max_batch", "while_building"}
+
+
+def fitting_types(model: ModelDescription) -> list[str]:
+    """The names of the wrappers that do not refuse a model."""
+    return [name for name, kind in TYPES.items() if kind.refuses(model) is None]
+
+
+def wrapper_type(network: Infer | ModelDescription) -> builtins.type[VisionModel[Any]]:
+    """The one wrapper of `TYPES` that fits a network.
+
+    Raises:
+        UnsupportedModelError: none fits, or several do.
+    """
+    model = network if isinstance(network, ModelDescription) else ModelDescription.of(network)
+    fitting = fitting_types(model)
+    if len(fitting) > 1 and isinstance(network, Infer) and model.has_open_outputs:
+        model = _run_once(network, model)  # a run shows what the file leaves open
+        fitting = fitting_types(model)
+    if len(fitting) == 1:
+        return TYPES[fitting[0]]
+    if fitting:
+        readings = " or ".join(f'type="{name}"' for name in fitting)
+        raise UnsupportedModelError(
+            f"{model.name} can be read in more than one way, and nothing in the file says which is right: it looks "
+            f"like {model.looks_like}. Name it: {readings}"
+        )
+    raise UnsupportedModelError(
+        f"no wrapper is for {model.name}: it looks like {model.looks_like}. There are wrappers for {', '.join(TYPES)}; "
+        "infersdk.load() runs any model, arrays in and arrays out"
+    )
+
+
+def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
+    """The model with the shapes of a run on an empty image."""
+    try:
+        image = ImageInput.of(network.input_specs, None, 640)
+    except UnsupportedModelError:
+        return model
+    outputs = network(np.zeros((image.spec.fixed_batch or 1, *image.image_shape), image.spec.dtype))
+    return model.with_shapes({name: array.shape for name, array in outputs.items()})
+
+
+def _named(name: str) -> builtins.type[VisionModel[Any]]:
+    """The wrapper of a name in `TYPES`, or of `"module:Class"`."""
+    if ":" in name:
+        return _imported(name)
+    kind = TYPES.get(_SAME.get(name, name))
+    if kind is None:
+        raise ConfigError(
+            f"unknown type {name!r}; the types are {', '.join([*TYPES, *_SAME])}, or module:Class for your own wrapper"
+        )
+    return kind
+
+
+def _imported(name: str) -> builtins.type[VisionModel[Any]]:
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"type {name!r} cannot be imported: {error}; is its folder on PYTHONPATH?") from None
+    if not (isinstance(kind, builtins.type) and issubclass(kind, VisionModel)):
+        raise ConfigError(f"type {name!r} is not a subclass of infersdk.models.VisionModel")
+    return kind
+
+
+def _from_table(kind: builtins.type[VisionModel[Any]], fields: dict[str, Any]) -> VisionModel[Any]:
+    """A wrapper from its table: `path`, `backend`, settings, `options` (the backend's), `pipeline` (its requests')."""
+    for name, what in (("options", "the backend's own settings"), ("pipeline", "the settings of submit() and map()")):
+        if not isinstance(fields.get(name, {}), Mapping):
+            raise ConfigError(f"{name} is a table of {what}, not {fields[name]!r}")
+    pipeline = convert(fields.pop("pipeline", {}), PipelineSettings, f"{kind.__name__} pipeline")
+    path = fields.pop("path", None)
+    if not isinstance(path, str):
+        raise ConfigError(f"{kind.__name__}: path names the model file, and is {path!r}")
+    known = {"backend", *kind.Settings.__struct_fields__}
+    if unknown := sorted(set(fields) - known):
+        raise ConfigError(
+            f"{kind.__name__}: no setting {unknown[0]!r}; there are {', '.join(sorted(known))}; the backend's own "
+            "settings go under options, those of submit() and map() under pipeline"
+        )
+    model = kind(path, **fields)
+    model.set_pipeline_defaults(msgspec.structs.asdict(pipeline))
+    return model
+
+
+def create(config: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, VisionModel[Any]]:
+    """The wrappers that a configuration describes, by name: `create("app.toml")["detector"]`.
+
+    Args:
+        config: a TOML, YAML or JSON file, or a mapping, with a table `models` (see `infersdk.config`).
+
+    Raises:
+        ConfigError: names the table and the field at fault.
+        BackendError, ModelError: what loading raises. Models that were loaded before are closed.
+    """
+    tables = read(config).get("models")
+    if not isinstance(tables, Mapping) or not tables:
+        raise ConfigError("a configuration has a table for each model, [models.detector] for instance; there is none")
+    made: dict[str, VisionModel[Any]] = {}
+    try:
+        for name, table in tables.items():
+            made[name] = _create_one(name, table)
+    except BaseException:
+        for model in made.values():
+            model.close()
+        raise
+    return made
+
+
+def _create_one(name: str, table: Any) -> VisionModel[Any]:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"models.{name} is a table, not {table!r}")
+    fields = dict(table)
+    kind = fields.pop("type", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"models.{name}: type is one of {', '.join(TYPES)}, not {kind!r}")
+    try:
+        return _from_table(_named(kind), fields)
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"models.{name}: {error}") from None

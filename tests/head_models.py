@@ -1,0 +1,61 @@
+"""Networks that give the same outputs for each image, whatever it shows: heads of every family, made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def head_model(
+    path: Path,
+    outputs: Sequence[np.ndarray[Any, Any]],
+    metadata: Mapping[str, str],
+    *,
+    size: int = 64,
+    open_shapes: bool = False,
+) -> Path:
+    """An ONNX file with an input `images` [batch, 3, size, size] and outputs of [batch, *shape].
+
+    Args:
+        outputs: what each output gives for an image, float32.
+        metadata: of the file.
+        open_shapes: the file declares names in place of the outputs' dimensions.
+    """
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1, 2, 3], keepdims=1),
+        helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
+    ]
+    weights, declared = [numpy_helper.from_array(np.float32(0), "zero")], []
+    for i, output in enumerate(outputs):
+        shape = np.array([-1, *[1] * output.ndim], np.int64)
+        weights += [
+            numpy_helper.from_array(shape, f"shape{i}"),
+            numpy_helper.from_array(output.astype(np.float32)[None], f"value{i}"),
+        ]
+        nodes += [helper.make_node("Reshape", ["nothing", f"shape{i}"], [f"flat{i}"])]
+        if open_shapes:  # through a shape that does not follow from the graph, so that a runtime has to believe it
+            weights.append(numpy_helper.from_array(np.array([-1, *output.shape], np.int64), f"whole{i}"))
+            nodes += [
+                helper.make_node("Add", [f"flat{i}", f"value{i}"], [f"all{i}"]),
+                helper.make_node("ReduceSum", ["nothing"], [f"sum{i}"], keepdims=0),
+                helper.make_node("Cast", [f"sum{i}"], [f"none{i}"], to=TensorProto.INT64),
+                helper.make_node("Add", [f"none{i}", f"whole{i}"], [f"found{i}"]),
+                helper.make_node("Reshape", [f"all{i}", f"found{i}"], [f"output{i}"]),
+            ]
+        else:
+            nodes.append(helper.make_node("Add", [f"flat{i}", f"value{i}"], [f"output{i}"]))
+        dimensions = [f"d{i}_{axis}" for axis in range(output.ndim)] if open_shapes else list(output.shape)
+        declared.append(helper.make_tensor_value_info(f"output{i}", TensorProto.FLOAT, ["batch", *dimensions]))
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, size, size])
+    graph = helper.make_graph(nodes, "head", [images], declared, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    if metadata:
+        helper.set_model_props(model, dict(metadata))
+    onnx.save(model, path)
+    return path

@@ -1,0 +1,156 @@
+"""Which wrapper a file gets, and which files are refused: nothing is decoded on a guess."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from head_models import head_model
+
+import infersdk
+from infersdk.errors import ConfigError, UnsupportedModelError
+from infersdk.models import TYPES, Classifier, ModelDescription, YOLOv5, YOLOv8, load, wrapper_type
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+IMAGE = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+NAMES2 = {"names": "{0: 'cat', 1: 'dog'}"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "metadata", "looks"),
+    [
+        ((84, 6), {"task": "pose", **NAMES2}, "pose model"),
+        ((6, 84), {"task": "pose", "names": "{0: 'person'}", "kpt_shape": "[17, 3]"}, "pose model"),
+        ((7, 84), {"task": "obb", **NAMES2}, "oriented boxes"),
+        ((7, 84), NAMES2, r"oriented boxes \(2 classes and an angle\)"),
+        ((38, 84), NAMES2, r"instance segmentation model \(2 classes and 32 mask coefficients\)"),
+        ((6, 84), {"task": "classify", **NAMES2}, "classifier"),
+        ((300, 6), NAMES2, "end-to-end"),
+        ((300, 38), {}, "end-to-end"),
+        ((300, 57), {"end2end": "True"}, "end-to-end"),
+    ],
+)
+def test_heads_of_other_families_are_refused(
+    tmp_path: Path, shape: tuple[int, int], metadata: dict[str, str], looks: str
+) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros(shape, np.float32)], metadata)
+    for kind in (YOLOv5, YOLOv8):
+        with pytest.raises(UnsupportedModelError, match=looks):
+            kind(path)
+    with pytest.raises(UnsupportedModelError, match=looks):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "looks"),
+    [
+        ([(100, 80), (100, 4)], "queries"),
+        ([(38, 84), (32, 16, 16)], "instance segmentation"),
+        ([(64, 1), (16, 1), (64, 4), (16, 4)], "an output for each kind of value and stride"),
+        ([(2, 64, 64)], "maps"),
+    ],
+)
+def test_several_outputs_are_refused(tmp_path: Path, outputs: list[tuple[int, ...]], looks: str) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros(shape, np.float32) for shape in outputs], {})
+    with pytest.raises(UnsupportedModelError, match=looks):
+        load(path)
+    with pytest.raises(UnsupportedModelError, match=looks):
+        YOLOv8(path)
+
+
+@pytest.mark.parametrize("low", [-3.0, 310.0])
+def test_scores_outside_0_to_1_are_refused_on_the_first_run(tmp_path: Path, low: float) -> None:
+    """A pose head without metadata is a detector of 52 classes by its shape; its keypoints are in pixels."""
+    output = np.zeros((56, 84), np.float32)
+    output[5:, :] = low
+    with YOLOv8(head_model(tmp_path / "m.onnx", [output], {})) as model:
+        for _ in range(2):
+            with pytest.raises(UnsupportedModelError, match=rf"{low:g}.*scores lie in 0 to 1"):
+                model(IMAGE)
+        with pytest.raises(UnsupportedModelError, match="scores lie in 0 to 1"):
+            model.submit(IMAGE).result(30)
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"]])
+def test_another_number_of_names_is_refused(tmp_path: Path, names: list[str]) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], NAMES2)
+    with pytest.raises(UnsupportedModelError, match=rf"2 classes.*names has {len(names)} names"):
+        load(path, names=names)
+    with load(path, names=["x", "y"]) as model:
+        assert model.class_names == ("x", "y")
+    metadata = {"names": repr(dict(enumerate(names)))}
+    with pytest.raises(UnsupportedModelError, match=rf"2 classes.*metadata has {len(names)} names"):
+        YOLOv8(head_model(tmp_path / "n.onnx", [np.zeros((6, 84), np.float32)], metadata))
+
+
+def test_the_wrapper_that_fits(tmp_path: Path) -> None:
+    for shape, kind in (((6, 84), YOLOv8), ((252, 7), YOLOv5), ((10,), Classifier)):
+        path = head_model(tmp_path / "m.onnx", [np.zeros(shape, np.float32)], {})
+        with load(path, max_batch=2, conf=0.5) if kind is not Classifier else load(path, top_k=2) as model:
+            assert type(model) is kind
+            assert type(model(IMAGE)).__name__ in ("Detections", "Classifications")
+        with infersdk.load(path, backend="onnxruntime") as network:
+            assert wrapper_type(network) is kind
+
+
+def test_a_file_that_leaves_its_shape_open_is_run_once(tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((252, 7), np.float32)], {}, open_shapes=True)
+    with infersdk.load(path, backend="onnxruntime") as network:
+        assert ModelDescription.of(network).has_open_outputs
+    with load(path) as model:
+        assert type(model) is YOLOv5
+
+
+def test_two_readings_are_named(tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((84, 7), np.float32)], {})
+    with pytest.raises(UnsupportedModelError, match=r'type="yolov5" or type="yolox"'):
+        load(path)
+
+
+def test_wrong_settings(tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((10,), np.float32)], {})
+    with pytest.raises(UnsupportedModelError, match=r"looks like a classifier.*no setting 'conf'.*top_k"):
+        load(path, conf=0.5)
+    with pytest.raises(ConfigError, match=f"unknown type 'yolo99'.*{', '.join(TYPES)}"):
+        load(path, type="yolo99")
+    assert isinstance(load(head_model(tmp_path / "v.onnx", [np.zeros((6, 84), np.float32)], {}), type="yolo11"), YOLOv8)
+
+
+def test_settings_of_one_call(tmp_path: Path) -> None:
+    output = np.zeros((6, 84), np.float32)
+    output[:, 3] = [32, 32, 16, 16, 0.9, 0.1]
+    output[:, 40] = [10, 10, 8, 8, 0.0, 0.4]
+    with YOLOv8(head_model(tmp_path / "m.onnx", [output], {}), max_batch=4) as model:
+        assert [len(model(IMAGE, conf=conf)) for conf in (0.5, 0.3, 0.95, 0.5)] == [1, 2, 0, 1]
+        assert len(model(IMAGE)) == 2, "the model's own settings stay"
+        assert [len(found) for found in model([IMAGE] * 3, max_det=1)] == [1, 1, 1]
+        futures = [model.submit(IMAGE, conf=conf) for conf in (0.5, 0.3, 0.95, 0.5)] + [model.submit(IMAGE)]
+        assert [len(future.result(30)) for future in futures] == [1, 2, 0, 1, 2]
+        assert [len(found) for found in model.map([IMAGE] * 3, conf=0.5)] == [1, 1, 1]
+        assert [len(found) for found in model.stream([IMAGE] * 5, conf=0.5)] == [1] * 5
+        with pytest.raises(ConfigError, match="conf"):
+            model(IMAGE, conf=1.5)
+        with pytest.raises(ConfigError, match=r"'size' cannot be given with a call.*conf"):
+            model(IMAGE, size=32)
+        with pytest.raises(ConfigError, match="conf"):
+            model.submit(IMAGE, conf=7).result(30)
+
+
+@pytest.mark.assets
+def test_models_of_the_test_data(assets: Path) -> None:
+    models = assets / "models"
+    refused: dict[str, Any] = {
+        "yolov8n-seg.onnx": "segmentation", "yolov8n-pose.onnx": "pose", "yolov10n.onnx": "end-to-end",
+        "twinlitenet.onnx": "maps", "../face/yunet_n_dynamic.onnx": "an output for each kind",
+        "yolox_nano.onnx": "YOLOX", "selfie_segmentation.onnx": "maps",
+    }  # fmt: skip
+    for name, looks in refused.items():
+        with pytest.raises(UnsupportedModelError, match=looks):
+            load(models / name)
+    for name, kind in {"yolov5n.onnx": YOLOv5, "yolov8n.onnx": YOLOv8, "squeezenet1.1.onnx": Classifier}.items():
+        with load(models / name) as model:
+            assert type(model) is kind

@@ -20,7 +20,7 @@ from ..custom_ops.failures import note
 from ..custom_ops.native import Node, native_op
 from ..custom_ops.shapes import Unknowns, evaluate
 from ..device import Device
-from ..errors import CustomOpError, InferSDKError
+from ..errors import CustomOpError, InferSDKError, ShapeError
 
 if TYPE_CHECKING:
     from ..custom_ops.declaration import CustomOp, Signature
@@ -132,10 +132,10 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
         try:
             rule, algebra = self._op.rule([len(shape) for shape in inputs]), Unknowns()
             found = [[evaluate(size, inputs, algebra) for size in shape] for shape in rule.outputs]
-        except CustomOpError as error:
+        except (CustomOpError, ShapeError) as error:
             text = str(error).removeprefix(f"operator {self.declared.title()}: ")
             where = f"operator {self.declared.title()}, node {self.get_friendly_name()}"
-            raise CustomOpError(f"{where}: {text}") from error
+            raise type(error)(f"{where}: {text}") from error
         return [[_dimension(dim) for dim in shape] for shape in found]
 
     def has_evaluate(self) -> bool:

@@ -115,8 +115,16 @@ MAY_KNOW = {
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "options", "stream", "tensor"},
     "infersdk.registry": {
-        "config", "custom_ops", "custom_ops.loading", "device", "graph.domains", "hot_swap", "infer", "precision", "target",
-    },  # fmt: skip
+        "config",
+        "custom_ops",
+        "custom_ops.loading",
+        "device",
+        "graph.domains",
+        "hot_swap",
+        "infer",
+        "precision",
+        "target",
+    },
 }
 
 

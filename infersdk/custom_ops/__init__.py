@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from .declaration import CustomOp
 from .kernels import CFunction, CSource, CudaSource, Launch, include_folder
-from .onnx_schema import register
+from .onnx_schema import deregister, register
 from .shapes import Dim, Shape, ceil_div, maximum, minimum, require_equal
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Launch",
     "Shape",
     "ceil_div",
+    "deregister",
     "include_folder",
     "maximum",
     "minimum",

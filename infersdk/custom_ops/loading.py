@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CustomOpError, ModelError
-from .onnx_schema import register
 from .operator_set import explain, operators_for
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ def with_custom_ops(
     """
     ops = operators_for(file, custom_ops)
     if ops is not None:
-        register(*ops)
         for op in ops:
             op.kernel_for(device.kind)
 

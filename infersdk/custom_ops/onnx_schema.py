@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,35 +17,81 @@ from .shapes import Dim, Rule, Size, Unknowns, evaluate
 if TYPE_CHECKING:
     from .declaration import CustomOp
 
-__all__ = ["register"]
+__all__ = ["deregister", "register", "registered"]
 
-_registered: dict[tuple[str, str, int], type[CustomOp]] = {}
+#: What the onnx package knows of ours, and how many `registered` there are of each. None: for good.
+_registered: dict[tuple[str, str, int], tuple[type[CustomOp], int | None]] = {}
 _guard = threading.Lock()
 
 
 def register(*ops: type[CustomOp]) -> None:
-    """Makes operators known to the `onnx` package of this process: its checker checks their nodes, and its shape
-    inference goes through them. Loading a model does so for the operators that it uses.
+    """Makes operators known to the `onnx` package of this process, for good: its checker checks their nodes, and its
+    shape inference goes through them. `infersdk.load()` does not need it.
 
     An operator that is declared anew, as in a notebook, replaces the earlier one of its domain, name and version.
-    """
-    from onnx import defs
 
+    Raises:
+        CustomOpError: the onnx package has an operator of that domain, name and version from elsewhere.
+    """
     with _guard:
         for op in ops:
-            key = (op.domain, op.name, op.version)
-            known = _registered.get(key)
-            if known is op:
-                continue
-            if known is not None:
-                defs.deregister_schema(op.name, op.version, op.domain)
-            elif defs.has(op.name, op.version, op.domain) and _same_version(op):
-                raise CustomOpError(
-                    f"operator {op.title()}: the onnx package has a schema of version {op.version} of that name "
-                    "already; give the operator another domain or name"
-                )
-            defs.register_schema(_schema(op))
-            _registered[key] = op
+            _add(op)
+            _registered[_key(op)] = (op, None)
+
+
+def deregister(*ops: type[CustomOp]) -> None:
+    """Takes back what `register` has made known."""
+    with _guard:
+        for op in ops:
+            if _key(op) in _registered:
+                _remove(op)
+
+
+@contextlib.contextmanager
+def registered(*ops: type[CustomOp]) -> Iterator[None]:
+    """Makes operators known to the `onnx` package for a while."""
+    with _guard:
+        for op in ops:
+            _add(op)
+            known, count = _registered.get(_key(op), (op, 0))
+            _registered[_key(op)] = (op, None if count is None else count + 1)
+    try:
+        yield
+    finally:
+        with _guard:
+            for op in ops:
+                known, count = _registered.get(_key(op), (op, None))
+                if known is op and count == 1:
+                    _remove(op)
+                elif known is op and count is not None:
+                    _registered[_key(op)] = (op, count - 1)
+
+
+def _key(op: type[CustomOp]) -> tuple[str, str, int]:
+    return op.domain, op.name, op.version
+
+
+def _add(op: type[CustomOp]) -> None:
+    from onnx import defs
+
+    known = _registered.get(_key(op))
+    if known is not None:
+        if known[0] is op:
+            return
+        _remove(known[0])
+    elif defs.has(op.name, op.version, op.domain) and _same_version(op):
+        raise CustomOpError(
+            f"operator {op.title()}: the onnx package has a schema of version {op.version} of that name already; give "
+            "the operator another domain or name"
+        )
+    defs.register_schema(_schema(op))
+
+
+def _remove(op: type[CustomOp]) -> None:
+    from onnx import defs
+
+    defs.deregister_schema(op.name, op.version, op.domain)
+    del _registered[_key(op)]
 
 
 def _same_version(op: type[CustomOp]) -> bool:

@@ -6,12 +6,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CustomOpError, ModelFormatError, UnsupportedModelError
 from ..graph.domains import KNOWN_DOMAINS, foreign_domains
 from .declaration import CustomOp
 from .failures import raised
+from .onnx_schema import registered
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["ModelNode", "OperatorSet", "custom_nodes", "declared", "explain", "operators_for"]
 
@@ -27,13 +31,13 @@ class ModelNode:
     Attributes:
         name: the node's name, or what stands for it: the operator and its first output.
         op: the operator with the node's attributes.
-        raw: the NodeProto.
+        raw: the node itself.
         nested: whether it lies in a graph within the graph, as a branch of an If.
     """
 
     name: str
     op: CustomOp
-    raw: Any
+    raw: ir.Node
     nested: bool = False
 
 
@@ -143,28 +147,26 @@ def operators_for(path: Path, custom_ops: Sequence[type[CustomOp]] | None) -> Op
     ops = declared(custom_ops or (), domains)
     if path.suffix.lower() != ".onnx":
         return ops if len(ops) else None
-    from ..graph.info import load_onnx
+    from ..graph.files import read_model
 
-    model = load_onnx(path, external_data=False)
-    used = {node.op.title(): type(node.op) for node in custom_nodes(model, ops, path.name)}
+    used = {node.op.title(): type(node.op) for node in custom_nodes(read_model(path), ops, path.name)}
     return OperatorSet(list(used.values())) if used else None
 
 
-def custom_nodes(model: Any, ops: OperatorSet, what: str) -> list[ModelNode]:
-    """The nodes of a ModelProto that are custom operators, in the order of the graph.
+def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode]:
+    """The nodes of a model that are custom operators, in the order of the graph.
 
     Raises:
         CustomOpError: see `operators_for`.
     """
-    imported = {entry.domain: entry.version for entry in model.opset_import}
-    domains = {op.domain for op in ops} | {OWN_DOMAIN}
-    local = {(function.domain, function.name) for function in model.functions}
+    imported = model.graph.opset_imports
+    ours = ({op.domain for op in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
     found = []
-    for raw, nested in _all_nodes(model):
+    for raw, nested in all_nodes(model):
         op = ops.get(raw.domain, raw.op_type)
         name = node_name(raw)
         if op is None:
-            if raw.domain in domains - KNOWN_DOMAINS and (raw.domain, raw.op_type) not in local:
+            if raw.domain in ours and raw.op_identifier() not in model.functions:
                 raise CustomOpError(undeclared(raw, what))
             continue
         if op.version > imported.get(raw.domain, 0):
@@ -178,50 +180,41 @@ def custom_nodes(model: Any, ops: OperatorSet, what: str) -> list[ModelNode]:
     return found
 
 
-def node_name(raw: Any) -> str:
+def node_name(raw: ir.Node) -> str:
     """A node's name; for one without, its operator and first output."""
-    return str(raw.name) or f"{raw.op_type} of {raw.output[0] if raw.output else 'nothing'}"
+    return raw.name or f"{raw.op_type} of {raw.outputs[0].name if raw.outputs else 'nothing'}"
 
 
-def attribute_values(raw: Any) -> dict[str, Any]:
-    """The attributes of a NodeProto; what no custom operator can have comes as its AttributeProto."""
-    from onnx import AttributeProto, helper
-
-    plain = {
-        AttributeProto.INT, AttributeProto.FLOAT, AttributeProto.STRING, AttributeProto.INTS, AttributeProto.FLOATS,
-    }  # fmt: skip
-    return {a.name: helper.get_attribute_value(a) if a.type in plain else a for a in raw.attribute}
+def attribute_values(raw: ir.Node) -> dict[str, Any]:
+    """The attributes of a node; what no custom operator can have comes as its `ir.Attr`."""
+    return {name: attribute.value if attribute.type.name in _PLAIN else attribute
+            for name, attribute in raw.attributes.items()}  # fmt: skip
 
 
-def _check_counts(op: type[CustomOp], raw: Any, name: str) -> None:
-    for side, names, given in (("input", op.inputs, raw.input), ("output", op.outputs, raw.output)):
-        if len(given) != len(names) or not all(given):
+#: The kinds of attributes that a custom operator may have.
+_PLAIN = ("INT", "FLOAT", "STRING", "INTS", "FLOATS")
+
+
+def _check_counts(op: type[CustomOp], raw: ir.Node, name: str) -> None:
+    for side, names, given in (("input", op.inputs, raw.inputs), ("output", op.outputs, raw.outputs)):
+        connected = [value for value in given if value is not None and value.name]
+        if len(given) != len(names) or len(connected) != len(names):
             raise CustomOpError(
-                f"operator {op.title()}, node {name!r}: it has {len([g for g in given if g])} {side}s, and the "
-                f"operator declares {len(names)} ({', '.join(names)}); connect each of them"
+                f"operator {op.title()}, node {name!r}: it has {len(connected)} {side}s, and the operator declares "
+                f"{len(names)} ({', '.join(names)}); connect each of them"
             )
 
 
-def _all_nodes(model: Any) -> Iterator[tuple[Any, bool]]:
+def all_nodes(model: ir.Model) -> Iterator[tuple[ir.Node, bool]]:
     """All nodes, with whether they lie in a graph within the graph or in a function."""
-    for node in model.graph.node:
-        yield node, False
-        yield from ((inner, True) for inner in _inner_nodes(node))
-    for function in model.functions:
-        for node in function.node:
+    for node in model.graph.all_nodes():
+        yield node, node.graph is not model.graph
+    for function in model.functions.values():
+        for node in function.all_nodes():
             yield node, True
-            yield from ((inner, True) for inner in _inner_nodes(node))
 
 
-def _inner_nodes(node: Any) -> Iterator[Any]:
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield inner
-                yield from _inner_nodes(inner)
-
-
-def undeclared(raw: Any, what: str) -> str:
+def undeclared(raw: ir.Node, what: str) -> str:
     """The message for a node whose operator nobody declared."""
     return (
         f"operator {raw.domain}::{raw.op_type}, node {node_name(raw)!r} of {what}: nobody declares it. Derive a class "
@@ -234,23 +227,25 @@ def explain(path: Path, ops: OperatorSet | None, error: Exception) -> Exception:
     """What to raise where a backend refused a model: what is wrong with one of its custom operators, or the error."""
     if not isinstance(error, ModelFormatError | UnsupportedModelError) or not foreign_domains(path):
         return error
-    from ..graph.info import load_onnx
+    from ..graph.files import read_model
 
-    model = load_onnx(path, external_data=False)
-    local = {(function.domain, function.name) for function in model.functions}
-    for raw, _ in _all_nodes(model):
-        foreign = raw.domain not in KNOWN_DOMAINS and (raw.domain, raw.op_type) not in local
+    model = read_model(path)
+    for raw, _ in all_nodes(model):
+        foreign = raw.domain not in KNOWN_DOMAINS and raw.op_identifier() not in model.functions
         if foreign and (ops is None or ops.get(raw.domain, raw.op_type) is None):
             return UnsupportedModelError(f"{undeclared(raw, path.name)}. The backend says: {error}")
-    return _wrong_inputs(model) or error
+    return _wrong_inputs(path, ops) or error
 
 
-def _wrong_inputs(model: Any) -> Exception | None:
+def _wrong_inputs(path: Path, ops: OperatorSet | None) -> Exception | None:
     """What ONNX's shape inference finds wrong with the inputs of a custom operator, as their types."""
     import onnx
 
+    from ..graph.files import load_proto
+
     try:
-        onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        with registered(*(ops or ())):
+            onnx.shape_inference.infer_shapes(load_proto(path), strict_mode=True)
     except Exception as error:
         wrong = raised(error)
         if isinstance(wrong, CustomOpError):

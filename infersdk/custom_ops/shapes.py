@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import CustomOpError
+from ..errors import CustomOpError, ShapeError
 
 __all__ = [
     "Algebra", "Dim", "Rule", "Shape", "Size", "ceil_div", "encode", "evaluate", "maximum", "minimum",
@@ -233,7 +233,7 @@ class Algebra:
         try:
             return _FOLD[operation](left, right)
         except ZeroDivisionError:
-            raise CustomOpError(f"shape() divides {left} by {right}") from None
+            raise ShapeError(f"shape() divides {left} by {right}") from None
 
 
 def evaluate(size: Size, inputs: Sequence[Sequence[Any]], algebra: Algebra) -> Any:

@@ -74,7 +74,7 @@ def test_an_attribute_of_the_wrong_type(tmp_path: Path, backend: str) -> None:
     )
     with pytest.raises(
         CustomOpError,
-        match="operator tests.custom::HardSwish, node 'swish': attribute 'alpha' is b'big', of type bytes; ",
+        match="operator tests.custom::HardSwish, node 'swish': attribute 'alpha' is 'big', of type str; it ",
     ):
         infersdk.load(path, backend, custom_ops=[HardSwish])
 

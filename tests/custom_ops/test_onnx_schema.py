@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from custom_operators import DOMAIN, Everything, HardSwish, node, save_model, swish_model
 
-from infersdk.custom_ops import CustomOp, register, require_equal
+from infersdk import custom_ops
+from infersdk.custom_ops import CustomOp, require_equal
 
 onnx = pytest.importorskip("onnx")
+
+
+@pytest.fixture
+def register() -> Iterator[Callable[..., None]]:
+    """`register`, taken back when the test is over: some of ONNX's tools want names that no other domain has."""
+    ops: list[type[CustomOp]] = []
+
+    def known(*more: type[CustomOp]) -> None:
+        ops.extend(more)
+        custom_ops.register(*more)
+
+    yield known
+    custom_ops.deregister(*ops)
 
 
 def inferred(path: Path, **options: Any) -> dict[str, list[Any]]:
@@ -24,7 +39,7 @@ def inferred(path: Path, **options: Any) -> dict[str, list[Any]]:
     }
 
 
-def test_checker_and_shape_inference(tmp_path: Path) -> None:
+def test_checker_and_shape_inference(tmp_path: Path, register: Callable[..., None]) -> None:
     register(HardSwish)
     path = swish_model(tmp_path / "m.onnx")
     onnx.checker.check_model(onnx.load(path), full_check=True)
@@ -37,7 +52,7 @@ def test_checker_and_shape_inference(tmp_path: Path) -> None:
     assert schema.attributes["alpha"].default_value.f == HardSwish().alpha
 
 
-def test_attributes_and_computed_sizes(tmp_path: Path) -> None:
+def test_attributes_and_computed_sizes(tmp_path: Path, register: Callable[..., None]) -> None:
     register(Everything)
     made = [node(Everything, ["x", "i"], ["y", "n"], whole=3), node(HardSwish, ["y"], ["z"])]
     path = save_model(
@@ -58,7 +73,7 @@ def test_attributes_and_computed_sizes(tmp_path: Path) -> None:
     assert width not in (15, "w")  # unknown, by whatever name ONNX gives that
 
 
-def test_the_checker_finds_a_missing_attribute(tmp_path: Path) -> None:
+def test_the_checker_finds_a_missing_attribute(tmp_path: Path, register: Callable[..., None]) -> None:
     register(Everything)
     path = save_model(
         tmp_path / "m.onnx",
@@ -70,7 +85,7 @@ def test_the_checker_finds_a_missing_attribute(tmp_path: Path) -> None:
         onnx.checker.check_model(onnx.load(path))
 
 
-def test_a_broken_requirement_shows_in_shape_inference(tmp_path: Path) -> None:
+def test_a_broken_requirement_shows_in_shape_inference(tmp_path: Path, register: Callable[..., None]) -> None:
     class Pair(CustomOp):
         domain = DOMAIN
         inputs = {"a": "float32", "b": "float32"}
@@ -93,7 +108,7 @@ def test_a_broken_requirement_shows_in_shape_inference(tmp_path: Path) -> None:
         inferred(path)
 
 
-def test_declared_anew_it_replaces_the_earlier_one() -> None:
+def test_declared_anew_it_replaces_the_earlier_one(register: Callable[..., None]) -> None:
     def declare(text: str) -> type[CustomOp]:
         body = {"domain": DOMAIN, "name": "Anew", "inputs": {}, "outputs": {"y": "int8"}, "__doc__": text}
         return type("Anew", (CustomOp,), body | {"shape": lambda self: (), "cpu": lambda self, y: None})
@@ -101,3 +116,20 @@ def test_declared_anew_it_replaces_the_earlier_one() -> None:
     for text in ("first", "second"):
         register(declare(text))
         assert onnx.defs.get_schema("Anew", 1, DOMAIN).doc == text
+
+
+def test_known_for_a_while() -> None:
+    from infersdk.custom_ops.onnx_schema import registered
+
+    assert not onnx.defs.has("HardSwish", 1, DOMAIN)
+    with registered(HardSwish):
+        with registered(HardSwish):
+            assert onnx.defs.has("HardSwish", 1, DOMAIN)
+        assert onnx.defs.has("HardSwish", 1, DOMAIN)
+    assert not onnx.defs.has("HardSwish", 1, DOMAIN)
+    custom_ops.register(HardSwish)
+    with registered(HardSwish):
+        pass
+    assert onnx.defs.has("HardSwish", 1, DOMAIN)
+    custom_ops.deregister(HardSwish)
+    assert not onnx.defs.has("HardSwish", 1, DOMAIN)

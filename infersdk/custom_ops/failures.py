@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from ..errors import CustomKernelError
 
-__all__ = ["kernel_failure", "note", "raised"]
+__all__ = ["kernel_failure", "note", "raise_kernel_failure", "raised"]
 
 #: Failures that wait to be claimed; a runtime may swallow one.
 _KEPT = 64
@@ -38,6 +38,12 @@ def raised(error: BaseException) -> BaseException | None:
         return None
     with _guard:
         return _noted.pop(int(mark[1]), None)
+
+
+def raise_kernel_failure(error: BaseException) -> None:
+    """Raises the failure of a custom operator where a runtime's exception speaks of one; otherwise does nothing."""
+    if (failure := kernel_failure(error)) is not None:
+        raise failure from failure.__cause__
 
 
 def kernel_failure(error: BaseException) -> BaseException | None:

@@ -1,9 +1,10 @@
 """Signed 8-bit activations as unsigned ones, which mean the same and suit x86 processors.
 
-A quantised activation is scale * (q - zero point). With q' = q + 128 and a zero point of 128 in place of 0 it is the
+A quantised activation is scale * (q - zero point). With q' = q + 128 and a zero point that is larger by 128 it is the
 same number, and so are rounding and clipping: QuantizeLinear gives -128..127 in the one form where it gives 0..255 in
 the other. The instructions of x86 multiply unsigned activations by signed weights, and runtimes are written for that:
-ONNX Runtime keeps most signed graphs in floating point there. TensorRT takes only the signed form.
+ONNX Runtime keeps most signed graphs in floating point there, and OpenVINO (2026.4, on processors with AMX) those whose
+zero point is not 0. TensorRT takes only the signed form.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["UnsignedActivations"]
 
-_ZERO_POINT = "infersdk_zero_point_128"
+_ZERO_POINT = "infersdk_zero_point_{}"
 
 
 @dataclass(frozen=True)
 class UnsignedActivations:
-    """Changes each QuantizeLinear to int8 with zero point 0 whose result goes to DequantizeLinear nodes alone, all of
-    zero point 0."""
+    """Changes each QuantizeLinear to int8 with one zero point whose result goes to DequantizeLinear nodes alone."""
 
     name: ClassVar[str] = "unsigned-activations"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def concerns(self, file: Path) -> bool:
         return file.suffix.lower() == ".onnx" and _mentions(file, b"QuantizeLinear")
@@ -43,13 +43,18 @@ class UnsignedActivations:
         groups = [group for node in graph if (group := _activation(node))]
         if not groups:
             return False
-        zero_point = add_weight(graph, _ZERO_POINT, np.array(128, np.uint8))
+        unsigned: dict[int, ir.Value] = {}
         for group in groups:
             group[0].outputs[0].dtype = ir.DataType.UINT8
             for node in group:
                 before = node.inputs[2]
-                node.replace_input_with(2, zero_point)
-                if before is not None and before.is_initializer() and not before.uses() and not before.is_graph_input():
+                assert before is not None
+                shifted = _signed_zero_point(before) + 128  # type: ignore[operator]
+                if shifted not in unsigned:
+                    name = _ZERO_POINT.format(shifted)
+                    unsigned[shifted] = add_weight(graph, name, np.array(shifted, np.uint8))
+                node.replace_input_with(2, unsigned[shifted])
+                if not before.uses() and not before.is_graph_input():
                     del graph.initializers[before.name or ""]
         return True
 
@@ -62,17 +67,20 @@ def _activation(node: ir.Node) -> list[ir.Node]:
     if not uses or any(use.node.op_type != "DequantizeLinear" or use.idx != 0 for use in uses):
         return []
     group = [node, *(use.node for use in uses)]
-    return group if all(len(one.inputs) > 2 and _is_zero(one.inputs[2]) for one in group) else []
+    known = all(len(one.inputs) > 2 and _signed_zero_point(one.inputs[2]) is not None for one in group)
+    return group if known else []
 
 
-def _is_zero(value: ir.Value | None) -> bool:
-    """Whether it is a constant int8 zero for a whole tensor."""
+def _signed_zero_point(value: ir.Value | None) -> int | None:
+    """The constant int8 zero point of a whole tensor; None if `value` is not one."""
     import onnx_ir as ir
 
     if value is None or not value.is_initializer() or value.const_value is None:
-        return False
+        return None
     tensor = value.const_value
-    return tensor.dtype == ir.DataType.INT8 and tensor.size == 1 and not tensor.numpy().any()
+    if tensor.dtype != ir.DataType.INT8 or tensor.size != 1:
+        return None
+    return int(tensor.numpy().item())
 
 
 def _mentions(file: Path, word: bytes) -> bool:

@@ -39,23 +39,38 @@ def run(model: Any, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
 
 
-def test_the_numbers_are_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zero", [0, -128, -22, 3, 127])
+def test_the_numbers_are_the_same(tmp_path: Path, zero: int) -> None:
     """Ties, both ends, and what is clipped."""
-    path = graph(tmp_path / "m.onnx")
+    path = graph(tmp_path / "m.onnx", zero=zero)
     content = prepared(path)
     assert content is not None
     tensors = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load_from_string(content).graph.initializer}
     assert sorted(array.dtype.name for array in tensors.values()) == ["float32", "uint8"]
+    assert next(int(array) for array in tensors.values() if array.dtype == np.uint8) == zero + 128
     x = np.concatenate([np.arange(-140, 140, 0.25) * 0.05, np.random.default_rng(0).normal(size=9999) * 4])
     x = x.astype(np.float32)
     np.testing.assert_array_equal(run(content, x), run(str(path), x))
 
 
-@pytest.mark.parametrize(
-    "options", [{"zero": 3}, {"dtype": "uint8"}, {"consumer": "Identity"}], ids=["zero point", "unsigned", "given out"]
-)
+@pytest.mark.parametrize("options", [{"dtype": "uint8"}, {"consumer": "Identity"}], ids=["unsigned", "given out"])
 def test_other_graphs_stay(options: dict[str, Any], tmp_path: Path) -> None:
     assert prepared(graph(tmp_path / "m.onnx", **options)) is None
+
+
+def test_zero_points_that_differ_in_one_graph(tmp_path: Path) -> None:
+    weights = {"s": np.float32(0.05), "a": np.int8(-5).reshape(()), "b": np.int8(9).reshape(())}
+    nodes = [
+        node("QuantizeLinear", "x s a", "q"),
+        node("DequantizeLinear", "q s b", "r"),  # shifts by the difference
+        node("QuantizeLinear", "r s b", "t"),
+        node("DequantizeLinear", "t s b", "y"),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, [value("x", ["n"])], [value("y", ["n"])], weights, opset=13)
+    content = prepared(path)
+    assert content is not None
+    x = np.linspace(-9, 9, 999, dtype=np.float32)
+    np.testing.assert_array_equal(run(content, x), run(str(path), x))
 
 
 def test_weights_stay_signed(tmp_path: Path) -> None:

@@ -16,15 +16,15 @@ import numpy as np
 import openvino as ov
 from openvino.frontend.onnx import ConversionExtension
 
-from ..custom_ops.failures import note
-from ..custom_ops.native import Node, native_op
-from ..custom_ops.shapes import Unknowns, evaluate
-from ..device import Device
-from ..errors import CustomOpError, InferSDKError, ShapeError
+from ...custom_ops.failures import note
+from ...custom_ops.native import Node, native_op
+from ...custom_ops.shapes import Unknowns, evaluate
+from ...device import Device
+from ...errors import CustomOpError, InferSDKError, ShapeError
 
 if TYPE_CHECKING:
-    from ..custom_ops.declaration import CustomOp, Signature
-    from ..custom_ops.operator_set import OperatorSet
+    from ...custom_ops.declaration import CustomOp, Signature
+    from ...custom_ops.operator_set import OperatorSet
 
 __all__ = ["core_with"]
 

@@ -218,7 +218,7 @@ class OnnxRuntimeInfer(Infer):
     def _address(self, tensor: Tensor, *, write: bool) -> int:
         """Where the runtime reads or writes; moves the head."""
         if self.stream is not None and tensor.device == self._device:
-            return tensor.device_address(read=not write, write=write, stream=self.stream)
+            return tensor.device_ptr(read=not write, write=write, stream=self.stream)
         return tensor.host_ptr(read=not write, write=write)
 
     def _enqueue(self) -> None:

@@ -61,7 +61,7 @@ def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
     room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
-    host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+    host, device = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):
         start, stop = Event(timing=True).record(stream), Event(timing=True)
@@ -77,7 +77,7 @@ def staging(frames: list[np.ndarray[Any, Any]], repeat: int = 5) -> float:
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
     room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
-    host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+    host, device = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):
         start = perf_counter()

@@ -404,7 +404,7 @@ class Infer(ABC):
         if self.max_batch and spec.has_free_batch:
             # Grown once and shrunk again, it keeps its capacity: its address stays for every batch up to the largest.
             tensor.resize((self.max_batch, *shape[1:]))
-            reserve = tensor.device_address if self._device.ordinal >= 0 else tensor.host_ptr
+            reserve = tensor.device_ptr if self._device.ordinal >= 0 else tensor.host_ptr
             reserve(write=True, read=False)
             tensor.resize(shape)
         return tensor

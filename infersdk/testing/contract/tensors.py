@@ -41,7 +41,7 @@ class TensorContract(ContractBase):
 
     def _places(self, tensor: Tensor) -> tuple[int, ...]:
         """The addresses of its sides."""
-        return (tensor.host_ptr(), *([tensor.device_ptr] if self._memory else []))
+        return (tensor.host_ptr(), *([tensor.device_ptr()] if self._memory else []))
 
     def test_runs_on_what_the_bound_tensor_holds_now(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         net(self.images(1, seed=1))

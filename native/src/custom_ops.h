@@ -138,7 +138,7 @@ typedef struct ifs__launch {
 ifs_status ifs__rule_launch(const ifs__rule *rule, const ifs_op_tensor *inputs, const ifs_op_tensor *outputs,
                             ifs__launch *launch);
 
-/* ---- the device's half (cuda/custom_ops.cu, custom_ops_none.c) ---- */
+/* ---- the device's half (cuda/custom_ops.cu, cuda_missing.c) ---- */
 
 ifs_status ifs__cuda_code_launch(const ifs_cuda_code *code, ifs__launch *launch, int32_t device, void *stream);
 

@@ -115,7 +115,17 @@ MAY_KNOW = {
     "infersdk.infer": {"device", "options", "tensor", "tensor_spec", "stream"},
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "options", "stream", "tensor"},
-    "infersdk.registry": {"device", "infer", "precision", "config", "hot_swap", "target"},
+    "infersdk.registry": {
+        "config",
+        "custom_ops",
+        "custom_ops.loading",
+        "device",
+        "graph.domains",
+        "hot_swap",
+        "infer",
+        "precision",
+        "target",
+    },
 }
 
 

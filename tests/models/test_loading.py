@@ -156,7 +156,8 @@ def test_models_of_the_test_data(assets: Path) -> None:
     models = assets / "models"
     refused: dict[str, Any] = {
         "yolov8n-seg.onnx": "segmentation", "twinlitenet.onnx": "maps",
-        "../face/yunet_n_dynamic.onnx": "an output for each kind", "yolox_nano.onnx": "YOLOX", "selfie_segmentation.onnx": "maps",
+        "../face/yunet_n_dynamic.onnx": "an output for each kind", "yolox_nano.onnx": "YOLOX",
+        "selfie_segmentation.onnx": "maps",
     }  # fmt: skip
     for name, looks in refused.items():
         with pytest.raises(UnsupportedModelError, match=looks):

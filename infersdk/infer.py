@@ -30,13 +30,13 @@ from .errors import (
 )
 from .options import BackendOptions
 from .tensor import Tensor
+from .tensor_spec import TensorSpec, by_name, known_shapes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
     from .stream import Stream
-    from .tensor_spec import TensorSpec
 
 __all__ = ["BackendInfo", "Infer", "model_file"]
 
@@ -293,7 +293,7 @@ class Infer(ABC):
                 arrays.
         """
         self._check_open()
-        given = self._named(x)
+        given = by_name(x, self.input_specs)
         if self._unbindable is not None:
             return self._call_unbound(given)
         for spec in self.input_specs:
@@ -395,7 +395,7 @@ class Infer(ABC):
         if self.max_batch and spec.has_free_batch:
             # Grown once and shrunk again, it keeps its capacity: its address stays for every batch up to the largest.
             tensor.resize((self.max_batch, *shape[1:]))
-            reserve = tensor.device_address if self._device.ordinal >= 0 else tensor.host_ptr
+            reserve = tensor.device_ptr if self._device.ordinal >= 0 else tensor.host_ptr
             reserve(write=True, read=False)
             tensor.resize(shape)
         return tensor
@@ -433,30 +433,11 @@ class Infer(ABC):
             tensor._look_at(at, shape, self._device, lender=lender)
         self._bound = self._generations()
 
-    def _named(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Mapping[str, npt.ArrayLike]:
-        names = [spec.name for spec in self.input_specs]
-        if not isinstance(x, Mapping):
-            if len(names) != 1:
-                raise InputNameError(f"the model has {len(names)} inputs, {names}: pass a dict with an array for each")
-            return {names[0]: x}
-        if unknown := [name for name in x if name not in names]:
-            raise InputNameError(f"no input {unknown[0]!r}; the model's inputs are {names}")
-        if missing := [name for name in names if name not in x]:
-            raise InputNameError(f"input {missing[0]!r} was not given; the model's inputs are {names}")
-        return x
-
     def _known_output_shapes(self) -> dict[str, tuple[int, ...] | None]:
-        """The shape of each output where the inputs determine it by the names of free dimensions, else None."""
-        sizes: dict[str, int] = {}
-        for spec in self.input_specs:
-            for want, got in zip(spec.shape, self._inputs[spec.name].shape, strict=True):
-                if isinstance(want, str):
-                    sizes.setdefault(want, got)
-        shapes: dict[str, tuple[int, ...] | None] = {}
-        for spec in self.output_specs:
-            dims = [d if isinstance(d, int) else sizes.get(d) if d is not None else None for d in spec.shape]
-            shapes[spec.name] = None if None in dims else tuple(d for d in dims if d is not None)
-        return shapes
+        """The shape of each output where the inputs determine it, else None."""
+        return known_shapes(
+            self.output_specs, self.input_specs, {name: tensor.shape for name, tensor in self._inputs.items()}
+        )
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:

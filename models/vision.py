@@ -187,10 +187,10 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     # ---- calls ----
 
+    @overload  # a HostImage is a tuple, too
+    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
     @overload
     def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
-    @overload
-    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
     def __call__(
         self, images: ImageSource | HostImage | Sequence[ImageSource | HostImage], **parameters: Any
     ) -> Result | list[Result]:

@@ -37,10 +37,9 @@ SCORE_TOLERANCE = 0.02
 
 
 class YOLO(VisionModel[Detections]):
-    __doc__ = f"""A detector with a raw head: images in, `Detections` out.
+    """A detector with a raw head: images in, `Detections` out.
 
-    {VisionModel.__doc__}
-    Settings:
+    Args:
         conf: the score (and objectness) that a box must exceed, 0 to 1.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
         max_det: the most boxes an image; what is left out is counted in `Detections.stats`.
@@ -48,6 +47,8 @@ class YOLO(VisionModel[Detections]):
         multi_label: a box may count for several classes.
         class_agnostic: boxes of different classes suppress one another.
         size: the input size, a number or (width, height), for models that leave it open.
+
+    `path`, `backend`, `names` and the other arguments: see `VisionModel`.
     """
 
     conf: Fraction = 0.25
@@ -236,9 +237,8 @@ class DeviceBoxes:
 
 
 class YOLOv5(YOLO):
-    __doc__ = f"""YOLOv5 (also v6.x, v7 exports of the same layout): output [batch, boxes, 5 + classes].
+    """YOLOv5 (also v6.x, v7 exports of the same layout): output [batch, boxes, 5 + classes]."""
 
-    {YOLO.__doc__}"""
     head = "yolov5"
 
     @classmethod
@@ -247,9 +247,8 @@ class YOLOv5(YOLO):
 
 
 class YOLOv8(YOLO):
-    __doc__ = f"""YOLOv8 and YOLO11: output [batch, 4 + classes, boxes], without objectness.
+    """YOLOv8 and YOLO11: output [batch, 4 + classes, boxes], without objectness."""
 
-    {YOLO.__doc__}"""
     head = "yolov8"
     leading: ClassVar[int] = 4
 
@@ -267,9 +266,9 @@ class YOLOv8(YOLO):
 
 
 class YOLOX(YOLO):
-    __doc__ = f"""YOLOX: output [batch, boxes, 5 + classes] with boxes as offsets; images in BGR, 0 to 255, top left.
+    """YOLOX: output [batch, boxes, 5 + classes] with boxes as offsets; images in BGR, 0 to 255, top left.
 
-    {YOLO.__doc__}
+    Args:
         legacy: the weights are of the project's first release (0.1.0), which want RGB with ImageNet's mean and
             standard deviation; YOLOX's own tools call it so too. None looks at the weights of the first convolution,
             and refuses the model where they leave it open.

@@ -131,7 +131,7 @@ class Workload:
             tensor = infer.inputs[name]
             np.copyto(tensor.numpy(writable=True), array)
             if infer.stream is not None:
-                tensor.device_ptr  # noqa: B018 - copies it to the device
+                tensor.device_ptr()  # copies it to the device
         filled = perf_counter()
         infer.forward()
         ran = perf_counter()

@@ -1,4 +1,4 @@
-"""`infersdk cache`: what is kept of built engines."""
+"""`infersdk cache`: the built engines that are stored."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ def register(subparsers: Any) -> None:
     """Adds `cache` to the subcommands of `infersdk`."""
     parser = subparsers.add_parser(
         "cache",
-        help="list or clear the built engines that are kept",
+        help="list or clear the stored engines",
         description="The cache of built engines. INFERSDK_CACHE names its folder, INFERSDK_CACHE_LIMIT its size.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|clear|path")
-    action = actions.add_parser("list", help="what is kept, the most recently used first")
+    action = actions.add_parser("list", help="what is stored, the most recently used first")
     action.add_argument("--json", action="store_true", help="the manifests, as JSON")
     action.set_defaults(func=_list)
-    action = actions.add_parser("clear", help="remove what is kept; what a process is building stays")
-    action.add_argument("--backend", help="of this backend only")
+    action = actions.add_parser("clear", help="remove what is stored; what a process is using stays")
+    action.add_argument("--backend", help="of this backend alone")
     action.add_argument("--json", action="store_true", help="what was removed, as JSON")
     action.set_defaults(func=_clear)
-    action = actions.add_parser("path", help="where it is kept")
+    action = actions.add_parser("path", help="print the folder")
     action.set_defaults(func=_path)
 
 
@@ -38,7 +38,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print(json.dumps(found, indent=2))
         return 0
     if not entries:
-        print(f"nothing is kept in {cache.folder}")
+        print(f"the cache in {cache.folder} is empty")
         return 0
     from rich.console import Console
     from rich.filesize import decimal
@@ -80,7 +80,7 @@ def _clear(arguments: argparse.Namespace) -> int:
     else:
         print(f"removed {count} ({nbytes:,} bytes) from {cache.folder}")
         if left:
-            print(f"{left} left: in use, or not to be removed")
+            print(f"{left} left: in use, or the folder cannot be written")
     return 1 if left else 0
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add_backend_arguments",
     "add_json_argument",
+    "add_source_arguments",
     "add_wrapper_arguments",
     "backend_arguments",
     "backend_options",
@@ -31,9 +32,24 @@ __all__ = [
     "key_values",
     "plain",
     "print_json",
+    "require_model",
     "save_image",
     "wrapper_arguments",
 ]
+
+
+def add_source_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+    """SOURCE ..., --recursive."""
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help=what)
+    parser.add_argument("--recursive", action="store_true", help="search folders with all folders below them")
+
+
+def require_model(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError without --model."""
+    if arguments.model is None:
+        raise ConfigError(
+            f"no model to run: infersdk {arguments.command} ... --model model.onnx; infersdk demo needs none"
+        )
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "demo",
         help="detect in a packaged image, and draw the result",
-        description="Finds the handwritten digits of a packaged image, reads each crop a second time with a "
+        description="Finds the handwritten digits in a packaged image, reads each one a second time with a "
         "classifier, prints both with the time of each stage, and writes the annotated image.",
     )
     parser.add_argument(
@@ -52,11 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
         detector(image)  # the first run warms up
         found = detector(IMAGE)
         timings = detector.timings
-        place = f"{detector.network.backend} on {detector.network.device}, {detector.network.precision}"
+        target = f"{detector.network.backend} on {detector.network.device}, {detector.network.precision}"
     save_image(found.draw(image), arguments.output)
     crops = [_crop(image.pixels, box.xyxy) for box in found]
     with Classifier(CLASSIFIER, channel_order="rgb", top_k=1, **CLASSIFIER_SETTINGS, **chosen) as classifier:
-        read_again = [best[0] for best in classifier(crops)] if crops else []
+        second_reading = [best[0] for best in classifier(crops)] if crops else []
     if arguments.json:
         print_json(
             {
@@ -64,14 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
                 "output": str(arguments.output),
                 "backend": chosen["backend"],
                 "detections": [
-                    box.to_dict() | {"classifier": best.to_dict()} for box, best in zip(found, read_again, strict=True)
+                    box.to_dict() | {"classifier": best.to_dict()}
+                    for box, best in zip(found, second_reading, strict=True)
                 ],
                 "milliseconds": stages(timings),
             }
         )
         return 0
-    print_detections(found, f"{len(found)} digits found by {place}")
-    agree = sum(box.label == best.label for box, best in zip(found, read_again, strict=True))
+    print_detections(found, f"{len(found)} digits found by {target}")
+    agree = sum(box.label == best.label for box, best in zip(found, second_reading, strict=True))
     out = console()
     out.print(f"the classifier reads {agree} of {len(found)} crops alike")
     out.print(f"[dim]{stage_line(timings)}[/dim]")

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import re
+from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, UnsupportedModelError
 from .common import (
     add_backend_arguments,
     add_json_argument,
+    add_source_arguments,
     add_wrapper_arguments,
     backend_arguments,
     console,
     json_text,
     print_json,
+    require_model,
     save_image,
     stage_line,
     stages,
     wrapper_arguments,
 )
-from .detect_video import detect_video, is_stream, is_video
+from .detect_video import detect_video
+from .sources import drawn_paths, find_sources
 
 if TYPE_CHECKING:
-    from ..models import Detections
+    from ..models import YOLO, Detections, Timings
 
 #: Frames that a model on the processor has under way at most.
 SIDE_BY_SIDE = 8
@@ -34,34 +39,35 @@ def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "detect",
         help="find objects in images and videos",
-        description="Finds objects in images and videos, and tells or draws them.",
+        description="Finds objects in images and videos, and prints or draws them.",
     )
-    parser.add_argument(
-        "sources", nargs="+", metavar="SOURCE", help="an image, a video, a URL (rtsp://...) or a camera (/dev/video0)"
-    )
-    parser.add_argument("--model", type=Path, help="the model file (default: the packaged detector of digits)")
+    add_source_arguments(parser, "an image, a video, a folder of them, a pattern ('*.jpg'), an address (https://..., "
+                         "rtsp://...) or a camera (/dev/video0)")  # fmt: skip
+    parser.add_argument("--model", type=Path, help="the model file")
     add_wrapper_arguments(parser)
     parser.add_argument("--conf", type=float, default=0.25, help="score that a box must exceed (default: %(default)s)")
     parser.add_argument("--iou", type=float, default=0.45, help="overlap above which NMS drops (default: %(default)s)")
     parser.add_argument("--max-det", type=int, default=300, help="boxes an image at most (default: %(default)s)")
+    parser.add_argument("--classes", metavar="NAME,NAME", help="these alone, by their names or numbers: person,car")
     parser.add_argument("-o", "--output", type=Path, help="draw the boxes: a file for one source, a folder for several")
+    parser.add_argument("--font", type=Path, metavar="FILE", help="for the labels (default: one that has the letters)")
     add_backend_arguments(parser)
     add_json_argument(parser)
     parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rich.markup import escape
-
-    from ..data import DETECTOR
+    from ..image import read_image
     from ..models import YOLO, load
 
-    targets = _targets(arguments.sources, arguments.output)
-    videos = [is_video(source) for source in arguments.sources]
+    require_model(arguments)
+    sources = find_sources(arguments.sources, recursive=arguments.recursive)
+    targets = drawn_paths(sources, arguments.output)
+    videos = any(source.is_video for source in sources)
     backend = backend_arguments(arguments)
-    serving = _share_processor(backend, live=any(map(is_stream, arguments.sources))) if any(videos) else {}
+    serving = _share_processor(backend, live=any(source.is_live for source in sources)) if videos else {}
     with load(
-        arguments.model or DETECTOR,
+        arguments.model,
         **wrapper_arguments(arguments),
         conf=arguments.conf,
         iou=arguments.iou,
@@ -73,35 +79,75 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{model.network.model.name} is a model for {type(model).__name__}, which finds no boxes; use "
                 "infersdk classify"
             )
+        select = _selection(model, arguments.classes)
         if serving:
             model.configure_pipeline(**serving)
-        rows = []
-        for image, target, video in zip(arguments.sources, targets, videos, strict=True):
-            if video:
-                detect_video(model, image, target, as_json=arguments.json)
+        rows: list[dict[str, Any]] = []
+        for source, target in zip(sources, targets, strict=True):
+            if source.is_video:
+                detect_video(
+                    model, source.name, target, as_json=arguments.json, select=select, font=arguments.font
+                )  # fmt: skip
                 continue
-            found = model(image)
+            start = perf_counter()
+            image = read_image(source.image)
+            seconds = perf_counter() - start
+            found = select(model(image))
+            model.timings.read += seconds
             if target is not None:
-                save_image(found.draw(image), target)
-            row = {
-                "image": image,
-                "size": list(found.size),
-                "detections": [box.to_dict() for box in found],
-                "dropped": found.stats.dropped_candidates + found.stats.dropped_detections,
-                "milliseconds": stages(model.timings),
-            }
-            if target is not None:
-                row["output"] = str(target)
-            if any(videos) and arguments.json:  # a line a frame, and so a line an image
-                print(json_text(row))
-            rows.append(row)
-            if not arguments.json:
-                print_detections(found, image)
-                note = f"  → {escape(str(target))}" if target is not None else ""
-                console().print(f"[dim]{stage_line(model.timings)}[/dim]{note}\n")
-    if arguments.json and not any(videos):
+                save_image(found.draw(image, font=arguments.font), target)
+            row = _row(source.name, found, model.timings, target)
+            if arguments.json:
+                if videos:  # a line for each frame, and so for each image
+                    print(json_text(row))
+                rows.append(row)
+            else:
+                _print_image(source.name, found, model.timings, target)
+    if arguments.json and not videos:
         print_json(rows)
     return 0
+
+
+def _selection(model: YOLO, classes: str | None) -> Callable[[Detections], Detections]:
+    """Keeps the boxes of some classes.
+
+    Raises:
+        ConfigError: the model has no class of that name or number.
+    """
+    if classes is None:
+        return lambda found: found
+    names = model.class_names
+    count = model.class_count or len(names)
+    wanted = set()
+    for entry in filter(None, (part.strip() for part in classes.split(","))):
+        if entry in names:
+            wanted |= {number for number, name in enumerate(names) if name == entry}
+        elif entry.isdecimal() and (not count or int(entry) < count):
+            wanted.add(int(entry))
+        else:
+            close = get_close_matches(entry, names, 3) or names[:10]
+            known = f"; did you mean {', '.join(close)}?" if close else "; it has numbers alone" if not names else ""
+            raise ConfigError(f"--classes: {model.network.model.name} has no class {entry!r}{known}")
+    return lambda found: found[[class_id in wanted for class_id in found.class_ids.tolist()]]
+
+
+def _row(name: str, found: Detections, timings: Timings, target: Path | None) -> dict[str, Any]:
+    row = {
+        "image": name,
+        "size": list(found.size),
+        "detections": found.to_dicts(),
+        "dropped": found.stats.dropped_candidates + found.stats.dropped_detections,
+        "milliseconds": stages(timings),
+    }
+    return row if target is None else {**row, "output": str(target)}
+
+
+def _print_image(name: str, found: Detections, timings: Timings, target: Path | None) -> None:
+    from rich.markup import escape
+
+    print_detections(found, name)
+    note = f"  → {escape(str(target))}" if target is not None else ""
+    console().print(f"[dim]{stage_line(timings)}[/dim]{note}\n")
 
 
 def _share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
@@ -129,24 +175,6 @@ def _share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
     elif backend["backend"] == "openvino" and not live and "streams" not in backend:
         backend.setdefault("performance_hint", "throughput")
     return {}
-
-
-def _targets(sources: list[str], output: Path | None) -> list[Path | None]:
-    """Where the drawing of each goes."""
-    if output is None:
-        return [None] * len(sources)
-    if len(sources) == 1 and output.suffix and not output.is_dir():
-        return [output]
-    if output.suffix:
-        raise ConfigError(f"-o {str(output)!r} is one file, but there are {len(sources)} sources; give a folder")
-    return [output / _name(source) for source in sources]
-
-
-def _name(source: str) -> str:
-    """The file name for what is drawn: of a stream or camera, one that can be a file's."""
-    if "://" in source or source.startswith("/dev/"):
-        return f"{re.sub(r'[^A-Za-z0-9]+', '_', source).strip('_')}.mp4"
-    return Path(source).name
 
 
 def print_detections(found: Detections, title: str) -> None:

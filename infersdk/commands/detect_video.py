@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .._files import VIDEO_SUFFIXES
-from ..errors import BackendUnavailableError, ImageError, VideoError
 from .common import console, json_text
 
 if TYPE_CHECKING:
@@ -22,39 +20,25 @@ if TYPE_CHECKING:
     from ..models.yolo import YOLO
     from ..video import Frame, VideoReader
 
-__all__ = ["detect_video", "is_stream", "is_video"]
+    Select = Callable[[Detections], Detections]
+
+__all__ = ["detect_video"]
 
 
-def is_stream(source: str) -> bool:
-    """Whether it is an address or a camera, and no file."""
-    return "://" in source or source.startswith("/dev/video")
-
-
-def is_video(source: str) -> bool:
-    """Whether it is a video: by its suffix, or else by what is in it."""
-    suffix = Path(source).suffix.lower()
-    if is_stream(source) or suffix in VIDEO_SUFFIXES:
-        return True
-    from PIL import Image
-
-    if suffix in Image.registered_extensions() or not Path(source).is_file():
-        return False
-    from ..image import read_image
-    from ..video import VideoReader
-
-    try:
-        read_image(source)
-    except ImageError:
-        try:
-            VideoReader(source).close()
-        except (VideoError, BackendUnavailableError):
-            return False
-        return True
-    return False
-
-
-def detect_video(model: YOLO, source: str, target: Path | None, *, as_json: bool) -> None:
+def detect_video(
+    model: YOLO,
+    source: str,
+    target: Path | None,
+    *,
+    as_json: bool,
+    select: Select | None = None,
+    font: Path | None = None,
+) -> None:
     """Runs the detector over a video; draws into `target` if there is one.
+
+    Args:
+        select: chooses the boxes of each frame that count.
+        font: for the labels.
 
     Interrupted, or ended by an error, it leaves the part that was done in `target`.
     """
@@ -72,9 +56,10 @@ def detect_video(model: YOLO, source: str, target: Path | None, *, as_json: bool
         writer = stack.enter_context(VideoWriter(target, reader.size, reader.fps)) if target is not None else None
         start = perf_counter()
         try:
-            for frame, found in _detections(model, reader):
+            for frame, every in _detections(model, reader):
+                found = every if select is None else select(every)
                 if writer is not None:
-                    writer.write(found.draw(frame), frame.time)
+                    writer.write(found.draw(frame, font=font), frame.time)
                 if as_json:
                     _print_frame(source, frame, found)
                 labels.update(found.labels)

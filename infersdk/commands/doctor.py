@@ -1,4 +1,4 @@
-"""`infersdk doctor`: what works on this machine, and what would make the rest work."""
+"""`infersdk doctor`: what works on this machine, and how to install the rest."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
         help="which backends work here, and how to get the others",
-        description="Tells for each backend whether it works here: version and devices, or why not and what to do.",
+        description="Prints for each backend whether it works here: version and devices, or why not and what to do.",
     )
-    parser.add_argument("--backend", help="look at this one alone; the exit code is 3 if it does not work")
+    parser.add_argument("--backend", help="this one alone; the exit code is 3 if it does not work")
     add_json_argument(parser)
     parser.set_defaults(func=run)
 
@@ -41,7 +41,7 @@ def examine_core() -> dict[str, Any]:
     core: dict[str, Any] = {"simd": text(lib.ifs_simd_name(lib.ifs_simd())), "cuda": bool(lib.ifs_has_cuda())}
     try:
         with Tensor((1,), device="cuda:0") as tensor:
-            tensor.device_ptr  # noqa: B018
+            tensor.device_ptr()
         core["gpu"] = True
     except DeviceUnavailableError as error:
         core["gpu"], core["why"] = False, str(error)

@@ -85,7 +85,7 @@ class PipelineCore:
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
         self._statistics = Statistics()
-        self._scheduler = Scheduler(self.groups, max_delay, self._lock)
+        self._scheduler = Scheduler(self.groups, max_delay, self._statistics, self._lock)
         self._admission = Admission(self._scheduler, self._statistics, self.wakeup, self._drained)
         self._workers = PrepareWorkers(
             self._lock, self._lifecycle, self._scheduler, self._admission, Deadlines(), count=workers, name=name,
@@ -144,6 +144,7 @@ class PipelineCore:
         self._check_open()
         if request.time_limit is not None and request.time_limit <= 0:
             self._statistics.submitted += 1
+            self._statistics.in_pipeline += 1
             self._admission.settle(request, "expired")
             return _Step.EXPIRE
         # A little work is done sooner here than another thread is woken up for it.
@@ -179,6 +180,7 @@ class PipelineCore:
         request.settled = True
         self._admission.remove(request)
         self._statistics.submitted -= 1
+        self._statistics.in_pipeline -= 1
         self._statistics.rejected += 1
         raise Overloaded(f"all {self.slots} slots of {self._name} were taken for {timeout:g} s")
 

@@ -269,7 +269,7 @@ def test_capturing_beside_the_default_stream(assets: Path) -> None:
         while not stop.is_set():
             tensor = infersdk.Tensor((1 << 16,), "uint8", "cuda:0")
             tensor.numpy(writable=True)[:] = 7
-            assert tensor.device_address(stream=stream)
+            assert tensor.device_ptr(stream=stream)
             tensor.close()
             did[1] += 1
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from labelled import coco_set, crops
 
@@ -28,6 +29,7 @@ from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.workload import kind_of, samples_of
 from infersdk.data import CLASSIFIER, DETECTOR
 from infersdk.errors import ConfigError, ModelNotFoundError
+from infersdk.models import ModelDescription
 from infersdk.target import Target
 from infersdk.testing import contract_model
 
@@ -362,10 +364,11 @@ def test_an_empty_folder_and_a_missing_model(tmp_path: Path) -> None:
         bench(combine([tmp_path / "none.onnx"]))
 
 
-def test_the_wrapper_is_told_by_shapes() -> None:
+def test_the_wrapper_is_chosen_by_shapes() -> None:
     def kind(shape: tuple[Any, ...], *outputs: tuple[Any, ...], dtype: str = "float32") -> str:
-        spec = infersdk.TensorSpec("x", infersdk.infer.np.dtype(dtype), shape)
-        return kind_of([spec], [infersdk.TensorSpec(f"y{i}", spec.dtype, s) for i, s in enumerate(outputs)])
+        spec = infersdk.TensorSpec("x", np.dtype(dtype), shape)
+        made = [infersdk.TensorSpec(f"y{i}", np.dtype("float32"), s) for i, s in enumerate(outputs)]
+        return kind_of(ModelDescription("m.onnx", [spec], made, None, (), None, end_to_end=False))
 
     image = ("n", 3, 640, 640)
     assert kind(image, ("n", 25200, 85)) == "yolov5"

@@ -12,8 +12,12 @@ import pytest
 from PIL import Image
 
 from infersdk.cli import main
+from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 
 pytest.importorskip("onnxruntime")
+
+MODEL = ("--model", str(DETECTOR))
+CLASSIFY = ("--model", str(CLASSIFIER), "--preset", "unit", "--resize", "32")
 
 
 def run(*arguments: str | Path) -> int:
@@ -53,11 +57,11 @@ def test_demo_on_an_unwritable_output(tmp_path: Path, capsys: pytest.CaptureFixt
         (["demo", "--precision", "fp16"], 3, "fp16"),
         (["demo", "--option", "threads"], 2, "KEY=VALUE"),
         (["demo", "--option", "treads=2"], 2, "treads"),
-        (["detect", "nowhere.jpg"], 2, "nowhere.jpg"),
+        (["detect", "nowhere.jpg", *MODEL], 2, "nowhere.jpg"),
         (["detect", "x.jpg", "--model", "nowhere.onnx"], 2, "nowhere.onnx"),
-        (["detect", "x.jpg", "--conf", "nan"], 2, "conf"),
-        (["detect", "x.jpg", "--setting", "legacy=true"], 2, "legacy"),
-        (["detect", "a.jpg", "b.jpg", "-o", "one.jpg"], 2, "folder"),
+        (["detect", "x.jpg", "--conf", "nan", *MODEL], 2, "conf"),
+        (["detect", "x.jpg", "--setting", "legacy=true", *MODEL], 2, "legacy"),
+        (["detect", "a.jpg", "b.jpg", "-o", "one.jpg", *MODEL], 2, "folder"),
         (["info", "nowhere.onnx"], 2, "nowhere.onnx"),
         (["doctor", "--backend", "nonesuch"], 3, None),
         (["frobnicate"], 2, "frobnicate"),
@@ -83,30 +87,105 @@ def test_errors_are_one_line_and_a_code(
 
 
 def test_detect_writes_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from infersdk.data import IMAGE
-
-    assert run("detect", IMAGE, IMAGE, "-o", tmp_path / "drawn", "--json", "--option", "threads=1") == 0
+    assert run("detect", *MODEL, IMAGE, IMAGE, "-o", tmp_path / "drawn", "--json", "--option", "threads=1") == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["output"] for row in rows] == [str(tmp_path / "drawn" / IMAGE.name)] * 2
     assert rows[0]["detections"] == rows[1]["detections"]
-    assert run("detect", IMAGE, "-o", tmp_path / "one.jpg", "--max-det", "1") == 0
+    assert run("detect", *MODEL, IMAGE, "-o", tmp_path / "one.jpg", "--max-det", "1") == 0
     assert "left out" in capsys.readouterr().out
     assert Image.open(tmp_path / "one.jpg").format == "JPEG"
 
 
 def test_classify(capsys: pytest.CaptureFixture[str]) -> None:
-    from infersdk.data import IMAGE
-
-    assert run("classify", IMAGE, "--json", "--top-k", "3") == 0
+    assert run("classify", *CLASSIFY, IMAGE, "--json", "--top-k", "3") == 0
     assert len(json.loads(capsys.readouterr().out)[0]["classes"]) == 3
-    assert run("classify", IMAGE) == 0
+    assert run("classify", *CLASSIFY, IMAGE) == 0
     assert "score" in capsys.readouterr().out
+
+
+def test_a_model_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """The packaged models read digits; only the demo runs them."""
+    for command in ("detect", "classify"):
+        assert run(command, IMAGE) == 2
+        assert f"no model to run: infersdk {command} ... --model" in capsys.readouterr().err
+
+
+def test_classes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run("detect", *MODEL, IMAGE, "--json") == 0
+    every = json.loads(capsys.readouterr().out)[0]["detections"]
+    wanted = sorted({box["label"] for box in every})[:2]
+    expected = [box for box in every if box["label"] in wanted]
+    for text in (",".join(wanted), ", ".join(str(box["class_id"]) for box in expected), f"{wanted[0]},{wanted[1]},"):
+        assert run("detect", *MODEL, IMAGE, "--json", "--classes", text, "-o", tmp_path / "out.png") == 0
+        assert json.loads(capsys.readouterr().out)[0]["detections"] == expected
+    for wrong, words in (
+        ("thre", "did you mean three"),
+        ("10", "no class '10'"),
+        ("bicycle", "zero, one"),
+        ("-1", "'-1'"),
+    ):
+        assert run("detect", *MODEL, IMAGE, f"--classes={wrong}") == 2
+        assert words in capsys.readouterr().err
+
+
+def test_how_pixels_are_normalised(capsys: pytest.CaptureFixture[str]) -> None:
+    def scores(*more: str) -> list[float]:
+        assert run("classify", "--model", CLASSIFIER, "--resize", "32", IMAGE, "--json", *more) == 0
+        return [row["score"] for row in json.loads(capsys.readouterr().out)[0]["classes"]]
+
+    unit = scores("--preset", "unit")
+    assert scores("--mean", "0", "--std", "1,1,1", "--scale", str(1 / 255)) == pytest.approx(unit, abs=1e-6)
+    assert scores("--preset", "unit", "--input-order", "bgr") != unit
+    assert run("classify", "--model", CLASSIFIER, IMAGE, "--mean", "1,2") == 2
+    assert "neither one number nor three" in capsys.readouterr().err
+
+
+def test_a_model_of_another_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("classify", *MODEL, IMAGE) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert run("detect", "--model", CLASSIFIER, IMAGE) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_settings_and_flags_do_not_contradict(capsys: pytest.CaptureFixture[str]) -> None:
+    for setting, words in (("conf=0.9", "use --conf"), ("names=x", "use --names"), ("device=cpu", "use --device"),
+                           ("path=x", "argument of its own"), ("max_det=1", "use --max-det")):  # fmt: skip
+        assert run("detect", *MODEL, IMAGE, "--setting", setting) == 2
+        assert words in capsys.readouterr().err
+    for option, words in (
+        ("conf=0.9", "no such option"), ("path=x", "argument of its own"), ("names=x", "no such option"),
+        ("backend=openvino", "use --backend"), ("threads=18446744073709551616", "more than 64 bits"),
+        ('provider_options={"a":[18446744073709551616]}', "more than 64 bits"), ("threads=[1]", "Expected `int`"),
+        ('threads={"a":{"b":1}}', "Expected `int`"), (f"threads={'[' * 100_000}", "nested too deeply"),
+        (f"threads={'9' * 5000}", "Expected `int`"), ("execution_mode=x", "use one of 'parallel', 'sequential'"),
+    ):  # fmt: skip
+        assert run("detect", *MODEL, IMAGE, "--option", option) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "words"),
+    [
+        (["detect", "x.jpg", "--modle", "m.onnx"], "usage: infersdk detect ", "did you mean --model?"),
+        (["info", "x.onnx", "--frobnicate"], "usage: infersdk info ", "--frobnicate"),
+        (["cache", "list", "--jsn"], "usage: infersdk cache list ", "did you mean --json?"),
+        (["classify", "x.jpg", "--preset", "imagnet"], "usage: infersdk classify ", "'imagenet', 'caffe'"),
+        (["--frobnicate"], "usage: infersdk ", ""),
+    ],
+)
+def test_a_wrong_flag_shows_the_usage_of_its_command(
+    arguments: list[str], usage: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(usage)
+    assert words in error
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnx")
-    from infersdk.data import DETECTOR
-
     assert run("info", DETECTOR, "--json") == 0
     info = json.loads(capsys.readouterr().out)
     assert info["inputs"][0]["name"] == "images"
@@ -130,8 +209,6 @@ def test_as_a_module_and_into_a_closed_pipe() -> None:
         [sys.executable, "-P", "-m", "infersdk", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("infersdk ")
-    from infersdk.data import DETECTOR
-
     command = f"{sys.executable} -P -m infersdk info {DETECTOR} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0"
@@ -140,14 +217,12 @@ def test_as_a_module_and_into_a_closed_pipe() -> None:
 
 def test_what_the_output_cannot_spell_is_no_failure(tmp_path: Path) -> None:
     """Where stdout is not in UTF-8, names come out by their numbers, and JSON stays JSON."""
-    from infersdk.data import IMAGE
-
     image = tmp_path / "Zahlen \u00fc \u65e5.jpg"
     image.write_bytes(IMAGE.read_bytes())
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
 
     def detect(*more: str) -> bytes:
-        command = [sys.executable, "-P", "-m", "infersdk", "detect", image, *more]
+        command = [sys.executable, "-P", "-m", "infersdk", "detect", *MODEL, image, *more]
         return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
 
     assert b"Zahlen \\xfc \\u65e5.jpg" in detect()
@@ -156,28 +231,24 @@ def test_what_the_output_cannot_spell_is_no_failure(tmp_path: Path) -> None:
 
 def test_a_pipe_has_no_edge(tmp_path: Path) -> None:
     """What is not shown on a terminal is neither broken nor cut at 80 columns."""
-    from infersdk.data import IMAGE
-
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
     target = tmp_path / ("long " * 20) / "annotated.png"
-    command = [sys.executable, "-P", "-m", "infersdk", "detect", IMAGE, "-o", target]
+    command = [sys.executable, "-P", "-m", "infersdk", "detect", *MODEL, IMAGE, "-o", target]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, encoding="utf-8")
     assert str(target) in done.stdout
 
 
 def test_brackets_in_names_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from infersdk.data import IMAGE
-
     image, names = tmp_path / "a[red][" / "b].jpg", tmp_path / "names.txt"
     image.parent.mkdir()
     image.write_bytes(IMAGE.read_bytes())
     names.write_text("\n".join(f"[bold][/x{number}]" for number in range(10)), "utf-8")
-    assert run("detect", str(image), "--names", str(names), "-o", str(tmp_path / "out[dim][" / "d].png")) == 0
+    assert run("detect", *MODEL, str(image), "--names", str(names), "-o", str(tmp_path / "out[dim][" / "d].png")) == 0
     out = capsys.readouterr().out.replace("\n", "")
     assert "a[red]" in out
     assert "out[dim]" in out
     assert "[bold][/x2]" in out
-    assert run("classify", str(image), "--names", str(names)) == 0
+    assert run("classify", *CLASSIFY, str(image), "--names", str(names)) == 0
     out = capsys.readouterr().out.replace("\n", "")
     assert "a[red]" in out
     assert "[bold][/x" in out

@@ -21,9 +21,10 @@ from infersdk.ops import batch
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("av")
-from infersdk.data import IMAGE
+from infersdk.data import DETECTOR, IMAGE
 from infersdk.video import VideoReader, VideoWriter
 
+DETECT = ("detect", "--model", str(DETECTOR))
 #: What the packaged detector finds in the packaged image, frame by frame.
 BLANK_FROM = 6
 
@@ -46,7 +47,7 @@ def run(*arguments: Any) -> int:
 
 def test_a_video_is_drawn_and_told_of(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out.mp4"
-    assert run("detect", video, "-o", target) == 0
+    assert run(*DETECT, video, "-o", target) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "10 frames in" in shown
     assert f"→ {target}" in shown
@@ -59,9 +60,9 @@ def test_a_video_is_drawn_and_told_of(video: Path, tmp_path: Path, capsys: pytes
 
 
 def test_a_line_of_json_for_each_frame(video: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("detect", IMAGE, "--json") == 0
+    assert run(*DETECT, IMAGE, "--json") == 0
     labels = [box["label"] for box in json.loads(capsys.readouterr().out)[0]["detections"]]
-    assert run("detect", video, IMAGE, "--json") == 0
+    assert run(*DETECT, video, IMAGE, "--json") == 0
     *rows, summary, image = map(json.loads, capsys.readouterr().out.splitlines())
     assert [row["frame"] for row in rows] == list(range(10))
     assert rows[7]["time"] == pytest.approx(0.85, abs=1e-3)
@@ -78,12 +79,12 @@ def test_a_line_of_json_for_each_frame(video: Path, capsys: pytest.CaptureFixtur
 def test_videos_are_known_by_what_is_in_them(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("video", "video.data"):
         (tmp_path / name).write_bytes(video.read_bytes())
-        assert run("detect", tmp_path / name, "--json") == 0
+        assert run(*DETECT, tmp_path / name, "--json") == 0
         assert len(capsys.readouterr().out.splitlines()) == 11
     (tmp_path / "image").write_bytes(IMAGE.read_bytes())
-    assert run("detect", tmp_path / "image", "--json") == 0
+    assert run(*DETECT, tmp_path / "image", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
-    assert run("detect", tmp_path / "video", tmp_path / "image", "-o", tmp_path / "drawn", "--json") == 2
+    assert run(*DETECT, tmp_path / "video", tmp_path / "image", "-o", tmp_path / "drawn", "--json") == 2
     assert "a video ends in .mp4" in capsys.readouterr().err
 
 
@@ -105,7 +106,7 @@ def test_errors_are_one_line(
     monkeypatch.chdir(tmp_path)
     for name in ("text.mp4", "text"):
         Path(name).write_text("nothing to be seen")
-    assert run("detect", *[video if a == "VIDEO" else a for a in arguments]) == 2
+    assert run(*DETECT, *[video if a == "VIDEO" else a for a in arguments]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.strip().splitlines()[-1].startswith("infersdk: ")
@@ -119,7 +120,7 @@ def test_a_damaged_video_is_done_as_far_as_it_goes(tmp_path: Path, capsys: pytes
             writer.write(random.integers(0, 255, (240, 320, 3), np.uint8))
     data = (tmp_path / "in.mkv").read_bytes()
     (tmp_path / "in.mkv").write_bytes(data[: len(data) // 2])
-    assert run("detect", tmp_path / "in.mkv", "-o", tmp_path / "out.mp4") == 0
+    assert run(*DETECT, tmp_path / "in.mkv", "-o", tmp_path / "out.mp4") == 0
     captured = capsys.readouterr()
     assert "is damaged: it ends after" in " ".join(captured.out.split())
     with VideoReader(tmp_path / "out.mp4") as reader:
@@ -132,7 +133,19 @@ def test_ctrl_c_leaves_a_video_of_what_was_done(video: Path, tmp_path: Path) -> 
     with VideoWriter(source, fps=20) as writer:
         for _ in range(2000):
             writer.write(digits)
-    command = [sys.executable, "-P", "-m", "infersdk", "detect", str(source), "-o", str(target), "--json"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "infersdk",
+        "detect",
+        "--model",
+        str(DETECTOR),
+        str(source),
+        "-o",
+        str(target),
+        "--json",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
     assert process.stdout is not None
     process.stdout.readline()

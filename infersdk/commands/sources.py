@@ -1,0 +1,200 @@
+"""What a command line names: files, folders, patterns, addresses, cameras; and whether each is an image or a video."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from .._files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from ..errors import BackendUnavailableError, ConfigError, ImageError, VideoError
+from ..image.sources import is_http
+
+__all__ = ["Source", "drawn_paths", "find_sources"]
+
+#: What a server calls a video; those of playlists, and of a camera that sends one JPEG file after another.
+_VIDEO_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "application/dash+xml",
+                "multipart/x-mixed-replace")  # fmt: skip
+_UNKNOWN_TYPES = ("", "application/octet-stream", "binary/octet-stream")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image or a video.
+
+    Attributes:
+        name: what messages and results call it: the path or the address.
+        is_video: else it is an image.
+        is_live: a stream or a camera, which does not wait.
+        below: its path below the folder that was searched; for all others the file name alone.
+        body: the image file that was downloaded; None for all that is read by its name.
+    """
+
+    name: str
+    is_video: bool
+    below: PurePosixPath
+    is_live: bool = False
+    body: bytes | None = None
+
+    @property
+    def image(self) -> Any:
+        """What `read_image()` takes."""
+        return self.name if self.body is None else self.body
+
+
+def find_sources(given: Sequence[str], *, recursive: bool = False, videos: bool = True) -> list[Source]:
+    """All images and videos that the arguments name, in their order; those of a folder by their paths.
+
+    Args:
+        given: paths of files or folders, patterns (`"shots/*.jpg"`, `**` goes through all folders), `http(s)://`
+            addresses, whose content type tells images from videos, other addresses (`rtsp://...`) and cameras
+            (`/dev/video0`).
+        recursive: folders with all that is in them.
+        videos: whether videos are taken; otherwise a folder's are passed over, and one that is named is an error.
+
+    Raises:
+        ConfigError: a folder or a pattern has nothing in it, or a video is named where none is taken.
+        ImageError: an address gives neither an image nor a video, or no answer.
+    """
+    found = [source for name in given for source in _expand(name, recursive=recursive, videos=videos)]
+    if not videos and (wrong := [source.name for source in found if source.is_video]):
+        raise ConfigError(f"{wrong[0]!r} is a video; this command takes images")
+    return found
+
+
+def _expand(name: str, *, recursive: bool, videos: bool) -> Iterator[Source]:
+    path = Path(name)
+    if is_http(name):
+        yield _of_address(name)
+    elif _is_stream(name):
+        yield Source(name, True, _file_name(name, ".mp4"), is_live=True)
+    elif os.path.isdir(path):
+        yield from _of_folder(path, recursive=recursive, videos=videos)
+    elif glob.has_magic(name) and not os.path.lexists(path):
+        files = sorted(match for match in glob.glob(name, recursive=True) if os.path.isfile(match))
+        if not files:
+            raise ConfigError(f"no file matches {name!r}")
+        yield from map(_of_file, files)
+    else:
+        yield _of_file(name)
+
+
+def _of_folder(folder: Path, *, recursive: bool, videos: bool) -> Iterator[Source]:
+    suffixes = IMAGE_SUFFIXES | (VIDEO_SUFFIXES if videos else set())
+
+    def search(pattern: str) -> list[Path]:
+        return sorted(p for p in folder.glob(pattern) if p.suffix.lower() in suffixes and p.is_file())
+
+    files = search("**/*" if recursive else "*")
+    if not files:
+        below = not recursive and search("**/*")
+        hint = f"; {len(below)} are in folders below it: --recursive" if below else ""
+        raise ConfigError(f"the folder {str(folder)!r} has no image{' or video' if videos else ''} in it{hint}")
+    for file in files:
+        is_video = file.suffix.lower() in VIDEO_SUFFIXES
+        yield Source(str(file), is_video, PurePosixPath(file.relative_to(folder).as_posix()))
+
+
+def _of_file(name: str) -> Source:
+    return Source(name, _is_video_file(name), PurePosixPath(Path(name).name))
+
+
+def _is_stream(name: str) -> bool:
+    """Whether it is an address or a camera, and no file."""
+    return ("://" in name and not is_http(name)) or name.startswith("/dev/video")
+
+
+def _is_video_file(name: str) -> bool:
+    """By its suffix, or else by what is in it."""
+    suffix = Path(name).suffix.lower()
+    if suffix in VIDEO_SUFFIXES:
+        return True
+    from PIL import Image
+
+    if suffix in Image.registered_extensions() or not os.path.isfile(name):
+        return False
+    from ..image import read_image
+    from ..video import VideoReader
+
+    try:
+        read_image(name)
+    except ImageError:
+        try:
+            VideoReader(name).close()
+        except (VideoError, BackendUnavailableError):
+            return False
+        return True
+    return False
+
+
+def _of_address(url: str) -> Source:
+    """Asks the server; an image is downloaded, a video is left to its decoder."""
+    from .._http import get, without_password
+
+    suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
+    may_be_video = suffix not in IMAGE_SUFFIXES
+
+    def wanted(content_type: str) -> bool:
+        return content_type.startswith("image/") or (content_type in _UNKNOWN_TYPES and suffix not in VIDEO_SUFFIXES)
+
+    answer = get(url, wanted)
+    kind, shown = answer.content_type, without_password(url)
+    if answer.body is not None and (kind not in _UNKNOWN_TYPES or not may_be_video or _is_image(answer.body)):
+        return Source(shown, False, _file_name(url, ".png"), body=answer.body)
+    if kind.startswith("video/") or kind in _VIDEO_TYPES or kind in _UNKNOWN_TYPES:
+        return Source(url, True, _file_name(url, ".mp4"), is_live=kind in _VIDEO_TYPES)
+    raise ImageError(f"{shown}: its content is {kind}, neither an image nor a video")
+
+
+def _is_image(body: bytes) -> bool:
+    from ..image import read_image
+
+    try:
+        read_image(body)
+    except ImageError:
+        return False
+    return True
+
+
+def _file_name(name: str, suffix: str) -> PurePosixPath:
+    """A file name for what is drawn of an address or a camera: letters and numbers of it, and a suffix."""
+    path = urlsplit(name).path if is_http(name) else name
+    stem, own = os.path.splitext(PurePosixPath(path).name if is_http(name) else path)
+    known = own.lower() in (IMAGE_SUFFIXES if suffix == ".png" else VIDEO_SUFFIXES)
+    text = re.sub(r"[^A-Za-z0-9.-]+", "_", stem if known else stem + own).strip("_.") or "image"
+    return PurePosixPath(f"{text}{own if known and is_http(name) else suffix}")
+
+
+# ---- where the drawings go ----
+
+
+def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | None]:
+    """Where the drawing of each source goes: `output` itself for a single one, else below it.
+
+    Raises:
+        ConfigError: `output` is one file and there are several sources, two of them would go to one file, or one would
+            take the place of its source.
+    """
+    if output is None:
+        return [None] * len(sources)
+    if len(sources) == 1 and output.suffix and not output.is_dir():
+        paths = [output]
+    elif output.suffix and not output.is_dir():
+        raise ConfigError(f"-o {str(output)!r} is one file, but there are {len(sources)} sources; give a folder")
+    else:
+        paths = [output / source.below for source in sources]
+    taken: dict[str, str] = {}
+    for source, path in zip(sources, paths, strict=True):
+        target = os.path.realpath(path)
+        if source.body is None and target == os.path.realpath(source.name) and os.path.isfile(target):
+            raise ConfigError(f"{source.name!r} would be overwritten by its drawing; give another folder to -o")
+        if taken.setdefault(target, source.name) != source.name:
+            raise ConfigError(
+                f"{taken[target]!r} and {source.name!r} would both be drawn to {str(path)!r}; draw them apart"
+            )
+    return list(paths)

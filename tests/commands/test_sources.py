@@ -1,0 +1,177 @@
+"""What a command line names: files, folders, patterns, addresses."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from web import content, served
+
+from infersdk.cli import main
+from infersdk.commands.sources import Source, drawn_paths, find_sources
+from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
+from infersdk.errors import ConfigError, ImageError
+
+pytest.importorskip("onnxruntime")
+
+DETECT = ["detect", "--model", str(DETECTOR)]
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """b.jpg, a.png, notes.txt, film.mp4, inner/c.jpg, inner/deep/d.jpg, empty/"""
+    for name in ("b.jpg", "a.png", "inner/c.jpg", "inner/deep/d.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.open(IMAGE).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / "film.mp4").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(*given: str, **more: bool) -> list[str]:
+    return [source.name for source in find_sources(given, **more)]
+
+
+def test_folders(tree: Path) -> None:
+    assert names(".") == ["a.png", "b.jpg", "film.mp4"]
+    assert names(".", videos=False) == ["a.png", "b.jpg"]
+    found = find_sources([str(tree)], recursive=True)
+    assert [str(source.below) for source in found] == ["a.png", "b.jpg", "film.mp4", "inner/c.jpg", "inner/deep/d.jpg"]
+    assert [source.is_video for source in found] == [False, False, True, False, False]
+    with pytest.raises(ConfigError, match="'empty' has no image or video in it$"):
+        names("empty")
+    (tree / "outer" / "x").mkdir(parents=True)
+    (tree / "outer" / "x" / "a.jpg").write_bytes(b"")
+    with pytest.raises(ConfigError, match="1 are in folders below it: --recursive"):
+        names("outer")
+
+
+def test_patterns(tree: Path) -> None:
+    assert names("*.jpg", "inner/*.jpg") == ["b.jpg", "inner/c.jpg"]
+    assert names("**/*.jpg") == ["b.jpg", "inner/c.jpg", "inner/deep/d.jpg"]
+    assert names("?.???") == ["a.png", "b.jpg"]
+    with pytest.raises(ConfigError, match=r"no file matches '\*\.webp'"):
+        names("*.webp")
+    (tree / "odd[1].jpg").write_bytes(b"")
+    assert names("odd[1].jpg") == ["odd[1].jpg"], "a file of that name comes before a pattern"
+    assert names("none.jpg") == ["none.jpg"], "what is not there is an error where it is read"
+
+
+def test_streams_and_cameras() -> None:
+    found = find_sources(["rtsp://host/a b", "/dev/video0"])
+    assert [(s.is_video, s.is_live, str(s.below)) for s in found] == [
+        (True, True, "rtsp_host_a_b.mp4"), (True, True, "dev_video0.mp4"),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="'/dev/video0' is a video; this command takes images"):
+        find_sources(["/dev/video0"], videos=False)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    image = IMAGE.read_bytes()
+    pages = {
+        "/a.jpg": content(image, "image/jpeg"), "/img": content(image, "image/jpeg"),
+        "/raw": content(image, "application/octet-stream"), "/raw.jpg": content(image, "binary/octet-stream"),
+        "/film": content(b"", "video/mp4"), "/film.mp4": content(b"", "application/octet-stream"),
+        "/film.jpg": content(b"", "video/mp4"), "/live": content(b"", "multipart/x-mixed-replace; boundary=x"),
+        "/page": content(b"<html>", "text/html"), "/unknown": content(b"nothing known", None),
+    }  # fmt: skip
+    with served(pages) as address:
+        yield address
+
+
+def test_the_content_type_tells_images_from_videos(server: str) -> None:
+    kinds = {}
+    for path in ("/a.jpg", "/img", "/raw", "/raw.jpg", "/film", "/film.mp4", "/film.jpg", "/live", "/unknown"):
+        (source,) = find_sources([server + path])
+        kinds[path] = (source.is_video, source.is_live, str(source.below))
+        assert (source.body is None) == source.is_video
+    assert kinds == {
+        "/a.jpg": (False, False, "a.jpg"), "/img": (False, False, "img.png"), "/raw": (False, False, "raw.png"),
+        "/raw.jpg": (False, False, "raw.jpg"), "/film": (True, False, "film.mp4"),
+        "/film.mp4": (True, False, "film.mp4"), "/film.jpg": (True, False, "film.jpg.mp4"),
+        "/live": (True, True, "live.mp4"), "/unknown": (True, False, "unknown.mp4"),
+    }  # fmt: skip
+    with pytest.raises(ImageError, match="its content is text/html, neither an image nor a video"):
+        find_sources([f"{server}/page"])
+    with pytest.raises(ImageError, match="404"):
+        find_sources([f"{server}/none.jpg"])
+
+
+# ---- where drawings go ----
+
+
+def test_drawings_of_a_folder_keep_its_shape(tree: Path) -> None:
+    found = find_sources(["inner", "b.jpg"], recursive=True)
+    assert drawn_paths(found, Path("out")) == [Path("out/c.jpg"), Path("out/deep/d.jpg"), Path("out/b.jpg")]
+    assert drawn_paths(found[:1], Path("one.png")) == [Path("one.png")]
+    assert drawn_paths(found, None) == [None, None, None]
+    with pytest.raises(ConfigError, match="one file, but there are 3 sources"):
+        drawn_paths(found, Path("one.png"))
+    (tree / "named.d").mkdir()
+    assert drawn_paths(found[2:], Path("named.d")) == [Path("named.d/b.jpg")]
+
+
+def test_nothing_is_overwritten(tree: Path) -> None:
+    for output in (Path("b.jpg"), Path("."), tree):
+        with pytest.raises(ConfigError, match=r"'b\.jpg' would be overwritten by its drawing"):
+            drawn_paths(find_sources(["b.jpg"]), output)
+    (tree / "other").mkdir()
+    os.link(tree / "b.jpg", tree / "other" / "b.jpg")
+    with pytest.raises(ConfigError, match=r"'b\.jpg' and 'other/b\.jpg' would both be drawn to 'out/b\.jpg'"):
+        drawn_paths(find_sources(["b.jpg", "other/b.jpg"]), Path("out"))
+    twice = drawn_paths(find_sources(["b.jpg", "b.jpg"]), Path("out"))
+    assert twice == [Path("out/b.jpg")] * 2, "the same drawing twice is none lost"
+    downloaded = Source("http://host/b.jpg", False, find_sources(["b.jpg"])[0].below, body=b"")
+    assert drawn_paths([downloaded], Path(".")) == [Path("b.jpg")]
+
+
+# ---- the commands ----
+
+
+def run(*arguments: str | Path) -> int:
+    return main([str(a) for a in arguments])
+
+
+def test_detect_in_a_folder(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tree / "film.mp4").unlink()
+    assert run(*DETECT, ".", "--recursive", "-o", "out", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["image"] for row in rows] == ["a.png", "b.jpg", "inner/c.jpg", "inner/deep/d.jpg"]
+    for row in rows:
+        assert Image.open(row["output"]).size == tuple(row["size"])
+    assert run(*DETECT, "*.png", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["detections"] == rows[0]["detections"]
+    assert run(*DETECT, "empty") == 2
+    assert run("classify", "--model", CLASSIFIER, ".", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+
+
+def test_detect_at_an_address(server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(*DETECT, f"{server}/img", IMAGE, "--json", "-o", tmp_path) == 0
+    web, file = json.loads(capsys.readouterr().out)
+    assert web["image"] == f"{server}/img"
+    assert web["detections"] == file["detections"]
+    assert Image.open(tmp_path / "img.png").size == Image.open(IMAGE).size
+    assert run(*DETECT, f"{server}/page") == 2
+    assert "neither an image nor a video" in capsys.readouterr().err
+
+
+def test_detect_at_an_address_of_a_video(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("av")
+    from infersdk.video import VideoWriter
+
+    with VideoWriter(tmp_path / "in.mp4", fps=10) as writer:
+        for _ in range(3):
+            writer.write(Image.open(IMAGE).convert("RGB"))
+    with served({"/film": content((tmp_path / "in.mp4").read_bytes(), "video/mp4")}) as address:
+        assert run(*DETECT, f"{address}/film", "--json", "--classes", "three") == 0
+    *rows, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert summary["summary"]["frames"] == len(rows) == 3
+    assert {box["label"] for row in rows for box in row["detections"]} <= {"three"}

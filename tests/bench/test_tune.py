@@ -29,12 +29,12 @@ def test_candidates() -> None:
     quick = candidates(["a.onnx"], ["onnxruntime", "openvino"], objective="latency", threads=[0, 2])
     assert {c.batch for c in quick} == {1}
     assert quick[0] == Combination(model="a.onnx")  # the defaults first
-    assert {c.precision for c in quick} == {None, "bf16", "fp16"}
+    assert {c.target.precision for c in quick} == {None, "bf16", "fp16"}
     assert {str(c.options) for c in quick} == {"{}", "{'threads': 2}"}
     many = candidates(
         ["a.onnx", "b.onnx"], ["openvino/bf16"], objective="throughput", threads=[2], batches=[1, 4]
     )  # fmt: skip
-    assert {c.precision for c in many} == {"bf16"}
+    assert {c.target.precision for c in many} == {"bf16"}
     assert len(many) == 2 * 2 * len({str(c.options) for c in many})
     assert {"performance_hint", "streams"} <= {key for c in many for key in c.options}
     assert len({(c.model, c.name) for c in many}) == len(many)
@@ -49,12 +49,12 @@ def test_on_a_gpu_what_runs_there_goes_first() -> None:
     assert backends[:10] == ["tensorrt-rtx"] * 10
     assert "onnxruntime" in backends
     # Another precision is tried before other options, and float16 inputs and outputs only where the model is so.
-    rtx = [what for what in found if what.backend == "tensorrt-rtx"]
-    assert rtx.index(msgspec.structs.replace(rtx[0], precision="fp16")) < rtx.index(
+    rtx = [what for what in found if what.target.backend == "tensorrt-rtx"]
+    assert rtx.index(msgspec.structs.replace(rtx[0], target=Target("tensorrt-rtx", precision="fp16"))) < rtx.index(
         msgspec.structs.replace(rtx[0], options={"cuda_graph": True})
     )
-    assert {what.precision for what in rtx if "half_io" in what.options} == {"fp16"}
-    assert not any(what.options for what in found if what.backend == "onnxruntime")
+    assert {what.target.precision for what in rtx if "half_io" in what.options} == {"fp16"}
+    assert not any(what.options for what in found if what.target.backend == "onnxruntime")
 
 
 def test_accuracy_is_asked_once_for_all_that_give_the_same() -> None:

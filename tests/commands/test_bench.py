@@ -130,7 +130,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
     assert process.returncode == code, rest
     assert rest.endswith(f"infersdk: {word}\n")
     assert re.fullmatch(
-        r"\[0 s\] loading: digits_classifier.onnx onnxruntime batch 1, about \d+ min \d+ s left\n", lines[0]
+        r"\[\d+ s\] loading: digits_classifier.onnx onnxruntime batch 1, about \d+ min \d+ s left\n", lines[0]
     )
     assert re.fullmatch(r"\[\d+ s\] round 1 of 600: .*, about \d+ min \d+ s left\n", lines[1])
     assert len(lines) == 4

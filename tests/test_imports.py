@@ -100,7 +100,8 @@ def test_the_walk_sees_what_there_is() -> None:
 #: What a module of the core may import of ours, from the bottom up. Everything may import errors.
 MAY_KNOW = {
     "infersdk.errors": set(),
-    "infersdk._lib": {"_native"},
+    "infersdk._checkout": set(),
+    "infersdk._lib": {"_checkout", "_native"},
     "infersdk._files": set(),
     "infersdk.precision": set(),
     "infersdk.device": set(),
@@ -114,7 +115,17 @@ MAY_KNOW = {
     "infersdk.infer": {"device", "options", "tensor", "tensor_spec", "stream"},
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "options", "stream", "tensor"},
-    "infersdk.registry": {"device", "infer", "precision", "config", "hot_swap", "target"},
+    "infersdk.registry": {
+        "config",
+        "custom_ops",
+        "custom_ops.loading",
+        "device",
+        "graph.domains",
+        "hot_swap",
+        "infer",
+        "precision",
+        "target",
+    },
 }
 
 

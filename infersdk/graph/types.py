@@ -46,6 +46,12 @@ class Signature(NamedTuple):
         """Whether the variable may stand for the type; a parameter of one type is its own variable."""
         return kind in self.allowed.get(variable, (variable,))
 
+    def only_type(self, variable: str) -> str | None:
+        """The one element type that the variable stands for, `"INT64"`; None if there are several, or no tensor."""
+        kinds = self.allowed.get(variable, frozenset({variable}))
+        (kind,) = kinds if len(kinds) == 1 else ("",)
+        return kind[7:-1].upper() if kind.startswith("tensor(") else None
+
 
 def _at(parameters: tuple[str, ...], index: int, variadic: bool) -> str:
     if index < len(parameters):
@@ -157,8 +163,8 @@ def _result(
     known = signature(node, opsets)
     if known is not None:
         variable = known.output(index)
-        if variable.startswith("tensor("):
-            return ir.DataType[variable[7:-1].upper()]
+        if (only := known.only_type(variable)) is not None:
+            return ir.DataType[only]
         for position, kind in enumerate(inputs):
             if kind is not None and known.input(position) == variable:
                 return kind

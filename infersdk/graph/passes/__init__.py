@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ...errors import ConfigError, UnsupportedModelError
 from ..files import model_bytes, read_model
+from .free_batch import FreeBatch
 from .name_nodes import NameNodes
+from .resize_input import ResizeInput
 from .to_float16 import ToFloat16
 from .unsigned_activations import UnsignedActivations
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "NameNodes", "Pass", "ToFloat16", "UnsignedActivations", "apply_passes", "loading_passes", "pass_keys",
-    "prepared_model",
+    "PASSES", "FreeBatch", "NameNodes", "Pass", "ResizeInput", "ToFloat16", "UnsignedActivations", "apply_passes",
+    "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 
@@ -41,7 +43,7 @@ class Pass(Protocol):
 
 
 #: All passes there are.
-PASSES: tuple[type[Pass], ...] = (NameNodes, ToFloat16, UnsignedActivations)
+PASSES: tuple[type[Pass], ...] = (FreeBatch, NameNodes, ResizeInput, ToFloat16, UnsignedActivations)
 
 
 def loading_passes(

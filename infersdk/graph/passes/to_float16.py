@@ -252,7 +252,9 @@ class _Conversion:
 
     def _cast(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
         name = f"{value.name}_{'fp16' if wanted == self._half else 'fp32'}"
-        output = self._ir.Value(name=name, type=self._ir.TensorType(wanted), shape=value.shape)
+        output = self._ir.Value(name=name, shape=value.shape)
+        if value.shape is not None or value.is_graph_output():  # a type without a shape is not valid
+            output.type = self._ir.TensorType(wanted)
         cast = self._ir.node("Cast", [value], {"to": int(wanted)}, outputs=[output], name=f"{name}_cast")
         graph, maker = value.graph, value.producer()
         assert graph is not None

@@ -40,7 +40,9 @@ class BuildNative(build_ext):
     def build_extension(self, ext):
         self.check_tools()
         native = Path("native")
-        ext.sources += sorted(str(p) for p in (native / "src").glob("*.c"))
+        nvcc = find_nvcc()
+        missing = "cuda_missing.c"  # stands in for native/cuda
+        ext.sources += sorted(str(p) for p in (native / "src").glob("*.c") if nvcc is None or p.name != missing)
         ext.depends += [str(p) for p in [*native.glob("*/*.h"), *native.glob("cuda/*.cuh")]]
         ext.include_dirs += [str(native / "include"), str(native / "src")]
         ext.define_macros += [("IFS_VERSION", f'"{VERSION}"')]
@@ -62,8 +64,7 @@ class BuildNative(build_ext):
             flags = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-g", "-O1"]
             ext.extra_compile_args += flags
             ext.extra_link_args += flags[:1]
-        if nvcc := find_nvcc():
-            ext.define_macros += [("IFS_CUDA", "1")]
+        if nvcc is not None:
             ext.extra_objects += self.compile_cuda(nvcc, native)
             root = self.cuda_root(nvcc)
             ext.library_dirs += [str(p) for n in ("lib64", "lib") if (p := root / n).is_dir()]
@@ -111,7 +112,7 @@ class BuildNative(build_ext):
                 "-Inative/include",
                 "-Inative/src",
             ]
-            self.spawn([*command, "-DIFS_CUDA=1", *targets])
+            self.spawn([*command, *targets])
         return objects
 
 

@@ -129,7 +129,7 @@ def test_letterbox(stream: Stream, roof: float, sizes: str, pixels: Any, dtype: 
     ]
     torch.cuda.synchronize()
     for out in outs:
-        assert out.device_address(read=False, write=True, stream=stream)
+        assert out.device_ptr(read=False, write=True, stream=stream)
     time = microseconds(
         stream,
         [
@@ -248,8 +248,8 @@ def test_topk(stream: Stream) -> None:
     scores = Tensor.wrap(np.random.default_rng(1).normal(0, 3, (256, 1000)).astype(np.float32), DEVICE)
     ids, best = Tensor((256, 5), "int32", DEVICE), Tensor((256, 5), "float32", DEVICE)
     for tensor in (ids, best):
-        assert tensor.device_address(read=False, write=True, stream=stream)
-    assert scores.device_ptr
+        assert tensor.device_ptr(read=False, write=True, stream=stream)
+    assert scores.device_ptr()
     time = microseconds(stream, [lambda: topk_rows(scores, 5, ids, best, stream=stream)] * 4)
     rows = torch.from_numpy(scores.numpy().copy()).cuda()
     usual = torch_microseconds(lambda: torch.topk(torch.softmax(rows, 1), 5))

@@ -87,7 +87,7 @@ def ours_on(frames: list[Any]) -> tuple[Callable[[int], Any], Callable[[], Any]]
     outs = [Tensor((BATCH, 3, SIDE, SIDE), "float16", "cuda:0") for _ in range(SETS)]
     torch.cuda.synchronize()
     for out in outs:
-        assert out.device_address(read=False, write=True, stream=stream)
+        assert out.device_ptr(read=False, write=True, stream=stream)
 
     def run(i: int) -> None:
         preprocess_batch(images[i], geometries, transform, outs[i], stream=stream)

@@ -61,7 +61,7 @@ def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
     room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
-    host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+    host, device = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):
         start, stop = Event(timing=True).record(stream), Event(timing=True)
@@ -77,7 +77,7 @@ def staging(frames: list[np.ndarray[Any, Any]], repeat: int = 5) -> float:
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
     room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
-    host, device = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+    host, device = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):
         start = perf_counter()
@@ -224,11 +224,13 @@ def usual_path(path: Path, frames: list[np.ndarray[Any, Any]], repeat: int = 3) 
 
 def test_against_the_usual_path(assets: Path, tmp_path: Path) -> None:
     """Ours on ordinary frames against ONNX Runtime's CUDA provider with OpenCV and torch, both FP16, batch 32."""
-    from infersdk.graph.fp16 import to_fp16
+    from infersdk.graph.files import read_model, write_model
+    from infersdk.graph.passes import ToFloat16
 
     path = assets / "models" / "yolov5s-random.onnx"
-    half = tmp_path / "half.onnx"
-    half.write_bytes(to_fp16(path, keep_io=False).SerializeToString())
+    network = read_model(path)
+    ToFloat16(keep_io=False).apply(network)
+    half = write_model(network, tmp_path / "half.onnx")
     rng = np.random.default_rng(0)
     frames = [rng.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(32)]
     theirs = usual_path(half, frames)

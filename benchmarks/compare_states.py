@@ -14,11 +14,13 @@ measure each row in slices, in turns, and who comes first alternates (`lockstep/
 machine does falls on both alike. All of it is repeated in new processes until the time is up, since a process may by
 chance be a slow one. The ratio of a row is speed after over speed before, so more than 1 is faster; it is the median
 over the pairs of processes, and its 95 % interval is that of resampled pairs. A row that ran in fewer than three pairs
-has the median over its slices, and is marked so.
+has the median over its slices, and is marked so: where the pages of a process happen to lie moves a letterbox by up to
+a quarter, so its interval says nothing of other processes.
 
-A row is `slower` where its whole interval lies below 0.98; rows of `forward()` where it lies below 1. Rows of other
-libraries' code are controls: they are the same code in both states, and show what the machine adds. The exit code is 1
-if a row is slower or fails in the second state alone.
+A row is `slower` where its whole interval lies below 0.98; rows of `forward()` where it lies below 1. A row of slices
+whose interval lies there has to be `repeated`, with --files and more time. Rows of other libraries' code are controls:
+they are the same code in both states, and show what the machine adds. The exit code is 1 if a row is slower or fails in
+the second state alone.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import selectors
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -40,6 +43,8 @@ from infersdk.bench.machine import Load, describe_machine
 from infersdk.bench.statistics import Estimate, median_of_rounds
 
 HERE = Path(__file__).resolve().parent
+#: Pairs of processes that the quick files have before the long ones run.
+ENOUGH = 5
 #: A row is slower where its whole interval lies below.
 LIMIT, FORWARD_LIMIT = 0.98, 1.0
 FORWARD = re.compile(r"test_forward\b|infer_forward")
@@ -263,7 +268,7 @@ class Row:
         estimate = median_of_rounds(ratios)
         return {
             "row": self.name, "ratio": estimate.value, "low": estimate.low, "high": estimate.high,
-            "verdict": self._verdict(estimate), "by": "pair" if by_pair else "slice", "ratios": ratios,
+            "verdict": self._verdict(estimate, by_pair=by_pair), "by": "pair" if by_pair else "slice", "ratios": ratios,
             **{
                 name: median([v for pair in self.pairs for v in pair[place]])
                 for place, name in enumerate(("before", "after"))
@@ -271,13 +276,13 @@ class Row:
             "unit": "/s" if self.rate else "s",
         }  # fmt: skip
 
-    def _verdict(self, ratio: Estimate) -> str:
+    def _verdict(self, ratio: Estimate, *, by_pair: bool) -> str:
         if CONTROL.search(self.name):
             return "control"
         if ratio.low is None or ratio.high is None:
             return "too few"
         if ratio.high < (FORWARD_LIMIT if FORWARD.search(self.name) else LIMIT):
-            return "slower"
+            return "slower" if by_pair else "repeat"
         return "faster" if ratio.low > 1 else "same"
 
 
@@ -374,25 +379,26 @@ class Comparison:
 
 
 def measure(comparison: Comparison, selections: list[Selection], states: tuple[State, State], a: Any) -> None:
-    """Each selection once, and then again and again those that may, until the time is up."""
-    until, lasted, done = monotonic() + 60 * a.minutes, dict[Selection, float](), dict.fromkeys(selections, 0)
+    """What may run often five times, what is long, and then again what may run often, until the time is up."""
+    until = inf if a.pairs else monotonic() + 60 * a.minutes
+    lasted, done = dict[Selection, float](), dict.fromkeys(selections, 0)
     while True:
         due = [s for s in selections if s.most is None or done[s] < s.most]
         due = [s for s in due if monotonic() + lasted.get(s, 0) <= until]
         if not due:
             return
-        # First those that may run often, so that they have most of the rounds between what is long.
-        selection = min(due, key=lambda s: (done[s], selections.index(s)))
+        selection = min(due, key=lambda s: (s.most is None and done[s] >= ENOUGH, s.most is not None, done[s]))
         start = monotonic()
         print(f"pair {comparison.pairs + 1}: {', '.join(selection.files)} ...", file=sys.stderr, flush=True)
         comparison.run(selection, states, a.slices, a.seconds)
         lasted[selection] = monotonic() - start
         done[selection] += 1
+        print(f"    {lasted[selection]:.0f} s", file=sys.stderr, flush=True)
 
 
 def show(comparison: Comparison) -> bool:
     """Prints the rows; tells whether all is well."""
-    order = {"slower": 0, "too few": 1, "same": 2, "faster": 3, "control": 4}
+    order = {"slower": 0, "repeat": 1, "too few": 1, "same": 2, "faster": 3, "control": 4}
     results = sorted(comparison.results(), key=lambda r: (order[r["verdict"]], r["ratio"]))
     width = max((len(r["row"]) for r in results), default=0)
     for r in results:
@@ -413,7 +419,8 @@ def show(comparison: Comparison) -> bool:
         print(f"failed: {test}, {' and '.join(reasons)}: {' '.join(next(iter(reasons.values())).split())[-300:]}")
     slower = [r["row"] for r in results if r["verdict"] == "slower"]
     broken = [test for test, reasons in comparison.failures.items() if set(reasons) == {"after"}]
-    print(f"{len(results)} rows; {len(slower)} slower, {len(broken)} fail in the state after alone")
+    repeat = sum(r["verdict"] == "repeat" for r in results)
+    print(f"{len(results)} rows; {len(slower)} slower, {repeat} to be repeated, {len(broken)} fail after alone")
     return not slower and not broken
 
 
@@ -435,7 +442,8 @@ def main() -> int:
     parser.add_argument("--set", choices=sorted(SETS), default="cpu", help="what is measured (default: %(default)s)")
     parser.add_argument("--files", nargs="+", metavar="FILE", help="these files of benchmarks/ instead, whole")
     parser.add_argument("--minutes", type=float, default=15, help="no pair of processes starts that would end later")
-    parser.add_argument("--slices", type=int, default=8, help="of a row in a process (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, help="so many pairs of each, however long that takes")
+    parser.add_argument("--slices", type=int, default=6, help="of a row in a process (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.02, help="of a slice (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="the rows as JSON")
     a = parser.parse_args()
@@ -443,6 +451,8 @@ def main() -> int:
     for state in states:
         print(f"{state.name}: {state.check()}", file=sys.stderr)
     selections = [Selection((file,)) for file in a.files] if a.files else SETS[a.set]
+    if a.pairs:
+        selections = [selection._replace(most=a.pairs) for selection in selections]
     comparison, load = Comparison(), Load()
     try:
         measure(comparison, selections, states, a)

@@ -30,13 +30,13 @@ from .errors import (
 )
 from .options import BackendOptions
 from .tensor import Tensor
+from .tensor_spec import TensorSpec, by_name, known_shapes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
     from .stream import Stream
-    from .tensor_spec import TensorSpec
 
 __all__ = ["BackendInfo", "Infer", "model_file"]
 
@@ -87,6 +87,8 @@ class Infer(ABC):
     default_max_batch: ClassVar[int | None] = None
     #: What `load(..., **options)` takes for this backend.
     Options: ClassVar[type[BackendOptions]] = BackendOptions
+    #: The operators of one's own that the model uses, an `infersdk.custom_ops.operator_set.OperatorSet`; or None.
+    custom_ops: Any = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
 
@@ -123,6 +125,11 @@ class Infer(ABC):
         """What most layers really compute in: `"fp32"`, `"fp16"`, `"bf16"`, `"int8"`; `"unknown"` if it is hidden."""
 
     # ---- what a backend may fill in ----
+
+    @classmethod
+    def runs_custom_ops(cls, device: Device) -> bool:
+        """Whether the runtime takes the nodes of `custom_ops` itself there. Otherwise the model is cut at them."""
+        return False
 
     def _wait(self) -> None:
         """Waits for what `_enqueue()` queued, and raises InferenceError if it failed."""
@@ -161,6 +168,15 @@ class Infer(ABC):
         """
         return n
 
+    def warm_up_batches(self, largest: int) -> list[int]:
+        """The batches that a warm-up runs, ascending: all buckets up to `largest`; without buckets 1, 2, 4, 8, ..., and
+        `largest`, since then a new size costs little.
+        """
+        buckets = {min(self.bucket_batch(n), largest) for n in range(largest, 0, -1)}
+        if len(buckets) == largest:
+            buckets = {n for n in buckets if n == largest or not n & (n - 1)}
+        return sorted(buckets)
+
     # ---- loading ----
 
     def __init__(
@@ -171,8 +187,10 @@ class Infer(ABC):
         precision: str | None = None,
         max_batch: int | None = None,
         options: Any = None,
+        custom_ops: Any = None,
     ) -> None:
         self._closed = True  # until everything is there
+        self.custom_ops = custom_ops
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[str, Tensor] = {}
         self._lent: set[str] = set()  # names whose tensors belong to the user
@@ -293,7 +311,7 @@ class Infer(ABC):
                 arrays.
         """
         self._check_open()
-        given = self._named(x)
+        given = by_name(x, self.input_specs)
         if self._unbindable is not None:
             return self._call_unbound(given)
         for spec in self.input_specs:
@@ -395,7 +413,7 @@ class Infer(ABC):
         if self.max_batch and spec.has_free_batch:
             # Grown once and shrunk again, it keeps its capacity: its address stays for every batch up to the largest.
             tensor.resize((self.max_batch, *shape[1:]))
-            reserve = tensor.device_address if self._device.ordinal >= 0 else tensor.host_ptr
+            reserve = tensor.device_ptr if self._device.ordinal >= 0 else tensor.host_ptr
             reserve(write=True, read=False)
             tensor.resize(shape)
         return tensor
@@ -433,30 +451,11 @@ class Infer(ABC):
             tensor._look_at(at, shape, self._device, lender=lender)
         self._bound = self._generations()
 
-    def _named(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Mapping[str, npt.ArrayLike]:
-        names = [spec.name for spec in self.input_specs]
-        if not isinstance(x, Mapping):
-            if len(names) != 1:
-                raise InputNameError(f"the model has {len(names)} inputs, {names}: pass a dict with an array for each")
-            return {names[0]: x}
-        if unknown := [name for name in x if name not in names]:
-            raise InputNameError(f"no input {unknown[0]!r}; the model's inputs are {names}")
-        if missing := [name for name in names if name not in x]:
-            raise InputNameError(f"input {missing[0]!r} was not given; the model's inputs are {names}")
-        return x
-
     def _known_output_shapes(self) -> dict[str, tuple[int, ...] | None]:
-        """The shape of each output where the inputs determine it by the names of free dimensions, else None."""
-        sizes: dict[str, int] = {}
-        for spec in self.input_specs:
-            for want, got in zip(spec.shape, self._inputs[spec.name].shape, strict=True):
-                if isinstance(want, str):
-                    sizes.setdefault(want, got)
-        shapes: dict[str, tuple[int, ...] | None] = {}
-        for spec in self.output_specs:
-            dims = [d if isinstance(d, int) else sizes.get(d) if d is not None else None for d in spec.shape]
-            shapes[spec.name] = None if None in dims else tuple(d for d in dims if d is not None)
-        return shapes
+        """The shape of each output where the inputs determine it, else None."""
+        return known_shapes(
+            self.output_specs, self.input_specs, {name: tensor.shape for name, tensor in self._inputs.items()}
+        )
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:

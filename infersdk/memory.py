@@ -24,6 +24,11 @@ class Head(enum.IntEnum):
     SYNCED = lib.IFS_HEAD_SYNCED
 
 
+def access_code(read: bool, write: bool) -> int:
+    """The native code of an access for reading, writing, or both."""
+    return (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
+
+
 class Handle:
     """Owns a native handle: freed by `close()`, by `with`, or with the object, once."""
 
@@ -76,9 +81,11 @@ class MixMemory(Handle):
             raise InputError(f"a memory cannot have {nbytes} bytes")
         check(lib.ifs_memory_resize(self._open, nbytes))
 
-    def host(self, *, read: bool = True, write: bool = False) -> int:
+    def host_ptr(self, *, read: bool = True, write: bool = False) -> int:
         """The address of the host side, brought up to date for `read`; `write` makes it the newer one."""
-        return self._access(lib.ifs_memory_host, read, write)
+        address_out = out("void *")
+        check(lib.ifs_memory_host_ptr(self._open, access_code(read, write), address_out))
+        return address(address_out[0])
 
     def device_ptr(self, *, read: bool = True, write: bool = False) -> int:
         """The address of the device side, likewise.
@@ -86,12 +93,9 @@ class MixMemory(Handle):
         Raises:
             DeviceUnavailableError: there is no device half: a memory for the host, a CPU-only build, no GPU.
         """
-        return self._access(lib.ifs_memory_device, read, write)
-
-    def _access(self, side: Any, read: bool, write: bool) -> int:
-        place = out("void *")
-        check(side(self._open, (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0), place))
-        return address(place[0])
+        address_out = out("void *")
+        check(lib.ifs_memory_device_ptr(self._open, access_code(read, write), ffi.NULL, address_out))
+        return address(address_out[0])
 
     @property
     def nbytes(self) -> int:

@@ -3,7 +3,7 @@
 ::
 
     stream = Stream("cuda:0")
-    at = tensor.device_address(write=True, stream=stream)      # copies are queued on it, not waited for
+    at = tensor.device_ptr(write=True, stream=stream)      # copies are queued on it, not waited for
     ...                                                        # queue kernels that write there
     tensor.fetch(stream)                                       # queue the copy home
     tensor.numpy()                                             # waits for that copy alone
@@ -19,7 +19,7 @@ from .device import Device
 from .errors import DeviceUnavailableError
 from .memory import Handle
 
-__all__ = ["CudaGraph", "DeviceInfo", "Event", "Stream", "device_count", "device_info"]
+__all__ = ["CudaGraph", "DeviceInfo", "Event", "Stream", "default_stream", "device_count", "device_info"]
 
 
 def _ordinal(device: str | Device) -> int:
@@ -100,6 +100,11 @@ class Stream(Handle):
         return "<Stream closed>" if self._c is None else f"<Stream {self.handle:#x} on {self.device}>"
 
 
+def default_stream(device: str | Device = "cuda:0") -> Stream:
+    """The legacy default stream of a device, which CUDA uses where no other stream is given."""
+    return Stream.wrap(0, device)
+
+
 class Event(Handle):
     """A mark in a stream; with `timing`, a clock too."""
 
@@ -140,17 +145,17 @@ class CudaGraph(Handle):
 
     def __init__(self, stream: Stream, queue: Callable[[], object]) -> None:
         self._c = None
-        place = out("ifs_graph *")
-        check(lib.ifs_graph_begin(stream._open))
+        place = out("ifs_cuda_graph *")
+        check(lib.ifs_cuda_graph_begin(stream._open))
         try:
             queue()
         except BaseException:  # the stream has to leave the capture, whatever happened
-            lib.ifs_graph_end(stream._open, place)
-            lib.ifs_graph_destroy(place[0])
+            lib.ifs_cuda_graph_end(stream._open, place)
+            lib.ifs_cuda_graph_destroy(place[0])
             raise
-        check(lib.ifs_graph_end(stream._open, place))
-        self._own(place[0], lib.ifs_graph_destroy)
+        check(lib.ifs_cuda_graph_end(stream._open, place))
+        self._own(place[0], lib.ifs_cuda_graph_destroy)
 
     def launch(self, stream: Stream) -> None:
         """Queues all of it on `stream`."""
-        check(lib.ifs_graph_launch(self._open, stream._open))
+        check(lib.ifs_cuda_graph_launch(self._open, stream._open))

@@ -5,8 +5,8 @@ the older one::
 
     t = Tensor((8, 3, 640, 640), "float32", device="cuda:0")
     t.numpy(writable=True)[:] = 0      # head: HOST
-    t.device_ptr                       # copied once; head: SYNCED
-    t.device_ptr                       # nothing to copy
+    t.device_ptr()                       # copied once; head: SYNCED
+    t.device_ptr()                       # nothing to copy
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import dlpack
 from ._lib import address, check, ffi, lib, out
 from .device import Device
 from .errors import DTypeError, InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
-from .memory import Handle, Head, device_of
+from .memory import Handle, Head, access_code, device_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -322,31 +322,24 @@ class Tensor(Handle):
 
         `write` makes the host the newer side; `write` without `read` promises to overwrite all, and copies nothing.
         """
-        access = (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
-        check(lib.ifs_tensor_host(self._open, access, self._place))
+        check(lib.ifs_tensor_host_ptr(self._open, access_code(read, write), self._place))
         return address(self._place[0])
 
-    @property
-    def device_ptr(self) -> int:
-        """The address of the first element on the device, brought up to date, for reading.
+    def device_ptr(self, *, read: bool = True, write: bool = False, stream: Stream | None = None) -> int:
+        """The address of the first element on the device, as `host_ptr` gives that on the host.
+
+        With a `stream`, a copy that is due is queued on it and not waited for, and the stream waits for work of other
+        streams on this tensor; what the caller queues on it next sees the tensor up to date. Without a stream, all is
+        done on return, and the caller must finish its own work on the tensor before the tensor is used elsewhere.
 
         Raises:
-            DeviceUnavailableError: it has no device half.
+            DeviceUnavailableError: The tensor has no device side.
         """
-        return self.device_address()
-
-    def device_address(self, *, read: bool = True, write: bool = False, stream: Stream | None = None) -> int:
-        """The device's `host_ptr`.
-
-        With a `stream`, a copy that is due is queued there and not waited for, and so is work of other streams on this
-        tensor; what the caller queues there next sees the tensor as it should be. Without, all is done on return, and
-        the caller has to finish its own work on the tensor before it is used elsewhere.
-        """
-        access = (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
+        access = access_code(read, write)
         if stream is None:
-            check(lib.ifs_tensor_device_on(self._open, access, ffi.NULL, self._place))
+            check(lib.ifs_tensor_device_ptr(self._open, access, ffi.NULL, self._place))
         else:
-            check(lib.held_ifs_tensor_device_on(self._open, access, stream._open, self._place))
+            check(lib.held_ifs_tensor_device_ptr(self._open, access, stream._open, self._place))
         self._shared.stream = stream
         return address(self._place[0])
 
@@ -364,7 +357,7 @@ class Tensor(Handle):
         """
         if self._c is None or lib.ifs_tensor_device(self._c) < 0:
             raise AttributeError("__cuda_array_interface__: this tensor lives on the host alone")
-        at = self.device_address(write=True)  # all is done on return: no stream for the consumer to wait for
+        at = self.device_ptr(write=True)  # all is done on return: no stream for the consumer to wait for
         return {"shape": self._shape, "typestr": self._dtype.str, "data": (at, False), "version": 3, "strides": None}
 
     def numpy(self, *, writable: bool = False) -> npt.NDArray[Any]:
@@ -405,10 +398,15 @@ class Tensor(Handle):
             raise BufferError(f"this tensor is lent where it lies, on {self.device}; copy what was lent")
         try:
             if stream == -1:
-                at = self.device_address(write=True)
+                at = self.device_ptr(write=True)
             else:
-                theirs = ffi.cast("void *", 1 if stream is None else stream)
-                check(lib.ifs_tensor_lend(self._open, theirs, self._place))
+                theirs = out("ifs_stream *")
+                native = ffi.cast("void *", 1 if stream is None else stream)
+                check(lib.ifs_stream_wrap(self.device.ordinal, native, theirs))
+                try:
+                    check(lib.ifs_tensor_lend(self._open, theirs[0], self._place))
+                finally:
+                    lib.ifs_stream_destroy(theirs[0])
                 at = address(self._place[0])
         except ReadOnlyError as error:
             raise BufferError(str(error)) from None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import DTypeError, ShapeError
+from .errors import DTypeError, InputNameError, ShapeError
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TensorSpec"]
+__all__ = ["TensorSpec", "by_name", "known_shapes"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,42 @@ class TensorSpec:
         if self.kind != "tensor":
             return f"{self.name}: {self.kind} {self.text}" if self.shape else f"{self.name}: {self.kind}"
         return f"{self.name}: {self.dtype} {self.text}"
+
+
+def by_name(values: Any, specs: Sequence[TensorSpec]) -> Mapping[str, Any]:
+    """A value for each input: `values` if it is a mapping with their names, or the value of a model's only input.
+
+    Raises:
+        InputNameError: a name is unknown or missing.
+    """
+    names = [spec.name for spec in specs]
+    if not isinstance(values, Mapping):
+        if len(names) != 1:
+            raise InputNameError(f"the model has {len(names)} inputs, {names}: pass a dict with an array for each")
+        return {names[0]: values}
+    if unknown := [name for name in values if name not in names]:
+        raise InputNameError(f"no input {unknown[0]!r}; the model's inputs are {names}")
+    if missing := [name for name in names if name not in values]:
+        raise InputNameError(f"input {missing[0]!r} was not given; the model's inputs are {names}")
+    return values
+
+
+def known_shapes(
+    specs: Sequence[TensorSpec], sources: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...] | None]:
+    """The shapes of tensors that share names of free dimensions with others; None where a dimension stays unknown.
+
+    Args:
+        specs: of the tensors, outputs for example.
+        sources, shapes: the others and their shapes, inputs for example.
+    """
+    sizes: dict[str, int] = {}
+    for source in sources:
+        for declared, size in zip(source.shape, shapes[source.name], strict=True):
+            if isinstance(declared, str):
+                sizes.setdefault(declared, size)
+    found: dict[str, tuple[int, ...] | None] = {}
+    for spec in specs:
+        dims = [d if isinstance(d, int) else sizes.get(d) if d is not None else None for d in spec.shape]
+        found[spec.name] = None if None in dims else tuple(d for d in dims if d is not None)
+    return found

@@ -40,10 +40,9 @@ Triple = tuple[float, float, float]
 
 
 class Classifier(VisionModel[Classifications]):
-    __doc__ = f"""A classifier: images in, `Classifications` out. The shorter side is resized, the centre cropped.
+    """A classifier: images in, `Classifications` out. The shorter side is resized, the centre cropped.
 
-    {VisionModel.__doc__}
-    Settings:
+    Args:
         preset: `"imagenet"`, `"caffe"`, `"inception"` or `"unit"`: the defaults of what follows (`PRESETS`).
         resize: the shorter side is brought to this; None is 256 for a crop of 224, and in proportion for others.
         crop: the network's input, a number or (width, height), for models that leave it open (224 then).
@@ -52,6 +51,8 @@ class Classifier(VisionModel[Classifications]):
         top_k: how many classes an image; fewer if the model has fewer.
         softmax: whether scores become probabilities by softmax; None does so unless they are probabilities already
             (none negative, the sum within 0.001 of 1).
+
+    `path`, `backend`, `names` and the other arguments: see `VisionModel`.
     """
 
     preset: Literal["imagenet", "caffe", "inception", "unit"] = "imagenet"

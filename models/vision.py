@@ -157,6 +157,13 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             return f"its output {odd[0]} is not a tensor of numbers"
         return ImageInput.refuses(model.inputs)
 
+    @classmethod
+    def recognizes(cls, model: ModelDescription) -> bool:
+        """Whether a file that this wrapper does not refuse is one for it. `models.load()` asks; a wrapper that is named
+        may know more from its settings.
+        """
+        return True
+
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         """How many classes outputs of these shapes tell apart; None where they leave it open, or there are none.
 

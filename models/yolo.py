@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..infer import Infer
     from ..tensor import Tensor
-    from .execution import Parameters
+    from .execution import DevicePostprocess, Parameters
 
 __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
 
@@ -37,10 +37,9 @@ SCORE_TOLERANCE = 0.02
 
 
 class YOLO(VisionModel[Detections]):
-    __doc__ = f"""A detector with a raw head: images in, `Detections` out.
+    """A detector with a raw head: images in, `Detections` out.
 
-    {VisionModel.__doc__}
-    Settings:
+    Args:
         conf: the score (and objectness) that a box must exceed, 0 to 1.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
         max_det: the most boxes an image; what is left out is counted in `Detections.stats`.
@@ -48,6 +47,8 @@ class YOLO(VisionModel[Detections]):
         multi_label: a box may count for several classes.
         class_agnostic: boxes of different classes suppress one another.
         size: the input size, a number or (width, height), for models that leave it open.
+
+    `path`, `backend`, `names` and the other arguments: see `VisionModel`.
     """
 
     conf: Fraction = 0.25
@@ -73,6 +74,8 @@ class YOLO(VisionModel[Detections]):
             return "no output has the three dimensions (batch, boxes, values)"
         if model.has_queries or model.has_chosen_rows:
             return "its boxes are chosen inside the model, and need no NMS; export it without NMS"
+        if cls.task == "detect" and model.keypoints is not None:
+            return f"its metadata says that its boxes have {model.keypoints[0]} keypoints"
         if model.prototypes is not None:
             return "it gives mask prototypes beside its boxes"
         return cls.refuses_head(model.head.shape, model)
@@ -89,6 +92,20 @@ class YOLO(VisionModel[Detections]):
 
     #: Values of a box in front of those of the classes.
     leading: ClassVar[int] = 5
+
+    @property
+    def extra(self) -> int:
+        """Values of a box behind those of the classes: keypoints, mask coefficients."""
+        return 0
+
+    def columns(self, output: npt.NDArray[Any], boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+        """What else an image's output says of its boxes: columns of `Detections`.
+
+        Args:
+            output: (rows, columns), of one image.
+            boxes: the detections; their field `row` is the box's index in the output.
+        """
+        return {}
 
     def strides(self, anchors: int) -> tuple[int, ...]:
         """The strides of the grids, where the boxes are offsets to cells."""
@@ -107,7 +124,8 @@ class YOLO(VisionModel[Detections]):
             address, row = int(output.ctypes.data), output.nbytes // len(output)
             for i, geometry in enumerate(geometries):
                 boxes, stats = decode(address + i * row, geometry)
-                results.append(Detections(boxes, self.class_names, geometry.source, stats))
+                columns = self.columns(output[i], boxes, geometry)
+                results.append(Detections(boxes, self.class_names, geometry.source, stats, columns))
         return results
 
     # ---- what follows from the head ----
@@ -121,7 +139,7 @@ class YOLO(VisionModel[Detections]):
         boxes, values = self.split(shape)
         if not isinstance(values, int):
             return None
-        classes = values - self.leading
+        classes = values - self.leading - self.extra
         if classes < 1 or boxes == 0:
             raise UnsupportedModelError(
                 f"its output {self._output!r} has shape {shape}, which leaves {max(classes, 0)} classes"
@@ -133,14 +151,16 @@ class YOLO(VisionModel[Detections]):
         output = outputs[self._output]
         if output.dtype.name not in ("float32", "float16"):
             raise UnsupportedModelError(f"its output {self._output!r} is {output.dtype}, not float32 or float16")
-        scores = output[..., 4:] if self.split(("batch", "rows", "columns"))[0] == "rows" else output[:, 4:]
+        end = self.leading + (self.class_count or 0)
+        anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
+        scores = output[..., 4:end] if anchor_first else output[:, 4:end]
         low, high = float(scores.min()), float(scores.max())
         if low < -SCORE_TOLERANCE or high > 1 + SCORE_TOLERANCE:
             raise UnsupportedModelError(
                 f"what should be scores reaches from {low:.4g} to {high:.4g} in its first run; scores lie in 0 to 1"
             )
 
-    def device_postprocess(self, infer: Infer, capacity: int) -> DeviceBoxes:
+    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
         return DeviceBoxes(self, infer, capacity)
 
     def _varied(self) -> None:
@@ -153,8 +173,9 @@ class YOLO(VisionModel[Detections]):
         assert isinstance(values, int)
         return DetectionDecoder(
             self.head,
-            values - self.leading,
+            values - self.leading - self.extra,
             boxes,
+            extra=self.extra,
             conf=self.conf,
             iou=self.iou,
             max_det=self.max_det,
@@ -236,9 +257,8 @@ class DeviceBoxes:
 
 
 class YOLOv5(YOLO):
-    __doc__ = f"""YOLOv5 (also v6.x, v7 exports of the same layout): output [batch, boxes, 5 + classes].
+    """YOLOv5 (also v6.x, v7 exports of the same layout): output [batch, boxes, 5 + classes]."""
 
-    {YOLO.__doc__}"""
     head = "yolov5"
 
     @classmethod
@@ -247,9 +267,8 @@ class YOLOv5(YOLO):
 
 
 class YOLOv8(YOLO):
-    __doc__ = f"""YOLOv8 and YOLO11: output [batch, 4 + classes, boxes], without objectness.
+    """YOLOv8 and YOLO11: output [batch, 4 + classes, boxes], without objectness."""
 
-    {YOLO.__doc__}"""
     head = "yolov8"
     leading: ClassVar[int] = 4
 
@@ -267,9 +286,9 @@ class YOLOv8(YOLO):
 
 
 class YOLOX(YOLO):
-    __doc__ = f"""YOLOX: output [batch, boxes, 5 + classes] with boxes as offsets; images in BGR, 0 to 255, top left.
+    """YOLOX: output [batch, boxes, 5 + classes] with boxes as offsets; images in BGR, 0 to 255, top left.
 
-    {YOLO.__doc__}
+    Args:
         legacy: the weights are of the project's first release (0.1.0), which want RGB with ImageNet's mean and
             standard deviation; YOLOX's own tools call it so too. None looks at the weights of the first convolution,
             and refuses the model where they leave it open.

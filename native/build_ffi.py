@@ -1,7 +1,7 @@
 """The cffi builder of `infersdk._native`.
 
-The declarations come out of the headers: what stands between their `[cdef]` marks, and the status codes of
-`IFS_STATUS_MAP`. Nothing is typed twice.
+It reads the declarations from the headers: everything between their `[cdef]` marks, and the status codes of
+`IFS_STATUS_MAP`.
 """
 
 from __future__ import annotations
@@ -12,27 +12,47 @@ from pathlib import Path
 from cffi import FFI
 
 NATIVE = Path(__file__).resolve().parent
-HEADERS = (NATIVE / "include" / "infersdk.h", NATIVE / "src" / "dlpack.h")
+HEADERS = (
+    NATIVE / "include" / "infersdk.h",
+    NATIVE / "include" / "infersdk_custom_op.h",
+    NATIVE / "src" / "custom_ops.h",
+    NATIVE / "src" / "dlpack.h",
+)
+
+#: What the core calls in Python.
+CALLBACKS = """
+extern "Python" void ifs_py_dlpack_release(DLManagedTensor *);
+extern "Python" int32_t ifs_py_custom_create(int64_t, ifs_custom_node *, const char *, const ifs_op_attribute *,
+                                             int32_t, int64_t *, char *, size_t);
+extern "Python" int32_t ifs_py_custom_trace(int64_t, ifs_custom_node *, const int32_t *, int32_t, char *, size_t);
+extern "Python" int32_t ifs_py_custom_run(int64_t, const ifs_op_call *);
+extern "Python" void ifs_py_custom_destroy(int64_t);
+"""
 
 
 def declarations(header: str) -> str:
     """The C declarations of a header that cffi can read."""
     marked = re.findall(r"/\* \[cdef\].*?\*/(.*?)/\* \[/cdef\] \*/", header, re.DOTALL)
     if not marked:
-        raise ValueError("no header has a block between [cdef] and [/cdef]")
+        raise ValueError("the headers have no block between [cdef] and [/cdef]")
     codes = re.findall(r"^\s*X\((\w+), (-?\d+), \".*?\"\)", header, re.MULTILINE)
     status = "typedef int32_t ifs_status;\n" + "\n".join(f"#define IFS_{name} {code}" for name, code in codes)
-    # cffi wants a bare number behind #define: no brackets, no comment.
+    # cffi takes only a bare number after #define: no parentheses, no comment.
     body = re.sub(r"^(#define \w+) \(?(-?\w+)\)?.*$", r"\1 \2", "\n".join(marked), flags=re.MULTILINE)
     return status + "\n" + body
 
 
-#: Functions that only queue something on a stream, and never wait. cffi lets go of the interpreter's lock around each
-#: call, and to get it back a thread has to stand in line behind all that run Python: for these few microseconds of work
-#: that can be milliseconds. So there is a second one of each, `held_ifs_...`, that keeps the lock.
-HELD = ("ifs_tensor_device_on", "ifs_tensor_memory", "ifs_memory_fetch", "ifs_cuda_detector_run")
+#: Functions that only queue work on a stream, and never wait. cffi releases the GIL around each call, and a thread gets
+#: it back only after the threads that run Python at that moment. For these few microseconds of work that can take
+#: milliseconds, so each of these functions has a second version, `held_ifs_...`, that keeps the GIL.
+KEEP_GIL = (
+    "ifs_tensor_device_ptr",
+    "ifs_tensor_memory",
+    "ifs_memory_fetch",
+    "ifs_cuda_detection_decoder_run",
+)
 
-HOLDING = """
+KEEP_GIL_MACROS = """
 #include <string.h>
 #undef Py_BEGIN_ALLOW_THREADS
 #undef Py_END_ALLOW_THREADS
@@ -43,25 +63,25 @@ HOLDING = """
 
 
 def held(declared: str) -> str:
-    """The declarations of the functions that keep the lock, out of those of all functions."""
-    found = []
-    for name in HELD:
+    """The declarations of the `held_` functions, from the declarations of all functions."""
+    lines = []
+    for name in KEEP_GIL:
         match = re.search(rf"^[\w ]+[ *]{name}\([^;]*\);", declared, re.MULTILINE)
         if match is None:
-            raise ValueError(f"no header declares {name}")
-        found.append(match[0].replace(name, f"held_{name}"))
-    return "\n".join(found)
+            raise ValueError(f"the headers do not declare {name}")
+        lines.append(match[0].replace(name, f"held_{name}"))
+    return "\n".join(lines)
 
 
 ffibuilder = FFI()
 _declared = declarations("".join(header.read_text(encoding="utf-8") for header in HEADERS))
 ffibuilder.cdef(_declared)
 ffibuilder.cdef(held(_declared))
-ffibuilder.cdef('extern "Python" void ifs_py_dlpack_release(DLManagedTensor *);')
+ffibuilder.cdef(CALLBACKS)
 ffibuilder.set_source(
     "infersdk._native",
     "".join(f'#include "{header.name}"\n' for header in HEADERS)
-    + HOLDING
-    + "".join(f"#define held_{name} {name}\n" for name in HELD),
+    + KEEP_GIL_MACROS
+    + "".join(f"#define held_{name} {name}\n" for name in KEEP_GIL),
     py_limited_api=True,
 )

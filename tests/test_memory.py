@@ -42,7 +42,7 @@ def test_nothing_is_allocated_before_the_first_access() -> None:
 def test_the_host_block_is_aligned_and_at_least_as_large_as_asked_for() -> None:
     for nbytes in (0, 1, 63, 64, 65, 1000):
         memory = MixMemory(nbytes)
-        at = memory.host()
+        at = memory.host_ptr()
         assert at % 64 == 0
         assert at != 0
         assert max(nbytes, 1) <= memory.host_capacity < nbytes + 65
@@ -50,13 +50,13 @@ def test_the_host_block_is_aligned_and_at_least_as_large_as_asked_for() -> None:
 
 def test_less_or_as_much_allocates_nothing() -> None:
     memory = MixMemory(1000)
-    at = memory.host(write=True)
+    at = memory.host_ptr(write=True)
     ctypes.memset(at, 7, 1000)
     before = memory_stats()["host_bytes"]
     for nbytes in (10, 0, 999, 1000, memory.host_capacity):
         memory.resize(nbytes)
         assert memory.nbytes == nbytes
-        assert memory.host() == at
+        assert memory.host_ptr() == at
         assert memory.head is Head.HOST
     assert ctypes.string_at(at, 1000) == b"\7" * 1000
     assert memory_stats()["host_bytes"] == before
@@ -64,41 +64,41 @@ def test_less_or_as_much_allocates_nothing() -> None:
 
 def test_more_than_the_capacity_gives_a_new_block_and_no_content() -> None:
     memory = MixMemory(100)
-    memory.host(write=True)
+    memory.host_ptr(write=True)
     memory.resize(10_000)
     assert memory.head is Head.UNINITIALIZED
     assert memory.host_capacity == 0  # lazy again
-    memory.host(write=True)
+    memory.host_ptr(write=True)
     assert memory.host_capacity >= 10_000
 
 
 def test_the_head_of_a_host_memory() -> None:
     memory = MixMemory(8)
-    memory.host(read=True)
+    memory.host_ptr(read=True)
     assert memory.head is Head.UNINITIALIZED  # reading makes nothing true
-    memory.host(read=False, write=True)
+    memory.host_ptr(read=False, write=True)
     assert memory.head is Head.HOST
-    memory.host(read=True)
+    memory.host_ptr(read=True)
     assert memory.head is Head.HOST
 
 
 def test_an_access_for_nothing_is_an_error() -> None:
-    with pytest.raises(InputError, match="access 0 is none of IFS_READ, IFS_WRITE, IFS_READ_WRITE"):
-        MixMemory(8).host(read=False, write=False)
+    with pytest.raises(InputError, match="unknown access 0; use IFS_READ"):
+        MixMemory(8).host_ptr(read=False, write=False)
 
 
 def test_a_host_memory_has_no_device_side() -> None:
     memory = MixMemory(8)
-    with pytest.raises(DeviceUnavailableError, match="lives on the host alone; create it for a device"):
+    with pytest.raises(DeviceUnavailableError, match="is on the host alone; create it for a device"):
         memory.device_ptr()
-    memory.host(write=True)  # and is not the worse for it
+    memory.host_ptr(write=True)  # and is not the worse for it
     assert memory.head is Head.HOST
 
 
 @no_device
 def test_a_device_memory_without_a_device_says_so_and_stays_usable() -> None:
     memory = MixMemory(8, "cuda:0")  # lazy: nothing was asked of a device yet
-    for access in (memory.device_ptr, memory.host):
+    for access in (memory.device_ptr, memory.host_ptr):
         with pytest.raises(DeviceUnavailableError, match="no device cuda:0: "):
             access()
     assert memory.head is Head.UNINITIALIZED
@@ -118,18 +118,18 @@ def test_wrapping_device_memory_without_a_device() -> None:
 @pytest.mark.skipif(not device_there(), reason="needs an NVIDIA GPU and a build with CUDA")
 def test_the_head_of_a_device_memory() -> None:
     memory = MixMemory(1000, "cuda:0")
-    ctypes.memset(memory.host(read=False, write=True), 5, 1000)
+    ctypes.memset(memory.host_ptr(read=False, write=True), 5, 1000)
     assert memory.head is Head.HOST
     at = memory.device_ptr()
     assert memory.head is Head.SYNCED
     assert memory.device_ptr() == at
     memory.device_ptr(read=False, write=True)
     assert memory.head is Head.DEVICE
-    ctypes.memset(memory.host(read=False, write=True), 0, 1000)
+    ctypes.memset(memory.host_ptr(read=False, write=True), 0, 1000)
     memory.device_ptr()  # carries the zeros over
     memory.device_ptr(read=True, write=True)
     assert memory.head is Head.DEVICE
-    assert ctypes.string_at(memory.host(), 1000) == bytes(1000)
+    assert ctypes.string_at(memory.host_ptr(), 1000) == bytes(1000)
     assert memory.head is Head.SYNCED
     assert memory_stats()["pinned_bytes"] >= 1000
     assert memory_stats()["device_bytes"] >= 1000
@@ -147,27 +147,27 @@ def test_more_than_the_machine_has_is_an_error_with_the_size() -> None:
     for nbytes in (1 << 62, 2**64 - 64, 2**64 - 1):
         memory = MixMemory(nbytes)
         with pytest.raises(OutOfMemoryError, match=r"cannot allocate \d{19,} bytes of host memory") as caught:
-            memory.host()
+            memory.host_ptr()
         assert isinstance(caught.value, MemoryError)
         memory.resize(16)  # the failure left it whole
-        assert memory.host() % 64 == 0
+        assert memory.host_ptr() % 64 == 0
 
 
 def test_devices_that_are_none() -> None:
     with pytest.raises(DeviceUnavailableError, match="device 'cuda:one' is not understood"):
         MixMemory(8, "cuda:one")
     place = out("ifs_memory *")
-    with pytest.raises(InputError, match="device -2 is none; give a CUDA ordinal from 0"):
+    with pytest.raises(InputError, match="unknown device -2; use a CUDA ordinal from 0"):
         check(lib.ifs_memory_create(-2, place))
 
 
 def test_closed() -> None:
     memory = MixMemory(8)
-    memory.host()
+    memory.host_ptr()
     memory.close()
     memory.close()  # a second one does nothing
     for use in (
-        memory.host,
+        memory.host_ptr,
         memory.device_ptr,
         lambda: memory.resize(4),
         lambda: memory.nbytes,
@@ -185,7 +185,7 @@ def test_with_gives_the_memory_back() -> None:
     gc.collect()
     before = memory_stats()
     with MixMemory(1 << 20) as memory:
-        memory.host()
+        memory.host_ptr()
         during = memory_stats()
         assert during["host_bytes"] - before["host_bytes"] == 1 << 20
         assert during["memories"] == before["memories"] + 1
@@ -198,7 +198,7 @@ def test_with_gives_the_memory_back() -> None:
 def test_a_forgotten_memory_is_given_back_too() -> None:
     gc.collect()
     before = memory_stats()["host_bytes"]
-    MixMemory(1 << 20).host()
+    MixMemory(1 << 20).host_ptr()
     gc.collect()
     assert memory_stats()["host_bytes"] == before
 
@@ -234,12 +234,12 @@ def wrapped(nbytes: int, *, read_only: bool = False) -> tuple[object, object]:
 def test_a_borrowed_block_is_used_where_it_lies_and_never_grown() -> None:
     lent, memory = wrapped(100)
     place = out("void *")
-    check(lib.ifs_memory_host(memory, lib.IFS_READ_WRITE, place))
+    check(lib.ifs_memory_host_ptr(memory, lib.IFS_READ_WRITE, place))
     assert place[0] == lent
     assert lib.ifs_memory_head(memory) == Head.HOST
     check(lib.ifs_memory_resize(memory, 40))
     check(lib.ifs_memory_resize(memory, 100))
-    with pytest.raises(ShapeError, match="101 bytes do not fit the 100 that were lent; wrap a larger block"):
+    with pytest.raises(ShapeError, match="101 bytes do not fit the borrowed block of 100; wrap a larger one"):
         check(lib.ifs_memory_resize(memory, 101))
     assert lib.ifs_memory_nbytes(memory) == 100
 
@@ -247,10 +247,10 @@ def test_a_borrowed_block_is_used_where_it_lies_and_never_grown() -> None:
 def test_a_read_only_block_refuses_to_be_written() -> None:
     _lent, memory = wrapped(8, read_only=True)
     place = out("void *")
-    check(lib.ifs_memory_host(memory, lib.IFS_READ, place))
+    check(lib.ifs_memory_host_ptr(memory, lib.IFS_READ, place))
     for access in (lib.IFS_WRITE, lib.IFS_READ_WRITE):
-        with pytest.raises(ReadOnlyError, match="lent read-only; copy it to write"):
-            check(lib.ifs_memory_host(memory, access, place))
+        with pytest.raises(ReadOnlyError, match="wrapped as read-only; copy it to write"):
+            check(lib.ifs_memory_host_ptr(memory, access, place))
 
 
 def test_wrapping_null() -> None:
@@ -272,15 +272,15 @@ def test_a_hold_outlives_growth_and_the_memory() -> None:
     before = memory_stats()["host_bytes"]
     memory = MixMemory(1 << 16)
     block = out("ifs_block *")
-    with pytest.raises(InputError, match="no block on the host side yet; access it first"):
+    with pytest.raises(InputError, match="the host side has no block yet; access it first"):
         check(lib.ifs_memory_hold(memory._open, lib.IFS_SIDE_HOST, block))
     with pytest.raises(InputError, match="side 2 is neither"):
         check(lib.ifs_memory_hold(memory._open, 2, block))
-    at = memory.host(write=True)
+    at = memory.host_ptr(write=True)
     ctypes.memset(at, 3, 1 << 16)
     check(lib.ifs_memory_hold(memory._open, lib.IFS_SIDE_HOST, block))
     memory.resize(1 << 18)
-    ctypes.memset(memory.host(write=True), 4, 1 << 18)
+    ctypes.memset(memory.host_ptr(write=True), 4, 1 << 18)
     assert memory_stats()["host_bytes"] - before == (1 << 16) + (1 << 18)
     memory.close()
     assert memory_stats()["host_bytes"] - before == 1 << 16
@@ -304,8 +304,8 @@ def test_memories_in_many_threads_balance() -> None:
         with MixMemory() as memory:
             for size in sizes.tolist():
                 memory.resize(size)
-                ctypes.memset(memory.host(write=True), seed, size)
-                assert ctypes.string_at(memory.host(), size) == bytes([seed]) * size
+                ctypes.memset(memory.host_ptr(write=True), seed, size)
+                assert ctypes.string_at(memory.host_ptr(), size) == bytes([seed]) * size
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
     for thread in threads:

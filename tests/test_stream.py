@@ -25,7 +25,7 @@ def test_without_a_gpu_all_say_so() -> None:
         device_info,
         lambda: Stream.wrap(0),
         lambda: pinned_empty((4,)),
-        lambda: Tensor((4,), device="cuda:0").device_ptr,
+        lambda: Tensor((4,), device="cuda:0").device_ptr(),
     ):
         with pytest.raises(DeviceUnavailableError, match="no device cuda"):
             make()
@@ -56,23 +56,23 @@ class TestOnDevice:
         content = rng.random((1000, 7), np.float32)
         tensor.numpy(writable=True)[:] = content
         assert tensor.head is Head.HOST
-        at = tensor.device_ptr
+        at = tensor.device_ptr()
         assert tensor.head is Head.SYNCED
-        assert tensor.device_address(write=True, stream=stream) == at
+        assert tensor.device_ptr(write=True, stream=stream) == at
         assert tensor.head is Head.DEVICE
         np.testing.assert_array_equal(tensor.numpy(), content)
         assert tensor.head is Head.SYNCED
         tensor.resize((10, 7))
-        assert tensor.device_ptr == at  # what fits the capacity allocates nothing
+        assert tensor.device_ptr() == at  # what fits the capacity allocates nothing
         np.testing.assert_array_equal(tensor.numpy(), content[:10])
 
     def test_work_on_a_stream_is_seen_by_whoever_reads(self, torch: Any) -> None:
         tensor, stream = Tensor((1 << 20,), "float32", "cuda:0"), Stream()
         for value in range(1, 20):
-            tensor.device_address(read=False, write=True, stream=stream)
+            tensor.device_ptr(read=False, write=True, stream=stream)
             with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
                 torch.cuda._sleep(3_000_000)  # a slow kernel in front
-                view = torch.as_tensor(_Raw(tensor.device_address(stream=stream), tensor.shape), device="cuda")
+                view = torch.as_tensor(_Raw(tensor.device_ptr(stream=stream), tensor.shape), device="cuda")
                 view.fill_(value)
             assert tensor.numpy()[[0, -1]].tolist() == [value, value]
 
@@ -80,7 +80,7 @@ class TestOnDevice:
         tensor, stream = Tensor((64 << 20,), "uint8", "cuda:0"), Stream()
         for value in range(1, 8):
             tensor.numpy(writable=True)[:] = value
-            at = tensor.device_address(stream=stream)  # queued
+            at = tensor.device_ptr(stream=stream)  # queued
             tensor.numpy(writable=True)[:] = 99  # at once: must wait for the copy
             with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
                 seen = torch.as_tensor(_Raw(at, tensor.shape, "|u1"), device="cuda").clone()
@@ -90,7 +90,7 @@ class TestOnDevice:
     def test_fetch_is_waited_for_alone(self, torch: Any) -> None:
         tensor, stream = Tensor((1 << 20,), "int32", "cuda:0"), Stream()
         tensor.numpy(writable=True)[:] = 5
-        tensor.device_address(write=True, stream=stream)
+        tensor.device_ptr(write=True, stream=stream)
         tensor.fetch(stream)
         after = Event(timing=False)
         with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
@@ -104,11 +104,11 @@ class TestOnDevice:
     def test_streams_follow_one_another(self, torch: Any) -> None:
         tensor, first, second = Tensor((1 << 20,), "float32", "cuda:0"), Stream(), Stream()
         for value in range(1, 10):
-            at = tensor.device_address(read=False, write=True, stream=first)
+            at = tensor.device_ptr(read=False, write=True, stream=first)
             with torch.cuda.stream(torch.cuda.ExternalStream(first.handle)):
                 torch.cuda._sleep(5_000_000)
                 torch.as_tensor(_Raw(at, tensor.shape), device="cuda").fill_(value)
-            at = tensor.device_address(stream=second)
+            at = tensor.device_ptr(stream=second)
             with torch.cuda.stream(torch.cuda.ExternalStream(second.handle)):
                 seen = torch.as_tensor(_Raw(at, tensor.shape), device="cuda").sum()
             second.synchronize()
@@ -119,18 +119,18 @@ class TestOnDevice:
         tensor.numpy(writable=True)[:] = 1
         theirs = torch.from_dlpack(tensor)
         assert theirs.device.type == "cuda"
-        assert theirs.data_ptr() == tensor.device_ptr
+        assert theirs.data_ptr() == tensor.device_ptr()
         theirs.mul_(3)
         torch.cuda.synchronize()
-        tensor.device_address(write=True)
+        tensor.device_ptr(write=True)
         assert tensor.numpy().tolist() == [[3.0] * 4] * 3
         tensor.close()
         assert theirs.sum().item() == 36  # its memory is still there
         source = torch.arange(12, dtype=torch.int64, device="cuda").reshape(3, 4)
         ours = Tensor.from_dlpack(source)
-        assert ours.device_ptr == source.data_ptr()
+        assert ours.device_ptr() == source.data_ptr()
         np.testing.assert_array_equal(ours.numpy(), np.arange(12).reshape(3, 4))
-        assert Tensor.wrap(source).device_ptr == source.data_ptr()
+        assert Tensor.wrap(source).device_ptr() == source.data_ptr()
         with pytest.raises(infersdk.errors.ShapeError, match="dense"):
             Tensor.from_dlpack(source.T)
 
@@ -142,7 +142,7 @@ class TestOnDevice:
                 torch.cuda._sleep(5_000_000)
                 source.fill_(value)
                 tensor = Tensor.from_dlpack(source, stream=ours)
-            at = tensor.device_address(stream=ours)
+            at = tensor.device_ptr(stream=ours)
             with torch.cuda.stream(torch.cuda.ExternalStream(ours.handle)):
                 seen = torch.as_tensor(_Raw(at, tensor.shape), device="cuda").max()
             ours.synchronize()
@@ -153,14 +153,14 @@ class TestOnDevice:
         tensor = Tensor((6,), "int32", "cuda:0")
         tensor.numpy(writable=True)[:] = np.arange(6)
         view = cupy.asarray(tensor)
-        assert view.data.ptr == tensor.device_ptr
+        assert view.data.ptr == tensor.device_ptr()
         view *= 2
         cupy.cuda.Device().synchronize()
-        tensor.device_address(write=True)
+        tensor.device_ptr(write=True)
         assert tensor.numpy().tolist() == [0, 2, 4, 6, 8, 10]
         assert cupy.from_dlpack(tensor).sum() == 30
         other = cupy.arange(5, dtype=cupy.float16)
-        assert Tensor.from_dlpack(other).device_ptr == other.data.ptr
+        assert Tensor.from_dlpack(other).device_ptr() == other.data.ptr
         assert Tensor.wrap(other).numpy().tolist() == [0, 1, 2, 3, 4]
         numba = pytest.importorskip("numba.cuda")
         assert numba.as_cuda_array(tensor).copy_to_host().tolist() == [0, 2, 4, 6, 8, 10]
@@ -168,7 +168,7 @@ class TestOnDevice:
     def test_graphs_replay(self, torch: Any) -> None:
         tensor, stream = Tensor((8,), "float32", "cuda:0"), Stream()
         tensor.numpy(writable=True)[:] = 0
-        at = tensor.device_address(write=True, stream=stream)
+        at = tensor.device_ptr(write=True, stream=stream)
         view = torch.as_tensor(_Raw(at, tensor.shape), device="cuda")
 
         def add() -> None:
@@ -193,7 +193,7 @@ class TestOnDevice:
         old = [Tensor((1000,), "float32", "cuda:0") for _ in range(3)]
         for one in old:
             one.numpy(writable=True)[:] = 1
-            one.device_address(stream=stream)
+            one.device_ptr(stream=stream)
         stream.synchronize()
 
         def add_and_free() -> None:  # as the garbage collection may do at any moment
@@ -202,7 +202,7 @@ class TestOnDevice:
 
         graph = CudaGraph(stream, add_and_free)
         graph.launch(stream)
-        tensor.device_address(write=True, stream=stream)  # what the graph does there, nobody has told the tensor
+        tensor.device_ptr(write=True, stream=stream)  # what the graph does there, nobody has told the tensor
         assert tensor.numpy().tolist() == [8.0] * 8
 
     def test_pinned_arrays(self) -> None:
@@ -215,8 +215,8 @@ class TestOnDevice:
         before = memory_stats()["device_bytes"]
         tensor = Tensor((1 << 44,), "uint8", "cuda:0")
         with pytest.raises(OutOfMemoryError, match=rf"{1 << 44} bytes.*are free.*infersdk holds"):
-            tensor.device_ptr
-        tensor.resize((16,)).device_ptr  # usable again
+            tensor.device_ptr()
+        tensor.resize((16,)).device_ptr()  # usable again
         tensor.close()
         assert memory_stats()["device_bytes"] == before
 
@@ -225,7 +225,7 @@ class TestOnDevice:
         source, target = Tensor((1 << 18,), "float32", "cuda:0"), Tensor((1 << 18,), "float32", last)
         content = rng.random(1 << 18, np.float32)
         source.numpy(writable=True)[:] = content
-        source.device_address(write=True)
+        source.device_ptr(write=True)
         target.copy_from(source)
         assert target.head is Head.DEVICE
         np.testing.assert_array_equal(target.numpy(), content)
@@ -237,7 +237,7 @@ class TestOnDevice:
         torch.cuda.set_device(0)
         tensor = Tensor((100,), "float32", "cuda:1")
         tensor.numpy(writable=True)[:] = 1
-        assert tensor.device_ptr
+        assert tensor.device_ptr()
         assert torch.cuda.current_device() == 0
 
     @pytest.mark.soak
@@ -249,7 +249,7 @@ class TestOnDevice:
         for i in range(20_000):
             with Tensor((1 + i % 5000, 100), "float32", "cuda:0") as tensor:
                 tensor.numpy(writable=True)[:] = 1
-                tensor.device_address(write=True, stream=stream)
+                tensor.device_ptr(write=True, stream=stream)
                 tensor.fetch(stream)
         stream.synchronize()
         gc.collect()

@@ -47,7 +47,7 @@ def filled(shape: tuple[int, ...], dtype: str = "float32") -> tuple[Tensor, np.n
 def device_missing() -> str:
     """Why there is no device half; "" if there is one."""
     try:
-        Tensor((1,), device="cuda:0").device_ptr
+        Tensor((1,), device="cuda:0").device_ptr()
     except DeviceUnavailableError as error:
         return str(error)
     return ""
@@ -92,8 +92,8 @@ def test_the_head_follows_the_host() -> None:
 def test_a_host_tensor_has_no_device_half() -> None:
     tensor, array = filled((2, 3))
     assert str(tensor.device) == "cpu"
-    with pytest.raises(DeviceUnavailableError, match="lives on the host alone"):
-        tensor.device_ptr
+    with pytest.raises(DeviceUnavailableError, match="is on the host alone"):
+        tensor.device_ptr()
     np.testing.assert_array_equal(tensor.numpy(), array)
 
 
@@ -103,7 +103,7 @@ def test_a_device_tensor_where_there_is_no_device() -> None:
     assert tensor.head is Head.UNINITIALIZED
     if not device_missing():
         pytest.skip("there is one")
-    for access in (tensor.device_address, tensor.numpy):
+    for access in (tensor.device_ptr, tensor.numpy):
         with pytest.raises(DeviceUnavailableError, match="no device cuda:0: "):
             access()
 
@@ -116,15 +116,15 @@ def test_what_the_host_writes_comes_back_from_the_device() -> None:
     array = np.arange(15, dtype=np.int16).reshape(3, 5)
     tensor.numpy(writable=True)[...] = array
     assert tensor.head is Head.HOST
-    at = tensor.device_ptr
+    at = tensor.device_ptr()
     assert tensor.head is Head.SYNCED
-    tensor.device_address(read=True, write=True)
+    tensor.device_ptr(read=True, write=True)
     assert tensor.head is Head.DEVICE
     tensor[1:2].numpy(writable=True)[...] = -1  # the rest of the memory stays true
     array[1] = -1
     assert tensor.head is Head.HOST
-    assert tensor[2:3].device_ptr == at + 20
-    tensor.device_address(read=True, write=True)
+    assert tensor[2:3].device_ptr() == at + 20
+    tensor.device_ptr(read=True, write=True)
     np.testing.assert_array_equal(tensor.numpy(), array)
     assert tensor.head is Head.SYNCED
     twin = tensor.astype("float32")
@@ -289,7 +289,7 @@ def test_a_view_refuses_use_after_its_owner_shrank() -> None:
     head, tail = tensor[:2], tensor[6:]
     tensor.resize((4, 2))
     np.testing.assert_array_equal(head.numpy(), array[:2])
-    message = r"this view needs bytes 48 to 64, but the tensor it was made of has shrunk to 32; slice it again"
+    message = r"this view needs bytes 48 to 64, but its tensor has shrunk to 32; slice the tensor again"
     for use in (tail.numpy, tail.host_ptr, tail.copy, lambda: head.copy_from(tail)):
         with pytest.raises(ShapeError, match=message):
             use()
@@ -312,7 +312,7 @@ def test_a_view_shrinks_but_does_not_outgrow_what_it_was_made_over() -> None:
     np.testing.assert_array_equal(part.numpy(), array[2:4])
     part.resize((6,))
     np.testing.assert_array_equal(part.numpy(), array[2:5].ravel())
-    with pytest.raises(ShapeError, match="24 bytes cannot grow to 32; resize the tensor it was made of"):
+    with pytest.raises(ShapeError, match="24 bytes cannot grow to 32; resize the tensor that it is a view of"):
         part.resize((4, 2))
     assert part.shape == (6,)
 
@@ -421,7 +421,7 @@ def test_a_read_only_array_gives_a_read_only_tensor() -> None:
         lambda: tensor[:2].copy_from([1, 2]),
         lambda: tensor.copy_from(0 * array),
     ):
-        with pytest.raises(ReadOnlyError, match="lent read-only; copy it to write"):
+        with pytest.raises(ReadOnlyError, match="wrapped as read-only; copy it to write"):
             write()
     tensor.copy().numpy(writable=True)[...] = 1
     np.testing.assert_array_equal(array, np.arange(6))
@@ -813,8 +813,8 @@ def test_closed() -> None:
     tensor.close()
     tensor.close()
     uses: list[Any] = [
-        tensor.numpy, tensor.host_ptr, tensor.device_address, tensor.copy, tensor.__dlpack__, tensor.__enter__,
-        lambda: tensor.device_ptr, lambda: tensor.head, lambda: tensor.device, lambda: tensor.size,
+        tensor.numpy, tensor.host_ptr, tensor.device_ptr, tensor.copy, tensor.__dlpack__, tensor.__enter__,
+        lambda: tensor.head, lambda: tensor.device, lambda: tensor.size,
         lambda: tensor.nbytes, lambda: tensor.shape, lambda: tensor.dtype, lambda: tensor.ndim, lambda: len(tensor),
         lambda: tensor.resize((2, 3)), lambda: tensor.resize((1,)), lambda: tensor[0:1], lambda: tensor.offset(0),
         lambda: tensor.save("t"), lambda: tensor.copy_from([1]), lambda: Tensor((2, 3)).copy_from(tensor),

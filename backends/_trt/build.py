@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import platform
 import threading
 import time
@@ -22,6 +21,7 @@ from ...errors import (
 )
 from ...graph.digest import file_digest, model_digest
 from ...graph.info import onnx_info
+from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
 from ...graph.precision import main_precision
 from ...precision import describe_layers, keeps_precision
 from ...tensor_spec import TensorSpec
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["build_engine", "engine_key", "load_plugins"]
 
 #: Goes into each key: raise it when the code here would build another engine from the same inputs.
-_SCHEMA = 2
+_SCHEMA = 3
 
 
 def engine_key(
@@ -77,10 +77,7 @@ def engine_key(
         # An engine of the full TensorRT holds kernels that were chosen by timing them on this very GPU.
         "gpu": device.name if device and not flavour.capability_targeting else None,
     }
-    if precision == "fp16":
-        parts["converter"] = _converter_version()
-        parts["half_io"] = options.half_io
-        parts["keep"] = sorted(set(options.fp16_keep))
+    parts["passes"] = pass_keys(_passes(flavour, precision, options))
     return key_of(parts), digest
 
 
@@ -187,31 +184,24 @@ def build_engine(
 # ---- the model ----
 
 
+def _passes(flavour: Flavour, precision: str | None, options: Options) -> list[Pass]:
+    keep = tuple(sorted(set(options.fp16_keep)))
+    return list(loading_passes(flavour.backend, "cuda", precision, keep_nodes=keep, keep_io=not options.half_io))
+
+
 def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, options: Options) -> bytes | None:
     """What to parse; None is the file itself. The network is built in the types of the graph."""
     if options.fp16_keep and (wanted != "fp16" or written != "fp32"):
         raise ConfigError(
             f"fp16_keep is for precision='fp16' of an fp32 model, not for {wanted!r}, and {model.name} is {written}"
         )
-    if wanted is None or wanted == written:
-        return None
-    if wanted != "fp16" or written != "fp32":
+    if wanted not in (None, written) and (wanted != "fp16" or written != "fp32"):
         how = "quantise it first" if wanted == "int8" else f"convert it to {wanted} first"
         raise PrecisionUnavailableError(
             f"precision {wanted!r}: {model.name} is {written}, and {flavour.title} runs a graph in the types it is "
             f"written in; {how}, or leave precision out"
         )
-    from ...graph.fp16 import to_fp16
-
-    try:
-        content: bytes = to_fp16(model, keep_io=not options.half_io, keep_nodes=options.fp16_keep).SerializeToString()
-    except ConfigError:
-        raise
-    except ValueError as error:  # protobuf's limit
-        raise UnsupportedModelError(
-            f"{model.name} is too large to be converted on loading ({error}); convert it to an fp16 file first"
-        ) from None
-    return content
+    return prepared_model(model, _passes(flavour, wanted, options))
 
 
 def _described(
@@ -368,14 +358,6 @@ def load_plugins(flavour: Flavour, paths: Sequence[str]) -> None:
 
 
 _LOADED: dict[tuple[str, str], Any] = {}
-
-
-def _converter_version() -> str | None:
-    """The version of ONNX Runtime, without importing it: a load out of the cache has no need of it."""
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return f"{name} {importlib.metadata.version(name)}"
-    return None
 
 
 def _plugin_digest(path: str) -> str:

@@ -203,7 +203,7 @@ class _TensorRt(Infer):
             if nbytes := self._engine.scratch_nbytes:
                 if self._scratch is None:
                     self._scratch = Tensor((nbytes,), "uint8", self._device)
-                raw.set_device_memory(self._scratch.device_address(read=False, write=True), nbytes)
+                raw.set_device_memory(self._scratch.device_ptr(read=False, write=True), nbytes)
             found = self._contexts[profile] = _Context(raw, profile)
             self.stream.synchronize()
         return found
@@ -297,11 +297,11 @@ class _TensorRt(Infer):
         for name, tensor, place in self._sources:
             if place is not tensor:
                 place.copy_from(tensor)
-            self._set_address(name, place.device_address(stream=self.stream))
+            self._set_address(name, place.device_ptr(stream=self.stream))
         for name, tensor, place, shape in self._results:
             if tensor.shape != shape:  # its user resized it
                 tensor.resize(shape)
-            self._set_address(name, place.device_address(read=False, write=True, stream=self.stream))
+            self._set_address(name, place.device_ptr(read=False, write=True, stream=self.stream))
 
     def _set_address(self, name: str, at: int) -> None:
         context = self._context
@@ -465,7 +465,7 @@ def _allocator(trt: Any) -> Any:
         def reallocate_output_async(self, name: str, memory: Any, size: int, alignment: int, stream: Any) -> int:
             try:
                 self.tensor.resize((max(1, math.ceil(size / self.tensor.dtype.itemsize)),))
-                return self.tensor.device_address(read=False, write=True)
+                return self.tensor.device_ptr(read=False, write=True)
             except Exception as error:  # it must not go through the runtime
                 self.error = error
                 return 0

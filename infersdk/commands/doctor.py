@@ -41,7 +41,7 @@ def examine_core() -> dict[str, Any]:
     core: dict[str, Any] = {"simd": text(lib.ifs_simd_name(lib.ifs_simd())), "cuda": bool(lib.ifs_has_cuda())}
     try:
         with Tensor((1,), device="cuda:0") as tensor:
-            tensor.device_ptr  # noqa: B018
+            tensor.device_ptr()
         core["gpu"] = True
     except DeviceUnavailableError as error:
         core["gpu"], core["why"] = False, str(error)

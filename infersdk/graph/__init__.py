@@ -1,5 +1,12 @@
-"""What can be learnt from, and done to, a model's graph. Needs the `onnx` package; imports it when it is used."""
+"""ONNX models as graphs: what is in them, and what can be changed. Needs `onnx` and `onnx_ir`, imported on first use.
 
+graph = infersdk.graph.open("model.onnx")       # walk, ask, change, save
+infersdk.graph.onnx_info("model.onnx")          # inputs, outputs, operators, precision
+infersdk.graph.passes                           # ready edits: free the batch, another size, FP16, ...
+"""
+
+from . import passes
+from .editor import Graph, open  # noqa: A004
 from .info import ModelInfo, onnx_info
 
-__all__ = ["ModelInfo", "onnx_info"]
+__all__ = ["Graph", "ModelInfo", "onnx_info", "open", "passes"]

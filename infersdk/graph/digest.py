@@ -1,4 +1,4 @@
-"""The identity of a model: what it contains, wherever it lies."""
+"""The identity of a model: what it contains, whatever its path."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelFormatError
 from ..infer import model_file
+from .files import load_proto, require_onnx
 
 if TYPE_CHECKING:
     import os
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["external_files", "file_digest", "model_digest"]
 
 _CHUNK = 1 << 20
-# A tensor that lies in another file names it under the key "location": this is how protobuf writes that key.
+# A tensor in another file has the name of that file under the key "location": this is how protobuf writes that key.
 _EXTERNAL = b"\x0a\x08location"
 
 
@@ -29,11 +30,11 @@ def model_digest(path: str | os.PathLike[str]) -> str:
     """SHA-256 over an ONNX file and the files of weights that it refers to. Each is read once, piece by piece.
 
     Raises:
-        ModelNotFoundError, ModelFormatError: there is no such file, or it is no model; a file of weights is missing.
+        ModelNotFoundError, ModelFormatError: there is no such file, or it is not a model; a file of weights is missing.
     """
     file = model_file(path)
-    digest, refers = _digest(file, _EXTERNAL)
-    if not refers:
+    digest, has_others = _digest(file, _EXTERNAL)
+    if not has_others:
         return digest
     whole = hashlib.sha256(digest.encode())
     for weights in external_files(file):
@@ -46,16 +47,25 @@ def model_digest(path: str | os.PathLike[str]) -> str:
 
 
 def external_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files beside an ONNX file that hold weights of it, by name."""
+    """The files that hold weights of an ONNX file, by name.
+
+    They are read from the file itself, not from its graph: a graph would leave out weights that are sparse.
+
+    Raises:
+        ModelNotFoundError, ModelFormatError: there is no such file, it is not a model, or it keeps weights outside of
+            its folder.
+    """
+    file = model_file(path)
+    require_onnx("reading the names of a model's files of weights")
     import onnx
 
-    from .info import load_onnx
-
-    file = model_file(path)
     names: set[str] = set()
-    for tensor in _tensors(load_onnx(file, external_data=False).graph):
+    for tensor in _tensors(load_proto(file).graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             names.update(entry.value for entry in tensor.external_data if entry.key == "location")
+    for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ModelFormatError(f"{str(file)!r} keeps weights in {name!r}, which is outside of its folder")
     return [file.parent / name for name in sorted(names)]
 
 

@@ -8,7 +8,7 @@ nodes that stay FP32. Running an FP16 graph would not show it here: without FP16
 ::
 
     report = find_fp16_loss("model.onnx", samples)
-    half = to_fp16("model.onnx", keep_nodes=report.keep)
+    ToFloat16(keep_nodes=report.keep).apply(model)
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import numpy as np
 
 from ..errors import BackendUnavailableError, ConfigError, InputError, UnsupportedModelError
 from ..tensor import Tensor
-from .fp16 import always_fp32
-from .info import load_onnx, precision_of
-from .precision import in_order, is_quantised, node_names, taken
+from .files import model_bytes, read_model
+from .passes.name_nodes import NameNodes
+from .passes.to_float16 import FP16_MAX, round_to_float16, stays_fp32
+from .precision import is_quantized, precision_of
+from .types import inner_graphs
 
 if TYPE_CHECKING:
     import os
 
     import numpy.typing as npt
+    import onnx_ir as ir
 
 __all__ = ["FP16Loss", "OutputLoss", "ParityReport", "find_fp16_loss"]
-
-#: The largest finite float16.
-FP16_MAX = 65504.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ParityReport:
 
     @property
     def keep(self) -> tuple[str, ...]:
-        """The names of the nodes that stay FP32: `to_fp16(keep_nodes=...)`, or `fp16_keep=[...]` of a backend."""
+        """The names of the nodes that stay FP32: `ToFloat16(keep_nodes=...)`, or `fp16_keep=[...]` of a backend."""
         return tuple(loss.node for loss in self.losses)
 
 
@@ -191,7 +191,7 @@ class _Step:
     """A node. `session` is made at its first run, when the types of its inputs are known."""
 
     name: str
-    node: Any
+    node: ir.Node
     takes: list[str]
     candidate: bool
     session: Any = None
@@ -202,37 +202,41 @@ class _Graph:
     """An FP32 model, ready to be run node by node."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        import onnx
-
         try:
             import onnxruntime
         except ImportError:
             raise BackendUnavailableError(
-                'looking for losses in fp16 needs onnxruntime: pip install "infersdk[onnxruntime]"'
+                'finding losses in fp16 needs onnxruntime: pip install "infersdk[onnxruntime]"'
             ) from None
         self._ort = onnxruntime
-        self.path, self._model = str(path), load_onnx(path)
-        precision = "int8" if is_quantised(self._model) else precision_of(self._model)
+        self.path, self._model = str(path), read_model(path)
+        precision = "int8" if is_quantized(self._model) else precision_of(self._model)
         if precision != "fp32":
-            raise UnsupportedModelError(f"{self.path!r} is {precision} already; losses are looked for in an fp32 model")
+            raise UnsupportedModelError(f"{self.path!r} is {precision} already; give a model in fp32")
         graph = self._model.graph
-        self._weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-        self._rounded = {  # the converter stops weights at the largest float16
-            name: _half(np.asarray(np.clip(w, -FP16_MAX, FP16_MAX)) if w.dtype == np.float32 else w)
+        self._weights = {
+            name: value.const_value.numpy() for name, value in graph.initializers.items() if value.const_value
+        }
+        self._rounded = {
+            name: round_to_float16(w).astype(np.float32) if w.dtype == np.float32 else w
             for name, w in self._weights.items()
         }
-        self._inputs = [value.name for value in graph.input if value.name not in self._weights]
-        self.outputs = [value.name for value in graph.output]
-        self.steps = self._make_steps(always_fp32())
+        self._inputs = [value.name or "" for value in graph.inputs if value.name not in self._weights]
+        self.outputs = [value.name or "" for value in graph.outputs]
+        self.steps = self._make_steps()
 
-    def _make_steps(self, stay: frozenset[str]) -> list[_Step]:
-        graph = self._model.graph
-        for node, name in zip(graph.node, node_names(graph), strict=True):
-            node.name = name
-        steps = []
-        for node in in_order(graph.node, [*self._inputs, *self._weights]):
-            takes = [name for name in dict.fromkeys(taken(node)) if name]
-            steps.append(_Step(node.name, node, takes, node.op_type not in stay and node.op_type != "Constant"))
+    def _make_steps(self) -> list[_Step]:
+        NameNodes().apply(self._model)
+        stay = stays_fp32(self._model)
+        steps = [
+            _Step(
+                node.name or "",
+                node,
+                [v.name or "" for v in _taken(node)],
+                node not in stay and node.op_type != "Constant",
+            )
+            for node in self._model.graph
+        ]
         last = {name: step for step in steps for name in step.takes}
         for name, step in last.items():
             if name not in self.outputs and name not in self._weights:
@@ -279,7 +283,7 @@ class _Graph:
                 for name in step.takes
             ]
             found = self._compute(step, chained)
-            names = [name for name in step.node.output if name]
+            names = [output.name for output in step.node.outputs if output.name]
             full.update(zip(names, results, strict=True))
             half.update(zip(names, found if stays else [_half(array) for array in found], strict=True))
             for name in step.done_with:
@@ -303,25 +307,40 @@ class _Graph:
             ) from None
         if odd := [result for result in results if not isinstance(result, np.ndarray)]:
             raise UnsupportedModelError(
-                f"{self.path!r}: node {step.name!r} ({step.node.op_type}) gives a {type(odd[0]).__name__}, no tensor"
+                f"{self.path!r}: node {step.name!r} ({step.node.op_type}) gives a {type(odd[0]).__name__}, not a tensor"
             )
         return results
 
     def _session(self, step: _Step, arrays: list[Any]) -> Any:
         """A model of this one node. Weights are inputs like all else, so that they can be rounded."""
-        import onnx
-
-        helper, model = onnx.helper, self._model
-        inputs = [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), [None] * a.ndim)
-            for name, a in zip(step.takes, arrays, strict=True)
-        ]
-        outputs = [onnx.ValueInfoProto(name=name) for name in step.node.output if name]
-        graph = helper.make_graph([step.node], "node", inputs, outputs)
-        alone = helper.make_model(
-            graph, opset_imports=model.opset_import, ir_version=model.ir_version, functions=list(model.functions)
-        )
         options = self._ort.SessionOptions()
         options.log_severity_level = 4
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # there are hundreds of sessions
-        return self._ort.InferenceSession(alone.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        content = model_bytes(_alone(self._model, step.node, dict(zip(step.takes, arrays, strict=True))))
+        return self._ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _taken(node: ir.Node) -> list[ir.Value]:
+    """The values that a node takes, those that graphs within it take from around them included."""
+    found = {value: None for value in node.inputs if value is not None}
+    for graph in inner_graphs(node):
+        within = {graph, *graph.subgraphs()}
+        for inner in graph.all_nodes():
+            found.update((value, None) for value in inner.inputs if value is not None and value.graph not in within)
+        found.update((value, None) for value in graph.outputs if value.graph not in within)
+    return list(found)
+
+
+def _alone(model: ir.Model, node: ir.Node, arrays: Mapping[str, npt.NDArray[Any]]) -> ir.Model:
+    """A model of one node, whose inputs are the arrays that it takes."""
+    import onnx_ir as ir
+
+    outputs = [output for output in node.outputs if output.name]
+    graph = ir.GraphView(_taken(node), outputs, nodes=[node], opset_imports=model.opset_imports).clone()
+    for value in graph.inputs:
+        array = arrays[value.name or ""]
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        value.shape = ir.Shape([None] * array.ndim)
+    for value in graph.outputs:
+        value.type = value.shape = None
+    return ir.Model(graph, ir_version=model.ir_version, functions=list(model.functions.values()))

@@ -1,23 +1,28 @@
-"""What flows between the layers of an ONNX model, exposed as outputs, so that it can be looked at."""
+"""What flows between the layers of an ONNX model, exposed as outputs, so that it can be compared."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import DTypeError
 from ..tensor import dtype_code
-from .info import load_onnx
+from .files import read_model, write_model
+from .passes.name_nodes import node_names
+from .shapes import infer_shapes
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import onnx_ir as ir
+
 __all__ = ["LayerModel", "LayerValue"]
 
-_LARGEST_FILE = 2**31 - 1  # what protobuf puts into one message
+#: Weights beyond this many bytes go to a file of their own: protobuf's limit, less what the rest of a graph needs.
+_WEIGHTS_IN_ONE_FILE = 2**31 - 2**27
 
 
 @dataclass(frozen=True)
@@ -39,83 +44,49 @@ class LayerModel:
     Attributes:
         values: the results of all nodes in topological order, the model's outputs among them. Constants are left out,
             and so is what a subgraph (of `If`, `Loop`, `Scan`) computes within.
-        unseen: how many values are left out because they are no tensors of numbers, or shape inference cannot tell
+        unseen: how many values are left out because they are not tensors of numbers, or shape inference cannot find
             their type or their number of dimensions.
 
     Raises:
-        BackendUnavailableError, ModelFormatError: as `load_onnx`.
+        BackendUnavailableError, ModelFormatError: as `read_model`.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] = MappingProxyType({})
     ) -> None:
-        self._model = load_onnx(path)
-        # Inferred from a copy without external weights, which need not fit one message.
-        skeleton = load_onnx(path, external_data=False)
-        for value in skeleton.graph.input:
-            for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
-                dim.dim_value = size
-        known = {value.name: value for value in _infer(skeleton) if _can_be_held(value)}
-        self._exposed: dict[str, Any] = {}
+        self._model = read_model(path)
+        infer_shapes(self._model, shapes)
+        self._exposed: dict[str, ir.Value] = {}
         self.values: list[LayerValue] = []
         self.unseen = 0
-        for index, node in enumerate(self._model.graph.node):
+        for node, name in zip(self._model.graph, node_names(self._model.graph), strict=True):
             if node.op_type == "Constant":
                 continue
-            for name in filter(None, node.output):
-                if name in known:
-                    self._exposed[name] = known[name]
-                    self.values.append(LayerValue(name, node.name or f"{node.op_type}_{index}", node.op_type))
-                else:
+            for output in node.outputs:
+                if output.name and _can_be_held(output):
+                    self._exposed[output.name] = output
+                    self.values.append(LayerValue(output.name, name, node.op_type))
+                elif output.name:
                     self.unseen += 1
 
     def expose(self, values: Sequence[LayerValue], path: Path) -> Path:
         """Writes the model to `path` with `values` as its only outputs, in their order; returns `path`."""
-        import onnx
-
-        del self._model.graph.output[:]
-        self._model.graph.output.extend(self._exposed[value.name] for value in values)
-        large = self._model.ByteSize() > _LARGEST_FILE
-        onnx.save_model(self._model, str(path), save_as_external_data=large)
-        return path
-
-
-def _infer(model: Any) -> list[Any]:
-    """What shape inference knows of the values of a graph.
-
-    ONNX's own gives up at a Reshape to a computed shape. How many dimensions come out is often known all the same, by
-    the length of that shape. So it is told, and goes on from there.
-    """
-    import onnx
-
-    told: dict[str, Any] = {}
-    while True:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-        values = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
-        before = len(told)
-        for node in graph.node:
-            if node.op_type != "Reshape" or len(node.input) < 2 or node.output[0] in told:
-                continue
-            result, target = values.get(node.output[0]), values.get(node.input[1])
-            if result is None or target is None or result.type.tensor_type.HasField("shape"):
-                continue
-            length = target.type.tensor_type.shape.dim
-            if len(length) == 1 and length[0].HasField("dim_value"):
-                kind, rank = result.type.tensor_type.elem_type, length[0].dim_value
-                told[result.name] = onnx.helper.make_tensor_value_info(result.name, kind, [None] * rank)
-        if len(told) == before:
-            return [*graph.value_info, *graph.output]
-        model.graph.value_info.extend(list(told.values())[before:])
+        graph = self._model.graph
+        graph.outputs.clear()
+        graph.outputs.extend(self._exposed[value.name] for value in values)
+        tensors = [value.const_value for value in graph.initializers.values()]
+        large = sum(tensor.nbytes for tensor in tensors if tensor is not None) > _WEIGHTS_IN_ONE_FILE
+        return write_model(self._model, path, external_data=f"{path.name}.data" if large else None)
 
 
-def _can_be_held(value: Any) -> bool:
-    import onnx
+def _can_be_held(value: ir.Value) -> bool:
+    """Whether a tensor of this package can hold the value, and its number of dimensions is known."""
+    import onnx_ir as ir
 
-    kind = value.type.tensor_type
-    if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
+    if not isinstance(value.type, ir.TensorType) or value.shape is None:
         return False
     try:
-        dtype_code(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-    except (KeyError, DTypeError):
+        dtype_code(value.type.dtype.numpy())
+    except (TypeError, DTypeError):
         return False
     return True

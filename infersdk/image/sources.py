@@ -73,7 +73,7 @@ class DeviceImage:
             raise ImageError(f"an image has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it")
         if tensor.device != stream.device:
             raise ImageError(f"the image is on {tensor.device}, the model on {stream.device}; copy it there")
-        self._tensor, self._at = tensor, tensor.device_address(stream=stream)
+        self._tensor, self._at = tensor, tensor.device_ptr(stream=stream)
         return self
 
     def view(self) -> Any:

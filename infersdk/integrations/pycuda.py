@@ -55,7 +55,7 @@ def as_gpuarray(tensor: Tensor) -> Any:
 
     Until the array is done with, the tensor must not be resized or closed; the array keeps it alive.
     """
-    array = gpuarray.GPUArray(tensor.shape, tensor.dtype, gpudata=tensor.device_address(write=True))
+    array = gpuarray.GPUArray(tensor.shape, tensor.dtype, gpudata=tensor.device_ptr(write=True))
     array.base = tensor
     return array
 
@@ -108,7 +108,7 @@ class Kernel:
             grid = max(first.size + self.threads - 1, 1) // self.threads
         self._ours.wait(self._before.record(stream))
         native = [
-            np.uintp(a.device_address(write=True, stream=self._ours)) if isinstance(a, Tensor) else a for a in arguments
+            np.uintp(a.device_ptr(write=True, stream=self._ours)) if isinstance(a, Tensor) else a for a in arguments
         ]
         blocks = (grid, 1) if isinstance(grid, int) else grid
         self._function(*native, block=(self.threads, 1, 1), grid=blocks, stream=self._theirs)

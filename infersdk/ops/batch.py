@@ -172,9 +172,7 @@ class ImageBatch:
         for i in range(len(self._keep)):
             self._on_device[i], self._placement[i] = self._images[i], self._geometries[i]
 
-    def preprocess_on_device(
-        self, transform: PixelTransform, device: int, nbytes: int, ordinal: int, stream: Stream
-    ) -> None:
+    def preprocess_on_device(self, transform: PixelTransform, device: int, nbytes: int, stream: Stream) -> None:
         """Queues the preprocessing of the uploaded images into `device` (an address) on `stream`."""
         check(
             lib.ifs_cuda_preprocess(
@@ -184,7 +182,6 @@ class ImageBatch:
                 transform._c,
                 ffi.cast("void *", device),
                 nbytes,
-                ordinal,
-                ffi.cast("void *", stream.handle),
+                stream._open,
             )
         )

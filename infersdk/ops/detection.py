@@ -33,7 +33,11 @@ DETECTION = np.dtype([("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4
 if DETECTION.itemsize != ffi.sizeof("ifs_detection"):  # pragma: no cover
     raise ImportError(f"DETECTION has {DETECTION.itemsize} bytes, ifs_detection {ffi.sizeof('ifs_detection')}")
 
-_HEADS = {"yolov5": lib.IFS_HEAD_YOLOV5, "yolov8": lib.IFS_HEAD_YOLOV8, "yolox": lib.IFS_HEAD_YOLOX}
+_HEADS = {
+    "yolov5": lib.IFS_DETECT_HEAD_YOLOV5,
+    "yolov8": lib.IFS_DETECT_HEAD_YOLOV8,
+    "yolox": lib.IFS_DETECT_HEAD_YOLOX,
+}
 _DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
 
 
@@ -116,9 +120,9 @@ class DetectionDecoder:
         for i, stride in enumerate(strides):
             params.strides[i] = _int32(f"strides[{i}]", stride)
         self._params = params
-        handle = ffi.new("ifs_detector **")
-        check(lib.ifs_detector_create(params, handle))
-        self._c = ffi.gc(handle[0], lib.ifs_detector_destroy)
+        handle = ffi.new("ifs_detection_decoder **")
+        check(lib.ifs_detection_decoder_create(params, handle))
+        self._c = ffi.gc(handle[0], lib.ifs_detection_decoder_destroy)
 
         self._dtype = np.dtype(dtype)
         numbers = num_classes + extra
@@ -170,7 +174,7 @@ class DetectionDecoder:
         else:
             first = ffi.cast("void *", output)
         count, stats = self._count, self._stats
-        status = lib.ifs_detector_run(handle, first, geometry._c, self._out_c, count, stats)
+        status = lib.ifs_detection_decoder_run(handle, first, geometry._c, self._out_c, count, stats)
         if status:
             check(status)
         return self._out[: count[0]].copy(), DetectStats(

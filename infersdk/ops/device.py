@@ -23,6 +23,7 @@ import numpy as np
 from .._lib import check, ffi, lib
 from ..device import Device
 from ..errors import ClosedError, DTypeError, InputError, ShapeError
+from ..stream import default_stream
 from ..tensor import Tensor, dtype_code
 from .detection import DETECTION, DetectionDecoder, DetectStats
 
@@ -39,15 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["DeviceDetectionDecoder", "preprocess_batch", "topk_rows"]
 
 
-def _native(stream: Stream | None) -> Any:
-    return ffi.NULL if stream is None else ffi.cast("void *", stream.handle)
-
-
-def _ordinal_of(tensor: Tensor) -> int:
-    ordinal = tensor.device.ordinal
-    if ordinal < 0:
-        raise InputError(f"{tensor!r} has no device side; make it with device='cuda:0'")
-    return ordinal
+def _check_on_device(tensor: Tensor) -> None:
+    if tensor.device.ordinal < 0:
+        raise InputError(f"{tensor!r} has no device side; create it with device='cuda:0'")
 
 
 def preprocess_batch(
@@ -75,14 +70,15 @@ def preprocess_batch(
         raise ShapeError(f"{len(views)} images and {len(geometries)} geometries; give one for each")
     if out.dtype != transform.dtype:
         raise DTypeError(f"out is {out.dtype}; the transform gives {transform.dtype}")
-    ordinal = _ordinal_of(out)
+    _check_on_device(out)
     images = ffi.new("ifs_image[]", [image._c[0] for image in views])
-    ways = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
-    whole = bool(geometries) and out.nbytes == len(views) * lib.ifs_preprocess_nbytes(ways, transform._c)
-    at = out.device_address(read=not whole, write=True, stream=stream)
+    geometries_c = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
+    whole = bool(geometries) and out.nbytes == len(views) * lib.ifs_preprocess_nbytes(geometries_c, transform._c)
+    queue = stream or default_stream(out.device)
+    at = out.device_ptr(read=not whole, write=True, stream=queue)
     check(
         lib.ifs_cuda_preprocess(
-            images, ways, len(views), transform._c, ffi.cast("void *", at), out.nbytes, ordinal, _native(stream)
+            images, geometries_c, len(views), transform._c, ffi.cast("void *", at), out.nbytes, queue._open
         )
     )
     return out
@@ -102,9 +98,9 @@ class DeviceDetectionDecoder:
     def __init__(self, detector: DetectionDecoder, max_batch: int = 1, device: str | Device = "cuda:0") -> None:
         self._c: Any = None
         self._device = Device.parse(device)
-        handle = ffi.new("ifs_cuda_detector **")
-        check(lib.ifs_cuda_detector_create(detector._params, max_batch, self._device.ordinal, handle))
-        self._c = ffi.gc(handle[0], lib.ifs_cuda_detector_destroy)
+        handle = ffi.new("ifs_cuda_detection_decoder **")
+        check(lib.ifs_cuda_detection_decoder_create(detector._params, max_batch, self._device.ordinal, handle))
+        self._c = ffi.gc(handle[0], lib.ifs_cuda_detection_decoder_destroy)
         self._max_det = int(detector._params.max_detections)
         self._shape, self._dtype = detector.shape, detector.dtype
         names = [*DetectStats._fields, "count", "reserved", "boxes"]
@@ -132,7 +128,7 @@ class DeviceDetectionDecoder:
     @property
     def nbytes(self) -> int:
         """Bytes of the workspace on the device."""
-        return int(lib.ifs_cuda_detector_nbytes(self._open))
+        return int(lib.ifs_cuda_detection_decoder_nbytes(self._open))
 
     def block(self, n: int) -> Tensor:
         """A tensor for the results of `n` images: `(n, row.itemsize)` bytes, on the host and the device."""
@@ -157,23 +153,24 @@ class DeviceDetectionDecoder:
             ClosedError, ShapeError, DTypeError, InputError.
         """
         n = len(geometries)
+        queue = stream or default_stream(self._device)
         if isinstance(output, Tensor):
             if output.dtype != self._dtype:
                 raise DTypeError(f"the outputs are {output.dtype}, the detector was made for {self._dtype}")
             if output.shape[1:] != self._shape or len(output) < n:
                 raise ShapeError(f"the outputs have shape {output.shape}; {n} images give ({n}, *{self._shape})")
-            output = output.device_address(stream=stream)
-        ways = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
-        at = block.device_address(read=block.nbytes != n * self.row.itemsize, write=True, stream=stream)
+            output = output.device_ptr(stream=queue)
+        geometries_c = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
+        at = block.device_ptr(read=block.nbytes != n * self.row.itemsize, write=True, stream=queue)
         check(
-            lib.held_ifs_cuda_detector_run(
+            lib.held_ifs_cuda_detection_decoder_run(
                 self._open,
                 ffi.cast("void *", output),
-                ways,
+                geometries_c,
                 n,
                 ffi.cast("void *", at),
                 block.nbytes,
-                _native(stream),
+                queue._open,
             )
         )
         return block
@@ -233,17 +230,17 @@ def topk_rows(
             raise ShapeError(
                 f"{name} has shape {tensor.shape}; the {k} best of {scores.shape} are {scores.shape[0], k}"
             )
-    ordinal = _ordinal_of(scores)
+    _check_on_device(scores)
+    queue = stream or default_stream(scores.device)
     check(
         lib.ifs_cuda_topk(
-            ffi.cast("void *", scores.device_address(stream=stream)),
+            ffi.cast("void *", scores.device_ptr(stream=queue)),
             dtype_code(scores.dtype),
             *scores.shape,
             k,
             softmax,
-            ffi.cast("int32_t *", class_ids.device_address(read=False, write=True, stream=stream)),
-            ffi.cast("float *", best.device_address(read=False, write=True, stream=stream)),
-            ordinal,
-            _native(stream),
+            ffi.cast("int32_t *", class_ids.device_ptr(read=False, write=True, stream=queue)),
+            ffi.cast("float *", best.device_ptr(read=False, write=True, stream=queue)),
+            queue._open,
         )
     )

@@ -11,8 +11,9 @@ Every wrapper has a pipeline of its own: `detector.submit(frame)`, `.submit_many
 
 A request takes a *slot*: a row of a batch buffer, into which its image is preprocessed right away, on worker threads.
 The slots are allocated once. When all are taken, `submit()` waits, or raises `Overloaded`. A batch leaves when the
-model is free to take it, and it is full or its oldest request has waited `max_delay`; while the model is busy, the
-batch goes on filling. Every request ends in a result or in an exception, and never in those of another request.
+model can take it, and it is full, or its oldest request has waited `max_delay`, or no other request is to be expected
+(`dispatch.py`); while the model is busy, the batch goes on filling. Every request ends in a result or in an exception,
+and never in those of another request.
 
 How the classes belong together; an arrow points to what a class knows of::
 

@@ -31,14 +31,20 @@ class Admission:
 
     def admit(self, request: Request, *, preparing: bool) -> bool:
         """Gives a request a slot, if one is free and no request waits for it; see `Scheduler.add()`."""
-        if self.queue or not self._scheduler.add(request, preparing=preparing):
+        if self.queue:
             return False
         self._statistics.submitted += 1
-        return True
+        self._statistics.in_pipeline += 1
+        if self._scheduler.add(request, preparing=preparing):
+            return True
+        self._statistics.submitted -= 1
+        self._statistics.in_pipeline -= 1
+        return False
 
     def enqueue(self, request: Request, waiter: Waiter | None) -> None:
         """Puts a request into the queue; `waiter` is the thread that waits until it has left the queue."""
         self._statistics.submitted += 1
+        self._statistics.in_pipeline += 1
         request.slot_waiter = waiter
         self.queue.append(request)
 
@@ -47,6 +53,7 @@ class Admission:
         if request.settled:
             return False
         request.settled = True
+        self._statistics.in_pipeline -= 1
         setattr(self._statistics, outcome, getattr(self._statistics, outcome) + 1)
         return True
 

@@ -22,8 +22,10 @@ from .scheduler import Scheduler
 from .staggered_wakeup import StaggeredWakeup, Waiter
 from .stats import PipelineStats, Statistics
 from .threads import Lifecycle, end_request, log_error
+from .warm_up import WarmUp
 
 if TYPE_CHECKING:
+    from ..options import Progress
     from .batch_buffer import BatchBuffer
     from .request import Request
 
@@ -85,7 +87,7 @@ class PipelineCore:
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
         self._statistics = Statistics()
-        self._scheduler = Scheduler(self.groups, max_delay, self._lock)
+        self._scheduler = Scheduler(self.groups, max_delay, self._statistics, self._lock)
         self._admission = Admission(self._scheduler, self._statistics, self.wakeup, self._drained)
         self._workers = PrepareWorkers(
             self._lock, self._lifecycle, self._scheduler, self._admission, Deadlines(), count=workers, name=name,
@@ -112,10 +114,7 @@ class PipelineCore:
             reject: instead of what the pipeline does when no slot is free.
         """
         if self._forks != _forks:
-            raise ForkError(
-                f"{self._name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
-                "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
-            )
+            self._check_process()
         quick = self._quick(request.item)
         reject = self._reject if reject is None else reject
         changing = False
@@ -144,6 +143,7 @@ class PipelineCore:
         self._check_open()
         if request.time_limit is not None and request.time_limit <= 0:
             self._statistics.submitted += 1
+            self._statistics.in_pipeline += 1
             self._admission.settle(request, "expired")
             return _Step.EXPIRE
         # A little work is done sooner here than another thread is woken up for it.
@@ -179,6 +179,7 @@ class PipelineCore:
         request.settled = True
         self._admission.remove(request)
         self._statistics.submitted -= 1
+        self._statistics.in_pipeline -= 1
         self._statistics.rejected += 1
         raise Overloaded(f"all {self.slots} slots of {self._name} were taken for {timeout:g} s")
 
@@ -255,6 +256,13 @@ class PipelineCore:
 
     # ---- the end ----
 
+    def _check_process(self) -> None:
+        if self._forks != _forks:
+            raise ForkError(
+                f"{self._name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
+                "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
+            )
+
     def _check_open(self) -> None:
         if self._lifecycle.fault is not None:
             raise self._fault()
@@ -305,7 +313,14 @@ class PipelineCore:
         self._scheduler.wake_all()
         self._drained.notify_all()
 
-    # ---- numbers ----
+    # ---- the rest ----
+
+    def warm_up(self, progress: Progress | None) -> None:
+        """See `Pipeline.warm_up()`."""
+        self._check_process()
+        with self._lock:
+            self._check_open()
+        WarmUp(self._scheduler, self._admission, self._lifecycle, self._drained).run(progress)
 
     def stats(self) -> PipelineStats:
         with self._lock:

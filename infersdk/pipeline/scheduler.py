@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
+
+from .dispatch import Callers
 
 if TYPE_CHECKING:
     from .instance_group import InstanceGroup
     from .request import BatchState, Request
+    from .stats import Statistics
 
 __all__ = ["Scheduler"]
 
@@ -19,21 +22,34 @@ class Scheduler:
     """Fills one batch at a time, and says when a batch leaves. Used under the pipeline's lock; it has no thread.
 
     A batch leaves when fewer than `max_in_flight` batches of its group are on their way, and
+
     - it is full; or
+    - fewer batches of its group are on their way than its callers are spread over (`Spread`), and the batch holds its
+      share of the callers, or all of them are in the pipeline, so that no other request is expected (`Callers`); or
     - the model is free, and the oldest request of the batch has waited `max_delay` seconds.
 
     Args:
         groups: the instances of each model.
         max_delay: seconds that a request waits for others at most while the model is free.
+        statistics: has the number of requests in the pipeline.
+        clock: the time in seconds.
     """
 
-    def __init__(self, groups: Sequence[InstanceGroup], max_delay: float, lock: threading.Lock) -> None:
+    def __init__(
+        self,
+        groups: Sequence[InstanceGroup],
+        max_delay: float,
+        statistics: Statistics,
+        lock: threading.Lock,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.groups = groups
         self.unprepared: deque[BatchState] = deque()  # with rows that no thread has begun to prepare
         self.rows_to_prepare = threading.Condition(lock)  # the workers wait here
         self.idle_workers = 0
         self.draining = False  # nothing waits for further requests
-        self._max_delay = max_delay
+        self._max_delay, self._statistics, self._clock = max_delay, statistics, clock
+        self._callers = Callers()
         self._filling: BatchState | None = None
 
     # ---- requests in and out of batches ----
@@ -60,7 +76,8 @@ class Scheduler:
             batch.unprepared.append(request)
             if self.idle_workers:
                 self.rows_to_prepare.notify()
-        if occupied >= batch.capacity and not batch.sealed:
+        self._callers.request_came(self._statistics.in_pipeline)
+        if not batch.sealed and (occupied >= batch.capacity or self._complete(batch)):
             self._seal(batch)
         return True
 
@@ -150,24 +167,40 @@ class Scheduler:
         """A batch that leaves now; otherwise the seconds until one may leave, None if that depends on other events."""
         if group.in_flight >= group.max_in_flight:
             return None, None
-        batch = group.full.popleft() if group.full else None
-        if batch is None:
-            # A batch that is not full does not queue behind one that runs: it would only wait, and had better fill.
-            model_free = group.in_flight < group.max_running or self.draining
+        if group.full:
+            batch = group.full.popleft()
+        else:
             filling = self._filling
-            if not model_free or filling is None or self.groups[filling.group] is not group:
+            if filling is None or self.groups[filling.group] is not group:
                 return None, None
-            wait = filling.oldest + self._max_delay - monotonic()
-            if wait > 0 and not self.draining:
-                return None, wait
+            if not self._complete(filling) and not self.draining:
+                # Behind a batch that runs this one would only wait: it had better fill.
+                if group.in_flight >= group.max_running:
+                    return None, None
+                wait = filling.oldest + self._max_delay - self._clock()
+                if wait > 0:
+                    return None, wait
+                if self._max_delay > 0:
+                    self._callers.waited_in_vain(self._statistics.in_pipeline)
             self._filling, batch = None, filling
         batch.sealed = True
         group.in_flight += 1
+        group.spread.batch_left(self._clock())
+        self._callers.batch_left()
         return batch, None
+
+    def _complete(self, batch: BatchState) -> bool:
+        """Whether a batch that is not full had better leave than wait for more requests."""
+        group, expected = self.groups[batch.group], self._callers.expected
+        if expected is None or group.in_flight + len(group.full) >= min(group.spread.batches, group.max_in_flight):
+            return False
+        share = expected / sum(group.spread.batches for group in self.groups)
+        return batch.occupied >= share or self._statistics.in_pipeline >= expected
 
     def outputs_ready(self, group: InstanceGroup) -> None:
         """A batch of this group is off the model."""
         group.in_flight -= 1
+        group.spread.batch_ended(self._clock())
         group.changed.notify()
 
     def free(self, batch: BatchState) -> None:

@@ -114,6 +114,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self.submitted = self.done = self.failed = self.cancelled = self.expired = self.rejected = self.running = 0
+        self.in_pipeline = 0  # requests that were taken in and have not ended
         self.batch_sizes: dict[int, int] = {}
         self.queue, self.run, self.postprocess, self.total = Durations(), Durations(), Durations(), Durations()
         self._started = monotonic()
@@ -134,6 +135,7 @@ class Statistics:
         """
         count = len(submitted)
         self.running -= count
+        self.in_pipeline -= count
         self.done += count - failed
         self.failed += failed
         if count:
@@ -142,11 +144,6 @@ class Statistics:
             self.postprocess.add(done - ran)
             self.queue.add_all([left - then for then in submitted])
             self.total.add_all([done - then for then in submitted])
-
-    @property
-    def in_pipeline(self) -> int:
-        """Requests that were taken in and have not ended."""
-        return self.submitted - self.done - self.failed - self.cancelled - self.expired
 
     def snapshot(self, *, waiting: int, slots: int) -> PipelineStats:
         """The numbers now."""

@@ -20,7 +20,8 @@ import numpy as np
 
 from .._files import atomic_write
 from ..errors import BackendUnavailableError, ConfigError, UnsupportedModelError
-from ..graph.info import load_onnx, precision_of
+from ..graph.files import read_model
+from ..graph.precision import precision_of
 
 if TYPE_CHECKING:
     import os
@@ -97,14 +98,15 @@ def plan(model: str | os.PathLike[str], *, exclude: Sequence[str] = (), placemen
         ConfigError: `exclude` names no node of it.
         BackendUnavailableError: the `onnx` or `onnxruntime` package is not installed.
     """
-    whole = load_onnx(model)
-    precision = precision_of(whole)
+    source = read_model(model)
+    precision = precision_of(source)
     if precision == "int8":
         raise UnsupportedModelError(f"{str(model)!r} is quantised already; start from the model that it was made of")
     if precision != "fp32":
         raise UnsupportedModelError(f"{str(model)!r} is {precision}; quantisation starts from an fp32 model")
     if placement not in ("all", "inputs"):
         raise ConfigError(f"placement {placement!r} is none of 'all', 'inputs'")
+    whole = _proto(source)
     prepared = _prepare(whole, model)
     graph = prepared.graph
     given = {node.name for node in (*whole.graph.node, *graph.node)}
@@ -179,6 +181,13 @@ def quantize(
 
 
 # ---- what there is in a graph ----
+
+
+def _proto(model: Any) -> Any:
+    """The `onnx.ModelProto` of a graph, with all its weights."""
+    import onnx_ir as ir
+
+    return ir.to_proto(ir.external_data.load_to_model(model))
 
 
 def _prepare(model: Any, path: str | os.PathLike[str]) -> Any:

@@ -107,7 +107,7 @@ class InFlightBatch:
             if self._host_input[0] != tensor._generation:
                 self._host_input = (tensor._generation, tensor.host_ptr(read=False, write=True))
             host = self._host_input[1]  # may be written: the last batch of this context is done
-            at = tensor.device_address(read=False, write=True, stream=stream)
+            at = tensor.device_ptr(read=False, write=True, stream=stream)
             batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
         if place == "device":
@@ -116,12 +116,12 @@ class InFlightBatch:
                 self._frames.resize((nbytes,))
             # Used on this stream alone, one batch after the other: the copies need no head.
             staging = self._frames.host_ptr(read=False, write=True)
-            frames = self._frames.device_address(read=False, write=True, stream=stream)
+            frames = self._frames.device_ptr(read=False, write=True, stream=stream)
             batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
         else:
             batch.stay()
-        at = tensor.device_address(read=False, write=True, stream=stream)
-        batch.preprocess_on_device(transform, at, tensor.nbytes, stream.device.index, stream)
+        at = tensor.device_ptr(read=False, write=True, stream=stream)
+        batch.preprocess_on_device(transform, at, tensor.nbytes, stream)
 
     def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], place: str) -> float:
         """Seconds that bringing a batch in takes at this place: the better of two runs, after one to warm up."""

@@ -1,5 +1,5 @@
 /*
- * common.cuh - what the files of the CUDA half share: the device guard, and errors.
+ * common.cuh - what the files of the CUDA half share: the device guard, and the checks of CUDA calls.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +10,7 @@
 
 #include <cuda_runtime.h>
 
-/* Makes `device` current for a scope, and the caller's again behind it: a library must not change what it found. */
+/* Makes `device` current for a scope, and restores the caller's device at its end. */
 class ifs__device_guard {
   public:
     explicit ifs__device_guard(int device) {
@@ -32,8 +32,11 @@ class ifs__device_guard {
     cudaError_t status_;
 };
 
-/* The status of a CUDA error, with what was being done in the message. */
+/* The status of a CUDA error. The message begins with `what`, the action that failed. */
 ifs_status ifs__cuda_failed(cudaError_t error, int device, const char *what);
+
+/* IFS_OK unless `stream` is NULL. The message then says why. */
+ifs_status ifs__check_stream(const ifs_stream *stream);
 
 /* Opens a scope on `device`, or returns. */
 #define IFS__GUARD(device, what)                                                                                       \

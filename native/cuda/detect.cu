@@ -1,19 +1,19 @@
 /*
- * detect.cu - from a batch of outputs to the boxes of its images, without a look from the host.
+ * detect.cu - from a batch of outputs to the boxes of its images, without a decision by the host.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Candidates are 64-bit keys, (order of the score << 32 | anchor * num_classes + class), as on the host. All keys of a
+ * Candidates are 64-bit keys, (order of the score << 32 | anchor * num_classes + class), as on the host. All keys of an
  * image differ, so their order does not depend on the order in which threads find them. The launches of a run:
  *
- *     scan      thresholds, finds the candidates of every image: appends their keys, counts them
- *     select    where more were found than there is room for: finds them again and keeps the best max_candidates
- *     finish    up to 512 candidates, a block an image: sort, NMS, boxes out. More: a block sorts 2048 of them
- *     merge     many: the rank of each candidate is the sum of its ranks in the sorted parts; decodes boxes in order
- *     suppress  many: NMS, a block for each class of each image
- *     emit      many: boxes out; the counters back to zero for the next run
+ *     scan      finds the candidates of each image: appends their keys, counts them
+ *     select    an image with more candidates than fit: finds them again and keeps the best max_candidates
+ *     finish    up to 512 candidates: one block sorts them, runs NMS and writes the boxes. More: a block sorts 2048
+ *     merge     more: the rank of a candidate is the sum of its ranks in the sorted parts; decodes the boxes in order
+ *     suppress  more: NMS, one block for each class of each image
+ *     emit      more: writes the boxes. Always: sets the counters back to zero for the next run
  *
- * The last three (and select) return at once where no image has that many, which is the usual case.
+ * Select, merge and suppress return at once where no image has that many candidates, which is the usual case.
  */
 #include "../src/detect.h"
 #include "common.cuh"
@@ -25,20 +25,20 @@
 
 namespace {
 
-/* ---- the way out ---- */
+/* ---- writing the results ---- */
 
 __device__ inline ifs_detection *detections_of(const Run &run, int image) {
     return (ifs_detection *)(run.out + image * run.out_size + sizeof(ifs_cuda_detections));
 }
 
-__device__ inline void write_head(const Run &run, int image, uint32_t found, uint32_t kept) {
+__device__ inline void write_head(const Run &run, int image, uint32_t num_candidates, uint32_t kept) {
     ifs_cuda_detections head;
-    const uint32_t most = (uint32_t)run.max_detections;
-    head.stats.candidates = found;
-    head.stats.dropped_candidates = found > run.max_candidates ? found - run.max_candidates : 0;
+    const uint32_t limit = (uint32_t)run.max_detections;
+    head.stats.candidates = num_candidates;
+    head.stats.dropped_candidates = num_candidates > run.max_candidates ? num_candidates - run.max_candidates : 0;
     head.stats.kept = kept;
-    head.stats.dropped_detections = kept > most ? kept - most : 0;
-    head.count = (int32_t)(kept > most ? most : kept);
+    head.stats.dropped_detections = kept > limit ? kept - limit : 0;
+    head.count = (int32_t)(kept > limit ? limit : kept);
     head.reserved = 0;
     *(ifs_cuda_detections *)(run.out + image * run.out_size) = head;
 }
@@ -68,32 +68,33 @@ template <typename T> __device__ inline Candidate candidate_of(const Run &run, i
     return candidate;
 }
 
-/* ---- finish: all of an image with few candidates; a sorted part of one with many ---- */
+/* ---- finish: an image with few candidates to the end; of one with many, a part is sorted ---- */
 
 template <typename T> __global__ void __launch_bounds__(THREADS) finish_kernel(const __grid_constant__ Run run) {
     __shared__ uint64_t keys[CHUNK];
     __shared__ Tile<THREADS> tile;
     const int image = (int)blockIdx.y;
-    const uint32_t found = run.found[image], count = stored(run, found), first = blockIdx.x * CHUNK;
+    const uint32_t num_candidates = run.num_candidates[image], count = stored(run, num_candidates);
+    const uint32_t first = blockIdx.x * CHUNK;
     if (first >= count && first > 0)
         return;
     uint64_t *all = run.keys + (size_t)image * run.capacity;
     load_and_sort(keys, all + first, min(count - first, (uint32_t)CHUNK));
-    if (count > FEW) {
+    if (count > SMALL) {
         for (uint32_t i = threadIdx.x; i < CHUNK && first + i < count; i += THREADS)
             all[first + i] = keys[i];
         return;
     }
-    const size_t place = (size_t)image * run.max_candidates;
+    const size_t first_rank = (size_t)image * run.max_candidates;
     const uint32_t kept = suppress(
-        tile, min(count, run.max_candidates), run.by_class, run.iou, run.kept_boxes + place, run.kept_classes + place,
-        [&](uint32_t i) { return candidate_of<T>(run, image, keys[i]); },
+        tile, min(count, run.max_candidates), run.by_class, run.iou, run.kept_boxes + first_rank,
+        run.kept_classes + first_rank, [&](uint32_t i) { return candidate_of<T>(run, image, keys[i]); },
         [&](uint32_t i, uint32_t number, const Candidate &c) { write_detection(run, image, number, c, keys[i]); });
     if (threadIdx.x == 0)
-        write_head(run, image, found, kept);
+        write_head(run, image, num_candidates, kept);
 }
 
-/* ---- merge: each part's keys take their ranks ---- */
+/* ---- merge: the keys of each part get their ranks ---- */
 
 __device__ inline uint32_t lower_bound(const uint64_t *keys, uint32_t count, uint64_t key) {
     uint32_t low = 0;
@@ -113,8 +114,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
     __shared__ uint64_t part[CHUNK];
     constexpr uint32_t EACH = CHUNK / THREADS;
     const int image = (int)blockIdx.y;
-    const uint32_t count = stored(run, run.found[image]), first = blockIdx.x * CHUNK;
-    if (count <= FEW || first >= count)
+    const uint32_t count = stored(run, run.num_candidates[image]), first = blockIdx.x * CHUNK;
+    if (count <= SMALL || first >= count)
         return;
     const uint64_t *all = run.keys + (size_t)image * run.capacity;
     uint64_t mine[EACH];
@@ -137,27 +138,28 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
         for (uint32_t e = 0; e < EACH; e++)
             rank[e] += lower_bound(part, length, mine[e]);
     }
-    const size_t place = (size_t)image * run.max_candidates;
+    const size_t first_rank = (size_t)image * run.max_candidates;
 #pragma unroll
     for (uint32_t e = 0; e < EACH; e++)
         if (first + threadIdx.x + e * THREADS < count && rank[e] < run.max_candidates) {
             const Candidate candidate = candidate_of<T>(run, image, mine[e]);
-            run.ranked[place + rank[e]] = mine[e];
-            run.boxes[place + rank[e]] = vector_of(candidate.box);
-            run.classes[place + rank[e]] = candidate.class_id;
-            run.kept[place + rank[e]] = 0;
+            run.ranked[first_rank + rank[e]] = mine[e];
+            run.boxes[first_rank + rank[e]] = vector_of(candidate.box);
+            run.classes[first_rank + rank[e]] = candidate.class_id;
+            run.kept[first_rank + rank[e]] = 0;
         }
 }
 
 /* ---- suppress: NMS of one class of one image at a time ---- */
 
-/* The ranks of a class, ascending, into a part of `members` of its own; their number, and where they are. Each warp has
- * a part of the ranks, counts in it, and then writes behind the warps before it. */
+/* Writes the ranks of a class, ascending, to a part of `members` reserved for it. Returns their number, and sets
+ * `*members` to the part. Each warp counts the members among its share of the ranks, then writes behind the warps
+ * before it. */
 __device__ uint32_t gather_class(const Run &run, int image, uint32_t count, int32_t class_id, uint32_t **members,
                                  uint32_t *numbers) {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32, warps = SUPPRESS_THREADS / 32;
-    const size_t place = (size_t)image * run.max_candidates;
-    const int32_t *classes = run.classes + place;
+    const size_t first_rank = (size_t)image * run.max_candidates;
+    const int32_t *classes = run.classes + first_rank;
     const uint32_t length = ((count + warps - 1) / warps + 31) / 32 * 32;
     const uint32_t begin = min(warp * length, count), end = min(begin + length, count);
     uint32_t number = 0;
@@ -167,7 +169,7 @@ __device__ uint32_t gather_class(const Run &run, int image, uint32_t count, int3
 #pragma unroll
     for (int width = 16; width > 0; width /= 2)
         number += __shfl_xor_sync(ALL, number, width);
-    __syncthreads(); /* of the class before, `numbers` was read */
+    __syncthreads(); /* `numbers` of the class before was read */
     if (lane == 0)
         numbers[warp] = number;
     __syncthreads();
@@ -179,14 +181,14 @@ __device__ uint32_t gather_class(const Run &run, int image, uint32_t count, int3
     if (!sum)
         return 0;
     if (threadIdx.x == 0)
-        numbers[warps] = atomicAdd(run.taken + image, sum);
+        numbers[warps] = atomicAdd(run.num_members + image, sum);
     __syncthreads();
-    uint32_t *at = run.members + place + numbers[warps];
+    uint32_t *at = run.members + first_rank + numbers[warps];
     *members = at;
     for (uint32_t start = begin; start < end; start += 32) {
-        const bool is_one = start + lane < end && classes[start + lane] == class_id;
-        const uint32_t mask = __ballot_sync(ALL, is_one);
-        if (is_one)
+        const bool is_member = start + lane < end && classes[start + lane] == class_id;
+        const uint32_t mask = __ballot_sync(ALL, is_member);
+        if (is_member)
             at[before + (uint32_t)__popc(mask & lanes_below())] = start + lane;
         before += (uint32_t)__popc(mask);
     }
@@ -197,34 +199,34 @@ __device__ uint32_t gather_class(const Run &run, int image, uint32_t count, int3
 __global__ void __launch_bounds__(SUPPRESS_THREADS) suppress_kernel(const __grid_constant__ Run run) {
     __shared__ Tile<SUPPRESS_THREADS> tile;
     __shared__ uint32_t numbers[SUPPRESS_THREADS / 32 + 1];
-    const bool many = threadIdx.x < (uint32_t)run.n && stored(run, run.found[threadIdx.x]) > FEW;
+    const bool many = threadIdx.x < (uint32_t)run.n && stored(run, run.num_candidates[threadIdx.x]) > SMALL;
     if (!__syncthreads_or(many))
         return;
     const uint32_t classes = run.by_class ? (uint32_t)run.num_classes : 1;
     for (uint64_t task = blockIdx.x; task < (uint64_t)classes * (uint32_t)run.n; task += gridDim.x) {
         const int image = (int)(task % (uint32_t)run.n);
         const uint32_t class_id = (uint32_t)(task / (uint32_t)run.n);
-        const uint32_t found = stored(run, run.found[image]);
-        if (found <= FEW)
+        const uint32_t num_stored = stored(run, run.num_candidates[image]);
+        if (num_stored <= SMALL)
             continue;
-        uint32_t count = min(found, run.max_candidates);
-        const size_t place = (size_t)image * run.max_candidates;
+        uint32_t count = min(num_stored, run.max_candidates);
+        const size_t first_rank = (size_t)image * run.max_candidates;
         uint32_t *members = nullptr;
         if (run.by_class) {
             count = gather_class(run, image, count, (int32_t)class_id, &members, numbers);
             if (!count)
                 continue;
         }
-        const size_t kept_place = members ? (size_t)(members - run.members) : place;
+        const size_t kept_first = members ? (size_t)(members - run.members) : first_rank;
         suppress(
-            tile, count, false, run.iou, run.kept_boxes + kept_place, run.kept_classes + kept_place,
+            tile, count, false, run.iou, run.kept_boxes + kept_first, run.kept_classes + kept_first,
             [&](uint32_t i) {
                 Candidate candidate;
-                candidate.box = box_of(run.boxes[place + (members ? members[i] : i)]);
+                candidate.box = box_of(run.boxes[first_rank + (members ? members[i] : i)]);
                 candidate.class_id = (int32_t)class_id;
                 return candidate;
             },
-            [&](uint32_t i, uint32_t, const Candidate &) { run.kept[place + (members ? members[i] : i)] = 1; });
+            [&](uint32_t i, uint32_t, const Candidate &) { run.kept[first_rank + (members ? members[i] : i)] = 1; });
     }
 }
 
@@ -233,56 +235,56 @@ __global__ void __launch_bounds__(SUPPRESS_THREADS) suppress_kernel(const __grid
 __global__ void __launch_bounds__(THREADS) emit_kernel(const __grid_constant__ Run run) {
     __shared__ uint32_t numbers[2][THREADS / 32];
     const int image = (int)blockIdx.x;
-    const uint32_t found = run.found[image], lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const uint32_t many = stored(run, found);
+    const uint32_t num_candidates = run.num_candidates[image], num_stored = stored(run, num_candidates);
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     __syncthreads();
     if (threadIdx.x == 0) /* for the next run */
-        run.found[image] = run.taken[image] = 0;
-    if (many <= FEW)
+        run.num_candidates[image] = run.num_members[image] = 0;
+    if (num_stored <= SMALL)
         return;
-    const uint32_t count = min(many, run.max_candidates);
-    const size_t place = (size_t)image * run.max_candidates;
+    const uint32_t count = min(num_stored, run.max_candidates);
+    const size_t first_rank = (size_t)image * run.max_candidates;
     uint32_t kept = 0, side = 0;
     for (uint32_t base = 0; base < count; base += THREADS, side ^= 1) {
         const uint32_t i = base + threadIdx.x;
-        const bool stays = i < count && run.kept[place + i];
-        const uint32_t mask = __ballot_sync(ALL, stays);
+        const bool is_kept = i < count && run.kept[first_rank + i];
+        const uint32_t mask = __ballot_sync(ALL, is_kept);
         if (lane == 0)
             numbers[side][warp] = (uint32_t)__popc(mask);
-        __syncthreads(); /* one is enough: the other side is not written before all have passed the next */
+        __syncthreads(); /* one suffices: the other side is written only after all have passed the next one */
         uint32_t before = kept;
         for (uint32_t w = 0; w < THREADS / 32; w++) {
             before += w < warp ? numbers[side][w] : 0;
             kept += numbers[side][w];
         }
-        if (stays) {
+        if (is_kept) {
             Candidate candidate;
-            candidate.box = box_of(run.boxes[place + i]);
-            candidate.class_id = run.classes[place + i];
+            candidate.box = box_of(run.boxes[first_rank + i]);
+            candidate.class_id = run.classes[first_rank + i];
             write_detection(run, image, before + (uint32_t)__popc(mask & lanes_below()), candidate,
-                            run.ranked[place + i]);
+                            run.ranked[first_rank + i]);
         }
     }
     if (threadIdx.x == 0)
-        write_head(run, image, found, kept);
+        write_head(run, image, num_candidates, kept);
 }
 
 } // namespace
 
-/* ---- the detector ---- */
+/* ---- the decoder ---- */
 
-struct ifs_cuda_detector {
+struct ifs_cuda_detection_decoder {
     ifs_detect_params params;
     int32_t max_batch, device;
-    int32_t blocks; /* of suppress */
-    bool dirty;     /* a run failed midway: the counters may not be zero */
-    uint32_t total; /* candidates that there can be */
+    int32_t blocks; /* of suppress, at most */
+    bool dirty;     /* a run failed midway, so the counters may not be zero */
+    uint32_t total; /* the most candidates that an image can have */
     size_t nbytes;
     void *workspace;
-    Run run; /* all that does not change from run to run */
+    Run run; /* the part that is the same in each run */
 };
 
-/* Lays out the workspace: called once with a base of NULL to learn the size. */
+/* Lays out the workspace and returns its size. With a base of NULL, it only computes the size. */
 static size_t lay_out(Run &run, size_t images, uint8_t *base) {
     size_t used = 0;
     const size_t keys = images * run.capacity, ranks = images * run.max_candidates;
@@ -291,8 +293,8 @@ static size_t lay_out(Run &run, size_t images, uint8_t *base) {
         run.member = decltype(run.member)(base + used);                                                                \
         used += ((count) * sizeof *run.member + 255) & ~(size_t)255;                                                   \
     } while (0)
-    TAKE(found, images);
-    TAKE(taken, images);
+    TAKE(num_candidates, images);
+    TAKE(num_members, images);
     TAKE(keys, keys);
     TAKE(ranked, ranks);
     TAKE(boxes, ranks);
@@ -305,24 +307,29 @@ static size_t lay_out(Run &run, size_t images, uint8_t *base) {
     return used;
 }
 
-ifs_status ifs_cuda_detector_create(const ifs_detect_params *params, int32_t max_batch, int32_t device,
-                                    ifs_cuda_detector **out) {
+/* Sets the counters, which lie before the keys, to zero. */
+static cudaError_t clear_counters(const Run &run, cudaStream_t queue) {
+    return cudaMemsetAsync(run.num_candidates, 0, (uint8_t *)run.keys - (uint8_t *)run.num_candidates, queue);
+}
+
+ifs_status ifs_cuda_detection_decoder_create(const ifs_detect_params *params, int32_t max_batch, int32_t device,
+                                             ifs_cuda_detection_decoder **out) {
     if (!params || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a detector needs parameters and a place for its handle");
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params or out is NULL");
     IFS__TRY(ifs__check_detect_params(params));
     if (max_batch < 1 || max_batch > 65535)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "max_batch is %d; it is a number from 1 to 65535", (int)max_batch);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "max_batch is %d; it must be 1 to 65535", (int)max_batch);
     if (!ifs_cuda_detections_nbytes(params->max_detections, max_batch))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "max_detections is %d, too many for a batch of %d",
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "max_detections is %d, which is too many for a batch of %d",
                          (int)params->max_detections, (int)max_batch);
     IFS__TRY(ifs__device_check(device));
-    ifs_cuda_detector *d = (ifs_cuda_detector *)calloc(1, sizeof *d);
+    ifs_cuda_detection_decoder *d = (ifs_cuda_detection_decoder *)calloc(1, sizeof *d);
     if (!d)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *d);
     d->params = *params;
     d->max_batch = max_batch;
     d->device = device;
-    const bool columns = params->head == IFS_HEAD_YOLOV8;
+    const bool columns = params->head == IFS_DETECT_HEAD_YOLOV8;
     const uint32_t anchors = (uint32_t)params->num_anchors, classes = (uint32_t)params->num_classes;
     d->total = params->multi_label ? anchors * classes : anchors;
     Run &run = d->run;
@@ -343,9 +350,9 @@ ifs_status ifs_cuda_detector_create(const ifs_detect_params *params, int32_t max
     run.out_size = ifs_cuda_detections_nbytes(params->max_detections, 1);
     const uint32_t limit = (uint32_t)params->max_candidates;
     run.max_candidates = limit && limit < d->total ? limit : d->total;
-    run.capacity = run.max_candidates == d->total  ? d->total
-                   : run.max_candidates > ROOM / 2 ? (d->total / 2 < run.max_candidates ? d->total : 2 * limit)
-                                                   : (d->total < ROOM ? d->total : ROOM);
+    run.capacity = run.max_candidates == d->total          ? d->total
+                   : run.max_candidates > MIN_CAPACITY / 2 ? (d->total / 2 < run.max_candidates ? d->total : 2 * limit)
+                                                           : (d->total < MIN_CAPACITY ? d->total : MIN_CAPACITY);
 
     const size_t images = (size_t)(max_batch < MAX_IMAGES ? max_batch : MAX_IMAGES);
     d->nbytes = lay_out(run, images, nullptr);
@@ -356,39 +363,40 @@ ifs_status ifs_cuda_detector_create(const ifs_detect_params *params, int32_t max
         int processors = 0;
         cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
         if (error != cudaSuccess)
-            status = ifs__cuda_failed(error, device, "asking for its multiprocessors");
+            status = ifs__cuda_failed(error, device, "reading the number of multiprocessors");
         d->blocks = 8 * processors;
     }
     if (status == IFS_OK) {
         ifs__device_guard guard(device);
-        /* Not on the legacy stream, which whoever captures on a blocking stream meanwhile would be made to wait for. */
-        cudaError_t error =
-            cudaMemsetAsync(run.found, 0, (uint8_t *)run.keys - (uint8_t *)run.found, cudaStreamPerThread);
+        /* Not on the legacy stream: another thread's capture on a blocking stream would have to wait for it, and fail.
+         */
+        cudaError_t error = clear_counters(run, cudaStreamPerThread);
         if (error == cudaSuccess)
-            error = cudaStreamSynchronize(cudaStreamPerThread); /* the runs are on other streams */
+            error = cudaStreamSynchronize(cudaStreamPerThread); /* runs are queued on other streams */
         if (error != cudaSuccess)
-            status = ifs__cuda_failed(error, device, "clearing a detector's counters");
+            status = ifs__cuda_failed(error, device, "clearing the counters of a decoder");
         d->dirty = false;
     }
     if (status != IFS_OK) {
-        ifs_cuda_detector_destroy(d);
+        ifs_cuda_detection_decoder_destroy(d);
         return status;
     }
     *out = d;
     return IFS_OK;
 }
 
-void ifs_cuda_detector_destroy(ifs_cuda_detector *detector) {
-    if (!detector)
+void ifs_cuda_detection_decoder_destroy(ifs_cuda_detection_decoder *decoder) {
+    if (!decoder)
         return;
-    if (detector->workspace)
-        ifs__device_free(detector->device, detector->workspace);
-    free(detector);
+    if (decoder->workspace)
+        ifs__device_free(decoder->device, decoder->workspace);
+    free(decoder);
 }
 
-size_t ifs_cuda_detector_nbytes(const ifs_cuda_detector *detector) { return detector->nbytes; }
+size_t ifs_cuda_detection_decoder_nbytes(const ifs_cuda_detection_decoder *decoder) { return decoder->nbytes; }
 
-template <typename T> static cudaError_t launch(const ifs_cuda_detector *d, const Run &run, cudaStream_t stream) {
+template <typename T>
+static cudaError_t launch(const ifs_cuda_detection_decoder *d, const Run &run, cudaStream_t stream) {
 #define LAUNCHED                                                                                                       \
     do {                                                                                                               \
         cudaError_t error = cudaGetLastError();                                                                        \
@@ -397,7 +405,7 @@ template <typename T> static cudaError_t launch(const ifs_cuda_detector *d, cons
     } while (0)
     const unsigned n = (unsigned)run.n;
     const dim3 tiles(((unsigned)run.num_anchors + SCAN_THREADS - 1) / SCAN_THREADS, n);
-    if (run.head == IFS_HEAD_YOLOV8)
+    if (run.head == IFS_DETECT_HEAD_YOLOV8)
         scan_kernel<T, true><<<tiles, SCAN_THREADS, 0, stream>>>(run);
     else
         scan_kernel<T, false><<<tiles, SCAN_THREADS, 0, stream>>>(run);
@@ -409,7 +417,7 @@ template <typename T> static cudaError_t launch(const ifs_cuda_detector *d, cons
     const dim3 chunks((run.capacity + CHUNK - 1) / CHUNK, n);
     finish_kernel<T><<<chunks, THREADS, 0, stream>>>(run);
     LAUNCHED;
-    if (run.capacity > FEW) {
+    if (run.capacity > SMALL) {
         merge_kernel<T><<<chunks, THREADS, 0, stream>>>(run);
         LAUNCHED;
         const uint64_t tasks = (uint64_t)n * (run.by_class ? (uint32_t)run.num_classes : 1);
@@ -423,29 +431,37 @@ template <typename T> static cudaError_t launch(const ifs_cuda_detector *d, cons
     return cudaSuccess;
 }
 
-ifs_status ifs_cuda_detector_run(ifs_cuda_detector *detector, const void *output, const ifs_geometry *geometries,
-                                 int32_t n, void *detections, size_t nbytes, void *stream) {
-    ifs_cuda_detector *d = detector;
+ifs_status ifs_cuda_detection_decoder_run(ifs_cuda_detection_decoder *decoder, const void *output,
+                                          const ifs_geometry *geometries, int32_t n, void *detections, size_t nbytes,
+                                          ifs_stream *stream) {
+    ifs_cuda_detection_decoder *d = decoder;
     if (!d || !output || !geometries || !detections)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "decoder, output, geometries or detections is NULL");
+    IFS__TRY(ifs__check_stream(stream));
+    if (ifs_stream_device(stream) != d->device)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "a run needs a detector, outputs, geometries, and a block for the detections");
+                         "the decoder was made for cuda:%d, but the stream is one of cuda:%d; use a stream of the "
+                         "decoder's device",
+                         (int)d->device, (int)ifs_stream_device(stream));
     if (n < 0 || n > d->max_batch)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a run of %d images; the detector was made for 0 to %d", (int)n,
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a run of %d images; the decoder was made for 0 to %d", (int)n,
                          (int)d->max_batch);
-    if ((uintptr_t)detections % 8 || (uintptr_t)output % (d->run.half ? 2 : 4))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "the block %p is not aligned to 8 bytes, or the outputs %p not to "
-                         "an element",
-                         detections, output);
+    const size_t element = d->run.half ? 2 : 4;
+    if ((uintptr_t)output % element)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the output %p is not aligned to its elements of %zu bytes", output,
+                         element);
+    if ((uintptr_t)detections % 8)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the block %p for the detections is not aligned to 8 bytes",
+                         detections);
     const size_t needed = n ? ifs_cuda_detections_nbytes(d->params.max_detections, n) : 0;
     if (needed > nbytes)
-        return ifs__fail(IFS_ERR_TOO_SMALL, "%d images of %d detections need %zu bytes, and the block has %zu", (int)n,
+        return ifs__fail(IFS_ERR_TOO_SMALL, "%d images of %d detections need %zu bytes, but the block has %zu", (int)n,
                          (int)d->params.max_detections, needed, nbytes);
     for (int32_t i = 0; i < n; i++)
         IFS__TRY(ifs__check_detect_geometry(&d->params, &geometries[i]));
 
+    const cudaStream_t queue = (cudaStream_t)ifs_stream_native(stream);
     IFS__GUARD(d->device, "detecting");
-    const size_t element = d->run.half ? 2 : 4;
     Run run = d->run;
     for (int32_t start = 0; start < n; start += MAX_IMAGES) {
         run.n = n - start < MAX_IMAGES ? n - start : MAX_IMAGES;
@@ -462,11 +478,10 @@ ifs_status ifs_cuda_detector_run(ifs_cuda_detector *detector, const void *output
         }
         cudaError_t error = cudaSuccess;
         if (d->dirty)
-            error = cudaMemsetAsync(run.found, 0, (uint8_t *)run.keys - (uint8_t *)run.found, (cudaStream_t)stream);
+            error = clear_counters(run, queue);
         d->dirty = true;
         if (error == cudaSuccess)
-            error =
-                run.half ? launch<__half>(d, run, (cudaStream_t)stream) : launch<float>(d, run, (cudaStream_t)stream);
+            error = run.half ? launch<__half>(d, run, queue) : launch<float>(d, run, queue);
         if (error != cudaSuccess)
             return ifs__cuda_failed(error, d->device, "launching the detection");
         d->dirty = false;

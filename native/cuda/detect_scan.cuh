@@ -10,7 +10,7 @@
 
 namespace {
 
-/* ---- the scan: `emit(is_one, key)` is called by whole warps ---- */
+/* ---- the scan: whole warps call `emit(is_candidate, key)` ---- */
 
 __device__ inline uint64_t key_of(const Run &run, float score, uint32_t anchor, uint32_t class_id) {
     return (uint64_t)ifs__key_of_score(score) << 32 | (anchor * (uint32_t)run.num_classes + class_id);
@@ -18,7 +18,7 @@ __device__ inline uint64_t key_of(const Run &run, float score, uint32_t anchor, 
 
 __device__ inline bool is_score(float score, float conf) { return score > conf && ifs__finite(score); }
 
-/* The candidates of a row, by a warp. With one label: the best of the finite scores, the lowest class of equal ones. */
+/* One warp finds the candidates of a row. With one label: the best finite score, of equal ones the lowest class. */
 template <typename T, class Emit>
 __device__ void scan_row(const Run &run, int image, uint32_t anchor, float objectness, Emit &emit) {
     const T *classes = output_of<T>(run, image) + (size_t)anchor * (size_t)run.row_length + 5;
@@ -55,8 +55,8 @@ __device__ void scan_row(const Run &run, int image, uint32_t anchor, float objec
     emit(lane == 0 && best_class != ALL && ifs__box_finite(box), key_of(run, best, anchor, best_class));
 }
 
-/* YOLOv5, YOLOX: an anchor for each thread of the block, from `first` on. `hits` holds one for each, and their number
- * behind them. First which rows have objectness, a thread a row; then the rows that have, a warp each. */
+/* YOLOv5, YOLOX: one anchor for each thread of the block, from `first` on. First each thread checks the objectness of
+ * its row; then each warp takes one of the rows that passed. `hits` holds these rows, and behind them their number. */
 template <typename T, class Emit>
 __device__ void scan_rows(const Run &run, int image, uint32_t first, uint32_t *hits, Emit &emit) {
     const uint32_t anchor = first + threadIdx.x;
@@ -78,7 +78,7 @@ __device__ void scan_rows(const Run &run, int image, uint32_t first, uint32_t *h
     __syncthreads();
 }
 
-/* YOLOv8: one anchor for each thread of the block, all the way. */
+/* YOLOv8: one anchor for each thread of the block. */
 template <typename T, class Emit> __device__ void scan_columns(const Run &run, int image, uint32_t first, Emit &emit) {
     const uint32_t num_anchors = (uint32_t)run.num_anchors, num_classes = (uint32_t)run.num_classes;
     const uint32_t anchor = first + threadIdx.x;
@@ -87,7 +87,7 @@ template <typename T, class Emit> __device__ void scan_columns(const Run &run, i
     float best = 0;
     uint32_t best_class = ALL;
     bool finite = false, known = false;
-    constexpr uint32_t AHEAD = 16; /* loads on their way at once */
+    constexpr uint32_t AHEAD = 16; /* loads in flight at once */
     for (uint32_t start = 0; start < num_classes; start += AHEAD) {
         float scores[AHEAD];
 #pragma unroll
@@ -95,30 +95,30 @@ template <typename T, class Emit> __device__ void scan_columns(const Run &run, i
             scores[i] = start + i < num_classes ? load(column + (size_t)(start + i) * num_anchors) : 0.0f;
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
-            bool is_one = valid && is_score(scores[i], run.conf);
+            bool is_candidate = valid && is_score(scores[i], run.conf);
             if (!run.multi_label) {
-                if (is_one && scores[i] > best) {
+                if (is_candidate && scores[i] > best) {
                     best = scores[i];
                     best_class = start + i;
                 }
                 continue;
             }
-            if (is_one && !known) {
+            if (is_candidate && !known) {
                 finite = ifs__box_finite(decode<T>(run, image, anchor));
                 known = true;
             }
-            emit(is_one && finite, key_of(run, scores[i], anchor, start + i));
+            emit(is_candidate && finite, key_of(run, scores[i], anchor, start + i));
         }
     }
     if (!run.multi_label) {
-        const bool is_one = best_class != ALL && ifs__box_finite(decode<T>(run, image, anchor));
-        emit(is_one, key_of(run, best, anchor, best_class));
+        const bool is_candidate = best_class != ALL && ifs__box_finite(decode<T>(run, image, anchor));
+        emit(is_candidate, key_of(run, best, anchor, best_class));
     }
 }
 
-/* The whole output, by one block. */
+/* One block scans the whole output. */
 template <typename T, class Emit> __device__ void scan_all(const Run &run, int image, uint32_t *hits, Emit &emit) {
-    const bool columns = run.head == IFS_HEAD_YOLOV8;
+    const bool columns = run.head == IFS_DETECT_HEAD_YOLOV8;
     for (uint32_t first = 0; first < (uint32_t)run.num_anchors; first += blockDim.x) {
         if (columns)
             scan_columns<T>(run, image, first, emit);
@@ -131,88 +131,90 @@ struct Append {
     uint32_t *count;
     uint64_t *keys;
     uint32_t capacity;
-    __device__ void operator()(bool is_one, uint64_t key) {
-        const uint32_t mask = __ballot_sync(ALL, is_one);
+    __device__ void operator()(bool is_candidate, uint64_t key) {
+        const uint32_t mask = __ballot_sync(ALL, is_candidate);
         if (!mask)
             return;
         uint32_t base = 0;
         if ((threadIdx.x & 31) == 0)
             base = atomicAdd(count, (uint32_t)__popc(mask));
         base = __shfl_sync(ALL, base, 0) + (uint32_t)__popc(mask & lanes_below());
-        if (is_one && base < capacity)
+        if (is_candidate && base < capacity)
             keys[base] = key;
     }
 };
 
-/* The same by way of shared memory, so that a block counts once in global memory; what does not fit goes there. */
+/* The same by way of shared memory, so that a block adds to the global counter once. Keys that do not fit the shared
+ * memory are appended directly. */
 struct Gather {
     uint64_t *staged; /* [STAGE] */
     uint32_t *num_staged;
     Append append;
-    __device__ void operator()(bool is_one, uint64_t key) {
-        const uint32_t mask = __ballot_sync(ALL, is_one);
+    __device__ void operator()(bool is_candidate, uint64_t key) {
+        const uint32_t mask = __ballot_sync(ALL, is_candidate);
         if (!mask)
             return;
         uint32_t base = 0;
         if ((threadIdx.x & 31) == 0)
             base = atomicAdd(num_staged, (uint32_t)__popc(mask));
         base = __shfl_sync(ALL, base, 0) + (uint32_t)__popc(mask & lanes_below());
-        if (is_one && base < STAGE)
+        if (is_candidate && base < STAGE)
             staged[base] = key;
-        append(is_one && base >= STAGE, key);
+        append(is_candidate && base >= STAGE, key);
     }
-    /* By the whole block. `place` is a shared number. */
-    __device__ void flush(uint32_t *place) {
+    /* Called by the whole block; `base` is in shared memory. */
+    __device__ void flush(uint32_t *base) {
         __syncthreads();
         const uint32_t count = min(*num_staged, (uint32_t)STAGE);
         if (!count)
             return;
         if (threadIdx.x == 0)
-            *place = atomicAdd(append.count, count);
+            *base = atomicAdd(append.count, count);
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < count; i += blockDim.x)
-            if (*place + i < append.capacity)
-                append.keys[*place + i] = staged[i];
+            if (*base + i < append.capacity)
+                append.keys[*base + i] = staged[i];
     }
 };
 
 template <typename T, bool COLUMNS>
 __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(const __grid_constant__ Run run) {
     __shared__ uint64_t staged[STAGE];
-    __shared__ uint32_t num_staged, place;
+    __shared__ uint32_t num_staged, base;
     const int image = (int)blockIdx.y;
     if (threadIdx.x == 0)
         num_staged = 0;
     __syncthreads();
-    Gather gather = {staged, &num_staged, {run.found + image, run.keys + (size_t)image * run.capacity, run.capacity}};
+    Gather gather = {
+        staged, &num_staged, {run.num_candidates + image, run.keys + (size_t)image * run.capacity, run.capacity}};
     if constexpr (COLUMNS) {
         scan_columns<T>(run, image, blockIdx.x * SCAN_THREADS, gather);
     } else {
         __shared__ uint32_t hits[SCAN_THREADS + 1];
         scan_rows<T>(run, image, blockIdx.x * SCAN_THREADS, hits, gather);
     }
-    gather.flush(&place);
+    gather.flush(&base);
 }
 
-/* Keys of an image that are in its part of `keys`, once `select` has run. */
-__device__ inline uint32_t stored(const Run &run, uint32_t found) {
-    return found > run.capacity ? run.max_candidates : found;
+/* Keys that an image's part of `keys` holds once `select` has run. */
+__device__ inline uint32_t stored(const Run &run, uint32_t num_candidates) {
+    return num_candidates > run.capacity ? run.max_candidates : num_candidates;
 }
 
-/* ---- select: the best max_candidates of more than there is room for ---- */
+/* ---- select: the best max_candidates where there are more than `capacity` ---- */
 
 constexpr int NUM_DIGITS = 6;
 __constant__ const int DIGIT_SHIFT[NUM_DIGITS] = {53, 42, 32, 21, 10, 0};
 constexpr int MAX_DIGIT = 2048;
 
-/* Counts a digit of the keys that begin with what is known of the last key that stays. */
+/* Counts one digit of the keys that begin with the known digits of the last key that is kept. */
 struct Count {
     uint32_t *counts;
     uint64_t known, known_bits;
     int shift;
     uint32_t digit_mask;
-    __device__ void operator()(bool is_one, uint64_t key) {
-        if (is_one && (key & known_bits) == known)
+    __device__ void operator()(bool is_candidate, uint64_t key) {
+        if (is_candidate && (key & known_bits) == known)
             atomicAdd(&counts[(uint32_t)(key >> shift) & digit_mask], 1u);
     }
 };
@@ -220,14 +222,15 @@ struct Count {
 struct Collect {
     Append append;
     uint64_t last;
-    __device__ void operator()(bool is_one, uint64_t key) { append(is_one && key <= last, key); }
+    __device__ void operator()(bool is_candidate, uint64_t key) { append(is_candidate && key <= last, key); }
 };
 
-/* A block an image. It scans the output once for each digit of the last key that stays, and once to collect. */
+/* One block handles an image. It scans the output once for each digit of the last key that is kept, and once to collect
+ * the keys. */
 template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(const __grid_constant__ Run run) {
-    __shared__ uint32_t counts[MAX_DIGIT], hits[SELECT_THREADS + 1], taken, digit, below;
+    __shared__ uint32_t counts[MAX_DIGIT], hits[SELECT_THREADS + 1], num_collected, digit, below;
     const int image = (int)blockIdx.x;
-    if (run.found[image] <= run.capacity)
+    if (run.num_candidates[image] <= run.capacity)
         return;
     uint64_t known = 0, known_bits = 0;
     uint32_t wanted = run.max_candidates; /* the rank, from 1, of the last key among those that begin with `known` */
@@ -239,7 +242,8 @@ template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_k
         Count count = {counts, known, known_bits, shift, (1u << (above - shift)) - 1};
         scan_all<T>(run, image, hits, count);
         __syncthreads();
-        if (threadIdx.x < 32) { /* a lane sums 64 bins; then the lane with the wanted one goes through them */
+        if (threadIdx.x <
+            32) { /* each lane sums 64 bins; the lane whose bins hold the wanted rank then searches them */
             const uint32_t first = threadIdx.x * (MAX_DIGIT / 32);
             uint32_t sum = 0;
             for (uint32_t i = 0; i < MAX_DIGIT / 32; i++)
@@ -266,9 +270,9 @@ template <typename T> __global__ void __launch_bounds__(SELECT_THREADS) select_k
         __syncthreads();
     }
     if (threadIdx.x == 0)
-        taken = 0;
+        num_collected = 0;
     __syncthreads();
-    Collect collect = {{&taken, run.keys + (size_t)image * run.capacity, run.capacity}, known};
+    Collect collect = {{&num_collected, run.keys + (size_t)image * run.capacity, run.capacity}, known};
     scan_all<T>(run, image, hits, collect);
 }
 

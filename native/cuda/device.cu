@@ -7,7 +7,7 @@
 #include <string.h>
 
 ifs_status ifs__cuda_failed(cudaError_t error, int device, const char *what) {
-    cudaGetLastError(); /* an error left behind must not surface in somebody else's next check */
+    cudaGetLastError(); /* cleared, so that the caller's next check does not report it */
     if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || error == cudaErrorInvalidDevice) {
         ifs_status status = ifs__device_check(device);
         if (status != IFS_OK)
@@ -17,9 +17,19 @@ ifs_status ifs__cuda_failed(cudaError_t error, int device, const char *what) {
                      cudaGetErrorName(error));
 }
 
+ifs_status ifs__check_stream(const ifs_stream *stream) {
+    if (stream)
+        return IFS_OK;
+    IFS__TRY(ifs__device_check(0)); /* without a device there can be no stream */
+    return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                     "stream is NULL; ifs_stream_wrap(device, NULL, ...) gives the legacy default stream of a device");
+}
+
 /* ---- devices ---- */
 
-/* How many there are; `name` is what was asked for, for the message. */
+int32_t ifs_has_cuda(void) { return 1; }
+
+/* The number of devices. `name` is the device that was asked for, for the message. */
 static ifs_status count_devices(const char *name, int32_t *out) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
@@ -41,17 +51,18 @@ ifs_status ifs__device_check(int32_t device) {
     snprintf(name, sizeof name, "cuda:%d", (int)device);
     IFS__TRY(count_devices(name, &count));
     if (device < 0 || device >= count)
-        return ifs__fail(IFS_ERR_NO_DEVICE, "no device %s: this machine has %d, numbered from 0", name, (int)count);
+        return ifs__fail(IFS_ERR_NO_DEVICE, "no device %s: this machine has %d CUDA device(s), numbered from 0", name,
+                         (int)count);
     return IFS_OK;
 }
 
 ifs_status ifs_get_device_info(int32_t device, ifs_device_info *out) {
     IFS__TRY(ifs__device_check(device));
-    IFS__GUARD(device, "asking for its properties");
+    IFS__GUARD(device, "reading its properties");
     cudaDeviceProp properties;
-    IFS__CUDA(cudaGetDeviceProperties(&properties, device), device, "asking for its properties");
+    IFS__CUDA(cudaGetDeviceProperties(&properties, device), device, "reading its properties");
     size_t free_bytes = 0, total_bytes = 0;
-    IFS__CUDA(cudaMemGetInfo(&free_bytes, &total_bytes), device, "asking for its memory");
+    IFS__CUDA(cudaMemGetInfo(&free_bytes, &total_bytes), device, "reading its free memory");
     memset(out, 0, sizeof *out);
     strncpy(out->name, properties.name, sizeof out->name - 1);
     out->major = properties.major;
@@ -62,8 +73,8 @@ ifs_status ifs_get_device_info(int32_t device, ifs_device_info *out) {
     return IFS_OK;
 }
 
-/* For calls whose failure nobody is told of: it must not show as that of the next launch. */
-static void forget(cudaError_t error) {
+/* For calls whose failure is not reported: it must not show as that of the next launch. */
+static void ignore(cudaError_t error) {
     if (error != cudaSuccess)
         cudaGetLastError();
 }
@@ -72,7 +83,7 @@ ifs_status ifs_pointer_device(const void *address, int32_t *out) {
     int32_t count = 0;
     IFS__TRY(ifs_device_count(&count));
     cudaPointerAttributes attributes;
-    IFS__CUDA(cudaPointerGetAttributes(&attributes, address), 0, "asking for the device of an address");
+    IFS__CUDA(cudaPointerGetAttributes(&attributes, address), 0, "looking up the device of an address");
     bool on_device = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
     *out = on_device ? attributes.device : IFS_NO_DEVICE;
     return IFS_OK;
@@ -95,11 +106,11 @@ ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out) {
     if (error == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError();
-        forget(cudaMemGetInfo(&free_bytes, &total));
+        ignore(cudaMemGetInfo(&free_bytes, &total));
         return ifs__fail(
             IFS_ERR_DEVICE_OUT_OF_MEMORY,
-            "cuda:%d cannot give %zu bytes: %zu of its %zu are free; use a smaller batch, or close what is "
-            "not needed",
+            "cuda:%d cannot allocate %zu bytes: %zu of its %zu are free; use a smaller batch, or close models and "
+            "tensors that are no longer needed",
             (int)device, nbytes, free_bytes, total);
     }
     return error == cudaSuccess ? IFS_OK : ifs__cuda_failed(error, device, "allocating device memory");
@@ -107,7 +118,7 @@ ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out) {
 
 void ifs__device_free(int32_t device, void *block) {
     ifs__device_guard guard(device);
-    forget(cudaFree(block));
+    ignore(cudaFree(block));
 }
 
 ifs_status ifs__pinned_alloc(int32_t device, size_t nbytes, void **out) {
@@ -122,13 +133,13 @@ ifs_status ifs__pinned_alloc(int32_t device, size_t nbytes, void **out) {
 
 void ifs__pinned_free(int32_t device, void *block) {
     ifs__device_guard guard(device);
-    forget(cudaFreeHost(block));
+    ignore(cudaFreeHost(block));
 }
 
 /* ---- streams ---- */
 
 struct ifs_stream {
-    int32_t references; /* the creator's, and one for each memory that was last used on it */
+    int32_t references; /* one of the creator, and one of each memory that was last used on it */
     int32_t device;
     bool owned;
     cudaStream_t native;
@@ -153,7 +164,7 @@ ifs_status ifs_stream_create(int32_t device, ifs_stream **out) {
     IFS__CUDA(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking), device, "creating a stream");
     ifs_status status = stream_new(device, true, native, out);
     if (status != IFS_OK)
-        forget(cudaStreamDestroy(native));
+        ignore(cudaStreamDestroy(native));
     return status;
 }
 
@@ -173,7 +184,7 @@ void ifs_stream_destroy(ifs_stream *stream) {
         return;
     if (stream->owned) {
         ifs__device_guard guard(stream->device);
-        forget(cudaStreamDestroy(stream->native));
+        ignore(cudaStreamDestroy(stream->native));
     }
     free(stream);
 }
@@ -214,7 +225,7 @@ void ifs_event_destroy(ifs_event *event) {
     if (!event)
         return;
     ifs__device_guard guard(event->device);
-    forget(cudaEventDestroy(event->native));
+    ignore(cudaEventDestroy(event->native));
     free(event);
 }
 
@@ -231,10 +242,10 @@ ifs_status ifs_event_synchronize(ifs_event *event) {
 }
 
 ifs_status ifs_event_query(ifs_event *event, int32_t *done) {
-    IFS__GUARD(event->device, "asking for an event");
+    IFS__GUARD(event->device, "querying an event");
     cudaError_t error = cudaEventQuery(event->native);
     if (error != cudaSuccess && error != cudaErrorNotReady)
-        return ifs__cuda_failed(error, event->device, "asking for an event");
+        return ifs__cuda_failed(error, event->device, "querying an event");
     *done = error == cudaSuccess;
     return IFS_OK;
 }
@@ -255,17 +266,17 @@ ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event) {
 
 /* ---- graphs ---- */
 
-struct ifs_graph {
+struct ifs_cuda_graph {
     int32_t device;
     cudaGraphExec_t native;
 };
 
-ifs_status ifs_graph_begin(ifs_stream *stream) {
+ifs_status ifs_cuda_graph_begin(ifs_stream *stream) {
     IFS__GUARD(stream->device, "beginning a graph");
-    /* What was queued before is done when the capture begins: what the interpreter frees meanwhile, and was last used
-     * on this stream, cannot wait for it then (see ifs_memory_destroy). */
+    /* Waits for what was queued before. A memory that was last used on this stream and is freed during the capture
+     * cannot wait for the stream then (see ifs_memory_destroy). */
     IFS__CUDA(cudaStreamSynchronize(stream->native), stream->device, "beginning a graph");
-    /* Relaxed: other threads go on allocating and copying, and freeing memory and events in this one is allowed. */
+    /* Relaxed: other threads may allocate and copy meanwhile, and this one may free memory and events. */
     IFS__CUDA(cudaStreamBeginCapture(stream->native, cudaStreamCaptureModeRelaxed), stream->device,
               "beginning a graph");
     return IFS_OK;
@@ -274,15 +285,15 @@ ifs_status ifs_graph_begin(ifs_stream *stream) {
 int32_t ifs__stream_captures(const ifs_stream *stream) {
     ifs__device_guard guard(stream->device);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    forget(cudaStreamIsCapturing(stream->native, &status));
+    ignore(cudaStreamIsCapturing(stream->native, &status));
     return status != cudaStreamCaptureStatusNone;
 }
 
-ifs_status ifs_graph_end(ifs_stream *stream, ifs_graph **out) {
+ifs_status ifs_cuda_graph_end(ifs_stream *stream, ifs_cuda_graph **out) {
     IFS__GUARD(stream->device, "ending a graph");
     cudaGraph_t captured = NULL;
     IFS__CUDA(cudaStreamEndCapture(stream->native, &captured), stream->device, "ending a graph");
-    ifs_graph *graph = (ifs_graph *)calloc(1, sizeof *graph);
+    ifs_cuda_graph *graph = (ifs_cuda_graph *)calloc(1, sizeof *graph);
     if (!graph) {
         cudaGraphDestroy(captured);
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *graph);
@@ -292,23 +303,23 @@ ifs_status ifs_graph_end(ifs_stream *stream, ifs_graph **out) {
     cudaGraphDestroy(captured);
     if (error != cudaSuccess) {
         free(graph);
-        return ifs__cuda_failed(error, stream->device, "making a graph ready");
+        return ifs__cuda_failed(error, stream->device, "instantiating a graph");
     }
     *out = graph;
     return IFS_OK;
 }
 
-ifs_status ifs_graph_launch(ifs_graph *graph, ifs_stream *stream) {
+ifs_status ifs_cuda_graph_launch(ifs_cuda_graph *graph, ifs_stream *stream) {
     IFS__GUARD(graph->device, "launching a graph");
     IFS__CUDA(cudaGraphLaunch(graph->native, stream->native), graph->device, "launching a graph");
     return IFS_OK;
 }
 
-void ifs_graph_destroy(ifs_graph *graph) {
+void ifs_cuda_graph_destroy(ifs_cuda_graph *graph) {
     if (!graph)
         return;
     ifs__device_guard guard(graph->device);
-    forget(cudaGraphExecDestroy(graph->native));
+    ignore(cudaGraphExecDestroy(graph->native));
     free(graph);
 }
 
@@ -320,7 +331,8 @@ ifs_status ifs__copy(int32_t device, void *dst, const void *src, size_t nbytes, 
         IFS__CUDA(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, stream->native), device, "copying memory");
     else {
         IFS__CUDA(cudaMemcpy(dst, src, nbytes, cudaMemcpyDefault), device, "copying memory");
-        /* From pageable memory it returns with the bytes still on their way, and other streams would not wait. */
+        /* From pageable memory, cudaMemcpy returns while the copy still runs, and other streams would not wait for it.
+         */
         IFS__CUDA(cudaStreamSynchronize(cudaStreamLegacy), device, "copying memory");
     }
     return IFS_OK;

@@ -3,9 +3,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * NMS goes through the boxes in order, a tile at a time, a thread a box. First each box is compared with those that
- * were kept before. Then a warp after the other settles its 32 boxes: which suppress which is known from the start, as
- * a mask a lane, so what remains is a few bit operations for each box that stays; the warps behind compare with those.
+ * NMS goes through the boxes in order, one tile at a time, one thread for each box. First each box is compared with the
+ * boxes kept in earlier tiles. Then the warps decide one after another: a lane's mask says which boxes of its warp it
+ * would suppress, so a warp needs only a few bit operations for each box that it keeps. The warps after it compare
+ * their boxes with the ones it has kept.
  */
 #ifndef IFS_NMS_CUH
 #define IFS_NMS_CUH
@@ -16,8 +17,8 @@ namespace {
 
 /* ---- sorting ---- */
 
-/* Sorts `size` keys (a power of two, at most CHUNK) in shared memory, ascending: a bitonic network. A thread takes the
- * same pairs of any step below 64 apart as its warp's others take, so these steps need no more than the warp. */
+/* Sorts `size` keys (a power of two, at most CHUNK) in shared memory, ascending, by a bitonic network. In the steps
+ * whose pairs lie less than 64 apart, a warp touches only its own keys, so these steps synchronise the warp alone. */
 __device__ void sort_chunk(uint64_t *keys, uint32_t size) {
     for (uint32_t k = 2; k <= size; k *= 2)
         for (uint32_t j = k / 2; j > 0; j /= 2) {
@@ -56,7 +57,7 @@ template <int N> struct Tile {
     float4 box[N];
     float area[N];
     int32_t class_id[N];
-    uint32_t stays[N / 32]; /* a bit a box */
+    uint32_t kept[N / 32]; /* one bit for each box */
 };
 
 __device__ inline ifs__box box_of(float4 v) {
@@ -75,13 +76,13 @@ struct Candidate {
 };
 
 /*
- * `count` boxes in order: load(i) gives one, stay(i, number, candidate) is called for each that stays with how many
- * stayed before it. Returns how many stay. `kept_boxes` and `kept_classes` hold as many, in global memory, and are used
- * only where there is more than one tile.
+ * NMS over `count` boxes in order. load(i) gives box i; keep(i, number, candidate) is called for each box that is kept,
+ * `number` being the boxes kept before it. Returns the number of kept boxes. `kept_boxes` and `kept_classes` have space
+ * for all of them in global memory, and are used only where there is more than one tile.
  */
-template <int N, class Load, class Stay>
+template <int N, class Load, class Keep>
 __device__ uint32_t suppress(Tile<N> &tile, uint32_t count, bool by_class, float iou, float4 *kept_boxes,
-                             int32_t *kept_classes, Load load, Stay stay) {
+                             int32_t *kept_classes, Load load, Keep keep) {
     const uint32_t me = threadIdx.x, lane = me & 31, warp = me / 32;
     uint32_t kept = 0;
     for (uint32_t base = 0; base < count; base += N) {
@@ -91,12 +92,12 @@ __device__ uint32_t suppress(Tile<N> &tile, uint32_t count, bool by_class, float
             mine = load(base + me);
         const float area = ifs__box_area(mine.box);
         bool alive = valid;
-        /* Whether box i of the tile and mine overlap; the test is the same both ways. No branches. */
+        /* Whether box i of the tile and mine overlap. The test is symmetric, and written without branches. */
         const auto suppresses = [&](uint32_t i) {
             const bool same = !by_class | (tile.class_id[i] == mine.class_id);
             return same & ifs__overlap(box_of(tile.box[i]), tile.area[i], mine.box, area, iou);
         };
-        /* Those that stayed in the tiles before. */
+        /* The boxes kept in earlier tiles. */
         for (uint32_t start = 0; start < kept; start += N) {
             const uint32_t length = min(kept - start, (uint32_t)N);
             __syncthreads();
@@ -115,48 +116,48 @@ __device__ uint32_t suppress(Tile<N> &tile, uint32_t count, bool by_class, float
         tile.area[me] = area;
         tile.class_id[me] = mine.class_id;
         if (me < N / 32)
-            tile.stays[me] = 0;
+            tile.kept[me] = 0;
         __syncthreads();
 
         const uint32_t num_warps = min((count - base + 31) / 32, (uint32_t)N / 32);
-        uint32_t suppressed = 0; /* lanes behind this one that it would suppress */
+        uint32_t suppressed = 0; /* the later lanes that this one would suppress */
         if (warp < num_warps) {
 #pragma unroll 4
             for (uint32_t other = 1; other < 32; other++)
                 suppressed |= (uint32_t)suppresses(warp * 32 + other) << other;
             suppressed &= ~lanes_below() & ~(1u << lane);
         }
-        for (uint32_t turn = 0; turn < num_warps; turn++) {
-            if (warp == turn) {
-                uint32_t left = __ballot_sync(ALL, alive), stays = 0;
+        for (uint32_t active = 0; active < num_warps; active++) {
+            if (warp == active) {
+                uint32_t left = __ballot_sync(ALL, alive), kept_lanes = 0;
                 while (left) {
                     const uint32_t first = (uint32_t)__ffs((int)left) - 1;
-                    stays |= 1u << first;
+                    kept_lanes |= 1u << first;
                     left &= ~(1u << first | __shfl_sync(ALL, suppressed, (int)first));
                 }
-                alive = stays >> lane & 1;
+                alive = kept_lanes >> lane & 1;
                 if (lane == 0)
-                    tile.stays[turn] = stays;
+                    tile.kept[active] = kept_lanes;
             }
             __syncthreads();
-            if (warp > turn && alive)
-                for (uint32_t left = tile.stays[turn]; left && alive; left &= left - 1)
-                    alive = !suppresses(turn * 32 + (uint32_t)__ffs((int)left) - 1);
+            if (warp > active && alive)
+                for (uint32_t left = tile.kept[active]; left && alive; left &= left - 1)
+                    alive = !suppresses(active * 32 + (uint32_t)__ffs((int)left) - 1);
         }
 
         uint32_t before = kept, all = 0;
         for (uint32_t i = 0; i < num_warps; i++) {
-            const uint32_t number = (uint32_t)__popc(tile.stays[i]);
+            const uint32_t number = (uint32_t)__popc(tile.kept[i]);
             before += i < warp ? number : 0;
             all += number;
         }
         if (alive) {
-            before += (uint32_t)__popc(tile.stays[warp] & lanes_below());
+            before += (uint32_t)__popc(tile.kept[warp] & lanes_below());
             if (count > N) {
                 kept_boxes[before] = vector_of(mine.box);
                 kept_classes[before] = mine.class_id;
             }
-            stay(base + me, before, mine);
+            keep(base + me, before, mine);
         }
         kept += all;
         __syncthreads();

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A block has a row. The sum of softmax is the one that topk.h describes, so that its bits are those of the host: the
- * block computes the exponentials of 2048 scores at a time, and sixteen threads add them, each to its lane and in
- * order. The best are found one after the other: each time, the least key beyond the last one found.
+ * One block handles a row. The sum of softmax is the one that topk.c describes, so that it has the bits of the host:
+ * the block computes the exponentials of 2048 scores at a time, and sixteen threads add them, each to its own lane and
+ * in order. The best scores are found one after another: each time, the least key above the last one.
  */
 #include "../src/fmath.h"
 #include "../src/topk.h"
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(THREADS)
         }
 
         uint64_t last = first;
-        for (uint32_t found = 0; found < k; found++) {
-            if (found) {
+        for (uint32_t rank = 0; rank < k; rank++) {
+            if (rank) {
                 uint64_t next = ~(uint64_t)0;
                 for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
                     const uint64_t key = (uint64_t)ifs__key_of_score(load(x + i)) << 32 | i;
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(THREADS)
             if (threadIdx.x == 0) {
                 const uint32_t i = (uint32_t)last;
                 const float score = load(x + i); /* the score itself: its key takes -0 for 0 */
-                ids[found] = (int32_t)i;
-                out[found] = softmax ? ifs__exp(score - max) / sum_of_row : score;
+                ids[rank] = (int32_t)i;
+                out[rank] = softmax ? ifs__exp(score - max) / sum_of_row : score;
             }
         }
         __syncthreads();
@@ -110,32 +110,28 @@ __global__ void __launch_bounds__(THREADS)
 } // namespace
 
 ifs_status ifs_cuda_topk(const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
-                         int32_t *class_ids, float *out_scores, int32_t device, void *stream) {
-    if (!scores || !class_ids || !out_scores)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "top-k needs scores, and places for classes and their scores");
-    if (dtype != IFS_FLOAT32 && dtype != IFS_FLOAT16)
-        return ifs__fail(IFS_ERR_DTYPE, "scores of type %d; top-k takes IFS_FLOAT32 (%d) and IFS_FLOAT16 (%d)",
-                         (int)dtype, IFS_FLOAT32, IFS_FLOAT16);
-    if (n < 1 || n > INT32_MAX || k < 1 || k > n)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the %d best of %lld scores: k is a number from 1 to that of scores",
-                         (int)k, (long long)n);
+                         int32_t *class_ids, float *out_scores, ifs_stream *stream) {
+    IFS__TRY(ifs__check_topk(scores, dtype, n, k, class_ids, out_scores));
+    IFS__TRY(ifs__check_stream(stream));
     if (rows < 0 || rows > INT64_MAX / 4 / n)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%lld rows of %lld scores", (long long)rows, (long long)n);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%lld rows of %lld scores; the number of rows must be 0 to %lld",
+                         (long long)rows, (long long)n, (long long)(INT64_MAX / 4 / n));
     const uintptr_t element = dtype == IFS_FLOAT32 ? 4 : 2;
     if ((uintptr_t)scores % element || (uintptr_t)class_ids % 4 || (uintptr_t)out_scores % 4)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "one of the addresses %p, %p and %p is not aligned to its elements",
                          scores, (void *)class_ids, (void *)out_scores);
-    IFS__TRY(ifs__device_check(device));
     if (!rows)
         return IFS_OK;
+    const int device = ifs_stream_device(stream);
+    const cudaStream_t queue = (cudaStream_t)ifs_stream_native(stream);
     IFS__GUARD(device, "top-k");
     const unsigned blocks = (unsigned)(rows < 65536 ? rows : 65536);
     if (dtype == IFS_FLOAT32)
-        topk_kernel<<<blocks, THREADS, 0, (cudaStream_t)stream>>>((const float *)scores, rows, (uint32_t)n, (uint32_t)k,
-                                                                  softmax != 0, class_ids, out_scores);
+        topk_kernel<<<blocks, THREADS, 0, queue>>>((const float *)scores, rows, (uint32_t)n, (uint32_t)k, softmax != 0,
+                                                   class_ids, out_scores);
     else
-        topk_kernel<<<blocks, THREADS, 0, (cudaStream_t)stream>>>((const __half *)scores, rows, (uint32_t)n,
-                                                                  (uint32_t)k, softmax != 0, class_ids, out_scores);
+        topk_kernel<<<blocks, THREADS, 0, queue>>>((const __half *)scores, rows, (uint32_t)n, (uint32_t)k, softmax != 0,
+                                                   class_ids, out_scores);
     IFS__CUDA(cudaGetLastError(), device, "launching top-k");
     return IFS_OK;
 }

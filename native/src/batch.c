@@ -1,13 +1,13 @@
 /*
- * batch.c - a batch of images on the processor's threads: preprocessed, or brought to a device as they are.
+ * batch.c - a batch of images on the processor's threads: preprocessed, or copied to a device as they are.
  *
- * A device copies from page-locked memory at the speed of the bus, but one thread fills such memory far slower than
- * that. So the threads share the work out, and each piece is queued for its copy as soon as it is there.
+ * A device copies from page-locked memory at the speed of the bus, but one thread fills such memory much slower. So
+ * several threads fill it, and the copy of each piece is queued as soon as the piece is complete.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "device.h"
-#include "preprocess.h"
+#include "preprocess_check.h"
 #include "workers.h"
 
 #include <string.h>
@@ -18,68 +18,68 @@ typedef struct preprocess_job {
     const ifs_image *images;
     const ifs_geometry *geometries;
     const ifs_pixel_transform *transform;
-    uint8_t *host, *dev;
-    size_t row; /* bytes of one image's output */
+    uint8_t *host_ptr, *device_ptr;
+    size_t one; /* bytes of one image's output */
     ifs_stream *stream;
 } preprocess_job;
 
 static ifs_status preprocess_one(void *context, int64_t i) {
     const preprocess_job *j = context;
-    uint8_t *host = j->host + (size_t)i * j->row;
-    IFS__TRY(ifs_preprocess(&j->images[i], &j->geometries[i], j->transform, host, j->row));
-    if (!j->dev)
+    uint8_t *host = j->host_ptr + (size_t)i * j->one;
+    IFS__TRY(ifs_preprocess(&j->images[i], &j->geometries[i], j->transform, host, j->one));
+    if (!j->device_ptr)
         return IFS_OK;
-    return ifs__copy(ifs_stream_device(j->stream), j->dev + (size_t)i * j->row, host, j->row, j->stream);
+    return ifs__copy(ifs_stream_device(j->stream), j->device_ptr + (size_t)i * j->one, host, j->one, j->stream);
 }
 
 ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries,
-                                int32_t n, const ifs_pixel_transform *transform, void *host, size_t nbytes, void *dev,
-                                ifs_stream *stream) {
-    if (n < 0 || (n && (!images || !geometries || !transform || !host)))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d images, but images, geometries, transform or host is NULL",
+                                int32_t n, const ifs_pixel_transform *transform, void *host_ptr, size_t nbytes,
+                                void *device_ptr, ifs_stream *stream) {
+    if (n < 0 || (n && (!images || !geometries || !transform || !host_ptr)))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d images, but images, geometries, transform or host_ptr is NULL",
                          (int)n);
-    if (dev && !stream)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "copies to a device are queued on a stream, and stream is NULL");
+    if (device_ptr && !stream)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "stream is NULL; copies to a device are queued on a stream");
     if (n == 0)
         return IFS_OK;
-    size_t row = ifs_preprocess_nbytes(&geometries[0], transform);
+    size_t one = ifs_preprocess_nbytes(&geometries[0], transform);
     for (int32_t i = 0; i < n; i++)
-        if (ifs_preprocess_nbytes(&geometries[i], transform) != row)
-            return ifs__fail(IFS_ERR_SHAPE, "image %d goes to a canvas of %d x %d, but the batch's is %d x %d", (int)i,
-                             (int)geometries[i].canvas_width, (int)geometries[i].canvas_height,
+        if (ifs_preprocess_nbytes(&geometries[i], transform) != one)
+            return ifs__fail(IFS_ERR_SHAPE, "image %d goes to a canvas of %d x %d, but image 0 to one of %d x %d",
+                             (int)i, (int)geometries[i].canvas_width, (int)geometries[i].canvas_height,
                              (int)geometries[0].canvas_width, (int)geometries[0].canvas_height);
-    if (row == 0) /* not valid: the first image's own check says why */
-        return ifs_preprocess(&images[0], &geometries[0], transform, host, nbytes);
-    if ((size_t)n > nbytes / row)
-        return ifs__fail(IFS_ERR_TOO_SMALL, "%d images of %zu bytes do not fit the %zu that may be written", (int)n,
-                         row, nbytes);
-    preprocess_job j = {images, geometries, transform, host, dev, row, stream};
+    if (one == 0) /* not valid: the check of the first image says why */
+        return ifs_preprocess(&images[0], &geometries[0], transform, host_ptr, nbytes);
+    if ((size_t)n > nbytes / one)
+        return ifs__fail(IFS_ERR_TOO_SMALL, "%d images need %zu bytes each, but the destination has %zu", (int)n, one,
+                         nbytes);
+    preprocess_job j = {images, geometries, transform, host_ptr, device_ptr, one, stream};
     return ifs__workers_run(workers, preprocess_one, &j, n);
 }
 
-/* ---- bringing images to a device ---- */
+/* ---- copying images to a device ---- */
 
 #define ALIGNMENT 256 /* bytes, of a plane on the device: what wide loads like */
 #define BANDS                                                                                                          \
     8 /* that an image is cut into, so that threads share one image and the bus does not wait for all of it            \
        */
 
-/* What is wanted of an image's plane; dense on the device. */
+/* The part of an image's plane that is copied; it is dense on the device. */
 typedef struct plane {
     const uint8_t *data;
-    int64_t stride, row, rows; /* bytes, bytes, number; here a row may be two neighbours that are wanted together */
+    int64_t stride, row, rows; /* bytes, bytes, number; a row here may be two neighbouring rows of the image */
 } plane;
 
-/* The planes, `out` as it will lie on the device without its addresses, and its geometry there. */
+/* The planes to copy, the image on the device (without its addresses), and its geometry there. */
 static ifs_status planes_of(const ifs_image *image, const ifs_geometry *geometry, plane planes[2], ifs_image *out,
-                            ifs_geometry *way) {
+                            ifs_geometry *out_geometry) {
     const bool nv12 = image->format == IFS_PIXEL_NV12;
     const int64_t row = (int64_t)image->width * ifs__pixel_size(image->format);
     ifs_rows rows;
-    IFS__TRY(ifs_geometry_rows(geometry, &rows, way));
+    IFS__TRY(ifs_geometry_rows(geometry, &rows, out_geometry));
     if (nv12 || (rows.take > 1 && image->stride != row)) {
         rows = (ifs_rows){0, 1, 1};
-        *way = *geometry;
+        *out_geometry = *geometry;
     }
     const int64_t groups = image->height / rows.step;
     planes[0] = (plane){image->data + rows.first * image->stride, rows.step * image->stride, rows.take * row, groups};
@@ -104,9 +104,9 @@ ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geomet
     for (int32_t i = 0; i < n; i++) {
         plane planes[2];
         ifs_image image;
-        ifs_geometry way;
+        ifs_geometry unused;
         IFS__TRY(ifs__check_image_geometry(&images[i], &geometries[i]));
-        IFS__TRY(planes_of(&images[i], &geometries[i], planes, &image, &way));
+        IFS__TRY(planes_of(&images[i], &geometries[i], planes, &image, &unused));
         total += plane_nbytes(&planes[0]) + plane_nbytes(&planes[1]);
     }
     *out = total;
@@ -116,25 +116,25 @@ ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geomet
 typedef struct upload_job {
     const ifs_image *images, *out;
     const ifs_geometry *geometries;
-    uint8_t *staging, *dev;
+    uint8_t *staging, *device_ptr;
     ifs_stream *stream;
 } upload_job;
 
 static ifs_status upload_rows(const upload_job *j, const plane *from, const uint8_t *to, int64_t first, int64_t last) {
     const int32_t device = ifs_stream_device(j->stream);
     const size_t row = (size_t)from->row, rows = (size_t)(last - first);
-    const size_t start = (size_t)(to - j->dev) + (size_t)first * row;
+    const size_t start = (size_t)(to - j->device_ptr) + (size_t)first * row;
     const uint8_t *source = from->data + first * from->stride;
     if (rows == 0)
         return IFS_OK;
     if (ifs_is_page_locked(source))
-        return ifs__copy_rows(device, j->dev + start, source, (size_t)from->stride, row, rows, j->stream);
+        return ifs__copy_rows(device, j->device_ptr + start, source, (size_t)from->stride, row, rows, j->stream);
     if (from->stride == from->row)
         memcpy(j->staging + start, source, rows * row);
     else
         for (size_t y = 0; y < rows; y++)
             memcpy(j->staging + start + y * row, source + (int64_t)y * from->stride, row);
-    return ifs__copy(device, j->dev + start, j->staging + start, rows * row, j->stream);
+    return ifs__copy(device, j->device_ptr + start, j->staging + start, rows * row, j->stream);
 }
 
 static ifs_status upload_band(void *context, int64_t item) {
@@ -142,9 +142,9 @@ static ifs_status upload_band(void *context, int64_t item) {
     const int64_t i = item / BANDS, band = item % BANDS;
     plane planes[2];
     ifs_image out;
-    ifs_geometry way;
-    IFS__TRY(planes_of(&j->images[i], &j->geometries[i], planes, &out, &way));
-    /* A page-locked image needs no hands: its first band is all of it. */
+    ifs_geometry unused;
+    IFS__TRY(planes_of(&j->images[i], &j->geometries[i], planes, &out, &unused));
+    /* A page-locked image is copied from its own memory: its first band is all of it. */
     const bool whole = ifs_is_page_locked(planes[0].data);
     for (int p = 0; p < 2; p++) {
         const int64_t rows = planes[p].rows;
@@ -156,25 +156,26 @@ static ifs_status upload_band(void *context, int64_t item) {
 }
 
 ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,
-                      void *staging, void *dev, size_t nbytes, ifs_stream *stream, ifs_image *out, ifs_geometry *ways) {
-    if (n < 0 || (n && (!images || !geometries || !staging || !dev || !stream || !out || !ways)))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "%d images, but images, geometries, staging, dev, stream, out or ways is NULL", (int)n);
+                      void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream, ifs_image *out_images,
+                      ifs_geometry *out_geometries) {
+    if (n < 0 ||
+        (n && (!images || !geometries || !staging || !device_ptr || !stream || !out_images || !out_geometries)))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d images; none of the pointers but workers may be NULL", (int)n);
     size_t needed = 0;
     IFS__TRY(ifs_upload_nbytes(images, geometries, n, &needed));
     if (needed > nbytes)
-        return ifs__fail(IFS_ERR_TOO_SMALL, "%d images take %zu bytes on the device, and %zu are there", (int)n, needed,
-                         nbytes);
-    const uint8_t *at = dev;
+        return ifs__fail(IFS_ERR_TOO_SMALL, "%d images need %zu bytes on the device, but the destination has %zu",
+                         (int)n, needed, nbytes);
+    const uint8_t *at = device_ptr;
     for (int32_t i = 0; i < n; i++) {
         plane planes[2];
-        IFS__TRY(planes_of(&images[i], &geometries[i], planes, &out[i], &ways[i]));
-        out[i].data = at;
+        IFS__TRY(planes_of(&images[i], &geometries[i], planes, &out_images[i], &out_geometries[i]));
+        out_images[i].data = at;
         at += plane_nbytes(&planes[0]);
         if (planes[1].rows)
-            out[i].uv = at;
+            out_images[i].uv = at;
         at += plane_nbytes(&planes[1]);
     }
-    upload_job j = {images, out, geometries, staging, dev, stream};
+    upload_job j = {images, out_images, geometries, staging, device_ptr, stream};
     return ifs__workers_run(workers, upload_band, &j, (int64_t)n * BANDS);
 }

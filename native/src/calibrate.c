@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int64_t range_none(const float *x, size_t n, float *min, float *max, int64_t *zeros) {
+static int64_t range_plain(const float *x, size_t n, float *min, float *max, int64_t *zeros) {
     int64_t bad = 0, zero = 0;
     float low = *min, high = *max;
     for (size_t i = 0; i < n; i++) {
@@ -27,7 +27,7 @@ static int64_t range_none(const float *x, size_t n, float *min, float *max, int6
     return bad;
 }
 
-static int64_t histogram_none(const float *x, size_t n, float scale, int32_t last, uint32_t *tables, size_t pitch) {
+static int64_t histogram_plain(const float *x, size_t n, float scale, int32_t last, uint32_t *tables, size_t pitch) {
     int64_t bad = 0;
     for (size_t i = 0; i < n; i++) {
         const float at = fabsf(x[i]);
@@ -41,7 +41,7 @@ static int64_t histogram_none(const float *x, size_t n, float scale, int32_t las
     return bad;
 }
 
-static const ifs__calibration_passes passes_none = {range_none, histogram_none};
+static const ifs__calibration_passes passes_plain = {range_plain, histogram_plain};
 
 static const ifs__calibration_passes *passes(void) {
 #if IFS__X86
@@ -50,13 +50,14 @@ static const ifs__calibration_passes *passes(void) {
     if (ifs_simd() == IFS_SIMD_AVX2)
         return &ifs__calibration_avx2;
 #endif
-    return &passes_none;
+    return &passes_plain;
 }
 
 static ifs_status check_values(const float *x, int64_t count) {
     if (count < 0 || (!x && count))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%lld values at %s; give 0 or more, and where they lie",
-                         (long long)count, x ? "an address" : "NULL");
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "%lld values at %s; the number is 0 or more, and the address is not NULL", (long long)count,
+                         x ? "an address" : "NULL");
     return IFS_OK;
 }
 
@@ -71,7 +72,7 @@ ifs_status ifs_range_update(const float *x, int64_t count, ifs_range *range) {
     range->nonfinite += bad;
     if (range->count == range->nonfinite)
         min = max = 0;
-    /* A zero may come as -0 from one variant and as 0 from another: it is 0. */
+    /* One variant may give -0 where another gives 0: both become 0. */
     range->min = min + 0.0F;
     range->max = max + 0.0F;
     return IFS_OK;
@@ -81,23 +82,23 @@ ifs_status ifs_histogram_add(const float *x, int64_t count, float absmax, int64_
                              int64_t *nonfinite) {
     IFS__TRY(check_values(x, count));
     if (!bins || num_bins < 1 || num_bins > IFS__HISTOGRAM_MAX_BINS)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a histogram of %d bins at %s; there are 1 to %d", (int)num_bins,
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a histogram of %d bins at %s; use 1 to %d bins", (int)num_bins,
                          bins ? "an address" : "NULL", IFS__HISTOGRAM_MAX_BINS);
     const float scale = (float)num_bins / absmax;
     if (!(absmax > 0) || !(absmax <= FLT_MAX) || !(scale <= FLT_MAX))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "the histogram reaches to %g; it must be finite and above 0, and %d bins up to it no narrower "
-                         "than float32 can tell apart",
+                         "absmax is %g; it must be finite, above 0, and so large that %d bins up to it differ in "
+                         "float32",
                          (double)absmax, (int)num_bins);
     const size_t pitch = (size_t)num_bins;
     uint32_t *tables = calloc(IFS__HISTOGRAM_TABLES * pitch, sizeof *tables);
     if (!tables)
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no %zu bytes for the counters of a histogram",
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes for the counters of a histogram",
                          IFS__HISTOGRAM_TABLES * pitch * sizeof *tables);
     int64_t bad = 0;
-    const size_t most = (size_t)1 << 30; /* a counter of 32 bits holds it */
+    const size_t limit = (size_t)1 << 30; /* a counter of 32 bits holds it */
     for (size_t at = 0, left = (size_t)count; left;) {
-        const size_t n = left < most ? left : most;
+        const size_t n = left < limit ? left : limit;
         bad += passes()->histogram(x + at, n, scale, num_bins - 1, tables, pitch);
         for (size_t i = 0; i < pitch; i++)
             for (size_t t = 0; t < IFS__HISTOGRAM_TABLES; t++) {

@@ -1,5 +1,5 @@
 /*
- * calibrate.h - the passes over activations, one set of functions a SIMD variant.
+ * calibrate.h - the passes over activations, one set of functions for each SIMD variant.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,9 +8,9 @@
 
 #include "internal.h"
 
-/* Neighbours often fall into one bin (zeros after a ReLU above all), and an increment waits for the one before it in
- * the same place. So neighbours count in different tables, which are added up in the end: 4 x 2,048 counters fill 32
- * KiB. */
+/* Neighbours often fall into the same bin (above all zeros after a ReLU), and an increment of a counter waits for the
+ * increment before it. So neighbours count in different tables, which are added up in the end: 4 x 2,048 counters fill
+ * 32 KiB. */
 #define IFS__HISTOGRAM_TABLES 4
 #define IFS__HISTOGRAM_MAX_BINS 65536
 

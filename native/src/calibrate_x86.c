@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * The arithmetic is vectors: magnitude, one product, one conversion. The increments stay scalar: a scatter that has to
- * find the lanes of one bin first is slower than sixteen increments in four tables.
+ * The arithmetic uses vectors: magnitude, one product, one conversion. The increments are scalar: a scatter would first
+ * have to find the lanes that share a bin, and that is slower than sixteen increments in four tables.
  */
 #include "calibrate.h"
 

@@ -41,7 +41,7 @@ static float float_of(uint32_t bits) {
     return value;
 }
 
-/* From `magnitude` (the bits of a float, sign removed) dropping its last `shift` bits, to the nearest, ties to even. */
+/* Drops the last `shift` bits of `magnitude` (the bits of a float without its sign): to the nearest, ties to even. */
 static uint32_t round_shift(uint32_t magnitude, uint32_t shift) {
     uint32_t half = 1u << (shift - 1), odd = magnitude >> shift & 1;
     return (magnitude + half - 1 + odd) >> shift;
@@ -49,7 +49,7 @@ static uint32_t round_shift(uint32_t magnitude, uint32_t shift) {
 
 uint16_t ifs__float_to_half(float value) {
     uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000) /* NaN: quiet, with what fits of its payload, as the hardware does */
+    if (magnitude > 0x7f800000) /* NaN: quiet, with the upper bits of its payload, as the hardware does */
         return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
     if (magnitude >= 0x47800000) /* 65536 and up */
         return (uint16_t)(sign | 0x7c00);
@@ -114,8 +114,9 @@ void ifs__halves_to_floats(const uint16_t *src, float *dst, size_t count) {
 /*
  * ---- any type to any other ----
  *
- * In two steps, over a buffer that stays in the first cache: widen to the type that holds each value of the source
- * exactly (int64, uint64 or double), then narrow with saturation. 12 readers and 3 x 12 writers instead of 144 loops.
+ * There are two steps, over a buffer that stays in the first cache: widen to the type that holds each value of the
+ * source exactly (int64, uint64 or double), then narrow with saturation. That takes 12 readers and 3 x 12 writers
+ * instead of 144 loops.
  */
 
 #define CHUNK 512
@@ -160,7 +161,7 @@ static wide_kind widen(const void *src, int32_t dtype, wide *out, size_t n) {
 #undef WIDEN
 }
 
-/* `value` into [low, high], both exact in the type of `value`'s comparison. */
+/* Limits `value` to [low, high]. */
 static int64_t clamp_signed(int64_t value, int64_t low, int64_t high) {
     return value < low ? low : value > high ? high : value;
 }
@@ -259,8 +260,8 @@ static void narrow(const wide *in, wide_kind kind, void *dst, int32_t dtype, siz
 ifs_status ifs_convert(const void *src, int32_t src_dtype, void *dst, int32_t dst_dtype, size_t count) {
     size_t src_size = ifs_dtype_size(src_dtype), dst_size = ifs_dtype_size(dst_dtype);
     if (!src_size || !dst_size)
-        return ifs__fail(IFS_ERR_DTYPE, "cannot convert element type %d to %d; there are 0 to %d", (int)src_dtype,
-                         (int)dst_dtype, IFS_NUM_DTYPES - 1);
+        return ifs__fail(IFS_ERR_DTYPE, "cannot convert element type %d to %d; the known types are 0 to %d",
+                         (int)src_dtype, (int)dst_dtype, IFS_NUM_DTYPES - 1);
     if (count && (!src || !dst))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "cannot convert %zu elements from or to NULL", count);
     if (src_dtype == dst_dtype) {

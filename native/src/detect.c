@@ -3,31 +3,33 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Three steps: the scan finds the candidates (a key each: score, then anchor * num_classes + class), the sort puts the
- * best first and cuts them to max_candidates, NMS chooses among them. Boxes are decoded twice, once to see that they
- * are finite and once, in order, for NMS: that is cheaper than to carry them through the sort.
+ * There are three steps. The scan finds the candidates, each of them a key: its score, then anchor * num_classes +
+ * class. The sort puts the best first, and max_candidates of them are kept. NMS chooses among these. Boxes are decoded
+ * twice, first to check that they are finite and then, in order, for NMS; that is cheaper than moving them in the sort.
  *
- * An anchor whose best class ties takes the lowest one. With a single label, scores that are not finite do not take
- * part in the choice. A box of zero or negative size is a candidate: it overlaps nothing, and so neither suppresses nor
- * is suppressed; it comes out with its edges in order.
+ * Where several classes of an anchor have the best score, the lowest one wins. With a single label, scores that are not
+ * finite are ignored. A box of zero or negative size is a candidate: it overlaps nothing, so it neither suppresses nor
+ * is suppressed, and its edges come out in order.
  */
 #include "detect.h"
+
 #include "detect_scan.h"
 #include "nms.h"
+#include "sort.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct ifs_detector {
+struct ifs_detection_decoder {
     ifs_detect_params params;
-    float *row;         /* [1 + classes] an anchor's scores as float32, where they do not lie so in the output */
+    float *row;         /* [1 + classes] an anchor's scores as float32, where the output does not hold them so */
     uint16_t *halves;   /* [classes] */
-    int32_t *class_ids; /* [classes + slack] what products_above found */
+    int32_t *class_ids; /* [classes + slack] results of products_above */
     float *scores;      /* [classes + slack] */
     uint64_t *keys;     /* [keys_size] candidates */
     size_t keys_size, num_keys;
-    uint64_t *scratch; /* [scratch_size] for their sort */
+    uint64_t *scratch; /* [scratch_size] for the sort */
     size_t scratch_size;
     ifs__nms nms;
 };
@@ -37,21 +39,21 @@ struct ifs_detector {
 static ifs_status check_range(const char *name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high)
         return IFS_OK;
-    return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s is %lld; it is a number from %lld to %lld", name, (long long)value,
+    return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s is %lld; it must be %lld to %lld", name, (long long)value,
                      (long long)low, (long long)high);
 }
 
 static ifs_status check_threshold(const char *name, float value) {
     if (value >= 0 && value <= 1)
         return IFS_OK;
-    return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s is %g; it is a number from 0 to 1", name, (double)value);
+    return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s is %g; it must be 0 to 1", name, (double)value);
 }
 
 ifs_status ifs__check_detect_params(const ifs_detect_params *p) {
-    IFS__TRY(check_range("head", p->head, IFS_HEAD_YOLOV5, IFS_HEAD_YOLOX));
+    IFS__TRY(check_range("head", p->head, IFS_DETECT_HEAD_YOLOV5, IFS_DETECT_HEAD_YOLOX));
     if (p->dtype != IFS_FLOAT32 && p->dtype != IFS_FLOAT16)
-        return ifs__fail(IFS_ERR_DTYPE, "dtype is %d; a head's output is IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)",
-                         (int)p->dtype, IFS_FLOAT32, IFS_FLOAT16);
+        return ifs__fail(IFS_ERR_DTYPE, "dtype is %d; use IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)", (int)p->dtype,
+                         IFS_FLOAT32, IFS_FLOAT16);
     IFS__TRY(check_range("num_classes", p->num_classes, 1, INT32_MAX));
     IFS__TRY(check_range("num_anchors", p->num_anchors, 1, INT32_MAX));
     IFS__TRY(check_range("num_extra", p->num_extra, 0, INT32_MAX));
@@ -65,10 +67,11 @@ ifs_status ifs__check_detect_params(const ifs_detect_params *p) {
     IFS__TRY(check_range("max_detections", p->max_detections, 1, INT32_MAX));
     IFS__TRY(check_threshold("conf_threshold", p->conf_threshold));
     IFS__TRY(check_threshold("iou_threshold", p->iou_threshold));
-    bool grids = p->head == IFS_HEAD_YOLOX;
+    bool grids = p->head == IFS_DETECT_HEAD_YOLOX;
     if (grids ? p->num_strides < 1 || p->num_strides > IFS_MAX_STRIDES : p->num_strides != 0)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "num_strides is %d; it is 1 to %d for YOLOX and 0 for other heads",
-                         (int)p->num_strides, IFS_MAX_STRIDES);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "num_strides is %d; it must be 1 to %d for YOLOX, and 0 for other heads", (int)p->num_strides,
+                         IFS_MAX_STRIDES);
     for (int i = 0; i < p->num_strides; i++)
         IFS__TRY(check_range("a stride", p->strides[i], 1, 1 << 16));
     return IFS_OK;
@@ -77,15 +80,15 @@ ifs_status ifs__check_detect_params(const ifs_detect_params *p) {
 ifs_status ifs__check_detect_geometry(const ifs_detect_params *p, const ifs_geometry *geometry) {
     if (geometry->source_width < 1 || geometry->source_height < 1)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "the geometry's source is %d x %d pixels; make it by ifs_geometry_...",
+                         "the geometry's source is %d x %d pixels; make the geometry by ifs_geometry_...",
                          (int)geometry->source_width, (int)geometry->source_height);
     for (int i = 0; i < 6; i++)
         if (!isfinite(geometry->to_source[i]))
-            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the geometry's to_source[%d] is %g; it is finite", i,
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the geometry's to_source[%d] is %g; it must be finite", i,
                              geometry->to_source[i]);
     if (p->num_strides && (geometry->canvas_width < 1 || geometry->canvas_height < 1))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "the geometry's canvas is %d x %d pixels; make it by ifs_geometry_...",
+                         "the geometry's canvas is %d x %d pixels; make the geometry by ifs_geometry_...",
                          (int)geometry->canvas_width, (int)geometry->canvas_height);
     int64_t cells = 0;
     for (int i = 0; i < p->num_strides; i++)
@@ -97,11 +100,11 @@ ifs_status ifs__check_detect_geometry(const ifs_detect_params *p, const ifs_geom
     return IFS_OK;
 }
 
-ifs_status ifs_detector_create(const ifs_detect_params *params, ifs_detector **out) {
+ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_detection_decoder **out) {
     if (!params || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a detector needs parameters and a place for its handle");
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params or out is NULL");
     IFS__TRY(ifs__check_detect_params(params));
-    ifs_detector *d = calloc(1, sizeof *d);
+    ifs_detection_decoder *d = calloc(1, sizeof *d);
     if (d) {
         size_t classes = (size_t)params->num_classes;
         d->params = *params;
@@ -111,33 +114,33 @@ ifs_status ifs_detector_create(const ifs_detect_params *params, ifs_detector **o
         d->scores = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->scores);
     }
     if (!d || !d->row || !d->halves || !d->class_ids || !d->scores) {
-        ifs_detector_destroy(d);
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for a detector of %d classes", (int)params->num_classes);
+        ifs_detection_decoder_destroy(d);
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a decoder of %d classes", (int)params->num_classes);
     }
     *out = d;
     return IFS_OK;
 }
 
-void ifs_detector_destroy(ifs_detector *detector) {
-    if (!detector)
+void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder) {
+    if (!decoder)
         return;
-    free(detector->row);
-    free(detector->halves);
-    free(detector->class_ids);
-    free(detector->scores);
-    free(detector->keys);
-    free(detector->scratch);
-    ifs__nms_release(&detector->nms);
-    free(detector);
+    free(decoder->row);
+    free(decoder->halves);
+    free(decoder->class_ids);
+    free(decoder->scores);
+    free(decoder->keys);
+    free(decoder->scratch);
+    ifs__nms_release(&decoder->nms);
+    free(decoder);
 }
 
-/* ---- one output, and where an anchor's numbers lie in it ---- */
+/* ---- one output, and the position of an anchor's numbers in it ---- */
 
 typedef struct view {
     const ifs_detect_params *params;
     const void *output;
     size_t row_length;                    /* elements from a row to the next */
-    int32_t first_cell[IFS_MAX_STRIDES];  /* YOLOX: the anchor that a grid begins with */
+    int32_t first_cell[IFS_MAX_STRIDES];  /* YOLOX: the first anchor of each grid */
     int32_t grid_width[IFS_MAX_STRIDES];
 } view;
 
@@ -148,7 +151,7 @@ static inline float element(const view *v, size_t i) {
 
 static view view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry) {
     size_t row_length =
-        p->head == IFS_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
+        p->head == IFS_DETECT_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
     view v = {p, output, row_length, {0}, {0}};
     int32_t cells = 0;
     for (int i = 0; i < p->num_strides; i++) {
@@ -161,13 +164,13 @@ static view view_of(const ifs_detect_params *p, const void *output, const ifs_ge
 
 static ifs__box decode(const view *v, int32_t anchor) {
     size_t first = (size_t)anchor, step = v->row_length;
-    if (v->params->head != IFS_HEAD_YOLOV8) {
+    if (v->params->head != IFS_DETECT_HEAD_YOLOV8) {
         first *= v->row_length;
         step = 1;
     }
     float x = element(v, first), y = element(v, first + step);
     float w = element(v, first + 2 * step), h = element(v, first + 3 * step);
-    if (v->params->head != IFS_HEAD_YOLOX)
+    if (v->params->head != IFS_DETECT_HEAD_YOLOX)
         return ifs__box_of_center(x, y, w, h);
     int level = v->params->num_strides - 1;
     while (anchor < v->first_cell[level])
@@ -178,13 +181,13 @@ static ifs__box decode(const view *v, int32_t anchor) {
 
 /* ---- the scan ---- */
 
-static inline void add_candidate(ifs_detector *d, float score, int32_t anchor, int32_t class_id) {
+static inline void add_candidate(ifs_detection_decoder *d, float score, int32_t anchor, int32_t class_id) {
     uint32_t payload = (uint32_t)anchor * (uint32_t)d->params.num_classes + (uint32_t)class_id;
     d->keys[d->num_keys++] = (uint64_t)ifs__key_of_score(score) << 32 | payload;
 }
 
-/* The candidates of one anchor, whose objectness (1 where the head has none) is above the threshold. */
-static ifs_status scan_anchor(ifs_detector *d, const view *v, const ifs__scan *scan, int32_t anchor,
+/* Adds the candidates of one anchor whose objectness (1 for a head without) is above the threshold. */
+static ifs_status scan_anchor(ifs_detection_decoder *d, const view *v, const ifs__scan *scan, int32_t anchor,
                               const float *classes, float objectness) {
     size_t num_classes = (size_t)d->params.num_classes;
     float threshold = d->params.conf_threshold;
@@ -215,9 +218,9 @@ static ifs_status scan_anchor(ifs_detector *d, const view *v, const ifs__scan *s
     return IFS_OK;
 }
 
-#define ROWS 1024 /* scanned for objectness before their classes are looked at, so that both find them in the cache */
+#define ROWS 1024 /* scanned for objectness, then for classes: both scans find them in the cache */
 
-static ifs_status scan_rows(ifs_detector *d, const view *v, const ifs__scan *scan) {
+static ifs_status scan_rows(ifs_detection_decoder *d, const view *v, const ifs__scan *scan) {
     size_t num_anchors = (size_t)d->params.num_anchors, length = v->row_length;
     size_t num_scores = 1 + (size_t)d->params.num_classes;
     float threshold = d->params.conf_threshold;
@@ -243,22 +246,22 @@ static ifs_status scan_rows(ifs_detector *d, const view *v, const ifs__scan *sca
     return IFS_OK;
 }
 
-/* The scores of one anchor of YOLOv8, a row apart in the output, into d->row. */
-static void take_column(ifs_detector *d, const view *v, size_t first) {
+/* Copies the scores of one anchor of YOLOv8, which lie a row apart in the output, to d->row. */
+static void copy_column(ifs_detection_decoder *d, const view *v, size_t first) {
     size_t num_classes = (size_t)d->params.num_classes;
     if (d->params.dtype == IFS_FLOAT32) {
-        const float *from = (const float *)v->output + first;
+        const float *column = (const float *)v->output + first;
         for (size_t c = 0; c < num_classes; c++)
-            d->row[c] = from[c * v->row_length];
+            d->row[c] = column[c * v->row_length];
         return;
     }
-    const uint16_t *from = (const uint16_t *)v->output + first;
+    const uint16_t *column = (const uint16_t *)v->output + first;
     for (size_t c = 0; c < num_classes; c++)
-        d->halves[c] = from[c * v->row_length];
+        d->halves[c] = column[c * v->row_length];
     ifs__halves_to_floats(d->halves, d->row, num_classes);
 }
 
-static ifs_status scan_columns(ifs_detector *d, const view *v, const ifs__scan *scan) {
+static ifs_status scan_columns(ifs_detection_decoder *d, const view *v, const ifs__scan *scan) {
     size_t num_anchors = (size_t)d->params.num_anchors, num_classes = (size_t)d->params.num_classes;
     float threshold = d->params.conf_threshold;
     for (size_t start = 0; start < num_anchors; start += IFS__COLUMNS) {
@@ -271,7 +274,7 @@ static ifs_status scan_columns(ifs_detector *d, const view *v, const ifs__scan *
         for (size_t i = 0; i < width; i++) {
             if (!(mask >> i & 1))
                 continue;
-            take_column(d, v, first + i);
+            copy_column(d, v, first + i);
             IFS__TRY(scan_anchor(d, v, scan, (int32_t)(start + i), d->row, 1.0f));
         }
     }
@@ -280,31 +283,30 @@ static ifs_status scan_columns(ifs_detector *d, const view *v, const ifs__scan *
 
 /* ---- a run ---- */
 
-static ifs_status check_run(const ifs_detector *d, const void *output, const ifs_geometry *geometry,
+static ifs_status check_run(const ifs_detection_decoder *d, const void *output, const ifs_geometry *geometry,
                             const ifs_detection *out, const int32_t *count) {
     if (!d || !output || !geometry || !out || !count)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "a run needs a detector, an output, a geometry, and places for boxes and their count");
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "decoder, output, geometry, out or count is NULL");
     return ifs__check_detect_geometry(&d->params, geometry);
 }
 
-ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const ifs_geometry *geometry,
-                            ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
-    IFS__TRY(check_run(detector, output, geometry, out, count));
-    ifs_detector *d = detector;
+ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
+                                     ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
+    IFS__TRY(check_run(decoder, output, geometry, out, count));
+    ifs_detection_decoder *d = decoder;
     const ifs_detect_params *p = &d->params;
     const view v = view_of(p, output, geometry);
 
     d->num_keys = 0;
-    IFS__TRY((p->head == IFS_HEAD_YOLOV8 ? scan_columns : scan_rows)(d, &v, ifs__scan_best()));
+    IFS__TRY((p->head == IFS_DETECT_HEAD_YOLOV8 ? scan_columns : scan_rows)(d, &v, ifs__scan_best()));
 
     size_t n = d->num_keys;
     IFS__TRY(ifs__grow((void **)&d->scratch, &d->scratch_size, n, 0, sizeof *d->scratch));
     ifs__sort_keys(d->keys, d->scratch, n);
-    ifs_detect_stats found = {(int64_t)n, 0, 0, 0};
+    ifs_detect_stats result = {(int64_t)n, 0, 0, 0};
     if (p->max_candidates && n > (size_t)p->max_candidates) {
         n = (size_t)p->max_candidates;
-        found.dropped_candidates = found.candidates - p->max_candidates;
+        result.dropped_candidates = result.candidates - p->max_candidates;
     }
 
     IFS__TRY(ifs__nms_reserve(&d->nms, n));
@@ -316,7 +318,7 @@ ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const if
     IFS__TRY(ifs__nms_run(&d->nms, n, !p->class_agnostic && p->num_classes > 1, p->iou_threshold));
 
     for (size_t rank = 0; rank < n; rank++) {
-        if (!d->nms.kept[rank] || found.kept++ >= p->max_detections)
+        if (!d->nms.kept[rank] || result.kept++ >= p->max_detections)
             continue;
         ifs__box box = ifs__box_to_source(d->nms.boxes[rank], geometry->to_source, geometry->source_width,
                                           geometry->source_height);
@@ -329,9 +331,9 @@ ifs_status ifs_detector_run(ifs_detector *detector, const void *output, const if
                                  .class_id = d->nms.class_ids[rank],
                                  .row = (int32_t)((uint32_t)key / (uint32_t)p->num_classes)};
     }
-    found.dropped_detections = found.kept > p->max_detections ? found.kept - p->max_detections : 0;
-    *count = (int32_t)(found.kept - found.dropped_detections);
+    result.dropped_detections = result.kept > p->max_detections ? result.kept - p->max_detections : 0;
+    *count = (int32_t)(result.kept - result.dropped_detections);
     if (stats)
-        *stats = found;
+        *stats = result;
     return IFS_OK;
 }

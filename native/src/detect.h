@@ -1,5 +1,5 @@
 /*
- * detect.h - what the detectors of the host and of the device share: the checks of what they are given.
+ * detect.h - the checks that the detection decoders of the host and the device share.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +14,8 @@ extern "C" {
 
 ifs_status ifs__check_detect_params(const ifs_detect_params *params);
 
-/* Whether a detector can map boxes back by the geometry, and, with grids, whether these have the anchors of the head.
- */
+/* That the geometry can map boxes back to the image and, for a head with grids, that these have as many cells as the
+ * head has anchors. */
 ifs_status ifs__check_detect_geometry(const ifs_detect_params *params, const ifs_geometry *geometry);
 
 #ifdef __cplusplus

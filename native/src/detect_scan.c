@@ -1,5 +1,5 @@
 /*
- * detect_scan.c - the scans that look for candidates: the plain C reference and the choice of the variant.
+ * detect_scan.c - the scans that find candidates: the plain C reference, and the choice of the variant.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-static size_t objectness_none(const float *first, size_t row_length, size_t n, float threshold, int32_t *hits) {
+static size_t objectness_plain(const float *first, size_t row_length, size_t n, float threshold, int32_t *hits) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++)
         if (first[i * row_length] > threshold)
@@ -15,7 +15,8 @@ static size_t objectness_none(const float *first, size_t row_length, size_t n, f
     return count;
 }
 
-static size_t objectness_half_none(const uint16_t *first, size_t row_length, size_t n, float threshold, int32_t *hits) {
+static size_t objectness_half_plain(const uint16_t *first, size_t row_length, size_t n, float threshold,
+                                    int32_t *hits) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++)
         if (ifs__half_to_float(first[i * row_length]) > threshold)
@@ -23,22 +24,22 @@ static size_t objectness_half_none(const uint16_t *first, size_t row_length, siz
     return count;
 }
 
-static float best_product_none(const float *classes, size_t n, float objectness) {
+static float best_product_plain(const float *classes, size_t n, float objectness) {
     float best = -INFINITY;
     for (size_t i = 0; i < n; i++)
         best = ifs__max(classes[i] * objectness, best);
     return best;
 }
 
-static size_t find_product_none(const float *classes, size_t n, float objectness, float product) {
+static size_t find_product_plain(const float *classes, size_t n, float objectness, float product) {
     size_t i = 0;
     while (i + 1 < n && classes[i] * objectness != product)
         i++;
     return i;
 }
 
-static size_t products_above_none(const float *classes, size_t n, float objectness, float threshold, int32_t *class_ids,
-                                  float *products) {
+static size_t products_above_plain(const float *classes, size_t n, float objectness, float threshold,
+                                   int32_t *class_ids, float *products) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
         float product = classes[i] * objectness;
@@ -50,7 +51,7 @@ static size_t products_above_none(const float *classes, size_t n, float objectne
     return count;
 }
 
-static uint64_t columns_none(const float *first, size_t row_length, size_t num_rows, size_t width, float threshold) {
+static uint64_t columns_plain(const float *first, size_t row_length, size_t num_rows, size_t width, float threshold) {
     uint64_t mask = 0;
     for (size_t row = 0; row < num_rows; row++)
         for (size_t i = 0; i < width; i++)
@@ -58,8 +59,8 @@ static uint64_t columns_none(const float *first, size_t row_length, size_t num_r
     return mask;
 }
 
-static uint64_t columns_half_none(const uint16_t *first, size_t row_length, size_t num_rows, size_t width,
-                                  float threshold) {
+static uint64_t columns_half_plain(const uint16_t *first, size_t row_length, size_t num_rows, size_t width,
+                                   float threshold) {
     uint64_t mask = 0;
     for (size_t row = 0; row < num_rows; row++)
         for (size_t i = 0; i < width; i++)
@@ -67,9 +68,9 @@ static uint64_t columns_half_none(const uint16_t *first, size_t row_length, size
     return mask;
 }
 
-static const ifs__scan scan_none = {
-    objectness_none,     objectness_half_none, best_product_none, find_product_none,
-    products_above_none, columns_none,         columns_half_none,
+static const ifs__scan scan_plain = {
+    objectness_plain,     objectness_half_plain, best_product_plain, find_product_plain,
+    products_above_plain, columns_plain,         columns_half_plain,
 };
 
 const ifs__scan *ifs__scan_best(void) {
@@ -79,5 +80,5 @@ const ifs__scan *ifs__scan_best(void) {
     if (ifs_simd() == IFS_SIMD_AVX2)
         return &ifs__scan_avx2;
 #endif
-    return &scan_none;
+    return &scan_plain;
 }

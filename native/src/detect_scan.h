@@ -1,5 +1,5 @@
 /*
- * detect_scan.h - the scans that look for candidates, one set of functions a SIMD variant.
+ * detect_scan.h - the scans that find candidates, one set of functions for each SIMD variant.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,10 +9,10 @@
 #include "fmath.h"
 #include "internal.h"
 
-#define IFS__COLUMNS 64 /* anchors that `columns` looks at in one call */
+#define IFS__COLUMNS 64 /* anchors that `columns` scans in one call */
 
 /*
- * All thresholds are strict. NaN is above nothing; an infinity is above, and the caller leaves it out.
+ * All thresholds are strict. NaN is above no threshold. An infinity is above; the caller rejects it.
  */
 typedef struct ifs__scan {
     /* The indices i of `n` rows, `row_length` elements each, whose first element is above the threshold; their number.
@@ -23,27 +23,27 @@ typedef struct ifs__scan {
     /* The largest of classes[i] * objectness; -inf if all are NaN. */
     float (*best_product)(const float *classes, size_t n, float objectness);
 
-    /* The first i with classes[i] * objectness == product, which there must be. */
+    /* The first i with classes[i] * objectness == product. There must be one. */
     size_t (*find_product)(const float *classes, size_t n, float objectness, float product);
 
     /* All i with classes[i] * objectness above the threshold and finite, with their products; their number. */
     size_t (*products_above)(const float *classes, size_t n, float objectness, float threshold, int32_t *class_ids,
                              float *products);
 
-    /* Which of `width` <= 64 columns have an element above the threshold in `num_rows` rows, a bit a column. */
+    /* The columns, of `width` <= 64, with an element above the threshold in `num_rows` rows: one bit for each column.
+     */
     uint64_t (*columns)(const float *first, size_t row_length, size_t num_rows, size_t width, float threshold);
     uint64_t (*columns_half)(const uint16_t *first, size_t row_length, size_t num_rows, size_t width, float threshold);
 } ifs__scan;
 
-#define IFS__SCAN_SLACK                                                                                                \
-    16 /* elements that `hits`, `class_ids` and `products` have beyond n: stores of whole vectors                      \
-        */
+/* `hits`, `class_ids` and `products` have space for so many elements beyond n, because whole vectors are stored. */
+#define IFS__SCAN_SLACK 16
 
 #if IFS__X86
 extern const ifs__scan ifs__scan_avx2, ifs__scan_avx512;
 #endif
 
-/* The set of the variant in use. */
+/* The functions of the variant in use. */
 const ifs__scan *ifs__scan_best(void);
 
 #endif

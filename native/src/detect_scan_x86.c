@@ -1,5 +1,5 @@
 /*
- * detect_scan_x86.c - the scans that look for candidates, for AVX2 and AVX-512.
+ * detect_scan_x86.c - the scans that find candidates, for AVX2 and AVX-512.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,8 +12,8 @@
 /* ---- objectness, for both ---- */
 
 /*
- * The objectness of the rows of YOLOv5 lies a row apart, so nearly each one is a cache line of its own. Plain loads
- * keep the most of them on their way at once: gathers and software prefetch were measured, and are slower.
+ * In YOLOv5's layout the objectness of two neighbours lies a whole row apart, so nearly each one is in a cache line of
+ * its own. Plain loads keep most of these lines in flight at once; gathers and software prefetch measure slower.
  */
 IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float first_of(const void *row, bool half) {
     return half ? _cvtsh_ss(*(const uint16_t *)row) : *(const float *)row;
@@ -102,7 +102,7 @@ IFS__TARGET_AVX512 static inline __attribute__((always_inline)) __m512 load_avx5
                 : _mm512_maskz_loadu_ps(valid, (const float *)first + i);
 }
 
-/* The same row of the next 64 columns: there are more rows than streams that the hardware follows. */
+/* Prefetches the same row of the next 64 columns: there are more rows than the hardware prefetcher has streams. */
 IFS__TARGET_AVX512 static inline __attribute__((always_inline)) void prefetch_next_avx512(const void *first, size_t i,
                                                                                           bool half) {
     const char *next = (const char *)first + (i + 64) * (half ? 2 : 4);

@@ -1,5 +1,5 @@
 /*
- * dlpack.h - the structs of DLPack's unversioned exchange, by its specification
+ * dlpack.h - the structs of DLPack's unversioned exchange, as its specification defines them
  * (https://dmlc.github.io/dlpack/latest/c_api.html). Python reads and fills them; the core itself does not use them.
  *
  * SPDX-License-Identifier: Apache-2.0

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * For a candidate of i bins let r be the histogram, p its first i bins with everything beyond added to the last, N the
- * sum of p (all that was counted), R the sum of r[0..i), and S and c a level's sum of r and its number of bins with
- * p > 0. Then q = S / c within the level, and
+ * For a candidate of i bins let r be the histogram, p its first i bins with everything beyond added to the last one, N
+ * the sum of p (the total), R the sum of r[0..i), and S and c a level's sum of r and its number of bins with p > 0.
+ * Then q = S / c within the level, and
  *
  *     KL = sum p/N log((p/N) / (q/R)) = (sum p log p - sum over levels of (sum of p) log(S/c)) / N - log N + log R.
  *
@@ -20,7 +20,7 @@
 
 #define MAX_BINS 65536
 
-/* The first bin of a level, where `bins` are shared out among `levels`: bin k goes to level floor(k levels / bins). */
+/* The first bin of a level. Bin k belongs to level floor(k levels / bins). */
 static int32_t level_start(int32_t level, int32_t bins, int32_t levels) {
     return (int32_t)(((int64_t)level * bins + levels - 1) / levels);
 }
@@ -42,12 +42,12 @@ static void expand(const double *raw, const double *reference, int32_t n, int32_
 ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t levels, double *out) {
     if (!bins || !out || num_bins < 1 || num_bins > MAX_BINS || levels < 1 || levels > num_bins)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "%d bins in %d levels; there are 1 to %d bins, and 1 level to one a bin", (int)num_bins,
+                         "%d bins in %d levels; use 1 to %d bins, and at most as many levels as bins", (int)num_bins,
                          (int)levels, MAX_BINS);
     for (int32_t k = 0; k < num_bins; k++)
         if (!(bins[k] >= 0) || !isfinite(bins[k]))
-            return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                             "bin %d holds %g; a bin counts, so it is finite and not negative", (int)k, bins[k]);
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "bin %d holds %g; a count must be finite and not negative",
+                             (int)k, bins[k]);
     expand(bins, bins, num_bins, levels, out);
     return IFS_OK;
 }
@@ -64,7 +64,7 @@ typedef struct search {
     double *divergences; /* [num_bins] by the number of bins of the candidate */
 } search;
 
-/* The reference: as it is written. */
+/* The reference: the formula as it is written. */
 static double divergence_plain(const search *s, int32_t n) {
     double beyond = 0, p_sum = 0, q_sum = 0, divergence = 0;
     for (int32_t k = n; k < s->num_bins; k++)
@@ -78,7 +78,7 @@ static double divergence_plain(const search *s, int32_t n) {
     }
     for (int32_t k = 0; k < n; k++) {
         if (s->p[k] > 0 && !(s->q[k] > 0))
-            return INFINITY; /* nothing is left of what was there */
+            return INFINITY;
         if (s->p[k] > 0)
             divergence += s->p[k] / p_sum * log(s->p[k] / p_sum / (s->q[k] / q_sum));
     }
@@ -87,7 +87,7 @@ static double divergence_plain(const search *s, int32_t n) {
 
 static double x_log_x(double x) { return x > 0 ? x * log(x) : 0; }
 
-/* The same by prefix sums. */
+/* The same from prefix sums. */
 static double divergence_fast(const search *s, int32_t n) {
     const double inside = s->sum[n], beyond = s->total - inside, last = s->raw[n - 1];
     if (!(inside > 0))
@@ -113,7 +113,8 @@ static ifs_status allocate(search *s) {
     const size_t n = (size_t)s->num_bins + 1;
     double *block = calloc(8 * n, sizeof *block);
     if (!block)
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no %zu bytes for the search of a threshold", 8 * n * sizeof *block);
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes for the search of a threshold",
+                         8 * n * sizeof *block);
     double **parts[] = {&s->raw, &s->p, &s->q, &s->sum, &s->log_sum, &s->log_count, &s->divergences};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         *parts[i] = block + i * n;
@@ -136,19 +137,20 @@ ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t 
                                  double *divergence) {
     if (!bins || !best || num_bins < 2 || num_bins > MAX_BINS || levels < 1 || levels >= num_bins)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "%d bins for %d levels; there are 2 to %d bins, more than levels, and `best` is not NULL",
+                         "%d bins for %d levels; use 2 to %d bins, more than levels; bins and best must not be NULL",
                          (int)num_bins, (int)levels, MAX_BINS);
     search s = {.num_bins = num_bins, .levels = levels};
     int64_t total = 0;
     for (int32_t k = 0; k < num_bins; k++) {
         if (bins[k] < 0 || bins[k] > ((int64_t)1 << 52) - total)
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                             "bin %d holds %lld; a bin counts, so it is not negative, and all together hold 2^52",
+                             "bin %d holds %lld; a count must not be negative, and all counts together at most 2^52",
                              (int)k, (long long)bins[k]);
         total += bins[k];
     }
     if (total == 0)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the histogram is empty: all of its %d bins are 0", (int)num_bins);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the histogram is empty: all of its %d bins are 0; add values first",
+                         (int)num_bins);
     s.total = (double)total;
     IFS__TRY(allocate(&s));
     fill(&s, bins);
@@ -157,10 +159,10 @@ ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t 
         s.divergences[n] = plain ? divergence_plain(&s, n) : divergence_fast(&s, n);
         least = s.divergences[n] < least ? s.divergences[n] : least;
     }
-    /* Rounding differs between the two ways of adding up, and must not decide: what comes within it of the least is
-     * computed again as the reference does. */
+    /* The two functions round differently, and that must not decide: candidates within the rounding error of the least
+     * are computed again by the reference. */
     const double near = least + 1e-9 * (1 + fabs(least));
-    int32_t found = num_bins; /* no candidate: nothing is to be cut off */
+    int32_t winner = num_bins; /* without a candidate, nothing is cut off */
     double smallest = INFINITY;
     for (int32_t n = levels; n < num_bins && isfinite(least); n++) {
         if (!(s.divergences[n] <= near))
@@ -168,11 +170,11 @@ ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t 
         const double exact = plain ? s.divergences[n] : divergence_plain(&s, n);
         if (exact < smallest) {
             smallest = exact;
-            found = n;
+            winner = n;
         }
     }
     free(s.raw);
-    *best = found;
+    *best = winner;
     if (divergence)
         *divergence = isfinite(smallest) ? smallest : 0;
     return IFS_OK;

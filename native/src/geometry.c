@@ -3,10 +3,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * All coordinates are edge coordinates: an image of width w spans [0, w], the centre of its first pixel is 0.5. That
- * makes every map here a plain scale and shift, and a resize by any factor exactly source / resized.
+ * All coordinates are edge coordinates: an image of width w spans [0, w], and the centre of its first pixel is 0.5. So
+ * each map here is a scale and a shift, and the scale of a resize is exactly source / resized.
  */
-#include "preprocess.h"
+#include "geometry.h"
 
 #include <math.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static ifs_status check_matrix(const double m[6], int32_t canvas_width, int32_t 
         const double sx = m[0] * x + m[1] * y + m[2], sy = m[3] * x + m[4] * y + m[5];
         if (!(fabs(sx) <= IFS__MAX_REACH && fabs(sy) <= IFS__MAX_REACH))
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                             "to_source carries the canvas corner (%g, %g) to (%g, %g); it must stay within %d pixels "
+                             "to_source maps the canvas corner (%g, %g) to (%g, %g); it must stay within %d pixels "
                              "of the source's corner",
                              x, y, sx, sy, IFS__MAX_REACH);
     }
@@ -57,7 +57,7 @@ static ifs_status check_matrix(const double m[6], int32_t canvas_width, int32_t 
 ifs_status ifs__check_geometry(const ifs_geometry *g) {
     if (!g)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "geometry is NULL; fill one with ifs_geometry_letterbox or a sibling");
+                         "geometry is NULL; make one by ifs_geometry_letterbox or a similar function");
     IFS__TRY(check_sides(g->source_width, g->source_height, g->canvas_width, g->canvas_height));
     switch (g->kind) {
     case IFS_GEOMETRY_RESIZE:
@@ -67,13 +67,12 @@ ifs_status ifs__check_geometry(const ifs_geometry *g) {
         return check_matrix(g->to_source, g->canvas_width, g->canvas_height);
     default:
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "geometry kind %d is none; there are IFS_GEOMETRY_RESIZE (%d) and "
-                         "IFS_GEOMETRY_WARP (%d)",
+                         "unknown geometry kind %d; use IFS_GEOMETRY_RESIZE (%d) or IFS_GEOMETRY_WARP (%d)",
                          (int)g->kind, IFS_GEOMETRY_RESIZE, IFS_GEOMETRY_WARP);
     }
 }
 
-/* A RESIZE, and the affine map that it amounts to. */
+/* A RESIZE with the affine map that is equal to it. */
 static ifs_geometry resize_geometry(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                     int32_t canvas_height, int32_t resized_width, int32_t resized_height,
                                     int32_t offset_x, int32_t offset_y) {
@@ -150,9 +149,9 @@ ifs_status ifs_geometry_resize(int32_t source_width, int32_t source_height, int3
     return IFS_OK;
 }
 
-/* Where a side of `size` lies on a crop of `crop` (torchvision's center_crop): what is too long is cut at
- * round((size - crop) / 2), ties to even; what is too short is padded, the odd pixel after it. */
-static int32_t centre_offset(int32_t size, int32_t crop) {
+/* The offset of a side of `size` on a crop of `crop`, as torchvision's center_crop computes it: a side that is too long
+ * is cut at round((size - crop) / 2), ties to even; one that is too short is padded, with the odd pixel at its end. */
+static int32_t center_offset(int32_t size, int32_t crop) {
     return size >= crop ? -(int32_t)rint((size - crop) / 2.0) : (crop - size) / 2;
 }
 
@@ -165,13 +164,14 @@ ifs_status ifs_geometry_resize_crop(int32_t source_width, int32_t source_height,
     const int32_t shorter = wide ? source_height : source_width, longer = wide ? source_width : source_height;
     const int64_t length = (int64_t)resize * longer / shorter;
     if (length > IFS__MAX_SIDE)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "a source of %d x %d with its shorter side resized to %d has a longer side of %lld pixels; it "
-                         "can be at most %d",
-                         (int)source_width, (int)source_height, (int)resize, (long long)length, IFS__MAX_SIDE);
+        return ifs__fail(
+            IFS_ERR_INVALID_ARGUMENT,
+            "a source of %d x %d whose shorter side is resized to %d gets a longer side of %lld pixels; the "
+            "limit is %d",
+            (int)source_width, (int)source_height, (int)resize, (long long)length, IFS__MAX_SIDE);
     const int32_t width = wide ? (int32_t)length : resize, height = wide ? resize : (int32_t)length;
     *out = resize_geometry(source_width, source_height, canvas_width, canvas_height, width, height,
-                           centre_offset(width, canvas_width), centre_offset(height, canvas_height));
+                           center_offset(width, canvas_width), center_offset(height, canvas_height));
     return IFS_OK;
 }
 
@@ -194,8 +194,11 @@ ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int3
     return IFS_OK;
 }
 
-/* Shrunk by a whole number, row d of the resized image is made at (d + 0.5) factor - 0.5: on a row if the factor is
- * odd, half-way between two if it is even, whatever d. So it is for the rows alone, with a factor of 1 or of 2. */
+/*
+ * When the height is divided by a whole number, row d of the resized image is sampled at (d + 0.5) factor - 0.5: on a
+ * source row if the factor is odd, half-way between two if it is even, for each d. An image of these rows alone gives
+ * the same samples with a factor of 1 or 2.
+ */
 ifs_status ifs_geometry_rows(const ifs_geometry *geometry, ifs_rows *rows, ifs_geometry *out) {
     IFS__TRY(ifs__check_geometry(geometry));
     if (!rows || !out)
@@ -211,7 +214,7 @@ ifs_status ifs_geometry_rows(const ifs_geometry *geometry, ifs_rows *rows, ifs_g
     const ifs_geometry sparse =
         resize_geometry(g.source_width, g.resized_height * take, g.canvas_width, g.canvas_height, g.resized_width,
                         g.resized_height, g.offset_x, g.offset_y);
-    if (ifs__resize_halves(&sparse)) /* which rounds otherwise */
+    if (ifs__resize_halves(&sparse)) /* halving rounds differently */
         return IFS_OK;
     *rows = (ifs_rows){(factor - take) / 2, take, factor};
     *out = sparse;

@@ -1,5 +1,5 @@
 /*
- * internal.h - what the files of the core share with one another and with nobody else.
+ * internal.h - what all files of the core share: errors, SIMD targets, float16, checked products.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,7 +32,7 @@ ifs_status ifs__fail(ifs_status status, const char *format, ...) IFS__PRINTF(2, 
             return ifs__status;                                                                                        \
     } while (0)
 
-/* ---- SIMD: a variant is a function with a target attribute, picked at run time through ifs_simd() ---- */
+/* ---- SIMD: a variant is a function with a target attribute; ifs_simd() says which one to call ---- */
 
 #if (defined(__x86_64__) || defined(_M_X64)) && (defined(__GNUC__) || defined(__clang__))
 #define IFS__X86 1
@@ -49,7 +49,7 @@ ifs_status ifs__fail(ifs_status status, const char *format, ...) IFS__PRINTF(2, 
 uint16_t ifs__float_to_half(float value);
 float ifs__half_to_float(uint16_t half);
 
-/* Many at a time, by the best variant. */
+/* Arrays, by the best variant. */
 void ifs__floats_to_halves(const float *src, uint16_t *dst, size_t count);
 void ifs__halves_to_floats(const uint16_t *src, float *dst, size_t count);
 

@@ -11,15 +11,7 @@
 
 const char *ifs_version(void) { return IFS_VERSION; }
 
-int32_t ifs_has_cuda(void) {
-#ifdef IFS_CUDA
-    return 1;
-#else
-    return 0;
-#endif
-}
-
-static const char *const simd_names[] = {"none", "neon", "avx2", "avx512"};
+static const char *const simd_names[] = {"plain", "neon", "avx2", "avx512"};
 #define NUM_SIMD ((int32_t)(sizeof simd_names / sizeof *simd_names))
 
 const char *ifs_simd_name(int32_t simd) { return simd >= 0 && simd < NUM_SIMD ? simd_names[simd] : NULL; }
@@ -34,18 +26,18 @@ int32_t ifs_simd_best(void) {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
         __builtin_cpu_supports("bmi2"))
         return IFS_SIMD_AVX2;
-    return IFS_SIMD_NONE;
+    return IFS_SIMD_PLAIN;
 #elif IFS__NEON
     return IFS_SIMD_NEON;
 #else
-    return IFS_SIMD_NONE;
+    return IFS_SIMD_PLAIN;
 #endif
 }
 
 /* Whether this build and processor can run `simd`. */
-static bool simd_there(int32_t simd) {
+static bool can_run(int32_t simd) {
     int32_t best = ifs_simd_best();
-    if (simd == IFS_SIMD_NONE || simd == best)
+    if (simd == IFS_SIMD_PLAIN || simd == best)
         return true;
     return best == IFS_SIMD_AVX512 && simd == IFS_SIMD_AVX2;
 }
@@ -59,7 +51,7 @@ int32_t ifs_simd(void) {
     simd = ifs_simd_best();
     const char *wanted = getenv("INFERSDK_SIMD");
     for (int32_t i = 0; wanted && i < NUM_SIMD; i++)
-        if (strcmp(wanted, simd_names[i]) == 0 && simd_there(i))
+        if (strcmp(wanted, simd_names[i]) == 0 && can_run(i))
             simd = i;
     atomic_store_explicit(&current_simd, simd, memory_order_relaxed);
     return simd;
@@ -67,10 +59,10 @@ int32_t ifs_simd(void) {
 
 ifs_status ifs_set_simd(int32_t simd) {
     if (!ifs_simd_name(simd))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "SIMD variant %d is none; there are 0 to %d", (int)simd,
-                         (int)NUM_SIMD - 1);
-    if (!simd_there(simd))
-        return ifs__fail(IFS_ERR_UNSUPPORTED, "SIMD variant %s cannot run here; the best one is %s",
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "unknown SIMD variant %d; use IFS_SIMD_PLAIN (%d) to %d", (int)simd,
+                         IFS_SIMD_PLAIN, (int)NUM_SIMD - 1);
+    if (!can_run(simd))
+        return ifs__fail(IFS_ERR_UNSUPPORTED, "SIMD variant %s cannot run on this processor; the best one is %s",
                          ifs_simd_name(simd), ifs_simd_name(ifs_simd_best()));
     atomic_store_explicit(&current_simd, simd, memory_order_relaxed);
     return IFS_OK;

@@ -1,8 +1,8 @@
 /*
- * memory.c - a host block and a device block that are one thing.
+ * memory.c - a host block and a device block that hold the same bytes.
  *
  * The idea is Caffe's SyncedMemory: the head says which side is newer, and an access copies only when the other side
- * is. Blocks are counted on their own, so that a view that was handed out survives the memory growing or going.
+ * is. Blocks have reference counts of their own, so that a view stays valid when the memory grows or is destroyed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +16,7 @@
 
 #define ALIGNMENT 64 /* a cache line, and the widest vector */
 
-/* ---- what the process holds ---- */
+/* ---- statistics of the process ---- */
 
 typedef struct gauge {
     _Atomic uint64_t now, peak;
@@ -64,8 +64,8 @@ static ifs_status out_of_memory(size_t nbytes) {
     return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", nbytes);
 }
 
-/* Adds to the message of a failed allocation what infersdk itself holds of that kind. */
-static ifs_status tell_usage(ifs_status status, block_kind kind) {
+/* Adds to the message of a failed allocation how much memory of that kind infersdk holds. */
+static ifs_status add_usage(ifs_status status, block_kind kind) {
     if (status != IFS_ERR_OUT_OF_MEMORY && status != IFS_ERR_DEVICE_OUT_OF_MEMORY)
         return status;
     char before[512];
@@ -81,7 +81,7 @@ static ifs_status block_new(block_kind kind, int32_t device, void *data, size_t 
         return out_of_memory(sizeof *block);
     *block = (ifs_block){.references = 1, .kind = kind, .device = device, .capacity = nbytes, .data = data};
     if (kind != BORROWED) {
-        /* Never nothing, and whole vectors: an empty tensor too has an address, and a kernel may read its last vector.
+        /* At least one whole vector: an empty tensor has an address too, and a kernel may read its last vector whole.
          */
         if (nbytes > SIZE_MAX - ALIGNMENT) {
             free(block);
@@ -97,7 +97,7 @@ static ifs_status block_new(block_kind kind, int32_t device, void *data, size_t 
             status = ifs__device_alloc(device, size, &block->data);
         if (status != IFS_OK) {
             free(block);
-            return tell_usage(status, kind);
+            return add_usage(status, kind);
         }
         block->capacity = size;
         gauge_add(gauge_of(kind), size);
@@ -124,26 +124,27 @@ void ifs_block_release(ifs_block *block) {
 
 struct ifs_memory {
     _Atomic int32_t references;
-    pthread_mutex_t lock; /* guards all that follows: views in several threads share a memory */
+    pthread_mutex_t lock; /* guards everything below: views in several threads share a memory */
     int32_t device;
     bool read_only;
     int32_t head;
     size_t nbytes;
-    int32_t origin; /* SYNCED: which side was copied from, and how many bytes: behind them the other side is older */
+    int32_t origin; /* SYNCED: the side that was copied from, and how many bytes; behind them the other side is older */
     size_t copied;
-    ifs_block *host, *dev;
-    /* What is still on its way. `user` is the stream that the device side was last used on, NULL when nothing is
-     * queued. The events are made when first needed; `coming` and `leaving` say that they were recorded and not waited
-     * for. */
-    ifs_stream *user;
-    ifs_event *arrived, *departed, *order;
-    bool coming, leaving; /* a copy to the host, from the host */
+    ifs_block *host_block, *device_block;
+    /* Queued work. `last_stream` is the stream on which the device side was last used; NULL: nothing is queued. Events
+     * are created when first needed. A copy is pending from the record of its event until somebody has waited for it.
+     */
+    ifs_stream *last_stream;
+    ifs_event *to_host_done, *to_device_done, *order;
+    bool to_host_pending, to_device_pending;
 };
 
 ifs_status ifs_memory_create(int32_t device, ifs_memory **out) {
     if (device < IFS_NO_DEVICE)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "device %d is none; give a CUDA ordinal from 0, or -1 for the host alone", (int)device);
+                         "unknown device %d; use a CUDA ordinal from 0 on, or IFS_NO_DEVICE (-1) for the host alone",
+                         (int)device);
     ifs_memory *memory = calloc(1, sizeof *memory);
     if (!memory)
         return out_of_memory(sizeof *memory);
@@ -157,10 +158,11 @@ ifs_status ifs_memory_create(int32_t device, ifs_memory **out) {
 
 static ifs_status wrap(void *data, size_t nbytes, int32_t device, int32_t read_only, int32_t head, ifs_memory **out) {
     if (!data && nbytes)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "cannot wrap %zu bytes at NULL", nbytes);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "cannot wrap %zu bytes at NULL; give the address of the block",
+                         nbytes);
     ifs_memory *memory = NULL;
     IFS__TRY(ifs_memory_create(device, &memory));
-    ifs_block **side = head == IFS_HEAD_HOST ? &memory->host : &memory->dev;
+    ifs_block **side = head == IFS_HEAD_HOST ? &memory->host_block : &memory->device_block;
     ifs_status status = block_new(BORROWED, device, data, nbytes, side);
     if (status != IFS_OK) {
         ifs_memory_destroy(memory);
@@ -173,13 +175,13 @@ static ifs_status wrap(void *data, size_t nbytes, int32_t device, int32_t read_o
     return IFS_OK;
 }
 
-ifs_status ifs_memory_wrap_host(void *host, size_t nbytes, int32_t device, int32_t read_only, ifs_memory **out) {
-    return wrap(host, nbytes, device, read_only, IFS_HEAD_HOST, out);
+ifs_status ifs_memory_wrap_host(void *address, size_t nbytes, int32_t device, int32_t read_only, ifs_memory **out) {
+    return wrap(address, nbytes, device, read_only, IFS_HEAD_HOST, out);
 }
 
-ifs_status ifs_memory_wrap_device(void *dev, size_t nbytes, int32_t device, int32_t read_only, ifs_memory **out) {
+ifs_status ifs_memory_wrap_device(void *address, size_t nbytes, int32_t device, int32_t read_only, ifs_memory **out) {
     IFS__TRY(ifs__device_check(device));
-    return wrap(dev, nbytes, device, read_only, IFS_HEAD_DEVICE, out);
+    return wrap(address, nbytes, device, read_only, IFS_HEAD_DEVICE, out);
 }
 
 ifs_memory *ifs__memory_retain(ifs_memory *memory) {
@@ -187,7 +189,7 @@ ifs_memory *ifs__memory_retain(ifs_memory *memory) {
     return memory;
 }
 
-/* ---- what is queued ---- */
+/* ---- queued work ---- */
 
 static ifs_status record(ifs_memory *memory, ifs_event **event, ifs_stream *stream) {
     if (!*event)
@@ -195,11 +197,11 @@ static ifs_status record(ifs_memory *memory, ifs_event **event, ifs_stream *stre
     return ifs_event_record(*event, stream);
 }
 
-static void use_on(ifs_memory *memory, ifs_stream *stream) {
-    if (memory->user == stream)
+static void set_last_stream(ifs_memory *memory, ifs_stream *stream) {
+    if (memory->last_stream == stream)
         return;
-    ifs_stream_destroy(memory->user);
-    memory->user = ifs__stream_retain(stream);
+    ifs_stream_destroy(memory->last_stream);
+    memory->last_stream = ifs__stream_retain(stream);
 }
 
 static ifs_status wait_for(ifs_event *event, bool *pending) {
@@ -209,83 +211,84 @@ static ifs_status wait_for(ifs_event *event, bool *pending) {
     return IFS_OK;
 }
 
-/* Waits on the host for all that is queued for the memory. */
-static ifs_status settle(ifs_memory *memory) {
-    if (memory->user) {
-        IFS__TRY(record(memory, &memory->order, memory->user));
+/* Waits on the host for all work that is queued for the memory. */
+static ifs_status wait_for_all(ifs_memory *memory) {
+    if (memory->last_stream) {
+        IFS__TRY(record(memory, &memory->order, memory->last_stream));
         IFS__TRY(ifs_event_synchronize(memory->order));
-        use_on(memory, NULL);
+        set_last_stream(memory, NULL);
     }
-    memory->coming = memory->leaving = false; /* they were queued on streams that `user` has waited for */
+    memory->to_host_pending = memory->to_device_pending = false; /* their streams were ordered before `last_stream` */
     return IFS_OK;
 }
 
-/* An event of another device cannot be recorded on a stream: known first, the memory stays as it was. */
+/* An event cannot be recorded on a stream of another device. Checked first, so that a failure changes nothing. */
 static ifs_status check_stream(const ifs_memory *memory, const ifs_stream *stream) {
     if (!stream || ifs_stream_device(stream) == memory->device)
         return IFS_OK;
     return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                     "the memory lives on cuda:%d and the stream on cuda:%d; use a stream of the memory's device",
+                     "the memory is on cuda:%d and the stream on cuda:%d; use a stream of the memory's device",
                      (int)memory->device, (int)ifs_stream_device(stream));
 }
 
-/* Lets `stream` run behind all that is queued for the memory, and be its user from now on. */
-static ifs_status hand_to(ifs_memory *memory, ifs_stream *stream) {
+/* Makes `stream` run after all work that is queued for the memory, and its last stream from now on. */
+static ifs_status order_after(ifs_memory *memory, ifs_stream *stream) {
     if (!stream)
-        return settle(memory);
-    if (memory->user && ifs_stream_native(memory->user) != ifs_stream_native(stream)) {
-        IFS__TRY(record(memory, &memory->order, memory->user));
+        return wait_for_all(memory);
+    if (memory->last_stream && ifs_stream_native(memory->last_stream) != ifs_stream_native(stream)) {
+        IFS__TRY(record(memory, &memory->order, memory->last_stream));
         IFS__TRY(ifs_stream_wait(stream, memory->order));
     }
-    use_on(memory, stream);
+    set_last_stream(memory, stream);
     return IFS_OK;
 }
 
 void ifs_memory_destroy(ifs_memory *memory) {
     if (!memory || atomic_fetch_sub(&memory->references, 1) != 1)
         return;
-    /* No block may go while a copy runs over it; if that fails, the device is lost anyway. While the stream captures
-     * (the garbage collector may come at any moment) there is nothing to wait for: ifs_graph_begin has waited. */
-    if (!memory->user || !ifs__stream_captures(memory->user))
-        settle(memory);
-    use_on(memory, NULL);
-    ifs_event_destroy(memory->arrived);
-    ifs_event_destroy(memory->departed);
+    /* A block must not be freed while a copy still uses it; if the wait fails, the device is lost anyway. During a
+     * capture (the garbage collector may run at any moment) there is nothing to wait for: ifs_cuda_graph_begin has
+     * waited. */
+    if (!memory->last_stream || !ifs__stream_captures(memory->last_stream))
+        wait_for_all(memory);
+    set_last_stream(memory, NULL);
+    ifs_event_destroy(memory->to_host_done);
+    ifs_event_destroy(memory->to_device_done);
     ifs_event_destroy(memory->order);
-    ifs_block_release(memory->host);
-    ifs_block_release(memory->dev);
+    ifs_block_release(memory->host_block);
+    ifs_block_release(memory->device_block);
     pthread_mutex_destroy(&memory->lock);
     atomic_fetch_sub(&memories_alive, 1);
     free(memory);
 }
 
-/* Whether a block has to go because `nbytes` do not fit into it. */
-static bool too_small(const ifs_block *block, size_t nbytes) { return block && block->capacity < nbytes; }
+/* Whether a block must be replaced because `nbytes` do not fit it. */
+static bool is_outgrown(const ifs_block *block, size_t nbytes) { return block && block->capacity < nbytes; }
 
 ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) {
     pthread_mutex_lock(&memory->lock);
-    ifs_block **sides[] = {&memory->host, &memory->dev};
+    ifs_block **sides[] = {&memory->host_block, &memory->device_block};
     for (int i = 0; i < 2; i++)
-        if (too_small(*sides[i], nbytes) && (*sides[i])->kind == BORROWED) {
+        if (is_outgrown(*sides[i], nbytes) && (*sides[i])->kind == BORROWED) {
             size_t capacity = (*sides[i])->capacity;
             pthread_mutex_unlock(&memory->lock);
-            return ifs__fail(IFS_ERR_TOO_SMALL, "%zu bytes do not fit the %zu that were lent; wrap a larger block",
+            return ifs__fail(IFS_ERR_TOO_SMALL, "%zu bytes do not fit the borrowed block of %zu; wrap a larger one",
                              nbytes, capacity);
         }
     if (memory->head == IFS_HEAD_SYNCED && nbytes > memory->copied)
         memory->head = memory->origin;
-    bool keeps_host = memory->head & IFS_HEAD_HOST && !too_small(memory->host, nbytes);
-    bool keeps_device = memory->head & IFS_HEAD_DEVICE && !too_small(memory->dev, nbytes);
+    bool keeps_host = memory->head & IFS_HEAD_HOST && !is_outgrown(memory->host_block, nbytes);
+    bool keeps_device = memory->head & IFS_HEAD_DEVICE && !is_outgrown(memory->device_block, nbytes);
     memory->head = (keeps_host ? IFS_HEAD_HOST : 0) | (keeps_device ? IFS_HEAD_DEVICE : 0);
-    if (too_small(memory->host, nbytes) || too_small(memory->dev, nbytes)) {
-        ifs_status status = settle(memory);
+    if (is_outgrown(memory->host_block, nbytes) || is_outgrown(memory->device_block, nbytes)) {
+        ifs_status status = wait_for_all(memory);
         if (status != IFS_OK) {
             pthread_mutex_unlock(&memory->lock);
             return status;
         }
     }
     for (int i = 0; i < 2; i++)
-        if (too_small(*sides[i], nbytes)) {
+        if (is_outgrown(*sides[i], nbytes)) {
             ifs_block_release(*sides[i]);
             *sides[i] = NULL;
         }
@@ -294,28 +297,28 @@ ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) {
     return IFS_OK;
 }
 
-/* Makes sure that a side has a block. */
-static ifs_status ensure(ifs_memory *memory, int32_t side) {
-    ifs_block **block = side == IFS_SIDE_HOST ? &memory->host : &memory->dev;
+/* Allocates the block of a side if it has none. */
+static ifs_status ensure_block(ifs_memory *memory, int32_t side) {
+    ifs_block **block = side == IFS_SIDE_HOST ? &memory->host_block : &memory->device_block;
     if (*block)
         return IFS_OK;
     block_kind kind = side == IFS_SIDE_DEVICE ? DEVICE : memory->device == IFS_NO_DEVICE ? HOST : PINNED;
     return block_new(kind, memory->device, NULL, memory->nbytes, block);
 }
 
-/* All that the memory stands for was copied from the newer side to the other. */
-static void now_synced(ifs_memory *memory) {
+/* The newer side was copied to the other, completely. */
+static void set_synced(ifs_memory *memory) {
     memory->origin = memory->head;
     memory->copied = memory->nbytes;
     memory->head = IFS_HEAD_SYNCED;
 }
 
-/* Queues the copy to the host on `stream`, which is the memory's user. */
-static ifs_status bring_home(ifs_memory *memory, ifs_stream *stream) {
-    IFS__TRY(ifs__copy(memory->device, memory->host->data, memory->dev->data, memory->nbytes, stream));
-    IFS__TRY(record(memory, &memory->arrived, stream));
-    memory->coming = true;
-    now_synced(memory);
+/* Queues the copy to the host on `stream`, which is the memory's last stream. */
+static ifs_status queue_copy_to_host(ifs_memory *memory, ifs_stream *stream) {
+    IFS__TRY(ifs__copy(memory->device, memory->host_block->data, memory->device_block->data, memory->nbytes, stream));
+    IFS__TRY(record(memory, &memory->to_host_done, stream));
+    memory->to_host_pending = true;
+    set_synced(memory);
     return IFS_OK;
 }
 
@@ -325,51 +328,52 @@ static bool must_copy(const ifs_memory *memory, int32_t access, int32_t my_head)
 }
 
 static ifs_status access_host(ifs_memory *memory, int32_t access, void **out) {
-    IFS__TRY(ensure(memory, IFS_SIDE_HOST));
+    IFS__TRY(ensure_block(memory, IFS_SIDE_HOST));
     if (must_copy(memory, access, IFS_HEAD_HOST)) {
-        if (memory->user) {
-            IFS__TRY(bring_home(memory, memory->user));
+        if (memory->last_stream) {
+            IFS__TRY(queue_copy_to_host(memory, memory->last_stream));
         } else {
-            IFS__TRY(ifs__copy(memory->device, memory->host->data, memory->dev->data, memory->nbytes, NULL));
-            now_synced(memory);
+            IFS__TRY(
+                ifs__copy(memory->device, memory->host_block->data, memory->device_block->data, memory->nbytes, NULL));
+            set_synced(memory);
         }
     }
-    IFS__TRY(wait_for(memory->arrived, &memory->coming));
+    IFS__TRY(wait_for(memory->to_host_done, &memory->to_host_pending));
     if (access & IFS_WRITE) {
-        IFS__TRY(wait_for(memory->departed, &memory->leaving));
+        IFS__TRY(wait_for(memory->to_device_done, &memory->to_device_pending));
         memory->head = IFS_HEAD_HOST;
     }
-    *out = memory->host->data;
+    *out = memory->host_block->data;
     return IFS_OK;
 }
 
 static ifs_status access_device(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out) {
     if (memory->device == IFS_NO_DEVICE)
-        return ifs__fail(IFS_ERR_NO_DEVICE,
-                         "this memory lives on the host alone; create it for a device to use it there");
+        return ifs__fail(IFS_ERR_NO_DEVICE, "this memory is on the host alone; create it for a device to use it there");
     IFS__TRY(check_stream(memory, stream));
-    IFS__TRY(ensure(memory, IFS_SIDE_DEVICE));
-    IFS__TRY(hand_to(memory, stream));
+    IFS__TRY(ensure_block(memory, IFS_SIDE_DEVICE));
+    IFS__TRY(order_after(memory, stream));
     if (must_copy(memory, access, IFS_HEAD_DEVICE)) {
-        IFS__TRY(ifs__copy(memory->device, memory->dev->data, memory->host->data, memory->nbytes, stream));
+        IFS__TRY(
+            ifs__copy(memory->device, memory->device_block->data, memory->host_block->data, memory->nbytes, stream));
         if (stream) {
-            IFS__TRY(record(memory, &memory->departed, stream));
-            memory->leaving = true;
+            IFS__TRY(record(memory, &memory->to_device_done, stream));
+            memory->to_device_pending = true;
         }
-        now_synced(memory);
+        set_synced(memory);
     }
     if (access & IFS_WRITE)
         memory->head = IFS_HEAD_DEVICE;
-    *out = memory->dev->data;
+    *out = memory->device_block->data;
     return IFS_OK;
 }
 
 static ifs_status access_side(ifs_memory *memory, int32_t side, int32_t access, ifs_stream *stream, void **out) {
     if (access < IFS_READ || access > IFS_READ_WRITE)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "access %d is none of IFS_READ, IFS_WRITE, IFS_READ_WRITE",
-                         (int)access);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "unknown access %d; use IFS_READ (1), IFS_WRITE (2) or IFS_READ_WRITE (3)", (int)access);
     if (memory->read_only && access & IFS_WRITE)
-        return ifs__fail(IFS_ERR_READ_ONLY, "this memory was lent read-only; copy it to write");
+        return ifs__fail(IFS_ERR_READ_ONLY, "this memory was wrapped as read-only; copy it to write");
     return side == IFS_SIDE_HOST ? access_host(memory, access, out) : access_device(memory, access, stream, out);
 }
 
@@ -380,15 +384,11 @@ static ifs_status locked_access(ifs_memory *memory, int32_t side, int32_t access
     return status;
 }
 
-ifs_status ifs_memory_host(ifs_memory *memory, int32_t access, void **out) {
+ifs_status ifs_memory_host_ptr(ifs_memory *memory, int32_t access, void **out) {
     return locked_access(memory, IFS_SIDE_HOST, access, NULL, out);
 }
 
-ifs_status ifs_memory_device(ifs_memory *memory, int32_t access, void **out) {
-    return locked_access(memory, IFS_SIDE_DEVICE, access, NULL, out);
-}
-
-ifs_status ifs_memory_device_on(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out) {
+ifs_status ifs_memory_device_ptr(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out) {
     return locked_access(memory, IFS_SIDE_DEVICE, access, stream, out);
 }
 
@@ -398,11 +398,11 @@ ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
     if (memory->head == IFS_HEAD_DEVICE) {
         status = check_stream(memory, stream);
         if (status == IFS_OK)
-            status = ensure(memory, IFS_SIDE_HOST);
+            status = ensure_block(memory, IFS_SIDE_HOST);
         if (status == IFS_OK)
-            status = hand_to(memory, stream);
+            status = order_after(memory, stream);
         if (status == IFS_OK)
-            status = bring_home(memory, stream);
+            status = queue_copy_to_host(memory, stream);
     }
     pthread_mutex_unlock(&memory->lock);
     return status;
@@ -411,21 +411,20 @@ ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
 static ifs_status check_range(const ifs_memory *memory, size_t offset, size_t nbytes) {
     if (offset <= memory->nbytes && nbytes <= memory->nbytes - offset)
         return IFS_OK;
-    return ifs__fail(
-        IFS_ERR_TOO_SMALL,
-        "this view needs bytes %zu to %zu, but the tensor it was made of has shrunk to %zu; slice it again", offset,
-        offset + nbytes, memory->nbytes);
+    return ifs__fail(IFS_ERR_TOO_SMALL,
+                     "this view needs bytes %zu to %zu, but its tensor has shrunk to %zu; slice the tensor again",
+                     offset, offset + nbytes, memory->nbytes);
 }
 
 static ifs_status access_range(ifs_memory *memory, int32_t side, int32_t access, size_t offset, size_t nbytes,
                                ifs_stream *stream, void **out, ifs_block **hold) {
     IFS__TRY(check_range(memory, offset, nbytes));
     if (access == IFS_WRITE && nbytes != memory->nbytes)
-        access = IFS_READ_WRITE; /* the rest of the memory must stay true */
+        access = IFS_READ_WRITE; /* the rest of the memory must stay valid */
     void *base = NULL;
     IFS__TRY(access_side(memory, side, access, stream, &base));
     if (hold) {
-        *hold = side == IFS_SIDE_HOST ? memory->host : memory->dev;
+        *hold = side == IFS_SIDE_HOST ? memory->host_block : memory->device_block;
         atomic_fetch_add(&(*hold)->references, 1);
     }
     *out = (char *)base + offset;
@@ -442,17 +441,16 @@ ifs_status ifs__memory_access(ifs_memory *memory, int32_t side, int32_t access, 
     return status;
 }
 
-ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, void *native, void **out) {
+ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out) {
     pthread_mutex_lock(&memory->lock);
-    ifs_stream *theirs = NULL;
-    ifs_status status = access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, memory->user, out, NULL);
-    if (status == IFS_OK && memory->user && ifs_stream_native(memory->user) != native) {
-        status = ifs_stream_wrap(memory->device, native, &theirs);
+    ifs_stream *last = memory->last_stream;
+    ifs_status status = check_stream(memory, stream);
+    if (status == IFS_OK)
+        status = access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, last, out, NULL);
+    if (status == IFS_OK && last && ifs_stream_native(last) != ifs_stream_native(stream)) {
+        status = record(memory, &memory->order, last);
         if (status == IFS_OK)
-            status = record(memory, &memory->order, memory->user);
-        if (status == IFS_OK)
-            status = ifs_stream_wait(theirs, memory->order);
-        ifs_stream_destroy(theirs);
+            status = ifs_stream_wait(stream, memory->order);
     }
     pthread_mutex_unlock(&memory->lock);
     return status;
@@ -462,18 +460,18 @@ ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {
     if (side != IFS_SIDE_HOST && side != IFS_SIDE_DEVICE)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "side %d is neither IFS_SIDE_HOST nor IFS_SIDE_DEVICE", (int)side);
     pthread_mutex_lock(&memory->lock);
-    ifs_block *block = side == IFS_SIDE_HOST ? memory->host : memory->dev;
+    ifs_block *block = side == IFS_SIDE_HOST ? memory->host_block : memory->device_block;
     if (block)
         atomic_fetch_add(&block->references, 1);
     pthread_mutex_unlock(&memory->lock);
     if (!block)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "there is no block on the %s side yet; access it first",
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the %s side has no block yet; access it first",
                          side == IFS_SIDE_HOST ? "host" : "device");
     *out = block;
     return IFS_OK;
 }
 
-/* ---- what it is now: under the lock too, for a view in another thread may be moving the head ---- */
+/* ---- the state, read under the lock too: a view in another thread may be moving the head ---- */
 
 typedef struct state {
     int32_t head;
@@ -481,16 +479,16 @@ typedef struct state {
 } state;
 
 static state state_of(const ifs_memory *constant) {
-    ifs_memory *memory = (ifs_memory *)constant; /* the lock alone is written */
+    ifs_memory *memory = (ifs_memory *)constant; /* only the lock is written */
     pthread_mutex_lock(&memory->lock);
-    state now = {memory->head, memory->nbytes, memory->host ? memory->host->capacity : 0,
-                 memory->dev ? memory->dev->capacity : 0};
+    state now = {memory->head, memory->nbytes, memory->host_block ? memory->host_block->capacity : 0,
+                 memory->device_block ? memory->device_block->capacity : 0};
     pthread_mutex_unlock(&memory->lock);
     return now;
 }
 
 int32_t ifs_memory_head(const ifs_memory *memory) { return state_of(memory).head; }
-int32_t ifs_memory_device_id(const ifs_memory *memory) { return memory->device; }
+int32_t ifs_memory_device(const ifs_memory *memory) { return memory->device; }
 size_t ifs_memory_nbytes(const ifs_memory *memory) { return state_of(memory).nbytes; }
 size_t ifs_memory_host_capacity(const ifs_memory *memory) { return state_of(memory).host_capacity; }
 size_t ifs_memory_device_capacity(const ifs_memory *memory) { return state_of(memory).device_capacity; }

@@ -1,28 +1,31 @@
 /*
- * nms.c - greedy NMS, exact, in time that grows with the boxes rather than with their square.
+ * nms.c - exact greedy NMS, in time that grows with the number of boxes rather than with its square.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A box is compared with the boxes kept before it until one suppresses it. Two things make that fast and change no
- * result. Kept boxes lie in chunks of sixteen, compared at once. And with many boxes, a grid is laid over them: each
- * kept box is entered in every cell that it touches, and a box looks only where a suppressor of it must be.
+ * A box is compared with the boxes kept before it until one suppresses it. Two things make that fast without changing a
+ * result. Kept boxes lie in chunks of sixteen, which are compared at once. And many boxes get a grid: each kept box is
+ * entered in every cell that it touches, and a box is compared only with the cells where a suppressor of it must be.
  *
- * Where must it be? If inter > t * union, then also inter > t * area of the box, so the suppressor covers more than t
- * of the box's width and of its height, and contains one of the points that divide either into equal parts no longer
- * than that: for t = 0.45 two a side, four in all. Looking into the cells of these points is enough. The cell of a
- * point is a function of it that never descends, so a suppressor that contains the point was entered in the point's
- * cell. The test itself stays ifs__overlap(), so looking into more cells than needed is always right.
+ * These cells are found as follows. If inter > t * union, then inter > t * area of the box, so the suppressor covers
+ * more than t of the box's width and of its height. Divide each side into equal parts no longer than t of it; for t =
+ * 0.45 two points a side do that. The suppressor then contains one of the points where these lines cross, four in all,
+ * so the cells of these points are enough. The cell of a point never descends as the point moves up, so a suppressor
+ * that contains the point was entered in the point's cell. The test itself is still ifs__overlap(), so comparing with
+ * more cells than necessary is always right.
  */
 #include "nms.h"
+
+#include "sort.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one box against a chain of chunks: a function a SIMD variant ---- */
+/* ---- one box against a chain of chunks: one function for each SIMD variant ---- */
 
-static bool suppressed_none(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
-                            float area, float iou_threshold) {
+static bool suppressed_plain(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
+                             float area, float iou_threshold) {
     for (int32_t at = head; at >= 0; at = links[at].next) {
         const ifs__nms_chunk *c = &pool[at];
         for (int i = 0; i < links[at].count; i++) {
@@ -41,7 +44,7 @@ static ifs__suppressed_fn *suppressed_best(void) {
     if (ifs_simd() == IFS_SIMD_AVX2)
         return ifs__suppressed_avx2;
 #endif
-    return suppressed_none;
+    return suppressed_plain;
 }
 
 /* ---- scratch ---- */
@@ -69,7 +72,7 @@ void ifs__nms_release(ifs__nms *nms) {
     memset(nms, 0, sizeof *nms);
 }
 
-/* Room for `count` more chunks. */
+/* Makes space for `count` more chunks. */
 static ifs_status reserve_chunks(ifs__nms *nms, size_t count) {
     size_t wanted = nms->pool_count + count;
     if (wanted <= nms->pool_size)
@@ -78,7 +81,7 @@ static ifs_status reserve_chunks(ifs__nms *nms, size_t count) {
     wanted = nms->links_size;
     char *block = wanted <= INT32_MAX ? malloc(wanted * sizeof *nms->pool + 63) : NULL;
     if (!block)
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for %zu chunks of kept boxes", wanted);
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu chunks of kept boxes", wanted);
     ifs__nms_chunk *pool = (ifs__nms_chunk *)(block + (-(uintptr_t)block & 63));
     if (nms->pool_count)
         memcpy(pool, nms->pool, nms->pool_count * sizeof *pool);
@@ -92,8 +95,8 @@ static ifs_status reserve_chunks(ifs__nms *nms, size_t count) {
 /* ---- the grid ---- */
 
 typedef struct grid {
-    int32_t size;              /* cells a side */
-    int32_t points;            /* that divide a side; 0: look into all cells that the box touches */
+    int32_t size;              /* cells along a side */
+    int32_t points; /* points that divide a side of a box; 0: compare with all cells that the box touches */
     double x, y, x_scale, y_scale;
 } grid;
 
@@ -103,8 +106,9 @@ static inline int32_t cell_of(double value, double origin, double scale, int32_t
 }
 
 /*
- * A grid for the boxes of a class: fine enough for short chains, coarse enough for a box to touch few cells. One cell
- * where that is faster, or where areas are so small or large that products lose the precision the argument above needs.
+ * A grid for the boxes of a class: fine enough that chains are short, coarse enough that a box touches few cells. It
+ * has one cell where that is faster, or where areas are so small or large that products lose the precision that the
+ * argument above needs.
  */
 static grid grid_for(const ifs__nms *nms, const uint64_t *members, const float *areas, size_t n, float iou_threshold) {
     grid g = {1, 0, 0, 0, 0, 0};
@@ -133,7 +137,7 @@ static grid grid_for(const ifs__nms *nms, const uint64_t *members, const float *
     for (int32_t size = IFS__NMS_MAX_GRID; size > 1; size /= 2) {
         double touched = total / (w * h) * size * size + (widths / w + heights / h) * size + count;
         if (size * size * 4 <= count && touched <= 8 * count) {
-            /* t a little smaller than it is, for the rounding of areas and of t times their sum. */
+            /* A slightly smaller t allows for the rounding of areas and of t times their sum. */
             double parts = ceil(1 / (iou_threshold * 0.99999));
             return (grid){size, parts <= 5 ? (int32_t)parts - 1 : 0, x1, y1, size / w, size / h};
         }
@@ -141,8 +145,9 @@ static grid grid_for(const ifs__nms *nms, const uint64_t *members, const float *
     return g;
 }
 
-/* The cells along one side that the box [low, high] has to look into, ascending, each once; `cells` holds the grid. */
-static int32_t cells_to_look(double low, double high, double origin, double scale, const grid *g, int32_t *cells) {
+/* The cells along one side that the box [low, high] is compared with, ascending, each once. `cells` holds as many as
+ * the grid has along a side. */
+static int32_t cells_to_compare(double low, double high, double origin, double scale, const grid *g, int32_t *cells) {
     int32_t n = 0;
     if (g->points) {
         double part = (high - low) / (g->points + 1);
@@ -205,8 +210,8 @@ static ifs_status run_class(ifs__nms *nms, const uint64_t *members, float *areas
             continue;
         }
         int32_t columns[IFS__NMS_MAX_GRID], rows[IFS__NMS_MAX_GRID];
-        int32_t num_columns = cells_to_look(box.x1, box.x2, g.x, g.x_scale, &g, columns);
-        int32_t num_rows = cells_to_look(box.y1, box.y2, g.y, g.y_scale, &g, rows);
+        int32_t num_columns = cells_to_compare(box.x1, box.x2, g.x, g.x_scale, &g, columns);
+        int32_t num_rows = cells_to_compare(box.y1, box.y2, g.y, g.y_scale, &g, rows);
         for (int32_t r = 0; r < num_rows && nms->kept[rank]; r++)
             for (int32_t c = 0; c < num_columns && nms->kept[rank]; c++)
                 nms->kept[rank] = !suppressed(nms->pool, nms->links, nms->cells[rows[r] * g.size + columns[c]], box,
@@ -245,9 +250,10 @@ static ifs_status nms_checked(ifs__nms *nms, const float *boxes, const float *sc
     for (size_t i = 0; i < n; i++) {
         ifs__box box = {boxes[4 * i], boxes[4 * i + 1], boxes[4 * i + 2], boxes[4 * i + 3]};
         if (!ifs__box_finite(box) || !ifs__finite(scores[i]))
-            return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                             "box %zu is (%g, %g, %g, %g) with score %g; NMS needs finite numbers: leave it out", i,
-                             (double)box.x1, (double)box.y1, (double)box.x2, (double)box.y2, (double)scores[i]);
+            return ifs__fail(
+                IFS_ERR_INVALID_ARGUMENT,
+                "box %zu is (%g, %g, %g, %g) with score %g; NMS needs finite numbers, so leave this box out", i,
+                (double)box.x1, (double)box.y1, (double)box.x2, (double)box.y2, (double)scores[i]);
         nms->groups[i] = (uint64_t)ifs__key_of_score(scores[i]) << 32 | i;
     }
     ifs__sort_keys(nms->groups, nms->scratch, n);
@@ -269,17 +275,16 @@ static ifs_status nms_checked(ifs__nms *nms, const float *boxes, const float *sc
 
 ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, float iou_threshold,
                    int64_t *keep, int64_t *count) {
-    if (!count || n < 0 || n > INT32_MAX || (n && (!boxes || !scores || !keep)))
-        return ifs__fail(
-            IFS_ERR_INVALID_ARGUMENT,
-            "NMS over %lld boxes: needs 0 to 2147483647 of them, and places for boxes, scores, keep and count",
-            (long long)n);
+    if (n < 0 || n > INT32_MAX)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "NMS over %lld boxes; the number must be 0 to %d", (long long)n,
+                         INT32_MAX);
+    if (!count || (n && (!boxes || !scores || !keep)))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "boxes, scores, keep or count is NULL");
     if (!(iou_threshold >= 0 && iou_threshold <= 1))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "iou_threshold is %g; it is a number from 0 to 1",
-                         (double)iou_threshold);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "iou_threshold is %g; it must be 0 to 1", (double)iou_threshold);
     ifs__nms *nms = calloc(1, sizeof *nms);
     if (!nms)
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for the scratch of NMS");
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate the scratch memory of NMS");
     ifs_status status = nms_checked(nms, boxes, scores, class_ids, (size_t)n, iou_threshold, keep, count);
     ifs__nms_release(nms);
     free(nms);

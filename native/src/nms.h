@@ -1,5 +1,5 @@
 /*
- * nms.h - what detection, NMS and top-k share: sorting by key, and NMS over boxes that are already in order.
+ * nms.h - greedy NMS over boxes that are already in order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,28 +9,18 @@
 #include "fmath.h"
 #include "internal.h"
 
-/*
- * Sorts keys of (order << 32 | payload) by their upper halves, ascending and stable: equal ones stay as they came. With
- * payloads that ascend, as when candidates are found in their order, that is the order of whole keys.
- * `scratch` holds n.
- */
-void ifs__sort_keys(uint64_t *keys, uint64_t *scratch, size_t n);
-
-/* Grows an array to hold `count` elements, at least half as much again; the first `keep` elements stay. */
-ifs_status ifs__grow(void **array, size_t *capacity, size_t count, size_t keep, size_t element_size);
-
-/* Sixteen kept boxes, a coordinate an array: five cache lines. Unused lanes hold a box that overlaps nothing, so that a
- * chunk is always compared whole. */
+/* Sixteen kept boxes, one array for each coordinate: five cache lines. Unused lanes hold a box that overlaps nothing,
+ * so that a chunk is always compared whole. */
 typedef struct ifs__nms_chunk {
     float x1[16], y1[16], x2[16], y2[16], area[16];
 } ifs__nms_chunk;
 
-/* How many lanes of a chunk are used, and the chunk before it in its chain (-1: none). */
+/* The number of lanes of a chunk in use, and the next chunk of its chain (-1: none). */
 typedef struct ifs__nms_link {
     int32_t count, next;
 } ifs__nms_link;
 
-/* Whether a box of a chain suppresses `box`, whose area is `area`. A function a SIMD variant. */
+/* Whether a box of the chain suppresses `box`, whose area is `area`. One function for each SIMD variant. */
 typedef bool ifs__suppressed_fn(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
                                 float area, float iou_threshold);
 
@@ -40,7 +30,7 @@ ifs__suppressed_fn ifs__suppressed_avx2, ifs__suppressed_avx512;
 
 #define IFS__NMS_MAX_GRID 64
 
-/* Scratch memory of NMS. All zero at the start, it grows as needed. */
+/* Scratch memory of NMS. It starts as all zeros, and grows as needed. */
 typedef struct ifs__nms {
     ifs__box *boxes;    /* [n] best first; filled by the caller */
     int32_t *class_ids; /* [n] likewise */
@@ -48,8 +38,8 @@ typedef struct ifs__nms {
     uint64_t *groups;   /* [n] class and rank */
     uint64_t *scratch;  /* [n] */
     float *areas;       /* [n] in the order of `groups` */
-    uint32_t *order;    /* [n] for the caller: what each rank was before */
-    void *pool_block;   /* what `pool`, aligned to 64 bytes, lies in */
+    uint32_t *order;    /* [n] for the caller: the index of each rank before sorting */
+    void *pool_block;   /* the allocation of `pool`, which is aligned to 64 bytes */
     ifs__nms_chunk *pool;
     ifs__nms_link *links; /* [pool_size] */
     size_t boxes_size, class_ids_size, kept_size, groups_size, scratch_size, areas_size, order_size;
@@ -61,7 +51,8 @@ typedef struct ifs__nms {
 ifs_status ifs__nms_reserve(ifs__nms *nms, size_t n);
 void ifs__nms_release(ifs__nms *nms);
 
-/* Greedy NMS over the first `n` boxes of the scratch, each class by itself if `by_class`. */
+/* Greedy NMS over the first `n` boxes of the scratch memory; with `by_class`, only boxes of one class suppress one
+ * another. */
 ifs_status ifs__nms_run(ifs__nms *nms, size_t n, bool by_class, float iou_threshold);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * nms_x86.c - a box against a chain of kept ones, sixteen at a time, for AVX2 and AVX-512.
+ * nms_x86.c - one box against a chain of kept boxes, sixteen at a time, for AVX2 and AVX-512.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * The operations are those of ifs__overlap(), lane by lane; none is fused.
+ * Each lane computes the operations of ifs__overlap(); none is fused.
  */
 #include "nms.h"
 
@@ -34,7 +34,7 @@ IFS__TARGET_AVX2 bool ifs__suppressed_avx2(const ifs__nms_chunk *pool, const ifs
            zero = _mm256_setzero_ps();
     for (int32_t at = head; at >= 0; at = links[at].next) {
         const ifs__nms_chunk *c = &pool[at];
-        __m256 found = zero;
+        __m256 any = zero;
         for (int i = 0; i < 16; i += 8) {
             __m256 w = _mm256_sub_ps(_mm256_min_ps(_mm256_load_ps(c->x2 + i), x2),
                                      _mm256_max_ps(_mm256_load_ps(c->x1 + i), x1));
@@ -42,9 +42,9 @@ IFS__TARGET_AVX2 bool ifs__suppressed_avx2(const ifs__nms_chunk *pool, const ifs
                                      _mm256_max_ps(_mm256_load_ps(c->y1 + i), y1));
             __m256 inter = _mm256_mul_ps(_mm256_max_ps(zero, w), _mm256_max_ps(zero, h));
             __m256 all = _mm256_sub_ps(_mm256_add_ps(_mm256_load_ps(c->area + i), own), inter);
-            found = _mm256_or_ps(found, _mm256_cmp_ps(inter, _mm256_mul_ps(threshold, all), _CMP_GT_OQ));
+            any = _mm256_or_ps(any, _mm256_cmp_ps(inter, _mm256_mul_ps(threshold, all), _CMP_GT_OQ));
         }
-        if (_mm256_movemask_ps(found))
+        if (_mm256_movemask_ps(any))
             return true;
     }
     return false;

@@ -1,13 +1,17 @@
 /*
- * preprocess.c - one pass from an image to a network's input: checks, the plan of a call, and its loop over rows.
+ * preprocess.c - one pass from an image to a network's input: the plan of a call, and its loop over rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * A call keeps its tables and rows in one block of scratch memory, about 20 bytes for each column of the canvas and 4
- * for each of the source; it is freed before the call returns. A WARP of NV12, or of colour to gray, converts the rows
- * that it reads first, into a block of that size.
+ * for each column of the source. The block is freed before the call returns. A WARP of NV12, or of colour to gray,
+ * first converts the rows that it reads into a second block.
  */
 #include "preprocess.h"
+
+#include "geometry.h"
+#include "pixel_math.h"
+#include "preprocess_check.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,149 +20,18 @@
 #include <xmmintrin.h>
 #endif
 
-/* ---- checks ---- */
-
-int32_t ifs__pixel_size(int32_t format) {
-    switch (format) {
-    case IFS_PIXEL_BGR:
-    case IFS_PIXEL_RGB:
-        return 3;
-    case IFS_PIXEL_BGRA:
-    case IFS_PIXEL_RGBA:
-        return 4;
-    case IFS_PIXEL_GRAY:
-    case IFS_PIXEL_NV12:
-        return 1;
-    default:
-        return 0;
-    }
-}
-
-static ifs_status check_plane(const char *name, const uint8_t *data, int64_t stride, int64_t row, int32_t rows) {
-    if (!data)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the image's %s is NULL; it points to the first pixel", name);
-    if (stride < row)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "the stride of the image's %s is %lld bytes, but a row has %lld; copy images that are "
-                         "mirrored or overlap themselves",
-                         name, (long long)stride, (long long)row);
-    if (stride > PTRDIFF_MAX / rows)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the image's %s has %d rows of %lld bytes, more than memory holds",
-                         name, (int)rows, (long long)stride);
-    return IFS_OK;
-}
-
-static ifs_status check_image(const ifs_image *image) {
-    if (!image)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "image is NULL");
-    const int32_t width = image->width, height = image->height, pixel = ifs__pixel_size(image->format);
-    if (!pixel)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "pixel format %d is none; there are IFS_PIXEL_BGR (%d) to IFS_PIXEL_NV12 (%d)",
-                         (int)image->format, IFS_PIXEL_BGR, IFS_PIXEL_NV12);
-    if (width < 1 || height < 1 || width > IFS__MAX_SIDE || height > IFS__MAX_SIDE)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the image is %d x %d; each side must be 1 to %d pixels", (int)width,
-                         (int)height, IFS__MAX_SIDE);
-    IFS__TRY(check_plane("data", image->data, image->stride, (int64_t)width * pixel, height));
-    if (image->format == IFS_PIXEL_NV12) {
-        if (width % 2 || height % 2)
-            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "an NV12 image of %d x %d; both sides must be even", (int)width,
-                             (int)height);
-        return check_plane("uv", image->uv, image->uv_stride, width, height / 2);
-    }
-    return IFS_OK;
-}
-
-ifs_status ifs__check_image_geometry(const ifs_image *image, const ifs_geometry *g) {
-    IFS__TRY(check_image(image));
-    IFS__TRY(ifs__check_geometry(g));
-    if (image->width != g->source_width || image->height != g->source_height)
-        return ifs__fail(IFS_ERR_SHAPE, "the image is %d x %d, but the geometry was made for %d x %d; make one for it",
-                         (int)image->width, (int)image->height, (int)g->source_width, (int)g->source_height);
-    return IFS_OK;
-}
-
-static size_t element_size(int32_t dtype) {
-    return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : dtype == IFS_UINT8 ? 1 : 0;
-}
-
-ifs_status ifs__check_transform(const ifs_pixel_transform *t) {
-    if (!t)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "transform is NULL");
-    if (t->order < IFS_ORDER_RGB || t->order > IFS_ORDER_GRAY)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "channel order %d is none; there are RGB (0), BGR (1) and GRAY (2)",
-                         (int)t->order);
-    if (t->layout != IFS_LAYOUT_CHW && t->layout != IFS_LAYOUT_HWC)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "layout %d is none; there are CHW (0) and HWC (1)", (int)t->layout);
-    if (!element_size(t->dtype))
-        return ifs__fail(IFS_ERR_DTYPE,
-                         "a network's input can be FLOAT32 (%d), FLOAT16 (%d) or UINT8 (%d), not type %d", IFS_FLOAT32,
-                         IFS_FLOAT16, IFS_UINT8, (int)t->dtype);
-    const int channels = t->order == IFS_ORDER_GRAY ? 1 : 3;
-    for (int c = 0; c < channels; c++)
-        if (!isfinite(t->scale[c]) || !isfinite(t->bias[c]))
-            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "channel %d has scale %g and bias %g; both must be finite", c,
-                             (double)t->scale[c], (double)t->bias[c]);
-    return IFS_OK;
-}
-
-/* The bytes of a checked output. */
-static bool output_size(const ifs_geometry *g, const ifs_pixel_transform *t, size_t *out) {
-    const size_t channels = t->order == IFS_ORDER_GRAY ? 1 : 3;
-    size_t size = (size_t)g->canvas_width;
-    return !ifs__mul_overflows(size, (size_t)g->canvas_height, &size) &&
-           !ifs__mul_overflows(size, channels * element_size(t->dtype), out);
-}
-
-size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_transform *transform) {
-    size_t nbytes = 0;
-    if (ifs__check_geometry(geometry) != IFS_OK || ifs__check_transform(transform) != IFS_OK)
-        return 0;
-    return output_size(geometry, transform, &nbytes) ? nbytes : 0;
-}
-
-/* ---- arithmetic that is done once a call ---- */
-
-/* rintf of 0 to 2^22, inline: adding 1.5 2^23 leaves no bits behind the point. */
-static int16_t round_weight(float weight) { return (int16_t)((weight + 12582912.0F) - 12582912.0F); }
-
-ifs__tap ifs__resize_tap(int32_t d, double scale, int32_t source, bool edge) {
-    float f = (float)((d + 0.5) * scale - 0.5);
-    int32_t index = (int32_t)f;
-    index -= (float)index > f; /* floor */
-    f -= (float)index;
-    if (edge && index < 0) {
-        index = 0;
-        f = 0;
-    } else if (edge && index >= source - 1) {
-        index = source - 1;
-        f = 0;
-    }
-    return (ifs__tap){index, {round_weight((1.0F - f) * 2048), round_weight(f * 2048)}};
-}
-
-static int64_t fixed32(double value) { return (int64_t)rint(value * 4294967296.0); }
-
-ifs__warp ifs__warp_of(const double m[6]) {
-    return (ifs__warp){
-        .origin = {fixed32(m[2] + 0.5 * m[0] + 0.5 * m[1] - 0.5), fixed32(m[5] + 0.5 * m[3] + 0.5 * m[4] - 0.5)},
-        .step_x = {fixed32(m[0]), fixed32(m[3])},
-        .step_y = {fixed32(m[1]), fixed32(m[4])},
-    };
-}
-
-/* What each of 256 values becomes, for each channel, in the output's type. */
+/* The output of each of 256 values, for each channel, in the output's type. */
 static void fill_table(const ifs_pixel_transform *t, int32_t channels, void *table) {
     for (int32_t c = 0; c < channels; c++)
         for (int32_t v = 0; v < 256; v++) {
-            const float scaled = (float)v * t->scale[c], value = scaled + t->bias[c];
+            const float value = ifs__pixel_scale((uint32_t)v, t->scale[c], t->bias[c]);
             const int32_t at = 256 * c + v;
             if (t->dtype == IFS_FLOAT32)
                 ((float *)table)[at] = value;
             else if (t->dtype == IFS_FLOAT16)
                 ((uint16_t *)table)[at] = ifs__float_to_half(value);
             else
-                ((uint8_t *)table)[at] = (uint8_t)rintf(value < 0 ? 0 : value > 255 ? 255 : value);
+                ((uint8_t *)table)[at] = ifs__pixel_byte(value);
         }
 }
 
@@ -170,18 +43,17 @@ typedef struct plan {
     const ifs_geometry *geometry;
     ifs__store store;
     int32_t channels;     /* of the output */
-    int32_t channel[3];   /* which byte of a pixel each of them is, once a row is converted */
+    int32_t channel[3];   /* the byte of a pixel that each of them is, once a row is converted */
     int32_t pixel;        /* bytes of a pixel, once a row is converted: 1, 3 or 4 */
     int32_t planes;       /* that are resized: 1 or 3 */
-    bool to_gray;
-    int32_t weight[3];    /* of gray, in the order of the pixel's bytes */
+    bool rgb, to_gray;
     /* scratch */
     uint8_t *bgr, *row;   /* a source row converted from NV12; one converted to gray, or copied */
     uint8_t *canvas;      /* a canvas row, in planes */
     size_t canvas_pitch;
     int16_t *resized[2];  /* rows after the horizontal pass, in planes */
     size_t resized_pitch;
-    int32_t resized_y[2]; /* which source rows those are; -1: none */
+    int32_t resized_y[2]; /* the source rows that they are; -1: none */
     ifs__columns columns;
 } plan;
 
@@ -200,7 +72,7 @@ static const ifs__kernels *kernels_in_use(void) {
 
 static plan plan_of(const ifs_image *image, const ifs_geometry *g, const ifs_pixel_transform *t, void *dst) {
     plan p = {.kernels = kernels_in_use(), .image = image, .geometry = g, .resized_y = {-1, -1}};
-    const bool rgb = image->format == IFS_PIXEL_RGB || image->format == IFS_PIXEL_RGBA;
+    p.rgb = image->format == IFS_PIXEL_RGB || image->format == IFS_PIXEL_RGBA;
     p.channels = t->order == IFS_ORDER_GRAY ? 1 : 3;
     p.to_gray = t->order == IFS_ORDER_GRAY && image->format != IFS_PIXEL_GRAY;
     p.pixel = p.to_gray || image->format == IFS_PIXEL_GRAY ? 1
@@ -208,12 +80,9 @@ static plan plan_of(const ifs_image *image, const ifs_geometry *g, const ifs_pix
                                                            : ifs__pixel_size(image->format);
     p.planes = p.pixel == 1 ? 1 : 3;
     for (int32_t c = 0; c < 3; c++)
-        p.channel[c] = p.planes == 1 ? 0 : (t->order == IFS_ORDER_RGB) == rgb ? c : 2 - c;
-    p.weight[rgb ? 2 : 0] = IFS__GRAY_B;
-    p.weight[1] = IFS__GRAY_G;
-    p.weight[rgb ? 0 : 2] = IFS__GRAY_R;
+        p.channel[c] = p.planes == 1 ? 0 : (t->order == IFS_ORDER_RGB) == p.rgb ? c : 2 - c;
 
-    const size_t element = element_size(t->dtype);
+    const size_t element = ifs__output_element_size(t->dtype);
     p.store = (ifs__store){
         .channels = p.channels, .layout = t->layout, .dtype = t->dtype, .width = g->canvas_width, .dst = dst};
     p.store.row = (size_t)g->canvas_width * element * (t->layout == IFS_LAYOUT_HWC ? (size_t)p.channels : 1);
@@ -223,7 +92,7 @@ static plan plan_of(const ifs_image *image, const ifs_geometry *g, const ifs_pix
     return p;
 }
 
-/* Lays out scratch memory: called once with block NULL to learn the size, then with the block. */
+/* Lays out the scratch memory. The first call, with block NULL, gives the size; the second sets the pointers. */
 static size_t lay_out(plan *p, char *block) {
     size_t used = 0;
 #define TAKE(member, nbytes)                                                                                           \
@@ -255,7 +124,7 @@ static size_t lay_out(plan *p, char *block) {
 
 /* ---- rows ---- */
 
-/* A row of the source as `pixel` bytes a pixel, of which 8 bytes more than the row may be read. */
+/* A row of the source with `pixel` bytes a pixel; 8 bytes behind the row may be read too. */
 static const uint8_t *source_row(plan *p, int32_t y) {
     const ifs_image *image = p->image;
     const int32_t width = image->width;
@@ -265,17 +134,17 @@ static const uint8_t *source_row(plan *p, int32_t y) {
         row = p->bgr;
     }
     if (p->to_gray) {
-        p->kernels->gray(row, image->format == IFS_PIXEL_NV12 ? 3 : ifs__pixel_size(image->format), p->weight, p->row,
+        p->kernels->gray(row, image->format == IFS_PIXEL_NV12 ? 3 : ifs__pixel_size(image->format), p->rgb, p->row,
                          width);
         return p->row;
     }
     if (row == p->bgr || (image->height - 1 - y) * image->stride >= 8)
         return row;
-    memcpy(p->row, row, (size_t)width * (size_t)p->pixel); /* the last row: nothing of the image lies behind it */
+    memcpy(p->row, row, (size_t)width * (size_t)p->pixel); /* the last row: the image ends with it */
     return p->row;
 }
 
-/* Source row y after the horizontal pass. The two slots hold neighbours, so the slot to give up is the other one. */
+/* Source row y after the horizontal pass. Of the two slots, the one that does not hold row `keep` is overwritten. */
 static const int16_t *resized_row(plan *p, int32_t y, int32_t keep) {
     for (int slot = 0; slot < 2; slot++)
         if (p->resized_y[slot] == y)
@@ -288,8 +157,7 @@ static const int16_t *resized_row(plan *p, int32_t y, int32_t keep) {
 
 static int32_t clamp(int32_t value, int32_t last) { return value < 0 ? 0 : value > last ? last : value; }
 
-/* The two source rows (of which the second is the first where it has no weight) that make row d of the resized image.
- */
+/* The two source rows that make row d of the resized image. Where the second has no weight, it is the first again. */
 typedef struct row_pair {
     int32_t y[2];
     int16_t weight[2];
@@ -297,9 +165,9 @@ typedef struct row_pair {
 
 static row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
     const int32_t last = p->image->height - 1;
-    const ifs__tap tap = halves ? (ifs__tap){2 * d, {1, 1}} : ifs__resize_tap(d, scale, p->image->height, false);
-    const int32_t y0 = clamp(tap.index, last), y1 = tap.weight[1] ? clamp(tap.index + 1, last) : y0;
-    return (row_pair){{y0, y1}, {tap.weight[0], tap.weight[1]}};
+    const ifs__tap tap = halves ? (ifs__tap){2 * d, 1 | 1 << 16} : ifs__resize_tap(d, scale, p->image->height, false);
+    const int32_t y0 = clamp(tap.index, last), y1 = tap.weights >> 16 ? clamp(tap.index + 1, last) : y0;
+    return (row_pair){{y0, y1}, {(int16_t)(tap.weights & 0xffff), (int16_t)(tap.weights >> 16)}};
 }
 
 /* Row d of the resized image into the canvas row, from column x on. */
@@ -333,29 +201,16 @@ static void store_rows(const plan *p, int32_t from, int32_t to) {
 
 /* ---- RESIZE ---- */
 
-/* The part of a canvas side that the resized image covers: [from, from + count), which starts at its pixel `first`.
- */
-typedef struct cover {
-    int32_t from, count, first;
-} cover;
-
-static cover cover_of(int32_t canvas, int32_t resized, int32_t offset) {
-    const int64_t from = offset > 0 ? offset : 0, end = (int64_t)offset + resized;
-    const int64_t count = (end < canvas ? end : canvas) - from;
-    if (count <= 0)
-        return (cover){0, 0, 0};
-    return (cover){(int32_t)from, (int32_t)count, (int32_t)(from - offset)};
-}
-
 static void fill_columns(plan *p, int32_t first, bool halves) {
     ifs__columns *t = &p->columns;
     const int32_t source = p->geometry->source_width;
     const double scale = ifs__resize_scale(source, p->geometry->resized_width);
     for (int32_t x = 0; x < t->count; x++) {
         const int32_t d = first + x;
-        const ifs__tap tap = halves ? (ifs__tap){2 * d, {16, 16}} : ifs__resize_tap(d, scale, source, true);
+        const ifs__tap tap = halves ? (ifs__tap){2 * d, 16 | 16 << 16} : ifs__resize_tap(d, scale, source, true);
         t->offset[x] = tap.index * t->pixel;
-        memcpy(t->weight + 2 * x, tap.weight, sizeof tap.weight);
+        t->weight[2 * x] = (int16_t)(tap.weights & 0xffff);
+        t->weight[2 * x + 1] = (int16_t)(tap.weights >> 16);
     }
     for (int32_t x = t->count; x < t->padded; x++)
         t->offset[x] = t->offset[t->count - 1];
@@ -368,7 +223,7 @@ static void fill_columns(plan *p, int32_t first, bool halves) {
         p->kernels->prepare(t);
 }
 
-static ifs_status run_resize(plan *p, cover across, cover down, const uint8_t *fill) {
+static ifs_status run_resize(plan *p, ifs__cover across, ifs__cover down, const uint8_t *fill) {
     const ifs_geometry *g = p->geometry;
     const bool halves = ifs__resize_halves(g);
     const double scale = ifs__resize_scale(g->source_height, g->resized_height);
@@ -412,8 +267,8 @@ static ifs_status run_warp(plan *p, const uint8_t *fill) {
         size_t nbytes = 0;
         converted = ifs__mul_overflows(row, (size_t)image->height, &nbytes) ? NULL : malloc(nbytes);
         if (!converted)
-            return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no %zu bytes for a converted image of %d x %d", nbytes,
-                             (int)image->width, (int)image->height);
+            return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes for a converted image of %d x %d",
+                             nbytes, (int)image->width, (int)image->height);
         int32_t first, last;
         rows_read(g, &first, &last);
         for (int32_t y = first; y <= last; y++)
@@ -438,19 +293,14 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
     IFS__TRY(ifs__check_image_geometry(image, geometry));
     IFS__TRY(ifs__check_transform(transform));
     size_t needed = 0;
-    if (!output_size(geometry, transform, &needed) || needed > nbytes)
-        return ifs__fail(IFS_ERR_TOO_SMALL, "a canvas of %d x %d needs %zu bytes, and the destination has %zu",
-                         (int)geometry->canvas_width, (int)geometry->canvas_height, needed, nbytes);
-    if (!dst || (uintptr_t)dst % element_size(transform->dtype))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the destination %p is %s", dst,
-                         dst ? "not aligned to an element of its type" : "NULL");
+    IFS__TRY(ifs__check_output(geometry, transform, 1, dst, nbytes, &needed));
 
     plan p = plan_of(image, geometry, transform, dst);
     p.store.past = needed >= IFS__PAST_FROM;
-    cover across = {0, 0, 0}, down = {0, 0, 0};
+    ifs__cover across = {0, 0, 0}, down = {0, 0, 0};
     if (geometry->kind == IFS_GEOMETRY_RESIZE) {
-        across = cover_of(geometry->canvas_width, geometry->resized_width, geometry->offset_x);
-        down = cover_of(geometry->canvas_height, geometry->resized_height, geometry->offset_y);
+        across = ifs__cover_of(geometry->canvas_width, geometry->resized_width, geometry->offset_x);
+        down = ifs__cover_of(geometry->canvas_height, geometry->resized_height, geometry->offset_y);
         if (!across.count || !down.count)
             across.count = down.count = 0;
         const int32_t lanes = p.kernels->lanes;
@@ -464,8 +314,8 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
     const size_t size = lay_out(&p, NULL);
     char *block = aligned_alloc(64, size);
     if (!block)
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no %zu bytes of scratch memory for a canvas of %d x %d", size,
-                         (int)geometry->canvas_width, (int)geometry->canvas_height);
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of scratch memory for a canvas of %d x %d",
+                         size, (int)geometry->canvas_width, (int)geometry->canvas_height);
     lay_out(&p, block);
     memset(p.row + (size_t)image->width * (size_t)p.pixel, 0, 8);
     if (image->format == IFS_PIXEL_NV12)

@@ -1,6 +1,7 @@
 /*
  * preprocess_avx2.c - the kernels for AVX2. SPDX-License-Identifier: Apache-2.0
  */
+#include "pixel_math.h"
 #include "preprocess.h"
 
 #if IFS__X86
@@ -239,14 +240,16 @@ INLINE __m128i bytes_of_int32(__m256i value) {
     return _mm_packus_epi16(words, words);
 }
 
-TARGET static void gray_avx2(const uint8_t *src, int32_t pixel, const int32_t weight[3], uint8_t *dst, int32_t n) {
+TARGET static void gray_avx2(const uint8_t *src, int32_t pixel, bool rgb, uint8_t *dst, int32_t n) {
     /* Dwords of (first, second) and of (third) as int16, for 4 pixels in each half. */
     const char p = (char)pixel;
     const __m256i take01 = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, -1, 1, -1, p, -1, 1 + p, -1, 2 * p, -1, 1 + 2 * p, -1, 3 * p, -1, 1 + 3 * p, -1));
     const __m256i take2 = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(2, -1, -1, -1, 2 + p, -1, -1, -1, 2 + 2 * p, -1, -1, -1, 2 + 3 * p, -1, -1, -1));
-    const __m256i weight01 = _mm256_set1_epi32(weight[0] | weight[1] << 16), weight2 = _mm256_set1_epi32(weight[2]);
+    const int32_t weight0 = rgb ? IFS__GRAY_R : IFS__GRAY_B;
+    const __m256i weight01 = _mm256_set1_epi32(weight0 | IFS__GRAY_G << 16);
+    const __m256i weight2 = _mm256_set1_epi32(rgb ? IFS__GRAY_B : IFS__GRAY_R);
     const __m256i half = _mm256_set1_epi32(1 << 14);
     int32_t x = 0;
     for (; x <= n - 10; x += 8) { /* the upper half reads 16 bytes from pixel x + 4 on: at most 10 pixels of 3 bytes */
@@ -257,7 +260,7 @@ TARGET static void gray_avx2(const uint8_t *src, int32_t pixel, const int32_t we
                                              _mm256_madd_epi16(_mm256_shuffle_epi8(bytes, take2), weight2));
         _mm_storel_epi64((__m128i *)(dst + x), bytes_of_int32(_mm256_srli_epi32(_mm256_add_epi32(sum, half), 15)));
     }
-    ifs__gray_plain(src + (size_t)x * (size_t)pixel, pixel, weight, dst + x, n - x);
+    ifs__gray_plain(src + (size_t)x * (size_t)pixel, pixel, rgb, dst + x, n - x);
 }
 
 TARGET static void nv12_avx2(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, int32_t n) {
@@ -274,12 +277,12 @@ TARGET static void nv12_avx2(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, 
             const __m256i u = _mm256_sub_epi32(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(chroma, twice_u)), middle);
             const __m256i v = _mm256_sub_epi32(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(chroma, twice_v)), middle);
             const __m256i luma =
-                _mm256_add_epi32(_mm256_mullo_epi32(_mm256_cvtepu8_epi32(dark), _mm256_set1_epi32(1220542)), half);
-            const __m256i b = _mm256_add_epi32(luma, _mm256_mullo_epi32(u, _mm256_set1_epi32(2116026)));
-            const __m256i r = _mm256_add_epi32(luma, _mm256_mullo_epi32(v, _mm256_set1_epi32(1673527)));
+                _mm256_add_epi32(_mm256_mullo_epi32(_mm256_cvtepu8_epi32(dark), _mm256_set1_epi32(IFS__NV12_Y)), half);
+            const __m256i b = _mm256_add_epi32(luma, _mm256_mullo_epi32(u, _mm256_set1_epi32(IFS__NV12_BLUE_U)));
+            const __m256i r = _mm256_add_epi32(luma, _mm256_mullo_epi32(v, _mm256_set1_epi32(IFS__NV12_RED_V)));
             const __m256i g =
-                _mm256_sub_epi32(luma, _mm256_add_epi32(_mm256_mullo_epi32(u, _mm256_set1_epi32(409993)),
-                                                        _mm256_mullo_epi32(v, _mm256_set1_epi32(852492))));
+                _mm256_sub_epi32(luma, _mm256_add_epi32(_mm256_mullo_epi32(u, _mm256_set1_epi32(IFS__NV12_GREEN_U)),
+                                                        _mm256_mullo_epi32(v, _mm256_set1_epi32(IFS__NV12_GREEN_V))));
             _mm_storel_epi64((__m128i *)(planes[0] + i), bytes_of_int32(_mm256_srai_epi32(b, 20)));
             _mm_storel_epi64((__m128i *)(planes[1] + i), bytes_of_int32(_mm256_srai_epi32(g, 20)));
             _mm_storel_epi64((__m128i *)(planes[2] + i), bytes_of_int32(_mm256_srai_epi32(r, 20)));
@@ -304,7 +307,7 @@ INLINE void warp_colour(const ifs__warp_source *s, int64_t x, int64_t y, int64_t
     const int64_t inner_x = s->width * s->pixel < 8 ? 0 : last_x < s->width - 2 ? last_x + 1 : s->width - 1;
     const int64_t inner_y = s->height - 1;
     for (int32_t i = 0; i < n; i++, x += dx, y += dy) {
-        const int64_t x11 = (x + (1 << 20)) >> 21, y11 = (y + (1 << 20)) >> 21;
+        const int64_t x11 = ifs__warp_round(x), y11 = ifs__warp_round(y);
         const int64_t ix = x11 >> 11, iy = y11 >> 11;
         if ((uint64_t)ix >= (uint64_t)inner_x || (uint64_t)iy >= (uint64_t)inner_y) {
             ifs__warp_plain(s, x, y, 0, 0, 1, planes + i, pitch);

@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "pixel_math.h"
 #include "preprocess.h"
 
 #if IFS__X86
@@ -294,10 +295,12 @@ TARGET static void store_avx512(const ifs__store *s, const uint8_t *planes, size
 
 /* ---- colour ---- */
 
-TARGET static void gray_avx512(const uint8_t *src, int32_t pixel, const int32_t weight[3], uint8_t *dst, int32_t n) {
+TARGET static void gray_avx512(const uint8_t *src, int32_t pixel, bool rgb, uint8_t *dst, int32_t n) {
     const __m512i first = _mm512_mullo_epi32(iota(), _mm512_set1_epi32(pixel));
     const __m512i index01 = pair_index(first, 1), index2 = _mm512_add_epi32(first, _mm512_set1_epi32(2));
-    const __m512i weight01 = _mm512_set1_epi32(weight[0] | weight[1] << 16), weight2 = _mm512_set1_epi32(weight[2]);
+    const int32_t weight0 = rgb ? IFS__GRAY_R : IFS__GRAY_B;
+    const __m512i weight01 = _mm512_set1_epi32(weight0 | IFS__GRAY_G << 16);
+    const __m512i weight2 = _mm512_set1_epi32(rgb ? IFS__GRAY_B : IFS__GRAY_R);
     const __m512i half = _mm512_set1_epi32(1 << 14);
     const __mmask64 bytes = _bzhi_u64(~0ULL, (unsigned)(16 * pixel));
     int32_t x = 0;
@@ -309,7 +312,7 @@ TARGET static void gray_avx512(const uint8_t *src, int32_t pixel, const int32_t 
         _mm_storeu_si128((__m128i *)(dst + x),
                          _mm512_cvtepi32_epi8(_mm512_srli_epi32(_mm512_add_epi32(sum, half), 15)));
     }
-    ifs__gray_plain(src + (size_t)x * (size_t)pixel, pixel, weight, dst + x, n - x);
+    ifs__gray_plain(src + (size_t)x * (size_t)pixel, pixel, rgb, dst + x, n - x);
 }
 
 /* 20 bits behind the point to a byte. */
@@ -332,11 +335,12 @@ TARGET static void nv12_avx512(const uint8_t *y, const uint8_t *uv, uint8_t *bgr
         const __m512i u = _mm512_sub_epi32(_mm512_cvtepu8_epi32(_mm_shuffle_epi8(chroma, twice_u)), middle);
         const __m512i v = _mm512_sub_epi32(_mm512_cvtepu8_epi32(_mm_shuffle_epi8(chroma, twice_v)), middle);
         const __m512i luma =
-            _mm512_add_epi32(_mm512_mullo_epi32(_mm512_cvtepu8_epi32(dark), _mm512_set1_epi32(1220542)), half);
-        const __m512i b = _mm512_add_epi32(luma, _mm512_mullo_epi32(u, _mm512_set1_epi32(2116026)));
-        const __m512i r = _mm512_add_epi32(luma, _mm512_mullo_epi32(v, _mm512_set1_epi32(1673527)));
-        const __m512i g = _mm512_sub_epi32(luma, _mm512_add_epi32(_mm512_mullo_epi32(u, _mm512_set1_epi32(409993)),
-                                                                  _mm512_mullo_epi32(v, _mm512_set1_epi32(852492))));
+            _mm512_add_epi32(_mm512_mullo_epi32(_mm512_cvtepu8_epi32(dark), _mm512_set1_epi32(IFS__NV12_Y)), half);
+        const __m512i b = _mm512_add_epi32(luma, _mm512_mullo_epi32(u, _mm512_set1_epi32(IFS__NV12_BLUE_U)));
+        const __m512i r = _mm512_add_epi32(luma, _mm512_mullo_epi32(v, _mm512_set1_epi32(IFS__NV12_RED_V)));
+        const __m512i g =
+            _mm512_sub_epi32(luma, _mm512_add_epi32(_mm512_mullo_epi32(u, _mm512_set1_epi32(IFS__NV12_GREEN_U)),
+                                                    _mm512_mullo_epi32(v, _mm512_set1_epi32(IFS__NV12_GREEN_V))));
         const __m256i bg = _mm256_inserti128_si256(_mm256_castsi128_si256(byte_of(b)), byte_of(g), 1);
         const __m512i planes = _mm512_inserti64x4(_mm512_castsi256_si512(bg), _mm256_castsi128_si256(byte_of(r)), 1);
         _mm512_mask_storeu_epi8(bgr + 3 * (size_t)x, (1ULL << 48) - 1, _mm512_permutexvar_epi8(interleave, planes));

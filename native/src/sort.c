@@ -1,10 +1,10 @@
 /* sort.c - sorting by key, and arrays that grow. SPDX-License-Identifier: Apache-2.0 */
-#include "nms.h"
+#include "sort.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define INSERTION_MAX 64 /* below, shifting costs less than counting digits */
+#define INSERTION_MAX 64 /* up to here, shifting costs less than counting digits */
 #define DIGIT_BITS 11
 #define NUM_DIGITS 3
 #define NUM_BINS (1u << DIGIT_BITS)
@@ -59,7 +59,7 @@ ifs_status ifs__grow(void **array, size_t *capacity, size_t count, size_t keep, 
         wanted = count;
     void *grown = ifs__mul_overflows(wanted, element_size, &nbytes) ? NULL : malloc(nbytes);
     if (!grown)
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for %zu elements of %zu bytes of scratch", wanted,
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate scratch memory for %zu elements of %zu bytes", wanted,
                          element_size);
     if (keep)
         memcpy(grown, *array, keep * element_size);

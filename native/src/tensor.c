@@ -10,7 +10,7 @@
 struct ifs_tensor {
     ifs_memory *memory; /* one reference */
     size_t offset;      /* bytes from the start of the memory */
-    size_t limit;       /* a view: bytes it may grow to; an owner: SIZE_MAX */
+    size_t limit;       /* a view: the bytes that it may grow to; an owner: SIZE_MAX */
     size_t count, nbytes;
     int32_t dtype, ndim;
     int64_t dims[IFS_MAX_NDIM];
@@ -29,12 +29,12 @@ const char *ifs__shape_text(char *buffer, size_t size, int32_t ndim, const int64
 
 ifs_status ifs__shape_nbytes(int32_t dtype, int32_t ndim, const int64_t *dims, size_t *count, size_t *nbytes) {
     if (!ifs_dtype_size(dtype))
-        return ifs__fail(IFS_ERR_DTYPE, "element type %d is none; there are 0 to %d", (int)dtype, IFS_NUM_DTYPES - 1);
+        return ifs__fail(IFS_ERR_DTYPE, "unknown element type %d; use 0 to %d", (int)dtype, IFS_NUM_DTYPES - 1);
     if (ndim < 0 || ndim > IFS_MAX_NDIM)
         return ifs__fail(IFS_ERR_SHAPE, "a tensor has 0 to %d dimensions, not %d", IFS_MAX_NDIM, (int)ndim);
     if (ndim && !dims)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%d dimensions, but dims is NULL", (int)ndim);
-    /* Sizes are checked as if no dimension were 0, so that (0, 2^62) does not slip through and grow later. */
+    /* Sizes are checked as if no dimension were 0: (0, 2^62) must not pass here and overflow when it grows. */
     size_t total = 1, bytes = 0;
     bool empty = false, overflow = false;
     for (int32_t i = 0; i < ndim; i++) {
@@ -93,12 +93,12 @@ ifs_status ifs_tensor_on(ifs_memory *memory, size_t offset, int32_t dtype, int32
     if (offset % ifs_dtype_size(dtype))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "offset %zu is not a multiple of the %zu bytes of a %s", offset,
                          ifs_dtype_size(dtype), ifs_dtype_name(dtype));
-    size_t room = ifs_memory_nbytes(memory);
-    if (offset > room || nbytes > room - offset)
+    size_t available = ifs_memory_nbytes(memory);
+    if (offset > available || nbytes > available - offset)
         return ifs__fail(IFS_ERR_TOO_SMALL, "%zu bytes from byte %zu on do not fit the memory's %zu", nbytes, offset,
-                         room);
+                         available);
     ifs__memory_retain(memory);
-    ifs_status status = tensor_new(memory, offset, room - offset, dtype, ndim, dims, count, nbytes, out);
+    ifs_status status = tensor_new(memory, offset, available - offset, dtype, ndim, dims, count, nbytes, out);
     if (status != IFS_OK)
         ifs_memory_destroy(memory);
     return status;
@@ -138,12 +138,12 @@ ifs_status ifs_tensor_resize(ifs_tensor *tensor, int32_t ndim, const int64_t *di
     else if (nbytes > tensor->limit)
         return ifs__fail(
             IFS_ERR_TOO_SMALL,
-            "a view of %zu bytes cannot grow to %zu; resize the tensor it was made of, or wrap a larger array",
+            "a view of %zu bytes cannot grow to %zu; resize the tensor that it is a view of, or wrap a larger array",
             tensor->limit, nbytes);
     tensor->count = count;
     tensor->nbytes = nbytes;
     tensor->ndim = ndim;
-    if (ndim) /* they may be the tensor's own */
+    if (ndim) /* `dims` may be the tensor's own */
         memmove(tensor->dims, dims, (size_t)ndim * sizeof *dims);
     return IFS_OK;
 }
@@ -154,28 +154,26 @@ const int64_t *ifs_tensor_dims(const ifs_tensor *tensor) { return tensor->dims; 
 size_t ifs_tensor_count(const ifs_tensor *tensor) { return tensor->count; }
 size_t ifs_tensor_nbytes(const ifs_tensor *tensor) { return tensor->nbytes; }
 int32_t ifs_tensor_head(const ifs_tensor *tensor) { return ifs_memory_head(tensor->memory); }
-int32_t ifs_tensor_device(const ifs_tensor *tensor) { return ifs_memory_device_id(tensor->memory); }
+int32_t ifs_tensor_device(const ifs_tensor *tensor) { return ifs_memory_device(tensor->memory); }
 ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor) { return tensor->memory; }
 
 static ifs_status tensor_access(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **hold) {
     return ifs__memory_access(tensor->memory, side, access, tensor->offset, tensor->nbytes, NULL, out, hold);
 }
 
-ifs_status ifs_tensor_host(ifs_tensor *tensor, int32_t access, void **out) {
+ifs_status ifs_tensor_host_ptr(ifs_tensor *tensor, int32_t access, void **out) {
     return tensor_access(tensor, IFS_SIDE_HOST, access, out, NULL);
 }
 
-ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, void **out) {
-    return tensor_access(tensor, IFS_SIDE_DEVICE, access, out, NULL);
-}
-
-ifs_status ifs_tensor_device_on(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out) {
+ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out) {
     return ifs__memory_access(tensor->memory, IFS_SIDE_DEVICE, access, tensor->offset, tensor->nbytes, stream, out,
                               NULL);
 }
 
-ifs_status ifs_tensor_lend(ifs_tensor *tensor, void *native, void **out) {
-    return ifs__memory_lend(tensor->memory, tensor->offset, tensor->nbytes, native, out);
+ifs_status ifs_tensor_lend(ifs_tensor *tensor, ifs_stream *stream, void **out) {
+    if (!stream)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "stream is NULL; wrap the borrower's stream by ifs_stream_wrap");
+    return ifs__memory_lend(tensor->memory, tensor->offset, tensor->nbytes, stream, out);
 }
 
 ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **block) {
@@ -205,7 +203,7 @@ ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
                          ifs__shape_text(a, sizeof a, src->ndim, src->dims), src->count,
                          ifs__shape_text(b, sizeof b, dst->ndim, dst->dims), dst->count);
     }
-    /* Held, so that neither goes while it is copied: another thread may resize what a view was made of. */
+    /* Both blocks are held: another thread may resize the tensors that these are views of. */
     void *from = NULL, *to = NULL;
     ifs_block *source = NULL, *target = NULL;
     int32_t src_device = ifs_tensor_device(src), dst_device = ifs_tensor_device(dst);

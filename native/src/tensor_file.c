@@ -1,8 +1,8 @@
 /*
  * tensor_file.c - tensors on disk.
  *
- * Little-endian: u32 magic | u32 ndims | u32 dtype | i32 dims[ndims] | raw C-order data. The reader trusts nothing:
- * what the header says is checked against the size of the file before anything is allocated.
+ * Little-endian: u32 magic | u32 ndims | u32 dtype | i32 dims[ndims] | raw C-order data. The reader checks the header
+ * against the size of the file before it allocates anything.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "tensor files are little-endian, and so is every machine this was written for"
+#error "tensor files are little-endian, and this code reads them without swapping bytes"
 #endif
 
 #define MAGIC 0xFCCFE2E2u
@@ -31,7 +31,7 @@ typedef struct header {
     size_t size, nbytes; /* of the header, of the data */
 } header;
 
-/* The header at the start of `data`, of which `available` bytes are there, in a file of `total` bytes called `name`. */
+/* Reads the header of a file called `name`, of `total` bytes, from the `available` bytes at `data`. */
 static ifs_status parse_header(const char *name, const void *data, size_t available, uint64_t total, header *out) {
     uint32_t fixed[3];
     if (available < FIXED)
@@ -42,15 +42,15 @@ static ifs_status parse_header(const char *name, const void *data, size_t availa
         return ifs__fail(IFS_ERR_FORMAT, "%s: not a tensor file: it starts with 0x%08X, not 0x%08X", name,
                          (unsigned)fixed[0], MAGIC);
     if (fixed[1] > IFS_MAX_NDIM)
-        return ifs__fail(IFS_ERR_FORMAT, "%s: says it has %u dimensions; at most %d are read", name, (unsigned)fixed[1],
-                         IFS_MAX_NDIM);
+        return ifs__fail(IFS_ERR_FORMAT, "%s: it says that it has %u dimensions; the limit is %d", name,
+                         (unsigned)fixed[1], IFS_MAX_NDIM);
     if (fixed[2] >= IFS_NUM_DTYPES)
-        return ifs__fail(IFS_ERR_FORMAT, "%s: element type %u is unknown; 0 to %d are known", name, (unsigned)fixed[2],
-                         IFS_NUM_DTYPES - 1);
+        return ifs__fail(IFS_ERR_FORMAT, "%s: unknown element type %u; the known ones are 0 to %d", name,
+                         (unsigned)fixed[2], IFS_NUM_DTYPES - 1);
     *out = (header){.ndim = (int32_t)fixed[1], .dtype = (int32_t)fixed[2], .size = FIXED + 4 * (size_t)fixed[1]};
     if (available < out->size)
-        return ifs__fail(IFS_ERR_FORMAT, "%s: truncated within its %zu bytes of header, after %zu", name, out->size,
-                         available);
+        return ifs__fail(IFS_ERR_FORMAT, "%s: truncated after %zu bytes of its header of %zu", name, available,
+                         out->size);
     for (int32_t i = 0; i < out->ndim; i++) {
         int32_t dim;
         memcpy(&dim, (const char *)data + FIXED + 4 * i, 4);
@@ -67,15 +67,15 @@ static ifs_status parse_header(const char *name, const void *data, size_t availa
     }
     if (total - out->size != out->nbytes) {
         char shape[256];
-        return ifs__fail(IFS_ERR_FORMAT, "%s: %s: %s of %s takes %zu bytes of data, but %llu are there", name,
-                         total - out->size < out->nbytes ? "truncated" : "longer than it says",
+        return ifs__fail(IFS_ERR_FORMAT, "%s: %s: %s of %s takes %zu bytes of data, but the file has %llu", name,
+                         total - out->size < out->nbytes ? "truncated" : "longer than its header says",
                          ifs__shape_text(shape, sizeof shape, out->ndim, out->dims), ifs_dtype_name(out->dtype),
                          out->nbytes, (unsigned long long)(total - out->size));
     }
     return IFS_OK;
 }
 
-/* A bool is 0 or 1: other bytes would be a value that no reader expects. */
+/* A bool is 0 or 1. No reader expects another value. */
 static ifs_status check_bools(const char *name, const header *head, const uint8_t *data) {
     for (size_t i = 0; head->dtype == IFS_BOOL && i < head->nbytes; i++)
         if (data[i] > 1)
@@ -93,7 +93,7 @@ ifs_status ifs_tensor_parse(const void *data, size_t nbytes, int32_t device, ifs
     ifs_tensor *tensor = NULL;
     IFS__TRY(ifs_tensor_create(head.dtype, head.ndim, head.dims, device, &tensor));
     void *host = NULL;
-    ifs_status status = ifs_tensor_host(tensor, IFS_WRITE, &host);
+    ifs_status status = ifs_tensor_host_ptr(tensor, IFS_WRITE, &host);
     if (status != IFS_OK) {
         ifs_tensor_destroy(tensor);
         return status;
@@ -115,15 +115,15 @@ static ifs_status load_open(FILE *file, const char *path, int32_t device, ifs_te
     IFS__TRY(parse_header(path, start, got, (uint64_t)info.st_size, &head));
     IFS__TRY(ifs_tensor_create(head.dtype, head.ndim, head.dims, device, tensor));
     void *host = NULL;
-    IFS__TRY(ifs_tensor_host(*tensor, IFS_WRITE, &host));
+    IFS__TRY(ifs_tensor_host_ptr(*tensor, IFS_WRITE, &host));
     if (fseek(file, (long)head.size, SEEK_SET) != 0 || fread(host, 1, head.nbytes, file) != head.nbytes)
-        return ifs__fail(IFS_ERR_IO, "cannot read the %zu bytes of data in %s; did it change meanwhile?", head.nbytes,
-                         path);
+        return ifs__fail(IFS_ERR_IO, "cannot read the %zu bytes of data in %s; the file may have changed meanwhile",
+                         head.nbytes, path);
     return check_bools(path, &head, host);
 }
 
 ifs_status ifs_tensor_load(const char *path, int32_t device, ifs_tensor **out) {
-    int number = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for somebody to write */
+    int number = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe would wait for a writer */
     FILE *file = number < 0 ? NULL : fdopen(number, "rb");
     if (!file) {
         ifs_status status = ifs__fail(IFS_ERR_IO, "cannot open %s: %s", path, strerror(errno));
@@ -152,35 +152,35 @@ ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path) {
                              (long long)dims[i], INT32_MAX);
         start[3 + i] = (uint32_t)dims[i];
     }
-    /* A sibling of its own for each writer, renamed in one step: a reader sees the old file or the new one. */
+    /* Each writer writes a temporary file next to `path` and renames it: a reader sees the old file or the new one. */
     static _Atomic unsigned serial;
     size_t size = strlen(path) + 48;
-    char *sibling = malloc(size);
-    if (!sibling)
+    char *temporary = malloc(size);
+    if (!temporary)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", size);
     void *host = NULL;
-    ifs_block *hold = NULL; /* another thread may resize what a view was made of */
+    ifs_block *hold = NULL; /* another thread may resize the tensor that this is a view of */
     ifs_status status = ifs_tensor_hold(tensor, IFS_SIDE_HOST, IFS_READ, &host, &hold);
     if (status != IFS_OK) {
-        free(sibling);
+        free(temporary);
         return status;
     }
-    snprintf(sibling, size, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&serial, 1));
-    FILE *file = fopen(sibling, "wbx");
+    snprintf(temporary, size, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&serial, 1));
+    FILE *file = fopen(temporary, "wbx");
     if (!file) {
         status = ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
         ifs_block_release(hold);
-        free(sibling);
+        free(temporary);
         return status;
     }
     size_t header_size = FIXED + 4 * (size_t)ndim, nbytes = ifs_tensor_nbytes(tensor);
     bool good = fwrite(start, 1, header_size, file) == header_size && fwrite(host, 1, nbytes, file) == nbytes;
     good = fclose(file) == 0 && good;
-    good = good && rename(sibling, path) == 0;
+    good = good && rename(temporary, path) == 0;
     status = good ? IFS_OK : ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     ifs_block_release(hold);
     if (!good)
-        remove(sibling);
-    free(sibling);
+        remove(temporary);
+    free(temporary);
     return status;
 }

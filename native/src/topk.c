@@ -3,24 +3,25 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Softmax is the same on every machine: the maximum, then the sum of exp(x - max) in sixteen lanes, lane i taking the
- * elements i, i + 16, i + 32, ... in order; the lanes are then added as a tree, i and i + 8, then + 4, + 2, + 1. A
- * result is exp(x - max) / sum, with ifs__exp.
+ * Softmax gives the same bits on every machine. First comes the maximum, then the sum of exp(x - max) in sixteen lanes:
+ * lane i adds the elements i, i + 16, i + 32, ... in order. The lanes are then added as a tree, i and i + 8, then + 4,
+ * + 2, + 1. A result is exp(x - max) / sum, with ifs__exp.
  *
- * The selection reads the scores once. What is above a threshold goes into a buffer; a full buffer is sorted and cut to
+ * The selection reads the scores once. A score above a threshold goes into a buffer. A full buffer is sorted and cut to
  * the k best, and the threshold rises to the last of them. After the first cut few scores are above it.
  */
-#include "fmath.h"
-#include "nms.h"
 #include "topk.h"
+
+#include "fmath.h"
+#include "sort.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #define CHUNK 2048 /* scores at a time; a multiple of 64 */
-#define SMALL 64   /* keys that the buffer holds on the stack */
+#define SMALL 64   /* keys that fit the buffer on the stack */
 
-static bool maximum_none(const float *x, size_t n, float *max) {
+static bool maximum_plain(const float *x, size_t n, float *max) {
     bool good = true;
     for (size_t i = 0; i < n; i++) {
         good &= x[i] == x[i];
@@ -29,19 +30,19 @@ static bool maximum_none(const float *x, size_t n, float *max) {
     return good;
 }
 
-static void add_exps_none(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]) {
+static void add_exps_plain(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]) {
     for (size_t i = 0; i < n; i++)
         lanes[i % IFS__TOPK_LANES] += ifs__exp(x[i] - max);
 }
 
-static uint64_t above_none(const float *x, size_t n, float threshold) {
+static uint64_t above_plain(const float *x, size_t n, float threshold) {
     uint64_t mask = 0;
     for (size_t i = 0; i < n; i++)
         mask |= (uint64_t)(x[i] > threshold) << i;
     return mask;
 }
 
-static const ifs__topk_passes passes_none = {maximum_none, add_exps_none, above_none};
+static const ifs__topk_passes passes_plain = {maximum_plain, add_exps_plain, above_plain};
 
 static const ifs__topk_passes *passes(void) {
 #if IFS__X86
@@ -50,10 +51,10 @@ static const ifs__topk_passes *passes(void) {
     if (ifs_simd() == IFS_SIMD_AVX2)
         return &ifs__topk_avx2;
 #endif
-    return &passes_none;
+    return &passes_plain;
 }
 
-/* The scores from `start` on as float32, at most CHUNK; converted into `buffer` where they are not. */
+/* The scores from `start` on as float32, at most CHUNK of them. `buffer` holds them where they are converted. */
 static const float *chunk_of(const void *scores, int32_t dtype, size_t start, size_t n, float *buffer) {
     if (dtype == IFS_FLOAT32)
         return (const float *)scores + start;
@@ -71,7 +72,7 @@ static ifs_status topk(const ifs__topk_passes *pass, const void *scores, int32_t
             size_t i = 0;
             while (x[i] == x[i])
                 i++;
-            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "score %zu of %zu is NaN", start + i, n);
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "score %zu of %zu is NaN; top-k needs numbers", start + i, n);
         }
     }
     if (softmax) {
@@ -91,7 +92,7 @@ static ifs_status topk(const ifs__topk_passes *pass, const void *scores, int32_t
 
     size_t count = 0;
     float threshold = -INFINITY;
-    bool cut = false; /* before the first cut everything is taken, -inf too */
+    bool cut = false; /* before the first cut every score is taken, -inf too */
     for (size_t start = 0; start < n; start += CHUNK) {
         size_t length = n - start < CHUNK ? n - start : CHUNK;
         const float *x = chunk_of(scores, dtype, start, length, buffer);
@@ -113,30 +114,38 @@ static ifs_status topk(const ifs__topk_passes *pass, const void *scores, int32_t
     ifs__sort_keys(keys, keys + size, count);
     for (size_t i = 0; i < k; i++) {
         size_t at = (uint32_t)keys[i];
-        float score = *chunk_of(scores, dtype, at, 1, buffer); /* the score itself: its key takes -0 for 0 */
+        float score = *chunk_of(scores, dtype, at, 1, buffer); /* not that of the key, which takes -0 for 0 */
         class_ids[i] = (int32_t)at;
         out_scores[i] = softmax ? ifs__exp(score - max) / sum : score;
     }
     return IFS_OK;
 }
 
+ifs_status ifs__check_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, const int32_t *class_ids,
+                           const float *out_scores) {
+    if (!scores || !class_ids || !out_scores)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "scores, class_ids or out_scores is NULL");
+    if (dtype != IFS_FLOAT32 && dtype != IFS_FLOAT16)
+        return ifs__fail(IFS_ERR_DTYPE, "scores have element type %d; use IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)",
+                         (int)dtype, IFS_FLOAT32, IFS_FLOAT16);
+    if (n < 1 || n > INT32_MAX)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%lld scores; the number must be 1 to %d", (long long)n, INT32_MAX);
+    if (k < 1 || k > n)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the %d best of %lld scores; k must be 1 to %lld", (int)k,
+                         (long long)n, (long long)n);
+    return IFS_OK;
+}
+
 ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int32_t softmax, int32_t *class_ids,
                     float *out_scores) {
-    if (!scores || !class_ids || !out_scores)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "top-k needs scores, and places for classes and their scores");
-    if (dtype != IFS_FLOAT32 && dtype != IFS_FLOAT16)
-        return ifs__fail(IFS_ERR_DTYPE, "scores of type %d; top-k takes IFS_FLOAT32 (%d) and IFS_FLOAT16 (%d)",
-                         (int)dtype, IFS_FLOAT32, IFS_FLOAT16);
-    if (n < 1 || n > INT32_MAX || k < 1 || k > n)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the %d best of %lld scores: k is a number from 1 to that of scores",
-                         (int)k, (long long)n);
+    IFS__TRY(ifs__check_topk(scores, dtype, n, k, class_ids, out_scores));
     uint64_t small[2 * SMALL], *keys = small;
     size_t size = SMALL;
     if ((size_t)k > SMALL / 2) {
         size = 2 * (size_t)k;
         keys = malloc(2 * size * sizeof *keys);
         if (!keys)
-            return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for the %d best scores", (int)k);
+            return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a buffer for the %d best scores", (int)k);
     }
     ifs_status status =
         topk(passes(), scores, dtype, (size_t)n, (size_t)k, softmax != 0, keys, size, class_ids, out_scores);

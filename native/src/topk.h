@@ -1,5 +1,5 @@
 /*
- * topk.h - the passes of softmax and top-k, one set of functions a SIMD variant.
+ * topk.h - the passes of softmax and top-k, one set of functions for each SIMD variant, and the check of arguments.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,21 +8,33 @@
 
 #include "internal.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define IFS__TOPK_LANES 16
 
+/* The checks that the host and the device share. */
+ifs_status ifs__check_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, const int32_t *class_ids,
+                           const float *out_scores);
+
 typedef struct ifs__topk_passes {
-    /* Raises *max to the largest of x; false if there is NaN. */
+    /* Raises *max to the largest of x; false if an element is NaN. */
     bool (*maximum)(const float *x, size_t n, float *max);
 
     /* Adds exp(x[i] - max) to lane i % 16, in the order of i. */
     void (*add_exps)(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]);
 
-    /* Which of n <= 64 elements are above the threshold, a bit each. */
+    /* The elements, of n <= 64, above the threshold: one bit for each. */
     uint64_t (*above)(const float *x, size_t n, float threshold);
 } ifs__topk_passes;
 
 #if IFS__X86
 extern const ifs__topk_passes ifs__topk_avx2, ifs__topk_avx512;
+#endif
+
+#ifdef __cplusplus
+}
 #endif
 
 #endif

@@ -3,8 +3,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "fmath.h"
 #include "topk.h"
+
+#include "fmath.h"
 
 #if IFS__X86
 #include <immintrin.h>

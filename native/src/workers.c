@@ -1,4 +1,4 @@
-/* workers.c - a pool of threads that share out the items of one job at a time. SPDX-License-Identifier: Apache-2.0 */
+/* workers.c - a pool of threads that work on the items of one job at a time. SPDX-License-Identifier: Apache-2.0 */
 #include "workers.h"
 
 #include <pthread.h>
@@ -13,31 +13,31 @@ typedef struct job {
     int64_t count;
     _Atomic int64_t next;
     _Atomic int32_t failed; /* the first status that is not IFS_OK */
-    char message[512];      /* of that thread; written by whoever set `failed` */
+    char message[512];      /* of that thread, which writes it once it has set `failed` */
 } job;
 
 struct ifs_workers {
-    pthread_mutex_t turn; /* one job at a time */
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t job_lock; /* held during a job: one at a time */
+    pthread_mutex_t lock;     /* guards everything below */
     pthread_cond_t wake, done;
-    job *now;
-    uint64_t serial; /* of the job, so that a thread takes part in each once */
+    job *current;
+    uint64_t serial; /* of the job, so that a thread takes part in each job once */
     int32_t busy;
     bool stop;
-    pid_t process; /* whose the threads are: a fork has none of them, and the locks as they were at that moment */
+    pid_t process; /* the process that started the threads; a fork of it has none of them */
     int32_t threads;
     pthread_t thread[];
 };
 
-/* Takes items until there are none left. */
-static void take_part(job *j) {
+/* Takes items until none are left. */
+static void work_on(job *j) {
     for (;;) {
         int64_t item = atomic_fetch_add(&j->next, 1);
         if (item >= j->count || atomic_load(&j->failed) != IFS_OK)
             return;
         ifs_status status = j->work(j->context, item);
-        int32_t none = IFS_OK;
-        if (status != IFS_OK && atomic_compare_exchange_strong(&j->failed, &none, status))
+        int32_t ok = IFS_OK;
+        if (status != IFS_OK && atomic_compare_exchange_strong(&j->failed, &ok, status))
             snprintf(j->message, sizeof j->message, "%s", ifs_last_error());
     }
 }
@@ -47,15 +47,15 @@ static void *serve(void *argument) {
     uint64_t seen = 0;
     pthread_mutex_lock(&pool->lock);
     for (;;) {
-        while (!pool->stop && (!pool->now || pool->serial == seen))
+        while (!pool->stop && (!pool->current || pool->serial == seen))
             pthread_cond_wait(&pool->wake, &pool->lock);
         if (pool->stop)
             break;
         seen = pool->serial;
-        job *mine = pool->now;
+        job *mine = pool->current;
         pool->busy++;
         pthread_mutex_unlock(&pool->lock);
-        take_part(mine);
+        work_on(mine);
         pthread_mutex_lock(&pool->lock);
         if (--pool->busy == 0)
             pthread_cond_signal(&pool->done);
@@ -66,13 +66,13 @@ static void *serve(void *argument) {
 
 ifs_status ifs_workers_create(int32_t threads, ifs_workers **out) {
     if (threads < 1 || threads > 256)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a pool of %d threads; it can have 1 to 256", (int)threads);
-    /* The caller works too. */
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a pool of %d threads; it must have 1 to 256", (int)threads);
+    /* The caller works too, so one thread fewer is started. */
     ifs_workers *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof *pool->thread);
     if (!pool)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a pool of %d threads", (int)threads);
     pool->process = getpid();
-    pthread_mutex_init(&pool->turn, NULL);
+    pthread_mutex_init(&pool->job_lock, NULL);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->done, NULL);
@@ -104,7 +104,7 @@ void ifs_workers_destroy(ifs_workers *pool) {
     pthread_cond_destroy(&pool->wake);
     pthread_cond_destroy(&pool->done);
     pthread_mutex_destroy(&pool->lock);
-    pthread_mutex_destroy(&pool->turn);
+    pthread_mutex_destroy(&pool->job_lock);
     free(pool);
 }
 
@@ -114,21 +114,21 @@ ifs_status ifs__workers_run(ifs_workers *pool, ifs__work work, void *context, in
     job j = {.work = work, .context = context, .count = count};
     bool shared = pool && pool->threads && count > 1 && pool->process == getpid();
     if (shared) {
-        pthread_mutex_lock(&pool->turn);
+        pthread_mutex_lock(&pool->job_lock);
         pthread_mutex_lock(&pool->lock);
-        pool->now = &j;
+        pool->current = &j;
         pool->serial++;
         pthread_cond_broadcast(&pool->wake);
         pthread_mutex_unlock(&pool->lock);
     }
-    take_part(&j);
+    work_on(&j);
     if (shared) {
         pthread_mutex_lock(&pool->lock);
-        pool->now = NULL; /* who wakes up late finds nothing */
+        pool->current = NULL; /* a thread that wakes up late finds no job */
         while (pool->busy)
             pthread_cond_wait(&pool->done, &pool->lock);
         pthread_mutex_unlock(&pool->lock);
-        pthread_mutex_unlock(&pool->turn);
+        pthread_mutex_unlock(&pool->job_lock);
     }
     return j.failed == IFS_OK ? IFS_OK : ifs__fail(j.failed, "%s", j.message);
 }

@@ -1,5 +1,5 @@
 /*
- * workers.h - a pool of threads that share out the items of one job at a time.
+ * workers.h - a pool of threads that work on the items of one job at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

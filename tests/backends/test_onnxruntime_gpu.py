@@ -40,11 +40,11 @@ def test_reads_and_writes_device_tensors(net: Path) -> None:
     with infersdk.load(net, device="cuda:0", max_batch=4) as infer:
         tensor = infer.inputs["x"].resize(x.shape)
         tensor.numpy(writable=True)[:] = x
-        at = tensor.device_ptr
+        at = tensor.device_ptr()
         output = infer.forward()["y"]
         assert output.head is infersdk.Head.DEVICE
         first = output.numpy().copy()
-        assert tensor.device_ptr == at
+        assert tensor.device_ptr() == at
         tensor.numpy(writable=True)[:] = 0
         assert not np.allclose(infer.forward()["y"].numpy(), first)
 

@@ -218,7 +218,7 @@ def test_weights_in_int8_are_not_arithmetic_in_int8(save: Callable[..., Path], t
     assert (details["precision"], details["layers"]) == ("fp32", {"fp32": 1})
     with pytest.raises(PrecisionUnavailableError, match=r"'int8': net\.onnx is fp32"):
         build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="int8")
-    with pytest.raises(UnsupportedModelError, match="is quantised; make the model fp16 that it was quantised from"):
+    with pytest.raises(UnsupportedModelError, match="is quantised; convert the fp32 model that it was quantised from"):
         build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="fp16")
 
 
@@ -240,7 +240,7 @@ def test_nodes_that_stay_fp32(save: Callable[..., Path], tmp_path: Path) -> None
         build(path, tmp_path / "a.engine", **common, fp16_keep=["tow"])
     with pytest.raises(ConfigError, match="fp16_keep is for precision='fp16' of an fp32 model, not for None"):
         build(path, tmp_path / "a.engine", compute_capabilities=("8.6",), fp16_keep=["two"])
-    with pytest.raises(UnsupportedModelError, match="stays fp32"):
+    with pytest.raises(UnsupportedModelError, match="stay in fp32"):
         build(path, tmp_path / "a.engine", **common, fp16_keep=["one", "two"])
 
 

@@ -85,7 +85,7 @@ def test_nvml_means_the_same_gpu_as_cuda() -> None:
         assert (name.decode() if isinstance(name, bytes) else name) == info["name"]
         before = driver.used_bytes(index)
         block = infersdk.Tensor((1 << 30,), "uint8", f"cuda:{index}")
-        block.device_address(read=False, write=True)
+        block.device_ptr(read=False, write=True)
         after = driver.used_bytes(index)
         block.close()
         assert before is not None
@@ -117,7 +117,7 @@ def test_device_memory_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
         watch = driver.DeviceMemory(0)
         watch.begin()
         block = infersdk.Tensor((1 << 30,), "uint8", "cuda:0")
-        block.device_address(read=False, write=True)
+        block.device_ptr(read=False, write=True)
         watch.end()
         block.close()
         assert watch.peak is not None

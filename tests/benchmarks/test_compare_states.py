@@ -50,7 +50,7 @@ def test_the_slower_state_is_seen(tmp_path: Path) -> None:
     before = state(tmp_path / "before", call=0.001, own="old", value=1)
     after = state(tmp_path / "after", call=0.003, own="new", value=1)
     found = tmp_path / "found.json"
-    more = ("--files", "bench_calls.py", "--slices", 3, "--seconds", 0.01, "--minutes", 0.15, "--output", found)
+    more = ("--files", "bench_calls.py", "--slices", 3, "--seconds", 0.01, "--pairs", 3, "--output", found)
     done = compare(before, after, *more)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     rows = {row["row"]: row for row in json.loads(found.read_text())["rows"]}
@@ -68,10 +68,10 @@ def test_the_slower_state_is_seen(tmp_path: Path) -> None:
 def test_what_fails_in_the_second_state_alone_is_seen(tmp_path: Path) -> None:
     before = state(tmp_path / "before", call=0.001, own="old", value=1)
     after = state(tmp_path / "after", call=0.001, own="new", value=-1)
-    done = compare(before, after, "--files", "bench_fails.py", "--minutes", 0.01)
+    done = compare(before, after, "--files", "bench_fails.py", "--pairs", 1)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert "failed: bench_fails.py::test_works, after: " in done.stdout
-    assert "1 fail in the state after alone" in done.stdout
+    assert "0 to be repeated, 1 fail after alone" in done.stdout
 
 
 def test_a_state_that_is_not_there(tmp_path: Path) -> None:

@@ -48,14 +48,14 @@ def test_arrays_both_ways_without_copies(bridge: Any) -> None:
     tensor = Tensor((4, 5), "float32", "cuda:0")
     tensor.numpy(writable=True)[:] = 3
     array = bridge.as_gpuarray(tensor)
-    assert int(array.gpudata) == tensor.device_ptr
+    assert int(array.gpudata) == tensor.device_ptr()
     array *= 2
     bridge.cuda.Context.synchronize()
-    tensor.device_address(write=True)
+    tensor.device_ptr(write=True)
     assert tensor.numpy().tolist() == [[6.0] * 5] * 4
     theirs = gpuarray.to_gpu(np.arange(6, dtype=np.int32))
     ours = bridge.as_tensor(theirs)
-    assert ours.device_ptr == int(theirs.gpudata)
+    assert ours.device_ptr() == int(theirs.gpudata)
     assert ours.numpy().tolist() == list(range(6))
 
 
@@ -65,6 +65,6 @@ def test_their_stream_as_ours(bridge: Any) -> None:
     assert ours.handle == theirs.handle
     tensor = Tensor((8,), "float32", "cuda:0")
     tensor.numpy(writable=True)[:] = 1
-    tensor.device_address(write=True, stream=ours)
+    tensor.device_ptr(write=True, stream=ours)
     tensor.fetch(ours)
     assert tensor.numpy().sum() == 8

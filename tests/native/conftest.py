@@ -17,7 +17,7 @@ NATIVE = HERE.parent.parent / "native"
 VERSION = re.search(r'^version = "(.+?)"', (HERE.parent.parent / "pyproject.toml").read_text("utf-8"), re.M)[1]  # type: ignore[index]
 
 #: What memory, tensors, conversion and files are made of. A test of more names more.
-CORE = ("status", "library", "convert", "memory", "tensor", "tensor_file", "device_none")
+CORE = ("status", "library", "convert", "memory", "tensor", "tensor_file", "cuda_missing")
 
 Build = Callable[..., list[str]]
 

@@ -125,7 +125,7 @@ static void check_tensor(ifs_tensor *tensor, const uint8_t *file, size_t size) {
     CHECK(nbytes == size - header);
     CHECK(nbytes == ifs_tensor_count(tensor) * ifs_dtype_size(ifs_tensor_dtype(tensor)));
     void *host = NULL;
-    CHECK(ifs_tensor_host(tensor, IFS_READ_WRITE, &host) == IFS_OK);
+    CHECK(ifs_tensor_host_ptr(tensor, IFS_READ_WRITE, &host) == IFS_OK);
     CHECK(memcmp(host, file + header, nbytes) == 0);
     memset(host, 1, nbytes);
     CHECK(ifs_tensor_head(tensor) == IFS_HEAD_HOST);

@@ -40,7 +40,7 @@ static void variants_agree(void) {
             x[i] = i % 11 == 7 ? NAN : i % 13 == 5 ? -INFINITY : random_float() * 8;
         ifs_range first = {0};
         int64_t bins[3][64] = {{0}}, bad[3] = {0};
-        const int32_t all[3] = {IFS_SIMD_NONE, IFS_SIMD_AVX2, IFS_SIMD_AVX512};
+        const int32_t all[3] = {IFS_SIMD_PLAIN, IFS_SIMD_AVX2, IFS_SIMD_AVX512};
         for (int32_t v = 0; v < 3; v++) {
             if (ifs_set_simd(all[v]) != IFS_OK)
                 continue;

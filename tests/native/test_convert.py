@@ -21,7 +21,7 @@ DTYPES = [
     )
 ]  # fmt: skip
 INTEGERS = [d for d in DTYPES if d.kind in "iu"]
-AVAILABLE = [simd for simd in range(4) if simd in (lib.IFS_SIMD_NONE, lib.ifs_simd_best()) or (
+AVAILABLE = [simd for simd in range(4) if simd in (lib.IFS_SIMD_PLAIN, lib.ifs_simd_best()) or (
     simd == lib.IFS_SIMD_AVX2 and lib.ifs_simd_best() == lib.IFS_SIMD_AVX512
 )]  # fmt: skip
 
@@ -186,7 +186,7 @@ def test_conversion_does_not_touch_what_it_reads(rng) -> None:
 
 def test_errors_of_the_plain_call() -> None:
     place = ffi.new("char[64]")
-    with pytest.raises(DTypeError, match=r"element type 12 to 0; there are 0 to 11"):
+    with pytest.raises(DTypeError, match=r"element type 12 to 0; the known types are 0 to 11"):
         check(lib.ifs_convert(place, 12, place, 0, 1))
     with pytest.raises(DTypeError, match="element type 0 to -1"):
         check(lib.ifs_convert(place, 0, place, -1, 1))
@@ -204,7 +204,7 @@ def test_names_and_sizes_of_types() -> None:
 
 
 def test_simd_variants_have_names_and_refuse_what_is_not_there(use_simd) -> None:
-    assert [text(lib.ifs_simd_name(simd)) for simd in range(4)] == ["none", "neon", "avx2", "avx512"]
+    assert [text(lib.ifs_simd_name(simd)) for simd in range(4)] == ["plain", "neon", "avx2", "avx512"]
     assert lib.ifs_simd_name(4) == ffi.NULL
     assert lib.ifs_simd_name(-1) == ffi.NULL
     for simd in range(4):
@@ -213,8 +213,8 @@ def test_simd_variants_have_names_and_refuse_what_is_not_there(use_simd) -> None
             assert lib.ifs_simd() == simd
         else:
             before = lib.ifs_simd()
-            with pytest.raises(NativeError, match="cannot run here; the best one is"):
+            with pytest.raises(NativeError, match="cannot run on this processor; the best one is"):
                 use_simd(simd)
             assert lib.ifs_simd() == before
-    with pytest.raises(InputError, match="SIMD variant 9 is none; there are 0 to 3"):
+    with pytest.raises(InputError, match="unknown SIMD variant 9; use IFS_SIMD_PLAIN"):
         use_simd(9)

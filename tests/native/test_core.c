@@ -20,7 +20,7 @@
 
 static void *host_of(ifs_tensor *tensor, int32_t access) {
     void *host = NULL;
-    CHECK(ifs_tensor_host(tensor, access, &host) == IFS_OK);
+    CHECK(ifs_tensor_host_ptr(tensor, access, &host) == IFS_OK);
     return host;
 }
 
@@ -50,11 +50,11 @@ static void test_memory(void) {
     void *first = NULL, *second = NULL;
     CHECK(ifs_memory_resize(memory, 100) == IFS_OK);
     CHECK(ifs_memory_host_capacity(memory) == 0);
-    CHECK(ifs_memory_host(memory, IFS_WRITE, &first) == IFS_OK);
+    CHECK(ifs_memory_host_ptr(memory, IFS_WRITE, &first) == IFS_OK);
     CHECK((uintptr_t)first % 64 == 0);
     memset(first, 1, ifs_memory_host_capacity(memory)); /* the whole capacity is there */
     CHECK(ifs_memory_resize(memory, 7) == IFS_OK);
-    CHECK(ifs_memory_host(memory, IFS_READ, &second) == IFS_OK && second == first);
+    CHECK(ifs_memory_host_ptr(memory, IFS_READ, &second) == IFS_OK && second == first);
     CHECK(ifs_memory_head(memory) == IFS_HEAD_HOST);
 
     ifs_block *block = NULL;
@@ -72,8 +72,8 @@ static void test_no_device(void) {
     void *place = &place;
     CHECK(ifs_memory_create(0, &memory) == IFS_OK);
     CHECK(ifs_memory_resize(memory, 16) == IFS_OK);
-    CHECK(ifs_memory_device(memory, IFS_READ, &place) == IFS_ERR_NO_DEVICE && place == &place);
-    CHECK(ifs_memory_host(memory, IFS_READ, &place) == IFS_ERR_NO_DEVICE && place == &place);
+    CHECK(ifs_memory_device_ptr(memory, IFS_READ, NULL, &place) == IFS_ERR_NO_DEVICE && place == &place);
+    CHECK(ifs_memory_host_ptr(memory, IFS_READ, &place) == IFS_ERR_NO_DEVICE && place == &place);
     CHECK(strstr(ifs_last_error(), "CPU-only"));
     ifs_memory_destroy(memory);
 }
@@ -91,7 +91,7 @@ static void test_wrap(void) {
     ifs_memory_destroy(memory); /* the tensor has its own reference */
     CHECK(host_of(tensor, IFS_READ) == lent + 1);
     void *place = NULL;
-    CHECK(ifs_tensor_host(tensor, IFS_WRITE, &place) == IFS_ERR_READ_ONLY);
+    CHECK(ifs_tensor_host_ptr(tensor, IFS_WRITE, &place) == IFS_ERR_READ_ONLY);
     CHECK(ifs_tensor_resize(tensor, 1, (int64_t[]){6}) == IFS_ERR_TOO_SMALL);
     ifs_tensor_destroy(tensor);
     CHECK(lent[5] == 5);
@@ -112,7 +112,7 @@ static void test_views(void) {
     CHECK(ifs_tensor_resize(inner, 1, (int64_t[]){7}) == IFS_ERR_TOO_SMALL);
     CHECK(ifs_memory_resize(ifs_tensor_memory(part), 40) == IFS_OK); /* its owner shrinks */
     void *place = NULL;
-    CHECK(ifs_tensor_host(inner, IFS_READ, &place) == IFS_ERR_TOO_SMALL && !place);
+    CHECK(ifs_tensor_host_ptr(inner, IFS_READ, &place) == IFS_ERR_TOO_SMALL && !place);
     ifs_block *block = NULL;
     CHECK(ifs_tensor_hold(inner, IFS_SIDE_HOST, IFS_READ, &place, &block) == IFS_ERR_TOO_SMALL && !block);
     CHECK(ifs_tensor_hold(inner, 7, IFS_READ, &place, &block) == IFS_ERR_INVALID_ARGUMENT && !block);

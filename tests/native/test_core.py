@@ -36,3 +36,8 @@ def test_mutated_tensor_files(build, tmp_path: Path) -> None:
 def test_a_memory_with_a_device_whose_work_runs_late(build) -> None:
     sources = ("status", "library", "convert", "memory", "tensor")
     assert run(build("test_late_device.c", sanitize="address,undefined", sources=sources), "20000") == "good\n"
+
+
+@pytest.mark.parametrize("sanitize", ["", "undefined"])
+def test_the_arithmetic_of_preprocessing(build, sanitize: str) -> None:
+    assert run(build("test_pixel_math.c", sanitize=sanitize, sources=("status",))) == "good\n"

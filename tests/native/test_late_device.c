@@ -33,10 +33,10 @@ static void write_slice(ifs_memory *memory, const model *m, ifs_stream *stream) 
     CHECK(ifs_tensor_on(memory, 0, IFS_UINT8, 1, dims, &whole) == IFS_OK);
     CHECK(ifs_tensor_slice(whole, from, to, &slice) == IFS_OK);
     if (below(2)) {
-        CHECK(ifs_tensor_device_on(slice, IFS_WRITE, stream, &data) == IFS_OK);
+        CHECK(ifs_tensor_device_ptr(slice, IFS_WRITE, stream, &data) == IFS_OK);
         late_launch(stream, fill, data, to - from, m->value + 7 * from);
     } else {
-        CHECK(ifs_tensor_host(slice, IFS_WRITE, &data) == IFS_OK);
+        CHECK(ifs_tensor_host_ptr(slice, IFS_WRITE, &data) == IFS_OK);
         fill(data, to - from, m->value + 7 * from);
     }
     ifs_tensor_destroy(slice);
@@ -60,25 +60,25 @@ static void step(ifs_memory *memory, model *m, ifs_stream *stream) {
     void *data;
     switch (below(8)) {
     case 0:
-        CHECK(ifs_memory_host(memory, IFS_WRITE, &data) == IFS_OK);
+        CHECK(ifs_memory_host_ptr(memory, IFS_WRITE, &data) == IFS_OK);
         *m = (model){m->nbytes, m->nbytes, below(256)};
         fill(data, m->nbytes, m->value);
         break;
     case 1:
-        CHECK(ifs_memory_device_on(memory, IFS_WRITE, stream, &data) == IFS_OK);
+        CHECK(ifs_memory_device_ptr(memory, IFS_WRITE, stream, &data) == IFS_OK);
         *m = (model){m->nbytes, m->nbytes, below(256)};
         late_launch(stream, fill, data, m->nbytes, m->value);
         break;
     case 2:
-        CHECK(ifs_memory_host(memory, IFS_READ, &data) == IFS_OK);
+        CHECK(ifs_memory_host_ptr(memory, IFS_READ, &data) == IFS_OK);
         expect(data, seen, m->value);
         break;
     case 3:
-        CHECK(ifs_memory_device_on(memory, IFS_READ, stream, &data) == IFS_OK);
+        CHECK(ifs_memory_device_ptr(memory, IFS_READ, stream, &data) == IFS_OK);
         late_launch(stream, expect, data, seen, m->value);
         break;
     case 4:
-        CHECK(ifs_memory_device(memory, IFS_READ, &data) == IFS_OK);
+        CHECK(ifs_memory_device_ptr(memory, IFS_READ, NULL, &data) == IFS_OK);
         expect(data, seen, m->value);
         break;
     case 5:
@@ -129,16 +129,16 @@ static void a_stream_of_another_device(void) {
     CHECK(ifs_stream_wrap(1, &queue, &theirs) == IFS_OK);
     CHECK(ifs_memory_create(0, &memory) == IFS_OK);
     CHECK(ifs_memory_resize(memory, 100) == IFS_OK);
-    CHECK(ifs_memory_host(memory, IFS_WRITE, &data) == IFS_OK);
+    CHECK(ifs_memory_host_ptr(memory, IFS_WRITE, &data) == IFS_OK);
     fill(data, 100, 3);
-    CHECK(ifs_memory_device_on(memory, IFS_READ, theirs, &data) == IFS_ERR_INVALID_ARGUMENT);
-    CHECK(strstr(ifs_last_error(), "lives on cuda:0 and the stream on cuda:1") != NULL);
+    CHECK(ifs_memory_device_ptr(memory, IFS_READ, theirs, &data) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(strstr(ifs_last_error(), "is on cuda:0 and the stream on cuda:1") != NULL);
     CHECK(ifs_memory_head(memory) == IFS_HEAD_HOST && queue.queued == 0);
-    CHECK(ifs_memory_device(memory, IFS_READ_WRITE, &data) == IFS_OK);
+    CHECK(ifs_memory_device_ptr(memory, IFS_READ_WRITE, NULL, &data) == IFS_OK);
     expect(data, 100, 3);
     CHECK(ifs_memory_fetch(memory, theirs) == IFS_ERR_INVALID_ARGUMENT);
     CHECK(ifs_memory_head(memory) == IFS_HEAD_DEVICE && queue.queued == 0);
-    CHECK(ifs_memory_host(memory, IFS_READ, &data) == IFS_OK);
+    CHECK(ifs_memory_host_ptr(memory, IFS_READ, &data) == IFS_OK);
     expect(data, 100, 3);
     ifs_memory_destroy(memory);
     ifs_stream_destroy(theirs);
@@ -153,9 +153,9 @@ static void freed_in_a_capture(void) {
     CHECK(ifs_stream_wrap(0, &queue, &stream) == IFS_OK);
     CHECK(ifs_memory_create(0, &memory) == IFS_OK);
     CHECK(ifs_memory_resize(memory, 100) == IFS_OK);
-    CHECK(ifs_memory_host(memory, IFS_WRITE, &data) == IFS_OK);
-    CHECK(ifs_memory_device_on(memory, IFS_READ, stream, &data) == IFS_OK);
-    late_run(&queue, queue.queued); /* as ifs_graph_begin waits */
+    CHECK(ifs_memory_host_ptr(memory, IFS_WRITE, &data) == IFS_OK);
+    CHECK(ifs_memory_device_ptr(memory, IFS_READ, stream, &data) == IFS_OK);
+    late_run(&queue, queue.queued); /* as ifs_cuda_graph_begin waits */
     queue.captures = true;
     ifs__fail(IFS_OK, "nothing");
     ifs_memory_destroy(memory);

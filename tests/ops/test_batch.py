@@ -156,10 +156,10 @@ def test_on_a_device_it_is_what_it_is_on_the_host(rng: np.random.Generator, lock
                 images.append(image_view(pixels[:, :width], form))  # type: ignore[arg-type]
             batch.fill(images, geometries)
             with Tensor((batch.upload_nbytes,), "uint8", "cuda:0") as room:
-                staging, at = room.host_ptr(read=False, write=True), room.device_address(read=False, write=True)
+                staging, at = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
                 batch.upload(staging, at, room.nbytes, stream, workers=workers)
-                to = out.device_address(read=False, write=True, stream=stream)
-                batch.preprocess_on_device(transform, to, out.nbytes, 0, stream)
+                to = out.device_ptr(read=False, write=True, stream=stream)
+                batch.preprocess_on_device(transform, to, out.nbytes, stream)
                 stream.synchronize()
                 got = out.numpy()
             for row, image, geometry in zip(got, images, geometries, strict=True):

@@ -100,7 +100,7 @@ def test_preprocessing_on_either_side_gives_the_same_tensor(detector: YOLOv5, fr
     for place in ("device", "host"):
         context.measure(images, geometries, place)
         tensor = detector.network.inputs["images"]
-        tensor.device_address(write=True)  # what the device holds
+        tensor.device_ptr(write=True)  # what the device holds
         tensors.append(tensor.numpy().copy())
     np.testing.assert_array_equal(*tensors)
 

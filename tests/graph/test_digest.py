@@ -1,4 +1,4 @@
-"""FP16 graphs against the FP32 ones that they came from, and the identity of a model."""
+"""The identity of a model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infersdk.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
-from infersdk.graph.digest import _CHUNK, _EXTERNAL, external_files, file_digest, model_digest
-from infersdk.graph.fp16 import to_fp16
-from infersdk.graph.info import precision_of
+from infersdk.errors import ModelFormatError, ModelNotFoundError
+from infersdk.graph.digest import _CHUNK, _EXTERNAL, _digest, external_files, file_digest, model_digest
 
 onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
 
 
 def net(weights: int = 64) -> object:
@@ -33,51 +30,6 @@ def net(weights: int = 64) -> object:
 def path(tmp_path: Path) -> Path:
     onnx.save(net(), str(tmp_path / "net.onnx"))
     return tmp_path / "net.onnx"
-
-
-def run(model: bytes | str, x: np.ndarray) -> np.ndarray:
-    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-    return session.run(None, {session.get_inputs()[0].name: x})[0]
-
-
-def test_fp16_computes_the_same(path: Path) -> None:
-    x = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
-    want = run(str(path), x)
-    half = to_fp16(path)
-    assert precision_of(half) == "fp16"
-    got = run(half.SerializeToString(), x)
-    assert got.dtype == np.float32
-    assert 0 < np.abs(got - want).max() < 1e-2 * np.abs(want).max()
-
-
-def test_fp16_inputs_and_outputs(path: Path) -> None:
-    half = to_fp16(path, keep_io=False)
-    assert run(half.SerializeToString(), np.ones((1, 64), np.float16)).dtype == np.float16
-
-
-def test_fp16_leaves_what_it_is_told(path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="stays fp32"):
-        to_fp16(path, keep_ops=["MatMul"])
-
-
-def test_fp16_of_what_is_not_fp32(path: Path, tmp_path: Path) -> None:
-    half = tmp_path / "half.onnx"
-    onnx.save(to_fp16(path), str(half))
-    with pytest.raises(UnsupportedModelError, match="is fp16 already"):
-        to_fp16(half)
-    half.write_bytes(b"no model")
-    with pytest.raises(ModelFormatError):
-        to_fp16(half)
-
-
-@pytest.mark.slow
-@pytest.mark.assets
-def test_fp16_of_a_real_model(assets: Path) -> None:
-    x = np.random.default_rng(0).random((1, 3, 640, 640), dtype=np.float32)
-    file = assets / "models" / "yolov5n.onnx"
-    want, got = run(str(file), x), run(to_fp16(file).SerializeToString(), x)
-    assert np.abs(got[..., 4:] - want[..., 4:]).max() < 0.02  # scores
-    assert np.abs(got[..., :4] - want[..., :4]).max() < 4  # pixels
 
 
 def test_digest_of_one_file_is_its_sha256(path: Path) -> None:
@@ -123,11 +75,20 @@ def test_digest_sees_weights_of_inner_graphs(tmp_path: Path) -> None:
 
 
 def test_the_sign_of_outer_weights_is_found_across_the_pieces_that_are_read(tmp_path: Path) -> None:
-    from infersdk.graph.digest import _digest
-
     for cut in range(len(_EXTERNAL) + 1):
         data = bytes(_CHUNK - cut) + _EXTERNAL + bytes(10)
         (tmp_path / "file").write_bytes(data)
         assert _digest(tmp_path / "file", _EXTERNAL) == (hashlib.sha256(data).hexdigest(), True)
     (tmp_path / "file").write_bytes(bytes(_CHUNK - 3) + _EXTERNAL[:-1] + bytes(10))
     assert _digest(tmp_path / "file", _EXTERNAL)[1] is False
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../outside.bin", "a/../../outside.bin"])
+def test_weights_outside_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+    model = net()
+    model.graph.initializer[0].ClearField("raw_data")
+    model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
+    model.graph.initializer[0].external_data.add(key="location", value=name)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelFormatError, match=f"keeps weights in '{name}', which is outside of its folder"):
+        model_digest(tmp_path / "net.onnx")

@@ -1,4 +1,4 @@
-"""What OpenVINO tells: of itself, of a model that was read, and of one that was compiled."""
+"""What OpenVINO says about itself, about a model that was read, and about one that was compiled."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 import openvino as ov
 from openvino.frontend import FrontEndManager
 
-from ..device import Device
+from ...device import Device
 
 __all__ = [
     "capabilities", "compiles", "core", "devices", "executed_precisions", "execution_devices", "is_busy",
     "known_properties", "metadata_of", "offered", "our_name", "port_name", "readers", "reason", "written_precision",
 ]  # fmt: skip
 
-#: What a runtime model calls the arithmetic of a node; plugins differ in case and in style.
+#: The precision of a node by its name in a runtime model; plugins differ in case and in style.
 _PRECISIONS = {
     "f32": "fp32", "fp32": "fp32", "f16": "fp16", "fp16": "fp16", "bf16": "bf16", "f64": "fp32", "fp64": "fp32",
     "i8": "int8", "u8": "int8", "int8": "int8", "uint8": "int8",
 }  # fmt: skip
-#: The layers where the arithmetic is; they tell the precision of a model.
+#: The layers that carry the work; they decide the precision of a model.
 _HEAVY = ("convolution", "deconvolution", "fullyconnected", "matmul", "gemm", "fully_connected", "lstm", "gru", "rnn")
-#: The layers that only move data about.
+#: The layers that only move data.
 _MOVES = ("input", "output", "const", "reorder", "convert", "reshape", "result", "parameter", "constant", "convertlike")
 
 
@@ -33,19 +33,19 @@ _MOVES = ("input", "output", "const", "reorder", "convert", "reshape", "result",
 
 @functools.cache
 def core() -> Any:
-    """One for the process: it holds the plugins, and is free for all threads."""
+    """The one core of the process: it holds the plugins, and any thread may use it."""
     return ov.Core()
 
 
 @functools.cache
 def readers() -> tuple[Any, ...]:
-    """Those of the files that we take."""
+    """The readers of the files that this backend takes."""
     manager = FrontEndManager()
     return tuple(manager.load_by_framework(name) for name in ("onnx", "ir"))
 
 
 def devices() -> list[str]:
-    """The devices that are there, by our names: `cpu`, `gpu`, `gpu:1`, `npu`."""
+    """The devices of this machine, by our names: `cpu`, `gpu`, `gpu:1`, `npu`."""
     return [our_name(name) for name in core().available_devices]
 
 
@@ -61,7 +61,7 @@ def execution_devices(compiled: Any) -> list[str]:
     return [our_name(name.strip("()")) for name in compiled.get_property("EXECUTION_DEVICES")]
 
 
-@functools.cache  # OpenVINO loses some memory each time that it is asked
+@functools.cache  # OpenVINO leaks some memory each time
 def known_properties(target: str) -> set[str]:
     """The properties of a device that can be set."""
     targets = [target] if target != "AUTO" else [target, *core().available_devices]
@@ -74,14 +74,14 @@ def known_properties(target: str) -> set[str]:
 
 
 def capabilities(compiled: Any) -> list[str]:
-    """The arithmetic of the devices that a model was compiled for, in our words."""
+    """The precisions of the devices that a model was compiled for."""
     devices = [device.strip("()") for device in compiled.get_property("EXECUTION_DEVICES")]
     return list(dict.fromkeys(name for device in devices for name in offered(device)))
 
 
 @functools.cache
 def offered(target: str) -> tuple[str, ...]:
-    """The arithmetic of a device; of AUTO, of the first that it would take."""
+    """The precisions of a device; for AUTO those of the device that it would take first."""
     if target == "AUTO":
         target = max(core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
     found = (_PRECISIONS.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
@@ -89,7 +89,7 @@ def offered(target: str) -> tuple[str, ...]:
 
 
 def is_busy(error: RuntimeError) -> bool:
-    """Whether the infer request is at work for another thread."""
+    """Whether the infer request is running for another thread."""
     return "is busy" in str(error)
 
 
@@ -113,9 +113,9 @@ def port_name(port: Any) -> str:
 
 
 def metadata_of(model: Any) -> dict[str, str]:
-    """What the file says of itself: an ONNX file's metadata, and what the makers of an IR wrote into its `rt_info`.
+    """What the file says about itself: an ONNX file's metadata, or the `rt_info` of an IR.
 
-    Nested keys are joined by a slash, but for `framework` and `model_info`, where the makers of models put theirs.
+    Nested keys are joined by a slash, except below `framework` and `model_info`, where exporters put theirs.
     """
     found: dict[str, str] = {}
 
@@ -132,9 +132,9 @@ def metadata_of(model: Any) -> dict[str, str]:
 
 
 def written_precision(model: Any) -> str | None:
-    """The arithmetic that a model asks for; None where there is none in floating point.
+    """The precision that a model is written in; None if it has no floating point.
 
-    Weights that are stored in less and widened before use do not count.
+    Weights that are stored in a narrower type and widened before use do not count.
     """
     elements: Counter[str] = Counter()
     for node in model.get_ops():
@@ -148,10 +148,10 @@ def written_precision(model: Any) -> str | None:
 
 
 def executed_precisions(compiled: Any) -> Counter[str]:
-    """How many layers run in each arithmetic, read back from those of the compiled model."""
+    """How many layers run in each precision, read back from the compiled model."""
     try:
         layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
-    except RuntimeError:  # a plugin that does not tell
+    except RuntimeError:  # not every plugin has a runtime model
         hint = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         return Counter([_PRECISIONS.get(hint, "fp32")])
     heavy: Counter[str] = Counter()
@@ -159,14 +159,14 @@ def executed_precisions(compiled: Any) -> Counter[str]:
     for layer in layers:
         kind = _text_of(layer, "layerType")
         # The kernel's name ends in what it computes in (`brgconv_avx512_amx_bf16`). The layer's own precision comes
-        # second: it is that of the weights where they are stored in less than they are used in.
+        # second: it is that of the weights, which may be stored in a narrower type than they are used in.
         kernel = _text_of(layer, "primitiveType").rpartition("_")[2]
         runs = _PRECISIONS.get(kernel) or _PRECISIONS.get(_text_of(layer, "runtimePrecision"))
         if runs is None or kind in _MOVES:
             continue
         if kind.startswith(_HEAVY):
             heavy[runs] += 1
-        elif runs != "int8":  # data in bytes, as from an image, is not a quantised model
+        elif runs != "int8":  # data in bytes, such as an image, does not make a quantised model
             light[runs] += 1
     return heavy or light
 
@@ -176,6 +176,6 @@ def _text_of(layer: Any, key: str) -> str:
 
 
 def reason(error: Exception) -> str:
-    """The runtime's message in one line, without the places of its source that it came through."""
+    """The runtime's message in one line, without the lines of its own source."""
     text = " ".join(str(error).split())
     return str(re.sub(r"Exception from \S+:\d+: |Check '[^']*' failed at \S+:\d+: ", "", text).strip() or text)

@@ -1,0 +1,1 @@
+"""What the backend "onnxruntime" is made of: its options, sessions, element types, and CUDA graphs."""

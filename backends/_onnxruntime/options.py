@@ -1,0 +1,63 @@
+"""The options of the backend, and the session options that they become."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import onnxruntime as ort
+
+from ...options import BackendOptions, Count
+
+__all__ = ["Options", "session_options"]
+
+_OPTIMIZATION = {
+    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+class Options(BackendOptions, frozen=True, kw_only=True):
+    """What `load(..., backend="onnxruntime", **options)` takes.
+
+    Attributes:
+        threads: threads within an operator; 0 is one a core.
+        inter_op_threads: threads across operators, with `execution_mode="parallel"`; 0 is the runtime's choice.
+        execution_mode: operators one after another, or side by side where the graph allows it.
+        graph_optimization: how far the graph is rewritten on loading.
+        allow_spinning: idle threads spin for a while: lower latency, at the cost of a busy processor.
+        provider_options: passed on to the execution provider unchanged.
+        session_config: the session's configuration entries, unchanged.
+        fp16_keep: with precision="fp16" of an FP32 model: names of nodes that stay FP32
+            (`infersdk.graph.fp16_parity.find_fp16_loss` finds which should).
+        cuda_graph: on an NVIDIA GPU, runs are captured and replayed as CUDA graphs, one for each set of shapes and
+            addresses. It has no effect where an output's shape does not follow from the inputs'. Clones run one at a
+            time then.
+    """
+
+    threads: Count = 0
+    inter_op_threads: Count = 0
+    execution_mode: Literal["sequential", "parallel"] = "sequential"
+    graph_optimization: Literal["disabled", "basic", "extended", "all"] = "all"
+    allow_spinning: bool = True
+    provider_options: dict[str, str | int | bool] = {}
+    session_config: dict[str, str] = {}
+    fp16_keep: list[str] = []
+    cuda_graph: bool = False
+
+
+def session_options(options: Options) -> Any:
+    """A new `onnxruntime.SessionOptions`."""
+    found = ort.SessionOptions()
+    found.log_severity_level = 4  # fatal: errors come as exceptions, and a library does not print
+    found.intra_op_num_threads = options.threads
+    found.inter_op_num_threads = options.inter_op_threads
+    found.graph_optimization_level = _OPTIMIZATION[options.graph_optimization]
+    if options.execution_mode == "parallel":
+        found.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    if not options.allow_spinning:
+        found.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    for key, value in options.session_config.items():
+        found.add_session_config_entry(key, value)
+    return found

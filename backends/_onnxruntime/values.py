@@ -1,0 +1,75 @@
+"""Element types: what an input or output of a session is, and values that no tensor holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from ...errors import DTypeError, UnsupportedModelError
+from ...tensor_spec import TensorSpec
+
+__all__ = ["feed", "spec_of"]
+
+_DTYPES = {
+    "float": "float32", "float16": "float16", "double": "float64", "bool": "bool",
+    "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
+    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
+}  # fmt: skip
+#: Element types that NumPy does not have: the type of the same size, and the number that ONNX gives them.
+_BITS = {
+    "bfloat16": ("uint16", 16), "float8e4m3fn": ("uint8", 17), "float8e4m3fnuz": ("uint8", 18),
+    "float8e5m2": ("uint8", 19), "float8e5m2fnuz": ("uint8", 20),
+}  # fmt: skip
+
+
+def spec_of(node: Any, side: str, model: str) -> TensorSpec:
+    """The spec of an input or output of a session.
+
+    Raises:
+        UnsupportedModelError: a type that the runtime does not take, or does not return, in Python.
+    """
+    element = _element(node.type)
+    if element in _DTYPES:
+        return TensorSpec(node.name, np.dtype(_DTYPES[element]), tuple(node.shape))
+    # Types of two elements a byte are misread on the way in; bfloat16 and sparse tensors do not come out.
+    inward = side == "input"
+    refused = element not in ("", "string", *_BITS) or (element == "bfloat16" and not inward)
+    if refused or node.type.startswith("sparse"):
+        verb, where = ("take", "after") if inward else ("return", "before")
+        raise UnsupportedModelError(
+            f"{side} {node.name!r} of {model} is a {node.type}, which ONNX Runtime does not {verb} in Python; convert "
+            f"it in the model, by a Cast {where} it"
+        )
+    return TensorSpec(node.name, np.dtype(object), tuple(node.shape), node.type)
+
+
+def feed(spec: TensorSpec, value: Any) -> Any:
+    """The value as a session takes it: strings as objects, types that NumPy does not have as OrtValues.
+
+    Raises:
+        DTypeError: the value is not of the input's type.
+    """
+    element = _element(spec.kind)
+    if element == "string":
+        texts = np.asarray(value)
+        if not all(isinstance(text, str) for text in texts.flat):  # the runtime would read past the end of bytes
+            raise DTypeError(f"input {spec.name!r} takes strings, not {texts.dtype}; decode bytes, and leave no None")
+        return texts.astype(object)
+    if element in _BITS:
+        array, (bits, number) = np.asarray(value, order="C"), _BITS[element]
+        if array.dtype != bits and array.dtype.name.replace("_", "") != element:
+            raise DTypeError(
+                f"input {spec.name!r} takes {element}, not {array.dtype}; "
+                f"give an array of ml_dtypes, or the bits as {bits}"
+            )
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def _element(kind: str) -> str:
+    """The type of the elements of a `tensor(...)`; empty for any other type."""
+    match = re.fullmatch(r"tensor\((\w+)\)", kind)
+    return match[1] if match else ""

@@ -1,0 +1,116 @@
+"""The inputs and outputs of a model in OpenVINO, and how the shapes of outputs follow from those of inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from ...errors import UnsupportedModelError
+from ...tensor_spec import TensorSpec
+from .runtime import port_name
+
+__all__ = ["Signature"]
+
+#: Our name of an element type by OpenVINO's, for what NumPy can hold.
+_DTYPES = {
+    "f32": "float32", "f16": "float16", "f64": "float64", "boolean": "bool",
+    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+}  # fmt: skip
+
+#: What a dimension of an output is: a size, or that of an axis of an input, or None where only a run shows it.
+_Dimension = int | tuple[str, int] | None
+
+
+class Signature:
+    """What a model declares about its inputs and outputs.
+
+    Attributes:
+        inputs, outputs: their specs, in order.
+
+    Raises:
+        UnsupportedModelError: an element type that no tensor holds, or an unknown number of dimensions.
+    """
+
+    def __init__(self, model: Any, name: str) -> None:
+        """Gives each free dimension of an input a symbol, which OpenVINO carries through the graph to the outputs."""
+        self._model_name = name
+        symbols: list[tuple[Any, str, int]] = []
+        for port, node in zip(model.inputs, model.get_parameters(), strict=True):
+            shape = node.get_partial_shape()
+            if shape.rank.is_dynamic:
+                continue
+            dims = list(shape)
+            for axis, dim in enumerate(dims):
+                if dim.is_dynamic:
+                    dim.set_symbol(ov.Symbol())
+                    symbols.append((dim.get_symbol(), port_name(port), axis))
+            node.set_partial_shape(ov.PartialShape(dims))
+        self.inputs = tuple(self._spec(port, "input") for port in model.inputs)
+        model.validate_nodes_and_infer_types()
+        self.outputs = tuple(self._spec(port, "output") for port in model.outputs)
+        self._output_dims: dict[str, tuple[_Dimension, ...]] = {
+            spec.name: tuple(_dimension(dim, symbols) for dim in port.partial_shape)
+            for spec, port in zip(self.outputs, model.outputs, strict=True)
+        }
+
+    def settle(self, compiled: Any) -> None:
+        """Takes over the sizes of outputs that the graph leaves open and the compiled model knows."""
+        outputs = []
+        for spec, port in zip(self.outputs, compiled.outputs, strict=True):
+            if spec.is_dynamic and port.partial_shape.is_static:
+                self._output_dims[spec.name] = tuple(port.shape)
+                spec = dataclasses.replace(spec, shape=tuple(port.shape))  # noqa: PLW2901
+            outputs.append(spec)
+        self.outputs = tuple(outputs)
+
+    def output_shapes(self, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...] | None]:
+        """The shape of each output for inputs of these shapes; None where only a run shows it."""
+        shapes: dict[str, tuple[int, ...] | None] = {}
+        for name, declared in self._output_dims.items():
+            dims = [inputs[d[0]][d[1]] if isinstance(d, tuple) else d for d in declared]
+            shapes[name] = None if None in dims else tuple(d for d in dims if d is not None)
+        return shapes
+
+    def inputs_passed_on(self, compiled: Any) -> dict[str, str]:
+        """For each output that is nothing but an input the name of that: once compiled, both have the same names.
+
+        Given a tensor for such an output, the processor's plugin leaves it as it is, or even writes its content over
+        the input (seen in OpenVINO 2026.4). So it gets none, and the backend copies the input.
+        """
+        return {
+            output.name: source.name
+            for output, port in zip(self.outputs, compiled.outputs, strict=True)
+            for source, other in zip(self.inputs, compiled.inputs, strict=True)
+            if port.get_names() & other.get_names()
+        }
+
+    def _spec(self, port: Any, side: str) -> TensorSpec:
+        name, kind = port_name(port), port.element_type.get_type_name()
+        # bfloat16 goes in by its bits; it would come out marked as float16. Strings come out damaged once their number
+        # changes, and are freed twice (seen in OpenVINO 2026.4).
+        is_called = kind == "bf16" and side == "input"
+        if kind not in _DTYPES and not is_called:
+            raise UnsupportedModelError(
+                f"{side} {name!r} of {self._model_name} has elements of type {kind}; tensors hold {', '.join(_DTYPES)}"
+            )
+        if port.partial_shape.rank.is_dynamic:
+            raise UnsupportedModelError(
+                f"{side} {name!r} of {self._model_name} does not say how many dimensions it has; "
+                "export the model with a rank for it"
+            )
+        # OpenVINO forgets the names that free dimensions have in an ONNX file.
+        shape = tuple(dim.get_length() if dim.is_static else None for dim in port.partial_shape)
+        if is_called:
+            return TensorSpec(name, np.dtype(object), shape, kind)
+        return TensorSpec(name, np.dtype(_DTYPES[kind]), shape)
+
+
+def _dimension(dim: Any, symbols: list[tuple[Any, str, int]]) -> _Dimension:
+    if dim.is_static:
+        return int(dim.get_length())
+    return next(((name, axis) for symbol, name, axis in symbols if symbol == dim.get_symbol()), None)

@@ -1,0 +1,173 @@
+"""ONNX files as graphs that can be walked and changed (`onnx_ir.Model`), and back."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._files import atomic_write
+from ..errors import BackendUnavailableError, ModelFormatError, OutputError, UnsupportedModelError
+from ..infer import model_file
+
+if TYPE_CHECKING:
+    import os
+
+    import onnx_ir as ir
+
+__all__ = ["model_bytes", "parse_model", "read_model", "require_onnx", "write_model"]
+
+#: What protobuf puts into one message.
+LARGEST_MESSAGE = 2**31 - 1
+
+
+def require_onnx(purpose: str) -> None:
+    """Checks that the packages that read ONNX files are installed.
+
+    Raises:
+        BackendUnavailableError: `purpose` needs a package that is not installed.
+    """
+    for name in ("onnx", "onnx_ir"):
+        if importlib.util.find_spec(name) is None:
+            raise BackendUnavailableError(
+                f'{purpose} needs {name}, which is not installed: pip install "onnx>=1.17" "onnx-ir>=1.1"'
+            )
+
+
+def read_model(path: str | os.PathLike[str]) -> ir.Model:
+    """The model in an ONNX file. Weights in other files are read when they are looked at.
+
+    Raises:
+        ModelNotFoundError, ModelFormatError: there is no such file, or it is not an ONNX model.
+        UnsupportedModelError: it has weights in a form that would be lost.
+        BackendUnavailableError: the `onnx` or `onnx_ir` package is not installed.
+    """
+    file = model_file(path)
+    require_onnx("reading an ONNX file")
+    import onnx_ir as ir
+
+    model = _from_proto(load_proto(file), str(file))
+    ir.external_data.set_base_dir(model.graph, str(file.parent))
+    return model
+
+
+def parse_model(content: bytes) -> ir.Model:
+    """The model in the bytes of an ONNX file. Weights in other files stay out of reach.
+
+    Raises:
+        ModelFormatError, UnsupportedModelError, BackendUnavailableError: as `read_model`.
+    """
+    require_onnx("reading a graph")
+    import onnx
+
+    try:
+        proto = onnx.load_model_from_string(content)
+    except Exception as error:  # protobuf's own exceptions differ between its implementations
+        raise ModelFormatError(f"these {len(content)} bytes are not an ONNX model, or are corrupt: {error}") from None
+    return _from_proto(proto, "the model")
+
+
+def load_proto(file: Path) -> Any:
+    """The `onnx.ModelProto` in a file, without weights that are in other files."""
+    import onnx
+
+    try:
+        proto = onnx.load(str(file), load_external_data=False)
+    except Exception as error:  # protobuf's own exceptions differ between its implementations
+        raise ModelFormatError(f"{str(file)!r} is not an ONNX model, or is corrupt: {error}") from None
+    if not proto.graph.output:
+        raise ModelFormatError(f"{str(file)!r} is not an ONNX model: it has no graph with outputs")
+    return proto
+
+
+def _from_proto(proto: Any, name: str) -> ir.Model:
+    import onnx_ir as ir
+
+    if has_sparse_weights(proto.graph):
+        raise UnsupportedModelError(f"{name!r} has sparse weights, which the graph tools would lose; store them dense")
+    try:
+        model: ir.Model = ir.from_proto(proto)
+        model.graph.sort()  # runtimes write graphs in an order of their own
+        return model
+    except Exception as error:  # onnx_ir chains a SerdeError with the place around the fault
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ModelFormatError(f"the graph of {name!r} is not valid: {cause}") from None
+
+
+def has_sparse_weights(graph: Any) -> bool:
+    """Whether a `GraphProto`, or a graph within it, has sparse initializers."""
+    inner = (g for node in graph.node for attribute in node.attribute for g in (attribute.g, *attribute.graphs))
+    return bool(graph.sparse_initializer) or any(has_sparse_weights(g) for g in inner if g.ByteSize())
+
+
+def model_bytes(model: ir.Model) -> bytes:
+    """The model as the bytes of one ONNX file, with all its weights.
+
+    Raises:
+        ModelFormatError: a file of weights is missing or too short.
+        UnsupportedModelError: it is larger than the 2 GiB that one file holds.
+    """
+    import onnx_ir as ir
+
+    try:
+        ir.external_data.load_to_model(model)
+    except (OSError, ValueError) as error:
+        raise ModelFormatError(f"the weights of the model cannot be read: {error}") from None
+    try:
+        content: bytes = ir.to_proto(model).SerializeToString()
+    except Exception as error:  # protobuf's own exceptions differ between its implementations
+        raise UnsupportedModelError(
+            f"the model is too large for one file of {LARGEST_MESSAGE} bytes ({error}); keep its weights in a file of "
+            "their own"
+        ) from None
+    return content
+
+
+def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: str | None = None) -> Path:
+    """Writes an ONNX file in one step: a file of that name is complete, or is what it was before.
+
+    Args:
+        external_data: the name of a file in the same folder for the weights; None keeps them in the model's file.
+
+    Raises:
+        OutputError: the file cannot be written; `external_data` is not a plain file name.
+        ModelFormatError, UnsupportedModelError: as `model_bytes`.
+    """
+    target = Path(path)
+    if external_data is None:
+        return atomic_write(target, model_bytes(model))
+    if Path(external_data).name != external_data or external_data == target.name:
+        raise OutputError(
+            f"external_data {external_data!r}: give the name of another file in the folder of {target.name!r}, without "
+            "a folder"
+        )
+    import onnx_ir as ir
+
+    _check_weights(model)
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
+            ir.save(model, Path(folder, target.name), external_data=external_data)
+            Path(folder, external_data).replace(target.parent / external_data)
+            Path(folder, target.name).replace(target)
+    except OSError as error:
+        raise OutputError(f"the model {str(target)!r} cannot be written: {error.strerror or error}") from None
+    return target
+
+
+def _check_weights(model: ir.Model) -> None:
+    """Each file of weights is there and long enough."""
+    import onnx_ir as ir
+
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                try:
+                    size = Path(tensor.path).stat().st_size
+                except OSError as error:
+                    raise ModelFormatError(f"weights in {str(tensor.path)!r} cannot be read: {error}") from None
+                if size < (needed := (tensor.offset or 0) + tensor.nbytes):
+                    raise ModelFormatError(f"{str(tensor.path)!r} has {size} bytes, and weights end at byte {needed}")

@@ -1,0 +1,107 @@
+"""Parts of a model as models, two models as one, and values in the place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+from .types import inner_graphs
+from .weights import graph_values
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["extract_part", "join_models", "rewire"]
+
+
+def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
+    """The nodes between values as a model. Names are those of values that exist.
+
+    Raises:
+        ConfigError: the outputs take something that does not come out of the inputs.
+    """
+    import onnx_ir as ir
+
+    try:
+        part = ir.convenience.extract(model.graph, list(inputs), list(outputs))
+    except ValueError as error:
+        raise ConfigError(f"{', '.join(outputs)} cannot be computed from {', '.join(inputs)}: {error}") from None
+    return ir.Model(
+        part, ir_version=model.ir_version, functions=list(model.functions.values()), producer_name=model.producer_name,
+        producer_version=model.producer_version, metadata_props=dict(model.metadata_props),
+    )  # fmt: skip
+
+
+def join_models(model: ir.Model, other: ir.Model, connect: Mapping[str, ir.Value], prefix: str) -> None:
+    """Puts another model, of the same opset, behind a model.
+
+    Args:
+        other: it is left as it is.
+        connect: for inputs of the other, by name, the value of the model that they are.
+        prefix: in front of names of the other that the model has as well.
+    """
+    added = other.clone()
+    names = [value.name or "" for value in other.graph.inputs]
+    targets = {value: connect[name] for value, name in zip(added.graph.inputs, names, strict=True) if name in connect}
+    _free_names(model.graph, added.graph, prefix)
+    _move(model.graph, added.graph, targets)
+    model.functions.update(added.functions)
+    model.graph.sort()
+
+
+def _free_names(graph: ir.Graph, added: ir.Graph, prefix: str) -> None:
+    values, nodes = {name for name, _ in graph_values(graph)}, {node.name for node in graph}
+    for name, value in list(graph_values(added)):
+        if name in values:
+            value.name = prefix + name
+    for node in added:
+        if node.name in nodes:
+            node.name = f"{prefix}{node.name}"
+
+
+def _move(graph: ir.Graph, added: ir.Graph, targets: Mapping[ir.Value, ir.Value]) -> None:
+    """Moves what is in a graph into another one."""
+    nodes, weights = list(added), list(added.initializers.values())
+    inputs = [value for value in added.inputs if value not in targets]
+    outputs = [targets.get(value, value) for value in added.outputs]
+    added.outputs.clear()
+    added.inputs.clear()
+    added.initializers.clear()
+    added.remove(nodes)
+    for target, source in targets.items():
+        for use in list(target.uses()):
+            use.node.replace_input_with(use.idx, source)
+        if source.is_graph_output():
+            graph.outputs.remove(source)
+    for value in weights:
+        graph.register_initializer(value)
+    graph.extend(nodes)
+    graph.inputs.extend(inputs)
+    graph.outputs.extend(output for output in outputs if not output.is_graph_output())
+    graph.opset_imports.update({d: v for d, v in added.opset_imports.items() if d not in graph.opset_imports})
+
+
+def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value]) -> None:
+    """Whatever takes the values `before` takes `after` instead. Outputs of the graph keep their names."""
+    for old, new in zip(before, after, strict=True):
+        if new.shape is None:
+            new.type, new.shape = old.type, old.shape
+        for use in list(old.uses()):
+            use.node.replace_input_with(use.idx, new)
+        _replace_in_branches(graph, old, new)
+        if old.is_graph_output():
+            name = old.name
+            graph.outputs[list(graph.outputs).index(old)] = new
+            old.name = f"{name}_replaced"
+            new.name = name
+
+
+def _replace_in_branches(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """The branches of an If may give what is computed around them as it is."""
+    for node in graph:
+        for inner in inner_graphs(node):
+            for branch in (inner, *inner.subgraphs()):
+                for index, output in enumerate(branch.outputs):
+                    if output is old:
+                        branch.outputs[index] = new

@@ -1,0 +1,108 @@
+"""What changes a graph: one pass a file, all of one form.
+
+A pass has a `name`, a `version`, and `apply(model) -> bool`, which changes an `onnx_ir.Model` in place and says whether
+it did. Its settings are the fields of a frozen dataclass. Raise the version when the pass would make another graph of
+the same model: the version is part of the keys of cached engines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from ...errors import ConfigError, UnsupportedModelError
+from ..files import model_bytes, read_model
+from .free_batch import FreeBatch
+from .name_nodes import NameNodes
+from .resize_input import ResizeInput
+from .to_float16 import ToFloat16
+from .unsigned_activations import UnsignedActivations
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = [
+    "PASSES", "FreeBatch", "NameNodes", "Pass", "ResizeInput", "ToFloat16", "UnsignedActivations", "apply_passes",
+    "loading_passes", "pass_keys", "prepared_model",
+]  # fmt: skip
+
+
+class Pass(Protocol):
+    """One change of a graph."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+
+    def concerns(self, file: Path) -> bool:
+        """A quick look at the file: False if the pass is certain to leave the model in it unchanged."""
+
+    def apply(self, model: ir.Model) -> bool:
+        """Changes the model in place; returns whether it did."""
+
+
+#: All passes there are.
+PASSES: tuple[type[Pass], ...] = (FreeBatch, NameNodes, ResizeInput, ToFloat16, UnsignedActivations)
+
+
+def loading_passes(
+    backend: str,
+    device: str,
+    precision: str | None,
+    *,
+    keep_nodes: Sequence[str] = (),
+    keep_io: bool = True,
+    x86: bool = True,
+) -> Iterator[Pass]:
+    """What happens to a model between its file and the runtime, in this order.
+
+    Args:
+        backend, device, precision: where it runs, the device by its kind: `"cpu"`, `"cuda"`.
+        keep_nodes, keep_io: see `ToFloat16`.
+        x86: whether the processor is one.
+    """
+    if precision == "fp16" and backend in ("onnxruntime", "tensorrt", "tensorrt-rtx"):
+        # They run a graph in the types that it is written in. OpenVINO has a setting for it.
+        yield ToFloat16(keep_nodes=tuple(keep_nodes), keep_io=keep_io)
+    if backend == "onnxruntime" and device == "cpu" and x86:
+        # Signed activations would be computed in floating point, or slowly.
+        yield UnsignedActivations()
+    if backend == "openvino" and device in ("cpu", "auto"):
+        # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
+        yield UnsignedActivations()
+
+
+def pass_keys(passes: Iterable[Pass]) -> list[dict[str, Any]]:
+    """What a cache's key holds of passes: names, versions and settings."""
+    return [{"pass": one.name, "version": one.version, **_settings(one)} for one in passes]
+
+
+def _settings(one: Pass) -> dict[str, Any]:
+    return {f.name: getattr(one, f.name) for f in dataclasses.fields(one)}  # type: ignore[arg-type]
+
+
+def apply_passes(model: ir.Model, passes: Iterable[Pass]) -> bool:
+    """Applies the passes in their order; returns whether one of them changed the model."""
+    changed = False
+    for one in passes:
+        changed |= one.apply(model)
+    return changed
+
+
+def prepared_model(file: Path, passes: Iterable[Pass]) -> bytes | None:
+    """The model in a file after the passes, as the bytes of an ONNX file; None where they leave it as it is.
+
+    Raises:
+        ModelFormatError, UnsupportedModelError: the file cannot be read as a graph, or the result is too large.
+        ConfigError: a setting of a pass does not fit the model.
+        BackendUnavailableError: a package that reads graphs is not installed.
+    """
+    wanted = [one for one in passes if one.concerns(file)]
+    if not wanted:
+        return None
+    model = read_model(file)
+    try:
+        return model_bytes(model) if apply_passes(model, wanted) else None
+    except (ConfigError, UnsupportedModelError) as error:
+        raise type(error)(f"{file.name}: {error}") from None

@@ -1,0 +1,60 @@
+"""A model that was exported for one batch size, for batches of any size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ...errors import UnsupportedModelError
+from ..shape_change import ShapeChange
+from ._sizes import BATCH, data_inputs, fixed, lift_constants, shapes_of, write_outputs
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["FreeBatch"]
+
+#: Stands for a batch of any size while shapes are traced: a prime that no other size is a multiple of.
+_EXAMPLE = 7919
+
+
+@dataclass(frozen=True)
+class FreeBatch:
+    """Makes the first axis of all inputs free, and whatever in the graph was written for its size.
+
+    A model whose batch is free stays as it is.
+
+    Raises (`apply`):
+        UnsupportedModelError: inputs have different first axes, or a node works on the batch as a whole; the message
+            names it. The model is changed in part then: discard it.
+    """
+
+    name: ClassVar[str] = "free-batch"
+    version: ClassVar[int] = 1
+
+    def concerns(self, file: Path) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        import onnx_ir as ir
+
+        inputs = data_inputs(model)
+        sizes = {value.name: fixed(value.shape[0]) if value.shape else None for value in inputs}
+        known = {size for size in sizes.values() if size is not None}
+        if not known:
+            return False
+        if len(known) > 1:
+            raise UnsupportedModelError(f"the first axes of the inputs differ ({sizes}): none of them is the batch")
+        lift_constants(model)
+        before = shapes_of(model)
+        (size,) = known
+        after = {name: [_EXAMPLE, *shape[1:]] for name, shape in before.items() if shape}
+        before = {name: [size, *before[name][1:]] for name in after}
+        change = ShapeChange(model, before, after, free_batch=True)
+        change.run()
+        for value in inputs:
+            if value.shape:
+                value.shape = ir.Shape([BATCH, *list(value.shape)[1:]])
+        write_outputs(model, change, batch=_EXAMPLE)
+        return True

@@ -1,0 +1,289 @@
+"""FP32 graphs as FP16 ones, for runtimes that run a graph in the types it is written in.
+
+Each node computes either in float16 or in float32, and a Cast stands where a value goes from one to the other: once for
+all nodes that take it. In float32 stay
+
+- nodes and operators that the caller names,
+- operators that have no float16 form in the ONNX standard, or whose results float16 spoils (`ALWAYS_FP32`),
+- operators outside of the standard, but for some of ONNX Runtime's that are known,
+- arithmetic on indices and sizes (`index_arithmetic`).
+
+What flows between two nodes that stay in float32 is not rounded on the way.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...errors import ConfigError, UnsupportedModelError
+from ..index_arithmetic import index_nodes
+from ..precision import is_quantized, precision_of
+from ..types import element_types, inner_graphs, signature
+from .name_nodes import NameNodes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx_ir as ir
+
+__all__ = ["ALWAYS_FP32", "FP16_MAX", "ToFloat16", "round_to_float16", "stays_fp32"]
+
+#: The largest finite float16.
+FP16_MAX = 65504.0
+#: The least float16 above 0.
+FP16_TINY = 2.0**-24
+
+#: Operators that stay in float32: sums over whole axes, coordinates of boxes and regions, and the order of scores, in
+#: which float16 makes ties. And some that runtimes do not have in float16.
+ALWAYS_FP32 = frozenset(
+    {"CumSum", "NonMaxSuppression", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Range",
+     "RoiAlign", "TopK", "Upsample"}
+)  # fmt: skip
+#: Operators of ONNX Runtime's own that take float16 wherever they take float32.
+_CONTRIBUTED = frozenset(
+    {"Attention", "BiasGelu", "FastGelu", "FusedConv", "FusedGemm", "FusedMatMul", "Gelu", "MultiHeadAttention",
+     "QuickGelu", "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
+)  # fmt: skip
+#: Operators that take any type and whose results do not depend on it.
+_INDIFFERENT = frozenset({"Shape", "Size"})
+_FLOAT, _HALF = "tensor(float)", "tensor(float16)"
+
+
+def round_to_float16(array: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """Weights in float16. Finite ones stay finite, and those above or below 0 do not become 0.
+
+    A weight that is too small for float16 often keeps a division from being one by 0.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        half = np.asarray(array, np.float32).astype(np.float16)
+    limit = np.float16(FP16_MAX)
+    half = np.where(np.isinf(half) & np.isfinite(array), np.copysign(limit, half), half)
+    return np.where((half == 0) & (array != 0), np.copysign(np.float16(FP16_TINY), half), half)
+
+
+@dataclass(frozen=True)
+class ToFloat16:
+    """Weights and arithmetic in float16.
+
+    Attributes:
+        keep_nodes: names of nodes that stay in float32; see `name_nodes` for those that have none in the file.
+            `fp16_parity.find_fp16_loss` finds which need it.
+        keep_ops: operators that stay in float32, besides those that always do.
+        keep_io: inputs and outputs of the model keep their types.
+
+    A model that is not FP32 stays as it is.
+
+    Raises (`apply`):
+        ConfigError: there is no node of a name in `keep_nodes`, or nodes are named for a model that stays as it is.
+        UnsupportedModelError: weights are quantised, or hardly any of the model can be float16.
+    """
+
+    name: ClassVar[str] = "to-float16"
+    version: ClassVar[int] = 1
+
+    keep_nodes: tuple[str, ...] = ()
+    keep_ops: tuple[str, ...] = ()
+    keep_io: bool = True
+
+    def concerns(self, file: Path) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        from onnx_ir.passes import common
+
+        if (precision := precision_of(model)) != "fp32":
+            if self.keep_nodes:
+                raise ConfigError(
+                    f"fp16_keep names nodes of an fp32 model, and this model is {precision}; leave it out"
+                )
+            return False
+        if is_quantized(model):
+            raise UnsupportedModelError("the model is quantised; convert the fp32 model that it was quantised from")
+        NameNodes().apply(model)
+        self._check_names([node.name or "" for node in model.graph])
+        common.InlinePass()(model)
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        _Conversion(model, self).run()
+        if (left := precision_of(model)) != "fp16":
+            raise UnsupportedModelError(
+                f"most layers of the model stay in {left}: they have no fp16 form, or are kept by name"
+            )
+        return True
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        known = set(names)
+        for name in self.keep_nodes:
+            if name not in known:
+                close = difflib.get_close_matches(name, names, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise ConfigError(f"the model has no node {name!r} to keep in fp32{hint}")
+
+
+def stays_fp32(model: ir.Model) -> set[ir.Node]:
+    """The nodes of the graph that `ToFloat16()` leaves in float32. One with graphs within it, which change, is not."""
+    types, opsets = element_types(model), model.graph.opset_imports
+    index = index_nodes(model.graph, types)
+    return {
+        node
+        for node in model.graph
+        if not inner_graphs(node) and (node in index or not _has_float16_form(node, types, opsets))
+    }
+
+
+def _has_float16_form(node: ir.Node, types: Mapping[ir.Value, ir.DataType], opsets: Mapping[str, int]) -> bool:
+    """Whether all of a node's variable types can be float16, and one of them is float32 now."""
+    if node.op_type in ALWAYS_FP32 or node.op_type in _INDIFFERENT or inner_graphs(node):
+        return False
+    inputs = [(index, types.get(value)) for index, value in enumerate(node.inputs) if value is not None]
+    full = _full()
+    if any(kind is None for _, kind in inputs):
+        return False  # not a tensor, or nobody knows of what
+    if full not in (kind for _, kind in inputs) and full not in (types.get(output) for output in node.outputs):
+        return False
+    known = signature(node, opsets)
+    if known is None:
+        return node.op_type in _CONTRIBUTED
+    variables = {known.input(index) for index, kind in inputs if kind == full and known.input(index) != _FLOAT}
+    if types.get(node.outputs[0]) == full:
+        variables.add(known.output(0))
+    return bool(variables) and all(known.allows(variable, _HALF) for variable in variables)
+
+
+def _full() -> ir.DataType:
+    import onnx_ir as ir
+
+    return ir.DataType.FLOAT
+
+
+class _Conversion:
+    """One run of the pass over a model."""
+
+    def __init__(self, model: ir.Model, settings: ToFloat16) -> None:
+        import onnx_ir as ir
+
+        self._ir, self._full, self._half = ir, ir.DataType.FLOAT, ir.DataType.FLOAT16
+        self._model, self._settings = model, settings
+        self._opsets = model.graph.opset_imports
+        self._before = element_types(model)
+        self._types = dict(self._before)  # what values are made as once the pass is done
+        self._narrow: set[ir.Node] = set()
+        self._converted: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+
+    def run(self) -> None:
+        graphs, nodes = list(self._model.graphs()), list(self._model.graph.all_nodes())
+        self._choose(self._model.graph, kept=False)
+        if not self._settings.keep_io:
+            for given in self._model.graph.inputs:
+                self._retype(given)
+        for node in nodes:
+            if node in self._narrow:
+                self._retype_results(node)
+        for node in nodes:
+            for index, value in enumerate(node.inputs):
+                if value is not None and (wanted := self._wanted(node, index, value)) is not None:
+                    node.replace_input_with(index, self._as(value, wanted))
+        for graph in graphs:
+            self._convert_outputs(graph)
+            self._drop_unused(graph)
+
+    def _choose(self, graph: ir.Graph, *, kept: bool) -> None:
+        """Finds the nodes that compute in float16."""
+        index = index_nodes(graph, self._types)
+        for node in graph:
+            stays = kept or node.name in self._settings.keep_nodes or node.op_type in self._settings.keep_ops
+            if not stays and node not in index and _has_float16_form(node, self._types, self._opsets):
+                self._narrow.add(node)
+            for inner in inner_graphs(node):
+                self._choose(inner, kept=stays)
+
+    def _retype(self, value: ir.Value) -> None:
+        if self._before.get(value) == self._full:
+            self._types[value] = self._half
+            if value.type is not None:
+                value.dtype = self._half
+            if value.const_value is not None:
+                value.const_value = self._ir.tensor(round_to_float16(value.const_value.numpy()), name=value.name)
+
+    def _retype_results(self, node: ir.Node) -> None:
+        known = signature(node, self._opsets)
+        for index, output in enumerate(node.outputs):
+            if known is None or known.allows(known.output(index), _HALF):
+                self._retype(output)
+        attributes = node.attributes
+        if node.op_type == "Cast" and self._before.get(node.outputs[0]) == self._full:
+            attributes["to"] = self._ir.AttrInt64("to", int(self._half))
+        elif node.op_type == "EyeLike" and "dtype" in attributes:
+            attributes["dtype"] = self._ir.AttrInt64("dtype", int(self._half))
+        elif node.op_type == "ConstantOfShape":
+            value = attributes["value"].as_tensor().numpy() if "value" in attributes else np.zeros(1, np.float32)
+            attributes["value"] = self._ir.AttrTensor("value", self._ir.tensor(round_to_float16(value)))
+
+    def _wanted(self, node: ir.Node, index: int, value: ir.Value) -> ir.DataType | None:
+        """The type in which a node takes a value; None if it takes it as it is made."""
+        if self._before.get(value) != self._full or node.op_type == "Cast" or node.op_type in _INDIFFERENT:
+            return None
+        if node not in self._narrow:
+            return self._full
+        known = signature(node, self._opsets)
+        return self._full if known is not None and known.input(index) == _FLOAT else self._half
+
+    def _as(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
+        """The value in a type: itself, or what converts it, which is made once."""
+        if self._types[value] == wanted:
+            return value
+        if (value, wanted) not in self._converted:
+            constant = value.is_initializer() and not value.is_graph_input()
+            self._converted[value, wanted] = (self._rounded if constant else self._cast)(value, wanted)
+        return self._converted[value, wanted]
+
+    def _rounded(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
+        """The float16 copy of a weight."""
+        assert value.const_value is not None
+        assert value.graph is not None
+        tensor = self._ir.tensor(round_to_float16(value.const_value.numpy()), name=f"{value.name}_fp16")
+        copy = self._ir.Value(name=tensor.name, type=self._ir.TensorType(wanted), shape=value.shape, const_value=tensor)
+        value.graph.register_initializer(copy)
+        return copy
+
+    def _cast(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
+        name = f"{value.name}_{'fp16' if wanted == self._half else 'fp32'}"
+        output = self._ir.Value(name=name, shape=value.shape)
+        if value.shape is not None or value.is_graph_output():  # a type without a shape is not valid
+            output.type = self._ir.TensorType(wanted)
+        cast = self._ir.node("Cast", [value], {"to": int(wanted)}, outputs=[output], name=f"{name}_cast")
+        graph, maker = value.graph, value.producer()
+        assert graph is not None
+        if maker is not None:
+            graph.insert_after(maker, cast)
+        elif len(graph):
+            graph.insert_before(graph[0], cast)
+        else:
+            graph.append(cast)
+        return output
+
+    def _convert_outputs(self, graph: ir.Graph) -> None:
+        """Outputs keep their types, and their names in any case."""
+        main = graph is self._model.graph
+        wanted = self._half if main and not self._settings.keep_io else self._full
+        for index, value in enumerate(graph.outputs):
+            if self._before.get(value) != self._full or self._types[value] == wanted:
+                continue
+            converted, name = self._as(value, wanted), value.name
+            graph.outputs[index] = converted
+            if main:
+                value.name, converted.name = f"{name}_{'fp32' if wanted == self._half else 'fp16'}", name
+
+    def _drop_unused(self, graph: ir.Graph) -> None:
+        """Takes out the weights that only their float16 copies are left of, which get their names."""
+        for value in list(graph.initializers.values()):
+            if value.uses() or value.is_graph_output() or value.is_graph_input():
+                continue
+            name = value.name or ""
+            del graph.initializers[name]
+            if (copy := self._converted.get((value, self._half))) is not None and not copy.is_graph_output():
+                copy.name = name

@@ -1,0 +1,487 @@
+"""Inputs of another size: what in a graph is written for the old size, and what it has to become.
+
+Exports hold sizes as constants: the targets of Reshape, the sizes of Resize, the ends of Slice, and grids of cells
+(`grids`). Two traces go through the graph side by side, one with the old size and one with the new. Where a node does
+not fit the new size, or fits and means something else, its constants are rewritten. A node whose constants cannot be
+rewritten is an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import UnsupportedModelError
+from .grids import regrid
+from .tracing import Shape, ShapeTrace, node_label
+from .weights import add_weight, drop_unused_weights
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx_ir as ir
+
+__all__ = ["ShapeChange"]
+
+_ELEMENTWISE = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Mod", "Where", "PRelu", "Equal", "Less", "Greater", "And", "Or",
+     "LessOrEqual", "GreaterOrEqual", "Xor", "Sum", "Mean"}
+)  # fmt: skip
+#: Operators that compute along an axis, or pick from one.
+_ALONG_AN_AXIS = (
+    "ArgMax", "ArgMin", "CumSum", "Gather", "GatherElements", "Hardmax", "LogSoftmax", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "ReduceSumSquare", "Softmax", "TopK",
+)  # fmt: skip
+#: The axis where none is given, if it is not the first.
+_DEFAULT_AXIS = {"Hardmax": -1, "LogSoftmax": -1, "Softmax": -1, "TopK": -1}
+_END = np.iinfo(np.int64).max
+
+
+class ShapeChange:
+    """Rewrites a model for inputs of other shapes.
+
+    Args:
+        model: constants are weights in it (`LiftConstantsToInitializersPass`).
+        before, after: the shape of each input, in numbers.
+        free_batch: the sizes that change are a batch of any size; `after` holds an example of it.
+        image: rows and columns of the image, before and after, where these change.
+
+    Attributes:
+        old, new: the traces. What comes behind a node whose result depends on data is in neither.
+        changed: the nodes whose constants were rewritten.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        before: Mapping[str, Sequence[int]],
+        after: Mapping[str, Sequence[int]],
+        *,
+        free_batch: bool = False,
+        image: tuple[tuple[int, int], tuple[int, int]] | None = None,
+    ) -> None:
+        self._model, self._free, self._image = model, free_batch, image
+        self.old, self.new = ShapeTrace(model, before), ShapeTrace(model, after)
+        self.changed: list[ir.Node] = []
+        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of feature maps
+        self._mends: dict[str, Callable[[ir.Node], None]] = dict.fromkeys(_ALONG_AN_AXIS, self._check_axes)
+        self._mends |= {
+            "Reshape": self._mend_reshape, "Resize": self._mend_resize, "Slice": self._mend_slice,
+            "Split": self._mend_split, "Expand": self._mend_expand, "Concat": self._mend_concat,
+            "LSTM": self._mend_states, "GRU": self._mend_states, "RNN": self._mend_states,
+        }  # fmt: skip
+
+    def run(self) -> bool:
+        """Rewrites the model; returns whether anything had to change.
+
+        Raises:
+            UnsupportedModelError: a node cannot take the new size.
+        """
+        for node in list(self._model.graph):
+            self.old.step(node)
+            if node.op_type in _ELEMENTWISE:
+                self._mend_elementwise(node)
+            elif mend := self._mends.get(node.op_type):
+                mend(node)
+            self.new.step(node)
+            self._check(node)
+        for node in self._model.graph:
+            for output in node.outputs:
+                if not output.is_graph_output():
+                    output.shape = output.type = None  # of the old size; a type without a shape is not valid
+        drop_unused_weights(self._model.graph)
+        return bool(self.changed)
+
+    # ---- what is known ----
+
+    def _shapes(self, value: ir.Value | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """The old and the new shape of a value; None if they are not known in full."""
+        if value is None:
+            return None
+        old, new = self.old.shapes.get(value), self.new.shapes.get(value)
+        if old is None or new is None or None in old or None in new or len(old) != len(new):
+            return None
+        return tuple(map(int, old)), tuple(map(int, new))  # type: ignore[arg-type]
+
+    def _constant(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
+        """The contents of a value that does not depend on the inputs nor on their sizes."""
+        if value is None:
+            return None
+        if value.is_initializer() and value.const_value is not None:
+            return value.const_value.numpy()
+        old, new = self.old.data.get(value), self.new.data.get(value)
+        return old if old is not None and new is not None and np.array_equal(old, new) else None
+
+    def _check(self, node: ir.Node) -> None:
+        for output in node.outputs:
+            old, new = self.old.shapes.get(output), self.new.shapes.get(output)
+            if old is not None and new is not None and len(old) != len(new):
+                raise self._error(node, f"its result has {len(new)} axes instead of {len(old)}")
+            if (known := self._shapes(output)) is not None and self._is_feature_map(*known):
+                self._sizes[known[0][2], known[0][3]] = known[1][2], known[1][3]
+
+    def _is_feature_map(self, old: Sequence[int], new: Sequence[int]) -> bool:
+        """Whether a shape is [n, c, rows, columns], smaller than the image by one stride, before and after."""
+        if self._image is None or len(old) != 4 or not all((*old, *new)):
+            return False
+        stride = max(1, round(self._image[0][0] / old[2]))
+        return all(
+            -(-pixels // stride) == size
+            for image, shape in zip(self._image, (old, new), strict=True)
+            for pixels, size in zip(image, shape[2:], strict=True)
+        )
+
+    def _error(self, node: ir.Node, why: str) -> UnsupportedModelError:
+        what = "a batch of any size" if self._free else "an input of another size"
+        return UnsupportedModelError(f"{node_label(node)} does not take {what}: {why}")
+
+    def _write(self, node: ir.Node, index: int, array: npt.NDArray[Any]) -> None:
+        """Another constant in place of an input. What others take stays."""
+        before = node.inputs[index]
+        name = f"{(before.name if before is not None else None) or node.name}_resized"
+        taken, number = self._model.graph.initializers, 2
+        while name in taken:
+            name, number = f"{name}_{number}", number + 1
+        value = add_weight(self._model.graph, name, array)
+        self.new.know(value)
+        node.replace_input_with(index, value)
+        self._note(node)
+
+    def _note(self, node: ir.Node) -> None:
+        if node not in self.changed:
+            self.changed.append(node)
+
+    # ---- Reshape ----
+
+    def _mend_reshape(self, node: ir.Node) -> None:
+        shapes, result = self._shapes(node.inputs[0]), self.old.shapes.get(node.outputs[0])
+        target = self.new.data.get(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
+        if shapes is None or shapes[0] == shapes[1] or target is None or result is None or None in result:
+            return
+        keeps_zero = not node.attributes.get_int("allowzero", 0)
+        wanted = self._regroup(node, *shapes, result)
+        if _resolve(target, shapes[1], keeps_zero) == wanted:
+            return
+        entries = [int(entry) for entry in target]
+        for index, (old, size) in enumerate(zip(result, wanted, strict=True)):
+            if size != old and entries[index] != -1 and not (entries[index] == 0 and keeps_zero):
+                entries[index] = self._entry(node, index, size, entries, shapes, wanted, keeps_zero)
+        self._write_target(node, entries)
+
+    def _entry(
+        self, node: ir.Node, index: int, size: int, entries: list[int], shapes: tuple[Sequence[int], Sequence[int]],
+        wanted: Sequence[int], keeps_zero: bool,
+    ) -> int:  # fmt: skip
+        """One entry of a target: a number, or for a free batch what stands for it."""
+        if not self._free:
+            return size
+        if keeps_zero and index < len(shapes[1]) and shapes[1][index] == size:
+            return 0
+        for other, entry in enumerate(entries):
+            if entry == -1 and other != index:
+                if wanted[other] % shapes[1][0] == 0:
+                    raise self._error(node, f"two entries of its target {entries} depend on the batch")
+                entries[other] = wanted[other]
+        return -1
+
+    def _write_target(self, node: ir.Node, entries: Sequence[int]) -> None:
+        source = node.inputs[1]
+        assert source is not None
+        maker = source.producer()
+        if source.is_initializer():
+            self._write(node, 1, np.asarray(entries, np.int64))
+        elif maker is not None and maker.op_type == "Concat":
+            self._write_parts(maker, entries)
+        else:
+            raise self._error(node, "its target is computed from something else than shapes")
+
+    def _write_parts(self, concat: ir.Node, entries: Sequence[int]) -> None:
+        """Rewrites the constant parts of a target that is put together; the others are computed from shapes."""
+        start = 0
+        for index, part in enumerate(concat.inputs):
+            now = self.new.data[part]  # type: ignore[index]
+            wanted = np.asarray(entries[start : start + now.size], now.dtype)
+            start += now.size
+            if np.array_equal(now, wanted):
+                continue
+            if self._constant(part) is None:
+                raise self._error(concat, f"it computes {now.tolist()}, and {wanted.tolist()} is needed")
+            self._write(concat, index, wanted)
+        self.new.step(concat)
+
+    def _regroup(self, node: ir.Node, old: Sequence[int], new: Sequence[int], result: Shape) -> tuple[int, ...]:
+        """What the shape of a Reshape's result becomes.
+
+        The axes before and behind it are read as groups of the same number of elements: [1, 255, 80, 80] to
+        [1, 3, 85, 80, 80] as 1 to 1, 255 to 3 x 85, and twice 80 to 80.
+        """
+        sizes = [int(size or 0) for size in result]
+        wanted, i, j = list(sizes), 0, 0
+        while i < len(old) or j < len(sizes):
+            start, first = i, j
+            left, right = 1, 1
+            while True:
+                if i < len(old) and (left < right or i == start):
+                    left, i = left * old[i], i + 1
+                elif j < len(sizes) and (right < left or j == first):
+                    right, j = right * sizes[j], j + 1
+                else:
+                    break
+            if left != right:
+                raise self._error(node, f"it makes {sizes} of {list(old)}")
+            if tuple(old[start:i]) != tuple(new[start:i]):
+                wanted[first:j] = self._split_group(node, old[start:i], new[start:i], sizes[first:j])
+        return tuple(wanted)
+
+    def _split_group(
+        self, node: ir.Node, old: Sequence[int], new: Sequence[int], sizes: Sequence[int]
+    ) -> Sequence[int]:
+        """The axes that a group of axes becomes, one of which at least changes."""
+        count = prod(new)
+        if len(sizes) == 1:
+            return [count]
+        if not sizes:
+            raise self._error(node, f"it takes {list(old)} together to one number")
+        if len(sizes) == 2 and (pair := self._sizes.get((sizes[0], sizes[1]))) and prod(pair) == count:
+            return pair
+        changes = {a: b for a, b in zip(old, new, strict=True) if a != b}
+        found = [
+            [*sizes[:index], changes[size], *sizes[index + 1 :]]
+            for index, size in enumerate(sizes)
+            if size in changes and prod(sizes) // size * changes[size] == count
+        ]
+        if len(found) != 1 and self._free and sizes[0] == old[0]:
+            found = [[new[0], *sizes[1:]]]
+        if len(found) != 1 or prod(found[0]) != count:
+            raise self._error(node, f"it makes {list(sizes)} of {list(old)}, and what of {list(new)} is not known")
+        return found[0]
+
+    # ---- other sizes ----
+
+    def _mend_resize(self, node: ir.Node) -> None:
+        shapes = self._shapes(node.inputs[0])
+        sizes = self._constant(node.inputs[3]) if len(node.inputs) > 3 else None
+        if shapes is None or shapes[0] == shapes[1] or sizes is None or "axes" in node.attributes:
+            return
+        if self._free:
+            factors = (sizes / np.asarray(shapes[0])).astype(np.float32)
+            if not np.array_equal(np.floor(factors * np.asarray(shapes[0], np.float32)), sizes):
+                raise self._error(node, f"its sizes {sizes.tolist()} are no exact multiples of {list(shapes[0])}")
+            self._write(node, 2, factors)
+            node.resize_inputs(3)
+            return
+        self._write(node, 3, self._scaled(node, sizes, *shapes))
+
+    def _mend_slice(self, node: ir.Node) -> None:
+        shapes = self._shapes(node.inputs[0])
+        if shapes is None or shapes[0] == shapes[1]:
+            return
+        if len(node.inputs) < 3:
+            raise self._error(node, "its limits are attributes, as they were before opset 10; raise the opset first")
+        starts, ends = self._constant(node.inputs[1]), self._constant(node.inputs[2])
+        axes = self._constant(node.inputs[3]) if len(node.inputs) > 3 else None
+        if starts is None or ends is None:
+            return
+        order = [int(axis) for axis in axes] if axes is not None else list(range(starts.size))
+        old, new = ([shape[axis] for axis in order] for shape in shapes)
+        for index, limits in ((1, starts), (2, ends)):
+            made = self._limits(node, limits, old, new, end=index == 2)
+            if not np.array_equal(made, limits):
+                self._write(node, index, made)
+
+    def _limits(
+        self, node: ir.Node, limits: npt.NDArray[Any], old: Sequence[int], new: Sequence[int], *, end: bool
+    ) -> npt.NDArray[Any]:
+        made: npt.NDArray[Any] = limits.copy()
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            limit = int(limits[index])
+            if before == after or limit <= 0 or limit > before or (limit == before and not end):
+                continue
+            if limit == before:
+                made[index] = _END if self._free else after
+            elif self._free:
+                raise self._error(node, f"it takes a part of the batch, from or to {limit}")
+            elif (moved := self._level_limits(before, after).get(limit)) is not None:
+                made[index] = moved
+            elif end:
+                raise self._error(node, f"it ends at {limit} of {before}, and where in {after} is not known")
+        return made
+
+    def _level_limits(self, before: int, after: int) -> dict[int, int]:
+        """Where levels end in an axis that holds the cells of several, one after another, before and after."""
+        known = sorted(self._sizes.items(), key=lambda entry: -prod(entry[0]))
+        areas = [(prod(old), prod(new)) for old, new in known]
+        for first in range(len(areas)):
+            for last in range(first + 2, len(areas) + 1):
+                totals = np.sum(areas[first:last], axis=0)
+                repeat = before // int(totals[0])
+                if repeat and before == repeat * totals[0] and after == repeat * totals[1]:
+                    steps = np.cumsum(np.repeat(areas[first:last], repeat, axis=0), axis=0)
+                    return {int(old): int(new) for old, new in steps}
+        return {}
+
+    def _mend_split(self, node: ir.Node) -> None:
+        shapes = self._shapes(node.inputs[0])
+        axis = node.attributes.get_int("axis", 0)
+        if shapes is None or shapes[0][axis] == shapes[1][axis]:
+            return
+        if self._free:
+            raise self._error(node, "it splits the batch")
+        sizes = self._constant(node.inputs[1]) if len(node.inputs) > 1 else None
+        if sizes is not None:
+            before, after = shapes[0][axis], shapes[1][axis]
+            limits = self._level_limits(before, after)
+            ends = [limits.get(int(end)) for end in np.cumsum(sizes)]
+            if None not in ends:
+                made = np.diff(np.asarray(ends, sizes.dtype), prepend=0)
+            else:
+                made = self._scaled(node, sizes, [before] * sizes.size, [after] * sizes.size)
+            self._write(node, 1, made)
+        elif "split" in node.attributes:
+            raise self._error(node, "its sizes are attributes, as they were before opset 13; raise the opset first")
+
+    def _scaled(
+        self, node: ir.Node, sizes: npt.NDArray[Any], old: Sequence[int], new: Sequence[int]
+    ) -> npt.NDArray[Any]:
+        products = sizes.astype(np.int64) * np.asarray(new)
+        if np.any(products % np.asarray(old)):
+            raise self._error(node, f"{sizes.tolist()} of {list(old)} is no whole number of {list(new)}")
+        scaled: npt.NDArray[Any] = (products // np.asarray(old)).astype(sizes.dtype)
+        return scaled
+
+    def _mend_expand(self, node: ir.Node) -> None:
+        shapes, target = self._shapes(node.inputs[0]), self._constant(node.inputs[1])
+        if shapes is None or shapes[0] == shapes[1] or target is None:
+            return
+        made, offset = target.copy(), target.size - len(shapes[0])
+        for axis, (before, after) in enumerate(zip(*shapes, strict=True)):
+            if before != after and offset + axis >= 0 and made[offset + axis] == before:
+                made[offset + axis] = 1  # as many as there are
+        if not np.array_equal(made, target):
+            self._write(node, 1, made)
+
+    def _check_axes(self, node: ir.Node) -> None:
+        """A node that computes along the batch, or picks out of it, takes several images for one."""
+        shapes = self._shapes(node.inputs[0])
+        if not self._free or shapes is None or shapes[0] == shapes[1]:
+            return
+        default = None if node.op_type.startswith("Reduce") else _DEFAULT_AXIS.get(node.op_type, 0)
+        axes: Any = [node.attributes.get_int("axis", default)] if default is not None else None
+        if "axes" in node.attributes:
+            axes = node.attributes.get_ints("axes")
+        elif node.op_type.startswith("Reduce") and len(node.inputs) > 1:
+            axes = self._constant(node.inputs[1])
+        for axis in axes if axes is not None else range(len(shapes[0])):
+            if shapes[0][int(axis)] != shapes[1][int(axis)]:
+                raise self._error(node, "it computes over all images of a batch, or takes one of them by its position")
+
+    # ---- constants of the size of the data ----
+
+    def _mend_elementwise(self, node: ir.Node) -> None:
+        others = [self._shapes(value) for value in node.inputs if value is not None and not value.is_initializer()]
+        if not others or any(shapes is None for shapes in others):
+            return
+        old = np.broadcast_shapes(*(shapes[0] for shapes in others if shapes is not None))
+        new = np.broadcast_shapes(*(shapes[1] for shapes in others if shapes is not None))
+        for index, value in enumerate(node.inputs):
+            array = self._constant(value) if value is not None and value.is_initializer() else None
+            if array is not None and (made := self._fitted(node, array, old, new)) is not None:
+                self._write(node, index, made)
+
+    def _fitted(
+        self, node: ir.Node, array: npt.NDArray[Any], old: Sequence[int], new: Sequence[int]
+    ) -> npt.NDArray[Any] | None:
+        """The constant for data of another size; None if it need not change."""
+        lead = len(old) - array.ndim
+        axes = [
+            axis
+            for axis, size in enumerate(array.shape)
+            if lead + axis >= 0 and size != 1 and size == old[lead + axis] != new[lead + axis]
+        ]
+        if not axes:
+            return None
+        if self._free:
+            first: npt.NDArray[Any] = array.take([0], axis=axes[0])
+            if len(axes) > 1 or not np.array_equal(np.broadcast_to(first, array.shape), array):
+                raise self._error(node, f"its constant of shape {list(array.shape)} differs from image to image")
+            return first
+        made = regrid(array, axes, [new[lead + axis] for axis in axes], self._sizes)
+        if made is None:
+            raise self._error(
+                node, f"its constant of shape {list(array.shape)} belongs to the size, and is not a grid of positions"
+            )
+        return made
+
+    # ---- a free batch ----
+
+    def _mend_concat(self, node: ir.Node) -> None:
+        """A constant that is put to the data, a class token say, is repeated for each image."""
+        if not self._free:
+            return
+        known = [self._shapes(value) for value in node.inputs]
+        model = next((i for i, s in enumerate(known) if s is not None and s[0] != s[1]), None)
+        if model is None:
+            return
+        _, after = known[model] or ((), ())
+        axis = node.attributes.get_int("axis", 0) % len(after)
+        for index, value in enumerate(node.inputs):
+            shapes = known[index]
+            if shapes is None or shapes[0] != shapes[1] or value is None or axis == 0 or shapes[1][0] == after[0]:
+                continue
+            if shapes[1][0] != 1:
+                raise self._error(node, f"its constant is for a batch of {shapes[1][0]}")
+            self._repeat(node, index, model, len(after))
+
+    def _repeat(self, node: ir.Node, index: int, model: int, rank: int) -> None:
+        """Puts an Expand before an input: as many along the first axis as another input has."""
+        import onnx_ir as ir
+
+        graph, value, like = self._model.graph, node.inputs[index], node.inputs[model]
+        assert value is not None
+        names = [f"{node.name}_{value.name}_{what}" for what in ("shape", "batch", "target", "repeated")]
+        zero = add_weight(graph, f"{names[1]}_index", np.asarray([0], np.int64))
+        ones = add_weight(graph, f"{names[2]}_ones", np.ones(rank - 1, np.int64))
+        for constant in (zero, ones):
+            self.new.know(constant)
+        shape = ir.node("Shape", [like], name=names[0])
+        batch = ir.node("Gather", [shape.outputs[0], zero], {"axis": 0}, name=names[1])
+        target = ir.node("Concat", [batch.outputs[0], ones], {"axis": 0}, name=names[2])
+        expand = ir.node("Expand", [value, target.outputs[0]], name=names[3])
+        made = [shape, batch, target, expand]
+        for one, name in zip(made, names, strict=True):
+            one.outputs[0].name = f"{name}_output"
+        graph.insert_before(node, made)
+        for one in made:
+            self.new.step(one)
+        node.replace_input_with(index, expand.outputs[0])
+        self._note(node)
+
+    def _mend_states(self, node: ir.Node) -> None:
+        """The first states of a recurrent layer: zeros are what it takes by itself."""
+        for index in range(5, min(7, len(node.inputs))):
+            states = self._constant(node.inputs[index])
+            if not self._free or states is None:
+                continue
+            if np.any(states):
+                raise self._error(node, "it starts from states that are not 0")
+            node.replace_input_with(index, None)
+            self._note(node)
+
+
+def _resolve(target: npt.NDArray[Any], shape: Sequence[int], keeps_zero: bool) -> tuple[int, ...] | None:
+    """The shape that a Reshape with this target gives; None if it does not fit."""
+    sizes = [int(entry) for entry in target]
+    for index, entry in enumerate(sizes):
+        if entry == 0 and keeps_zero:
+            if index >= len(shape):
+                return None
+            sizes[index] = shape[index]
+    if -1 in sizes:
+        rest = -prod(sizes)
+        if rest <= 0 or prod(shape) % rest:
+            return None
+        sizes[sizes.index(-1)] = prod(shape) // rest
+    return tuple(sizes) if prod(sizes) == prod(shape) else None

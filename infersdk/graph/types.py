@@ -1,0 +1,216 @@
+"""The element type of each value of a graph, without running it and without its shapes.
+
+Types follow from the operators' definitions in the ONNX standard. Runtimes write graphs with operators of their own,
+which have no definition there: such a node is taken to compute in the type of its first floating-point input.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["Signature", "element_types", "inner_graphs", "signature"]
+
+#: Operators of runtimes whose results are not of the type of their first floating-point input.
+_OTHER_RESULTS = {
+    "ConvInteger": "INT32", "MatMulInteger": "INT32", "DynamicQuantizeLinear": "UINT8", "QAttention": "FLOAT",
+    "MatMulIntegerToFloat": "FLOAT", "DynamicQuantizeMatMul": "FLOAT", "DynamicQuantizeLSTM": "FLOAT",
+}  # fmt: skip
+
+
+class Signature(NamedTuple):
+    """What an operator takes and gives: for each input and output the name of its type variable, or of its type.
+
+    The last of `inputs` or `outputs` repeats where it is variadic. `allowed` maps each variable to the names of types
+    that it may stand for, as `"tensor(float)"`. `free` are variadic parameters whose members may differ in type.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    allowed: Mapping[str, frozenset[str]]
+    variadic_input: bool
+    variadic_output: bool
+    free: bool
+
+    def input(self, index: int) -> str:
+        return _at(self.inputs, index, self.variadic_input)
+
+    def output(self, index: int) -> str:
+        return _at(self.outputs, index, self.variadic_output)
+
+    def allows(self, variable: str, kind: str) -> bool:
+        """Whether the variable may stand for the type; a parameter of one type is its own variable."""
+        return kind in self.allowed.get(variable, (variable,))
+
+    def only_type(self, variable: str) -> str | None:
+        """The one element type that the variable stands for, `"INT64"`; None if there are several, or no tensor."""
+        kinds = self.allowed.get(variable, frozenset({variable}))
+        (kind,) = kinds if len(kinds) == 1 else ("",)
+        return kind[7:-1].upper() if kind.startswith("tensor(") else None
+
+
+def _at(parameters: tuple[str, ...], index: int, variadic: bool) -> str:
+    if index < len(parameters):
+        return parameters[index]
+    return parameters[-1] if variadic and parameters else ""
+
+
+def signature(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
+    """The definition of a node's operator in the standard; None if it has none there."""
+    return _signature(node.domain, node.op_type, opsets.get(node.domain, 1))
+
+
+@functools.cache
+def _signature(domain: str, operator: str, opset: int) -> Signature | None:
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(operator, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    last = [side[-1] for side in (schema.inputs, schema.outputs) if side and side[-1].option == variadic]
+    return Signature(
+        tuple(parameter.type_str for parameter in schema.inputs),
+        tuple(parameter.type_str for parameter in schema.outputs),
+        {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
+        bool(schema.inputs) and schema.inputs[-1].option == variadic,
+        bool(schema.outputs) and schema.outputs[-1].option == variadic,
+        any(not parameter.is_homogeneous for parameter in last),
+    )
+
+
+def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
+    """The element type of each value, those of inner graphs included. A value whose type is unknown is left out.
+
+    What the graph declares of a value counts; what it does not declare follows from the operators.
+    """
+    types: dict[ir.Value, ir.DataType] = {}
+    _walk(model.graph, types, model.graph.opset_imports)
+    return types
+
+
+def _walk(graph: ir.Graph, types: dict[ir.Value, ir.DataType], opsets: Mapping[str, int]) -> None:
+    import onnx_ir as ir
+
+    def declared(value: ir.Value) -> None:
+        if value.const_value is not None:
+            types[value] = value.const_value.dtype
+        elif isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.UNDEFINED):
+            types[value] = value.type.dtype
+
+    for value in (*graph.inputs, *graph.initializers.values()):
+        declared(value)
+    for node in graph:
+        inner = inner_graphs(node)
+        for other in inner:
+            _pass_inputs(node, other, types)
+            _walk(other, types, opsets)
+        for index, output in enumerate(node.outputs):
+            declared(output)
+            if output not in types:
+                kind = _branch_result(node, inner, index, types) if inner else _result(node, index, types, opsets)
+                if kind is not None:
+                    types[output] = kind
+
+
+def inner_graphs(node: ir.Node) -> list[ir.Graph]:
+    """The graphs within a node: the branches of an If, the body of a Loop or a Scan."""
+    import onnx_ir as ir
+
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.value)
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found.extend(attribute.value)
+    return found
+
+
+def _pass_inputs(node: ir.Node, inner: ir.Graph, types: dict[ir.Value, ir.DataType]) -> None:
+    """The body of a Loop takes its state from the node's third input on, that of a Scan from the first."""
+    outer = list(node.inputs)
+    if node.op_type == "Loop":
+        outer = [None, None, *outer[2:]]
+    for value, source in zip(inner.inputs, outer, strict=False):
+        if source is not None and source in types and value.dtype is None:
+            types[value] = types[source]
+
+
+def _branch_result(
+    node: ir.Node, inner: list[ir.Graph], index: int, types: Mapping[ir.Value, ir.DataType]
+) -> ir.DataType | None:
+    skipped = 1 if node.op_type == "Loop" else 0  # the condition
+    for graph in inner:
+        outputs = list(graph.outputs)[skipped:]
+        if index < len(outputs) and outputs[index] in types:
+            return types[outputs[index]]
+    return None
+
+
+def _result(
+    node: ir.Node, index: int, types: Mapping[ir.Value, ir.DataType], opsets: Mapping[str, int]
+) -> ir.DataType | None:
+    import onnx_ir as ir
+
+    if (kind := _from_attributes(node, index)) is not None:
+        return kind
+    inputs = [types.get(value) if value is not None else None for value in node.inputs]
+    known = signature(node, opsets)
+    if known is not None:
+        variable = known.output(index)
+        if (only := known.only_type(variable)) is not None:
+            return ir.DataType[only]
+        for position, kind in enumerate(inputs):
+            if kind is not None and known.input(position) == variable:
+                return kind
+        return None
+    if (name := _OTHER_RESULTS.get(node.op_type)) is not None:
+        return ir.DataType[name]
+    if node.op_type.startswith("QLinear"):
+        return ir.DataType.UINT8
+    return next((kind for kind in inputs if kind in _floating()), next(iter(inputs), None))
+
+
+@functools.cache
+def _floating() -> frozenset[ir.DataType]:
+    import onnx_ir as ir
+
+    return frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+
+
+def _from_attributes(node: ir.Node, index: int) -> ir.DataType | None:
+    """The type of the result where an attribute, or a default, decides it."""
+    import onnx_ir as ir
+
+    attributes, kind = node.attributes, node.op_type
+    if kind == "Cast":
+        return ir.DataType(attributes.get_int("to", 0)) if "to" in attributes else None
+    if kind == "Constant":
+        return _of_constant(node)
+    if kind == "ConstantOfShape":
+        return attributes["value"].as_tensor().dtype if "value" in attributes else ir.DataType.FLOAT
+    if kind in ("RandomNormal", "RandomUniform") or (kind in ("EyeLike", "Multinomial") and "dtype" in attributes):
+        return ir.DataType(attributes.get_int("dtype", int(ir.DataType.FLOAT)))
+    if kind == "QuantizeLinear":
+        if attributes.get_int("output_dtype", 0):
+            return ir.DataType(attributes.get_int("output_dtype", 0))
+        return ir.DataType.UINT8 if len(node.inputs) < 3 or node.inputs[2] is None else None
+    return None
+
+
+def _of_constant(node: ir.Node) -> ir.DataType | None:
+    import onnx_ir as ir
+
+    for name, attribute in node.attributes.items():
+        if name == "value":
+            return attribute.as_tensor().dtype
+        if name.startswith("value_"):
+            return {"float": ir.DataType.FLOAT, "int": ir.DataType.INT64}.get(
+                name.removeprefix("value_").rstrip("s"), ir.DataType.STRING
+            )
+    return None

@@ -1,0 +1,114 @@
+"""Weights and constants as NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ConfigError, ModelFormatError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx_ir as ir
+
+__all__ = ["Weights", "add_weight", "drop_unused_weights", "graph_values"]
+
+
+def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
+    """A new weight of the graph. Its name must be free."""
+    import onnx_ir as ir
+
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def drop_unused_weights(graph: ir.Graph) -> None:
+    """Takes the weights out that no node and no output needs."""
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]
+
+
+def graph_values(graph: ir.Graph) -> Iterator[tuple[str, ir.Value]]:
+    """All values of a graph with their names, without those of inner graphs."""
+    for value in (*graph.inputs, *graph.initializers.values()):
+        yield value.name or "", value
+    for node in graph:
+        for output in node.outputs:
+            if output.name:
+                yield output.name, output
+
+
+class Weights(MutableMapping[str, Any]):
+    """The weights of a graph, and its Constant nodes, by the names of their values.
+
+    Reading gives an array, which is read-only where it is not a copy. Setting an array of a new name makes a weight;
+    one of a name that exists replaces it, whatever its shape and type. Deleting takes out one that nothing needs.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._graph = model.graph
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        tensor = self._tensor(name)
+        try:
+            array: npt.NDArray[Any] = tensor.numpy()
+        except (OSError, ValueError) as error:
+            raise ModelFormatError(f"weight {name!r} cannot be read: {error}") from None
+        return array
+
+    def __setitem__(self, name: str, array: npt.NDArray[Any]) -> None:
+        import onnx_ir as ir
+
+        values = dict(graph_values(self._graph))
+        if name not in values:
+            add_weight(self._graph, name, np.asarray(array))
+            return
+        value = values[name]
+        tensor = ir.tensor(np.asarray(array), name=name)
+        if value.is_initializer():
+            value.const_value = tensor
+        elif (node := value.producer()) is not None and node.op_type == "Constant":
+            node.attributes.clear()
+            node.attributes["value"] = ir.AttrTensor("value", tensor)
+        else:
+            raise ConfigError(f"{name!r} is not a weight: it is an input, or the result of a node")
+        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(np.shape(array))
+
+    def __delitem__(self, name: str) -> None:
+        value = self._graph.initializers.get(name)
+        if value is None:
+            raise KeyError(name)
+        if value.uses() or value.is_graph_output():
+            raise ConfigError(f"weight {name!r} is taken by {[node.name for node in value.consumers()]}")
+        del self._graph.initializers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._graph.initializers
+        for node in self._graph:
+            if node.op_type == "Constant":
+                yield node.outputs[0].name or ""
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _tensor(self, name: str) -> Any:
+        import onnx_ir as ir
+
+        value = self._graph.initializers.get(name)
+        if value is not None and value.const_value is not None:
+            return value.const_value
+        for node in self._graph:
+            if node.op_type == "Constant" and node.outputs[0].name == name:
+                attribute = next(iter(node.attributes.values()))
+                if attribute.type == ir.AttributeType.TENSOR:
+                    return attribute.as_tensor()
+                return ir.tensor(np.asarray(attribute.value, _CONSTANTS.get(attribute.name)))
+        raise KeyError(name)
+
+
+_CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}

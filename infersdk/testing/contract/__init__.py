@@ -1,0 +1,29 @@
+"""InferContract: the tests that every backend passes, for those of this package and for yours.
+
+::
+
+    from infersdk.testing import InferContract
+
+    class TestMyBackend(InferContract):
+        backend = "mine"
+
+What the backend cannot do, it says by the attributes of the class; a test of that then skips and names the reason. The
+models are small ONNX files, made here; the reference for all results is ONNX Runtime in FP32 on the processor, so this
+needs `pytest`, `onnx` and `onnxruntime`. A `conftest.py` with
+`pytest.register_assert_rewrite("infersdk.testing.contract")` makes failures tell more.
+"""
+
+from __future__ import annotations
+
+from .declarations import DeclarationContract
+from .errors import ErrorContract
+from .life import LifeContract
+from .memory import device_memory_used, resident_bytes
+from .results import ResultContract
+from .tensors import TensorContract
+
+__all__ = ["InferContract", "device_memory_used", "resident_bytes"]
+
+
+class InferContract(DeclarationContract, ResultContract, TensorContract, ErrorContract, LifeContract):
+    """Inherit it, name the backend, and state what it can do: see the attributes of `base.ContractBase`."""

@@ -1,0 +1,81 @@
+"""The one form of all passes, and the list of what happens between a file and a runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infersdk.errors import ConfigError
+from infersdk.graph.files import read_model
+from infersdk.graph.passes import (
+    PASSES,
+    NameNodes,
+    ToFloat16,
+    UnsignedActivations,
+    loading_passes,
+    pass_keys,
+    prepared_model,
+)  # fmt: skip
+from infersdk.graph.passes.name_nodes import node_names
+
+models = pytest.importorskip("onnx_models")
+
+
+def test_all_have_one_form() -> None:
+    names = [one.name for one in PASSES]
+    assert len(set(names)) == len(names)
+    for one in PASSES:
+        assert one.version >= 1
+        assert one.name == one.name.lower()
+        assert callable(one.apply)
+        assert callable(one.concerns)
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "precision", "names"),
+    [
+        ("onnxruntime", "cpu", None, ["unsigned-activations"]),
+        ("onnxruntime", "cuda", None, []),
+        ("onnxruntime", "cuda", "fp16", ["to-float16"]),
+        ("openvino", "cpu", "fp16", ["unsigned-activations"]),
+        ("openvino", "gpu", None, []),
+        ("tensorrt-rtx", "cuda", "fp16", ["to-float16"]),
+        ("tensorrt", "cuda", "fp32", []),
+    ],
+)
+def test_between_file_and_runtime(backend: str, device: str, precision: str | None, names: list[str]) -> None:
+    assert [one.name for one in loading_passes(backend, device, precision)] == names
+
+
+def test_on_an_arm_processor_signed_activations_stay() -> None:
+    assert list(loading_passes("onnxruntime", "cpu", None, x86=False)) == []
+
+
+def test_a_key_tells_settings_and_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = pass_keys([ToFloat16(keep_nodes=("a",)), UnsignedActivations()])
+    assert keys == [
+        {"pass": "to-float16", "version": 1, "keep_io": True, "keep_nodes": ("a",), "keep_ops": ()},
+        {"pass": "unsigned-activations", "version": 2},
+    ]
+    assert pass_keys([ToFloat16(keep_io=False)]) != pass_keys([ToFloat16()])
+    monkeypatch.setattr(ToFloat16, "version", 2)
+    assert pass_keys([ToFloat16(keep_nodes=("a",)), UnsignedActivations()]) != keys
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    path = models.double(tmp_path / "m.onnx")
+    with pytest.raises(ConfigError, match=r"m\.onnx: the model has no node 'x' to keep"):
+        prepared_model(path, [ToFloat16(keep_nodes=("x",))])
+
+
+def test_each_node_gets_a_name_of_its_own(tmp_path: Path) -> None:
+    nodes = [models.node("Relu", "x", "a"), models.node("Relu", "a", "b", name="Relu_0"),
+             models.node("Relu", "b", "c", name="r"), models.node("Relu", "c", "y", name="r")]  # fmt: skip
+    path = models.save(tmp_path / "m.onnx", nodes, [models.value("x", (1,))], [models.value("y", (1,))])
+    model = read_model(path)
+    want = ["Relu_0_2", "Relu_0", "r", "r_2"]
+    assert node_names(model.graph) == want
+    assert NameNodes().apply(model)
+    assert [node.name for node in model.graph] == want
+    assert not NameNodes().apply(model)

@@ -1,0 +1,248 @@
+"""FP32 graphs made FP16: what changes, what stays, and that the numbers stay close."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk.errors import ConfigError, UnsupportedModelError
+from infersdk.graph.files import model_bytes, parse_model, read_model
+from infersdk.graph.passes import ToFloat16
+from infersdk.graph.passes.to_float16 import FP16_MAX, round_to_float16, stays_fp32
+from infersdk.graph.precision import precision_of
+
+onnx = pytest.importorskip("onnx")
+ir = pytest.importorskip("onnx_ir")
+models = pytest.importorskip("onnx_models")
+ort = pytest.importorskip("onnxruntime")
+
+FLOAT, HALF = 1, 10
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    nodes = [models.node("MatMul", "x w", "a"), models.node("Relu", "a", "b"), models.node("MatMul", "b v", "y")]
+    weights = {"w": rng.normal(size=(64, 64)) / 8, "v": rng.normal(size=(64, 4)) / 8}
+    return models.save(
+        tmp_path / "net.onnx", nodes, [models.value("x", ("n", 64))], [models.value("y", ("n", 4))],
+        {name: array.astype(np.float32) for name, array in weights.items()},
+    )  # fmt: skip
+
+
+def run(model: bytes | str, feeds: dict[str, Any], *, optimized: bool = True) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def convert(path: Path, **settings: Any) -> Any:
+    """The converted model, as ONNX's own checker accepts it: sorted, and each type what the operators give."""
+    model = read_model(path)
+    assert ToFloat16(**settings).apply(model)
+    proto = onnx.load_model_from_string(model_bytes(model))
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def types_of(proto: Any) -> dict[str, int]:
+    graph = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph
+    values = (*graph.value_info, *graph.input, *graph.output)
+    return {value.name: value.type.tensor_type.elem_type for value in values} | {
+        tensor.name: tensor.data_type for tensor in graph.initializer
+    }
+
+
+def casts(proto: Any) -> int:
+    return sum(node.op_type == "Cast" for node in proto.graph.node)
+
+
+def test_it_computes_the_same(path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
+    (want,) = run(str(path), {"x": x})
+    proto = convert(path)
+    assert precision_of(parse_model(proto.SerializeToString())) == "fp16"
+    assert {types_of(proto)[name] for name in "abwv"} == {HALF}
+    assert casts(proto) == 2
+    (got,) = run(proto.SerializeToString(), {"x": x})
+    assert got.dtype == np.float32
+    assert 0 < np.abs(got - want).max() < 1e-2 * np.abs(want).max()
+
+
+def test_inputs_and_outputs_in_float16(path: Path) -> None:
+    proto = convert(path, keep_io=False)
+    assert casts(proto) == 0
+    assert run(proto.SerializeToString(), {"x": np.ones((1, 64), np.float16)})[0].dtype == np.float16
+
+
+def test_when_nothing_can_change_it_says_so(path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="most layers of the model stay in fp32"):
+        ToFloat16(keep_ops=("MatMul",)).apply(read_model(path))
+
+
+def test_a_model_that_is_not_fp32(path: Path, tmp_path: Path) -> None:
+    half = parse_model(convert(path).SerializeToString())
+    before = ir.to_proto(half).SerializeToString()
+    assert not ToFloat16().apply(half)
+    assert ir.to_proto(half).SerializeToString() == before
+    with pytest.raises(ConfigError, match="fp16_keep names nodes of an fp32 model, and this model is fp16"):
+        ToFloat16(keep_nodes=("MatMul_0",)).apply(half)
+    weights = {"w": np.eye(4, dtype=np.int8), "s": np.float32(0.1), "z": np.int8(0)}
+    nodes = [models.node("DequantizeLinear", "w s z", "dw"), models.node("MatMul", "x dw", "y")]
+    quantized = models.save(
+        tmp_path / "q.onnx", nodes, [models.value("x", ("n", 4))], [models.value("y", ("n", 4))], weights
+    )
+    with pytest.raises(UnsupportedModelError, match="convert the fp32 model that it was quantised from"):
+        ToFloat16().apply(read_model(quantized))
+
+
+def test_a_kept_node_is_called_by_its_name(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no node 'Relu_2' to keep in fp32; did you mean 'Relu_1'\?"):
+        ToFloat16(keep_nodes=("Relu_2",)).apply(read_model(path))
+
+
+def test_a_weight_that_both_sides_take_is_there_in_both_types(tmp_path: Path) -> None:
+    nodes = [models.node("MatMul", "x w", "a", name="half"), models.node("MatMul", "a w", "b", name="full"),
+             models.node("MatMul", "b w", "y")]  # fmt: skip
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4))], [models.value("y", ("n", 4))],
+        {"w": np.eye(4, dtype=np.float32)},
+    )  # fmt: skip
+    proto = convert(path, keep_nodes=("full",))
+    types = types_of(proto)
+    assert types["w"] == FLOAT
+    by_name = {node.name: node for node in proto.graph.node}
+    assert by_name["full"].input[1] == "w"
+    assert types[by_name["half"].input[1]] == HALF
+    np.testing.assert_array_equal(run(proto.SerializeToString(), {"x": np.eye(4, dtype=np.float32)})[0], np.eye(4))
+
+
+def test_constants_of_a_kept_node_are_not_rounded(tmp_path: Path) -> None:
+    """1 / 3 in float16 is off by 1e-4; a Constant node is a weight like another."""
+    third = onnx.numpy_helper.from_array(np.asarray([1 / 3], np.float32))
+    nodes = [models.node("Constant", "", "c", value=third), models.node("Mul", "x c", "z", name="exact"),
+             models.node("MatMul", "x w", "a"), models.node("Mul", "a c", "y")]  # fmt: skip
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4))],
+        [models.value("y", ("n", 4)), models.value("z", ("n", 4))], {"w": np.eye(4, dtype=np.float32)},
+    )  # fmt: skip
+    x = np.random.default_rng(0).random((2, 4), dtype=np.float32)
+    y, z = run(convert(path, keep_nodes=("exact",)).SerializeToString(), {"x": x}, optimized=False)
+    np.testing.assert_array_equal(z, x * np.float32(1 / 3))
+    np.testing.assert_allclose(y, x / 3, rtol=2e-3)
+
+
+def test_sizes_and_indices_stay_exact(tmp_path: Path) -> None:
+    """A size out of a shape, and the class out of the position of the best score: both beyond 2048."""
+    nodes = [
+        models.node("MatMul", "x w", "a"),
+        models.node("Shape", "a", "s"), models.node("Cast", "s", "sf", to=FLOAT), models.node("Mul", "sf one", "sm"),
+        models.node("Cast", "sm", "size", to=7), models.node("Expand", "half size", "filled"),
+        models.node("ArgMax", "a", "best", axis=1, keepdims=1), models.node("Cast", "best", "bf", to=FLOAT),
+        models.node("Div", "bf one", "index"), models.node("Add", "a filled", "y"),
+    ]  # fmt: skip
+    size = 2 * 2048 + 3
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4))],
+        [models.value("y", (None, None)), models.value("index", (None, 1))],
+        {"w": np.arange(4 * size, dtype=np.float32).reshape(4, size) / (4 * size), "one": np.float32(1),
+         "half": np.float32(0.5)},
+    )  # fmt: skip
+    feeds = {"x": np.ones((1, 4), np.float32)}
+    y, index = run(convert(path).SerializeToString(), feeds, optimized=False)
+    assert y.shape == (1, size)
+    want = run(str(path), feeds)[1]
+    assert index[0, 0] > 2048
+    assert abs(index[0, 0] - want[0, 0]) < 3, "the scores are rounded, the index is not"
+    assert index[0, 0] % 1 == 0
+
+
+def test_branches_are_converted_within(tmp_path: Path) -> None:
+    """Inside a branch nodes compute in float16; what goes in and out keeps its type."""
+
+    def branch(factor: str) -> Any:
+        inner = [models.node("MatMul", f"h {factor}", "p"), models.node("Relu", "p", "o")]
+        return onnx.helper.make_graph(inner, "branch", [], [models.value("o", ("n", 4))])
+
+    nodes = [models.node("MatMul", "x w", "h"),
+             models.node("If", "c", "b", name="if", then_branch=branch("w"), else_branch=branch("u")),
+             models.node("MatMul", "b u", "m"), models.node("MatMul", "m w", "y")]  # fmt: skip
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4)), models.value("c", (), "bool")],
+        [models.value("y", ("n", 4))], {"w": np.eye(4, dtype=np.float32), "u": 2 * np.eye(4, dtype=np.float32)},
+    )  # fmt: skip
+    x = np.random.default_rng(0).random((2, 4), dtype=np.float32)
+    proto = convert(path)
+    inner = next(node for node in proto.graph.node if node.op_type == "If").attribute[0].g
+    assert [node.op_type for node in inner.node] == ["MatMul", "Relu", "Cast"]
+    kept = convert(path, keep_nodes=("if",))
+    inner = next(node for node in kept.graph.node if node.op_type == "If").attribute[0].g
+    assert [node.op_type for node in inner.node] == ["MatMul", "Relu"]
+    for model in (proto, kept):
+        for condition, factor in ((True, 2), (False, 4)):
+            (y,) = run(model.SerializeToString(), {"x": x, "c": np.asarray(condition)})
+            np.testing.assert_allclose(y, factor * x, rtol=2e-3)
+
+
+def test_an_input_that_is_an_output_as_well(tmp_path: Path) -> None:
+    nodes = [models.node("MatMul", "x w", "y")]
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4))],
+        [models.value("y", ("n", 4)), models.value("x", ("n", 4))], {"w": np.eye(4, dtype=np.float32)},
+    )  # fmt: skip
+    x = np.random.default_rng(0).random((2, 4), dtype=np.float32)
+    np.testing.assert_array_equal(run(convert(path).SerializeToString(), {"x": x})[1], x)
+    assert run(convert(path, keep_io=False).SerializeToString(), {"x": x.astype(np.float16)})[1].dtype == np.float16
+
+
+def test_operators_that_stay(tmp_path: Path) -> None:
+    nodes = [models.node("MatMul", "x w", "a"), models.node("TopK", "a k", "values places", name="top"),
+             models.node("Resize", "values4  scales", "r", name="resize"),
+             models.node("Reshape", "values shape", "values4")]  # fmt: skip
+    nodes = [nodes[0], nodes[1], nodes[3], onnx.helper.make_node("Resize", ["values4", "", "scales"], ["y"], "resize")]
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [models.value("x", (1, 4))], [models.value("y", (None,) * 4)],
+        {"w": np.eye(4, dtype=np.float32), "k": np.asarray([2]), "shape": np.asarray([1, 1, 1, 2]),
+         "scales": np.asarray([1, 1, 2, 2], np.float32)},
+    )  # fmt: skip
+    proto = convert(path)
+    types = types_of(proto)
+    assert types["values"] == FLOAT
+    assert types["scales"] == FLOAT, "the standard has no float16 form of it"
+    assert types["values4"] == HALF
+    assert {node.op_type for node in stays_fp32(read_model(path))} == {"TopK"}
+
+
+def test_rounding_of_weights() -> None:
+    given = np.asarray([0, 1e-12, -1e-12, 1e6, -1e6, np.inf, -np.inf, np.nan, 1 / 3], np.float32)
+    half = round_to_float16(given)
+    assert half.dtype == np.float16
+    tiny = np.float16(2**-24)
+    np.testing.assert_array_equal(
+        half, np.asarray([0, tiny, -tiny, FP16_MAX, -FP16_MAX, np.inf, -np.inf, np.nan, 1 / 3], np.float16)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+def test_a_real_detector(assets: Path) -> None:
+    x = np.random.default_rng(0).random((1, 3, 640, 640), dtype=np.float32)
+    file = assets / "models" / "yolov5n.onnx"
+    (want,), (got,) = run(str(file), {"images": x}), run(convert(file).SerializeToString(), {"images": x})
+    assert np.abs(got[..., 4:] - want[..., 4:]).max() < 0.02  # scores
+    assert np.abs(got[..., :4] - want[..., :4]).max() < 4  # pixels
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+@pytest.mark.parametrize("name", ["osnet_x0_25_msmt17", "squeezenet1.1", "yolox_nano", "yolov8n-seg", "yolov10n"])
+def test_real_models_are_valid_and_small(assets: Path, name: str) -> None:
+    file = assets / "models" / f"{name}.onnx"
+    proto = convert(file)
+    assert proto.ByteSize() < 0.6 * file.stat().st_size
+    assert casts(proto) <= 2 + len(proto.graph.output) + (10 if name == "yolov10n" else 0)

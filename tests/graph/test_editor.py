@@ -1,0 +1,294 @@
+"""The graph that one walks, asks and changes: each change is run, and held against what it should compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import graph as graphs
+from infersdk.errors import ConfigError, ModelFormatError, ModelNotFoundError, OutputError, UnsupportedModelError
+from infersdk.graph import Graph
+
+onnx = pytest.importorskip("onnx")
+models = pytest.importorskip("onnx_models")
+ort = pytest.importorskip("onnxruntime")
+
+B = np.asarray([-1, 0, 1, 2], np.float32)
+W = np.arange(16, dtype=np.float32).reshape(4, 4) / 16
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    nodes = [
+        models.node("MatMul", "x w", "a", name="first"), models.node("Add", "a b", "c", name="bias"),
+        models.node("Relu", "c", "d", name="act"), models.node("MatMul", "d w", "y", name="last"),
+    ]  # fmt: skip
+    return models.save(
+        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4))], [models.value("y", ("n", 4))],
+        {"w": W, "b": B}, metadata={"names": "{0: 'a'}"},
+    )  # fmt: skip
+
+
+X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+
+
+def run(graph: Graph | str, **feeds: Any) -> dict[str, Any]:
+    if isinstance(graph, Graph):
+        graph.check()
+    session = ort.InferenceSession(
+        graph.bytes() if isinstance(graph, Graph) else graph, providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds or {"x": X}), strict=True))
+
+
+def test_asking(path: Path) -> None:
+    graph = graphs.open(path)
+    assert repr(graph) == "<Graph x [n,4] -> y [n,4], 4 nodes>"
+    assert graph.opset == 17
+    assert graph.metadata["names"] == "{0: 'a'}"
+    assert [node.name for node in graph.nodes("MatMul")] == ["first", "last"]
+    assert [node.name for node in graph.nodes({"Add", "Relu"}, name="*s")] == ["bias"]
+    assert graph.node("act").inputs[0] is graph.value("c")
+    assert [[node.name for node in chain] for chain in graph.chains("MatMul", "Add", "Relu")] == [
+        ["first", "bias", "act"]
+    ]
+    assert graph.chains("Relu", "Add") == []
+    with pytest.raises(ConfigError, match="the model has no node 'frist'; did you mean 'first'\\?"):
+        graph.node("frist")
+    with pytest.raises(ConfigError, match="the model has no value 'z'"):
+        graph.value("z")
+
+
+def test_weights_are_arrays(path: Path) -> None:
+    graph = graphs.open(path)
+    assert set(graph.weights) == {"w", "b"}
+    np.testing.assert_array_equal(graph.weights["w"], W)
+    before = run(graph)["y"]
+    graph.weights["w"] = 2 * graph.weights["w"]
+    graph.weights["b"] = 2 * graph.weights["b"]
+    np.testing.assert_allclose(run(graph)["y"], 4 * before, rtol=1e-5)
+    graph.weights["new"] = np.zeros((2, 3), np.float16)
+    assert graph.value("new").is_initializer()
+    del graph.weights["new"]
+    assert "new" not in graph.weights
+    with pytest.raises(ConfigError, match="weight 'w' is taken by"):
+        del graph.weights["w"]
+    with pytest.raises(ConfigError, match="'a' is not a weight"):
+        graph.weights["a"] = W
+    with pytest.raises(KeyError):
+        graph.weights["a"]
+
+
+def test_constants_are_weights_too(tmp_path: Path) -> None:
+    two = onnx.numpy_helper.from_array(np.asarray([2], np.float32))
+    nodes = [models.node("Constant", "", "c", value=two), models.node("Constant", "", "k", value_floats=[1.0, 3.0]),
+             models.node("Mul", "x c", "m"), models.node("Add", "m k", "y")]  # fmt: skip
+    path = models.save(tmp_path / "m.onnx", nodes, [models.value("x", ("n", 2))], [models.value("y", ("n", 2))])
+    graph = graphs.open(path)
+    assert {name: array.tolist() for name, array in graph.weights.items()} == {"c": [2.0], "k": [1.0, 3.0]}
+    graph.weights["c"] = np.asarray([5], np.float32)
+    graph.weights["k"] = np.asarray([0, 1], np.float32)
+    np.testing.assert_array_equal(run(graph, x=np.ones((1, 2), np.float32))["y"], [[5, 6]])
+
+
+def test_a_node_put_between(path: Path) -> None:
+    graph = graphs.open(path)
+    want = run(graph)["y"]
+    graph.insert("Mul", "a", 2.0, name="double")
+    graph.insert("Neg", "y")
+    assert [value.name for value in graph.outputs] == ["y"]
+    got = run(graph)["y"]
+    a = 2 * (X @ W)
+    np.testing.assert_allclose(got, -(np.maximum(a + B, 0) @ W), rtol=1e-5)
+    assert not np.allclose(got, want)
+    assert graph.node("double").inputs[0] is graph.value("a")
+
+
+def test_a_node_in_the_place_of_another(path: Path) -> None:
+    graph = graphs.open(path)
+    (made,) = graph.replace(graph.nodes("Relu"), "LeakyRelu", alpha=0.5)
+    assert made.name == "act"
+    c = X @ W + B
+    np.testing.assert_allclose(run(graph)["y"], np.where(c > 0, c, c / 2) @ W, rtol=1e-5)
+
+
+def test_one_node_in_the_place_of_several(path: Path) -> None:
+    graph = graphs.open(path)
+    want = run(graph)["y"]
+    ((first, bias),) = graph.chains("MatMul", "Add")
+    graph.fuse((first, bias), "Gemm", "x", "w", "b")
+    assert [node.op_type for node in graph.nodes()] == ["Gemm", "Relu", "MatMul"]
+    np.testing.assert_allclose(run(graph)["y"], want, rtol=1e-6)
+    other = graphs.open(path)
+    other.add_output("a")
+    with pytest.raises(ConfigError, match="the result 'a' of 'first' is taken by the model as an output"):
+        other.fuse(other.chains("MatMul", "Add")[0], "Gemm", "x", "w", "b")
+
+
+def test_a_node_taken_out(path: Path) -> None:
+    graph = graphs.open(path)
+    graph.delete(graph.node("act"))
+    np.testing.assert_allclose(run(graph)["y"], (X @ W + B) @ W, rtol=1e-5)
+    graph.delete(graph.node("last"))
+    np.testing.assert_allclose(run(graph)["y"], X @ W + B, rtol=1e-5)
+    assert [node.name for node in graph.nodes()] == ["first", "bias"]
+    graph.delete(graph.node("bias"))
+    graph.delete(graph.node("first"))
+    np.testing.assert_array_equal(run(graph)["y"], X)
+    assert set(graph.weights) == set()
+
+
+def test_a_result_that_a_branch_takes_is_rewired_there(tmp_path: Path) -> None:
+    inner = onnx.helper.make_graph([models.node("Neg", "h", "o")], "b", [], [models.value("o", ("n",))])
+    nodes = [models.node("Relu", "x", "h", name="r"), models.node("If", "c", "y", then_branch=inner, else_branch=inner)]
+    path = models.save(
+        tmp_path / "m.onnx",
+        nodes,
+        [models.value("x", ("n",)), models.value("c", (), "bool")],
+        [models.value("y", ("n",))],
+    )
+    graph = graphs.open(path)
+    graph.delete(graph.node("r"))
+    x = np.asarray([-1, 2], np.float32)
+    np.testing.assert_array_equal(run(graph, x=x, c=np.asarray(True))["y"], -x)
+
+
+def test_names(path: Path) -> None:
+    graph = graphs.open(path)
+    want = run(graph)["y"]
+    for old, new in (("x", "images"), ("y", "scores"), ("w", "kernel"), ("act", "relu")):
+        graph.rename(old, new)
+    np.testing.assert_array_equal(run(graph, images=X)["scores"], want)
+    assert graph.node("relu").op_type == "Relu"
+    assert "kernel" in graph.weights
+    with pytest.raises(ConfigError, match="the name 'a' is taken"):
+        graph.rename("c", "a")
+    with pytest.raises(ConfigError, match="no node or value 'imges'; did you mean 'images'"):
+        graph.rename("imges", "z")
+
+
+def test_outputs_come_and_go(path: Path) -> None:
+    graph = graphs.open(path)
+    graph.add_output("d")
+    found = run(graph)
+    np.testing.assert_allclose(found["d"] @ W, found["y"], rtol=1e-6)
+    graph.remove_output("y")
+    assert list(run(graph)) == ["d"]
+    assert [node.name for node in graph.nodes()] == ["first", "bias", "act"]
+    with pytest.raises(ConfigError, match="'d' is the only output"):
+        graph.remove_output("d")
+
+
+def test_parts_and_wholes(path: Path) -> None:
+    graph = graphs.open(path)
+    want = run(graph)["y"]
+    head, tail = graph.extract(["x"], ["c"]), graph.extract(["c"], ["y"])
+    assert [node.name for node in head.nodes()] == ["first", "bias"]
+    c = run(head)["c"]
+    np.testing.assert_array_equal(run(tail, c=c)["y"], want)
+    head.join(tail)
+    assert [value.name for value in head.outputs] == ["y"]
+    np.testing.assert_array_equal(run(head)["y"], want)
+    head.join(graph, {"y": "x"}, prefix="again/")
+    (again,) = run(head).values()
+    np.testing.assert_allclose(again, run(graph, x=want)["y"], rtol=1e-6)
+    assert {"w", "again/w"} <= set(head.weights)
+    with pytest.raises(ConfigError, match="y cannot be computed from b"):
+        graph.extract(["b"], ["y"])
+    with pytest.raises(ConfigError, match="the model has no input 'z'"):
+        head.join(graph, {"y": "z"})
+    old = graphs.open(path)
+    old.set_opset(19)
+    with pytest.raises(ConfigError, match="the opsets are 17 and 19"):
+        graph.join(old)
+
+
+def test_two_models_side_by_side(path: Path) -> None:
+    """Nothing connected: one model with the inputs and outputs of both."""
+    graph, other = graphs.open(path), graphs.open(path)
+    graph.join(other, {}, prefix="b/")
+    found = run(graph, **{"x": X, "b/x": 2 * X})
+    np.testing.assert_array_equal(found["y"], run(other)["y"])
+    np.testing.assert_array_equal(found["b/y"], run(other, x=2 * X)["y"])
+
+
+def test_another_opset(path: Path) -> None:
+    graph = graphs.open(path)
+    want = run(graph)["y"]
+    graph.set_opset(21)
+    assert graph.opset == 21
+    assert graph.metadata["names"] == "{0: 'a'}"
+    np.testing.assert_array_equal(run(graph)["y"], want)
+    graph.weights["w"] = 0 * W
+    assert not run(graph)["y"].any()
+    with pytest.raises(UnsupportedModelError, match="opset 21 cannot become 999"):
+        graph.set_opset(999)
+
+
+def test_added_nodes(path: Path) -> None:
+    graph = graphs.open(path)
+    node = graph.add("Clip", "y", np.float32(0), np.float32(1), name="limit", outputs=["limited"])
+    graph.add_output(node.outputs[0])
+    found = run(graph)
+    np.testing.assert_array_equal(found["limited"], np.clip(found["y"], 0, 1))
+    graph.add_input("gain", "float32", [])
+    graph.insert("Mul", "y", "gain")
+    np.testing.assert_allclose(run(graph, x=X, gain=np.asarray(3, np.float32))["y"], 3 * found["y"], rtol=1e-6)
+    with pytest.raises(ConfigError, match="there is a value 'a' already"):
+        graph.add("Relu", "x", outputs=["a"])
+    with pytest.raises(ConfigError, match="there is a value 'x' already"):
+        graph.add_input("x", "float32", [1])
+
+
+def test_files(path: Path, tmp_path: Path) -> None:
+    graph = graphs.open(path)
+    want = run(graph)["y"]
+    (tmp_path / "out").mkdir()
+    target = graph.save(tmp_path / "out" / "changed.onnx")
+    np.testing.assert_array_equal(run(str(target))["y"], want)
+    graph.weights["large"] = np.ones((64, 64), np.float32)
+    graph.save(tmp_path / "out" / "split.onnx", external_data="split.weights")
+    assert (tmp_path / "out" / "split.weights").stat().st_size >= 64 * 64 * 4
+    again = graphs.open(tmp_path / "out" / "split.onnx")
+    np.testing.assert_array_equal(again.weights["large"], np.ones((64, 64), np.float32))
+    again.save(tmp_path / "out" / "split.onnx", external_data="split.weights")  # onto the files that it reads
+    np.testing.assert_array_equal(graphs.open(tmp_path / "out" / "split.onnx").weights["large"][0, :3], [1, 1, 1])
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "changed.onnx", "split.onnx", "split.weights"
+    ]  # fmt: skip
+    with pytest.raises(OutputError, match="give the name of another file in the folder"):
+        graph.save(tmp_path / "m2.onnx", external_data="../m.data")
+    with pytest.raises(OutputError):
+        graph.save(tmp_path / "out" / "changed.onnx" / "x.onnx")
+    with pytest.raises(ModelNotFoundError):
+        graphs.open(tmp_path / "none.onnx")
+    (tmp_path / "junk.onnx").write_bytes(b"junk")
+    with pytest.raises(ModelFormatError):
+        graphs.open(tmp_path / "junk.onnx")
+    np.testing.assert_array_equal(run(Graph.parse(path.read_bytes()))["y"], want)
+
+
+def test_weights_in_a_file_that_is_gone(path: Path, tmp_path: Path) -> None:
+    graph = graphs.open(path)
+    graph.weights["w"] = np.eye(4, dtype=np.float32).repeat(32, 0)[:4]
+    graph.weights["big"] = np.ones(1000, np.float32)
+    graph.save(tmp_path / "e.onnx", external_data="e.data")
+    (tmp_path / "e.data").unlink()
+    again = graphs.open(tmp_path / "e.onnx")
+    with pytest.raises(ModelFormatError, match="weight 'big' cannot be read"):
+        again.weights["big"]
+    with pytest.raises(ModelFormatError, match="the weights of the model cannot be read"):
+        again.bytes()
+    with pytest.raises(ModelFormatError, match=r"e\.data' cannot be read"):
+        again.save(tmp_path / "f.onnx", external_data="f.data")
+
+
+def test_what_is_not_valid_is_found(path: Path) -> None:
+    graph = graphs.open(path)
+    graph.replace(graph.nodes("Relu"), "Conv")
+    with pytest.raises(ModelFormatError, match="the model is not valid"):
+        graph.check()

@@ -197,7 +197,7 @@ def _check_yaml(events: Any) -> None:
         elif kind == "AliasEvent":
             if any(anchor == opened for opened, _ in around):
                 raise ValueError(f"the alias *{anchor} is part of what it repeats")
-            count += sizes.get(anchor, 1)
+            count += sizes.get(str(anchor), 1)
         if len(around) > MAX_DEPTH:
             raise ValueError(_TOO_DEEP)
         if count > MAX_YAML_VALUES:

@@ -7,8 +7,17 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from . import _native, errors
-from ._native import ffi, lib
+from . import errors
+
+try:
+    from ._native import ffi, lib
+except ModuleNotFoundError as error:
+    if error.name != f"{__package__}._native":
+        raise
+    from ._checkout import how_to_run
+
+    raise ImportError(how_to_run()) from None
+from . import _native
 
 __all__ = ["address", "check", "ffi", "lib", "library_path", "out", "text"]
 

@@ -168,6 +168,15 @@ class Infer(ABC):
         """
         return n
 
+    def warm_up_batches(self, largest: int) -> list[int]:
+        """The batches that a warm-up runs, ascending: all buckets up to `largest`; without buckets 1, 2, 4, 8, ..., and
+        `largest`, since then a new size costs little.
+        """
+        buckets = {min(self.bucket_batch(n), largest) for n in range(largest, 0, -1)}
+        if len(buckets) == largest:
+            buckets = {n for n in buckets if n == largest or not n & (n - 1)}
+        return sorted(buckets)
+
     # ---- loading ----
 
     def __init__(

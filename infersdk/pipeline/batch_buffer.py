@@ -52,7 +52,7 @@ class BatchBuffer(Protocol):
         """Changes to the backend that serves now, if that is another one. Called while the buffer is empty."""
 
     def batch_sizes(self) -> Sequence[int]:
-        """The batch sizes that the model runs, ascending: one for each bucket, up to the capacity."""
+        """The batch sizes to warm up: those of the backend's buckets, up to the capacity. Called while it is empty."""
 
     def warm_up(self, count: int) -> None:
         """Runs `count` rows of neutral content, with preprocessing and postprocessing, and drops the results.
@@ -157,8 +157,7 @@ class TensorBatchBuffer:
         self._infer.current()  # changes to the backend that was asked for, if it is ready
 
     def batch_sizes(self) -> Sequence[int]:
-        sizes = {min(self._infer.bucket_batch(count), self.capacity) for count in range(1, self.capacity + 1)}
-        return sorted(sizes)
+        return self._infer.warm_up_batches(self.capacity)
 
     def warm_up(self, count: int) -> None:
         for rows in self._rows:

@@ -22,8 +22,10 @@ from .scheduler import Scheduler
 from .staggered_wakeup import StaggeredWakeup, Waiter
 from .stats import PipelineStats, Statistics
 from .threads import Lifecycle, end_request, log_error
+from .warm_up import WarmUp
 
 if TYPE_CHECKING:
+    from ..options import Progress
     from .batch_buffer import BatchBuffer
     from .request import Request
 
@@ -112,10 +114,7 @@ class PipelineCore:
             reject: instead of what the pipeline does when no slot is free.
         """
         if self._forks != _forks:
-            raise ForkError(
-                f"{self._name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
-                "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
-            )
+            self._check_process()
         quick = self._quick(request.item)
         reject = self._reject if reject is None else reject
         changing = False
@@ -257,6 +256,13 @@ class PipelineCore:
 
     # ---- the end ----
 
+    def _check_process(self) -> None:
+        if self._forks != _forks:
+            raise ForkError(
+                f"{self._name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
+                "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
+            )
+
     def _check_open(self) -> None:
         if self._lifecycle.fault is not None:
             raise self._fault()
@@ -307,7 +313,14 @@ class PipelineCore:
         self._scheduler.wake_all()
         self._drained.notify_all()
 
-    # ---- numbers ----
+    # ---- the rest ----
+
+    def warm_up(self, progress: Progress | None) -> None:
+        """See `Pipeline.warm_up()`."""
+        self._check_process()
+        with self._lock:
+            self._check_open()
+        WarmUp(self._scheduler, self._admission, self._lifecycle, self._drained).run(progress)
 
     def stats(self) -> PipelineStats:
         with self._lock:

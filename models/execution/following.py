@@ -109,8 +109,7 @@ class FollowingBuffer(Generic[Result]):
             executor.open_rows()
 
     def batch_sizes(self) -> Sequence[int]:
-        infer = self._executor.infer
-        return sorted({min(infer.bucket_batch(count), self.capacity) for count in range(1, self.capacity + 1)})
+        return self._executor.infer.warm_up_batches(self.capacity)
 
     def warm_up(self, count: int) -> None:
         gray = np.full((64, 64, 3), 114, np.uint8)

@@ -21,8 +21,8 @@ QUICK_NBYTES = 64 * 1024
 class BatchBuffer(Protocol):
     """Memory for a batch of `capacity` rows, and an execution context of a model that runs it.
 
-    Several threads call `prepare()` at the same time, for different rows; any thread calls `prepares_quickly()`. All other
-    methods are called by one thread at a time, while no row is being prepared.
+    Several threads call `prepare()` at the same time, for different rows; any thread calls `prepares_quickly()`. One
+    thread at a time calls the other methods, while no row is being prepared.
     """
 
     capacity: int

@@ -28,7 +28,11 @@ OPTIONAL = RUNTIMES | {
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 
 #: These modules are for who has the package they are named for.
-ABOUT_A_PACKAGE = {"infersdk.testing.contract": "pytest", "infersdk.testing.onnx_backend": "onnx"}
+ABOUT_A_PACKAGE = {
+    "infersdk.testing.contract": "pytest",
+    "infersdk.testing.onnx_backend": "onnx",
+    "infersdk._pyinstaller.hook-infersdk": "PyInstaller",
+}
 
 
 def modules() -> dict[str, Path]:

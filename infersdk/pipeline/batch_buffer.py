@@ -21,13 +21,13 @@ QUICK_NBYTES = 64 * 1024
 class BatchBuffer(Protocol):
     """Memory for a batch of `capacity` rows, and an execution context of a model that runs it.
 
-    Several threads call `prepare()` at the same time, for different rows, and any thread calls `quick()`. All other
-    methods are called by one thread at a time, while no row is being prepared.
+    Several threads call `prepare()` at the same time, for different rows; any thread calls `prepares_quickly()`. One
+    thread at a time calls the other methods, while no row is being prepared.
     """
 
     capacity: int
 
-    def quick(self, item: Any) -> bool:
+    def prepares_quickly(self, item: Any) -> bool:
         """Whether preparing the item takes less time than waking up a thread: then the caller's thread does it."""
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
@@ -101,7 +101,7 @@ class TensorBatchBuffer:
             self._rows.append(tensor.numpy(writable=True))
             self._rows[-1].fill(0)  # rows that only pad a batch are run as well: indices in them must be valid
 
-    def quick(self, item: Any) -> bool:
+    def prepares_quickly(self, item: Any) -> bool:
         return isinstance(item, np.ndarray) and item.nbytes <= QUICK_NBYTES
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:

@@ -85,7 +85,7 @@ class FollowingBuffer(Generic[Result]):
         self._executor.open_rows()
         self.capacity = self._executor.capacity
 
-    def quick(self, item: Any) -> bool:
+    def prepares_quickly(self, item: Any) -> bool:
         return self._executor.prepares_quickly(item)
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:

@@ -80,7 +80,7 @@ class NcnnInfer(Infer):
         weights = param.with_suffix(".bin")
         if not weights.is_file() or net.load_model(str(weights)) != 0:
             raise ModelFormatError(
-                f"{self.model.name} needs its weights beside it: {str(weights)!r} is missing or broken"
+                f"{self.model.name} needs its weights in the same folder: {str(weights)!r} is missing or broken"
             )
         if untold := [name for name in net.input_names() if not shapes.get(name)]:
             raise UnsupportedModelError(

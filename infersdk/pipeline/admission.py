@@ -20,7 +20,7 @@ class Admission:
 
     Args:
         wakeup: wakes the threads that wait for a slot.
-        drained: notified when a slot is free that nobody waits for.
+        drained: notified when a slot is free and no request waits for it.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ class PipelineCore:
         try:
             if self.wakeup.wait(waiter, timeout):
                 return
-        except BaseException:  # Ctrl-C: the caller gets no future, so nobody will ask for the result
+        except BaseException:  # Ctrl-C: the caller gets no future, so its result is not needed
             request.cancel()
             raise
         self._locked(self._give_up, request, timeout)

@@ -2,7 +2,7 @@
 
     pytest benchmarks/bench_pipeline.py -q -s
 
-Each ratio is of figures that were measured in turn in one run, on yolov5n and an image of 810 x 1080.
+Each ratio is of figures that were measured in alternation in one run, on yolov5n and an image of 810 x 1080.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ class NcnnInfer(Infer):
             from infersdk_ncnn_convert import convert
 
             with tempfile.TemporaryDirectory() as folder:
-                self._open(convert(self.model, Path(folder) / "model.param"))
+                self._open(convert(Path(self.model), Path(folder) / "model.param"))
         else:
-            self._open(self.model)
+            self._open(Path(self.model))
 
     def _open(self, param: Path) -> None:
         shapes = input_shapes(param) | {name: tuple(shape) for name, shape in self.options.shapes.items()}

@@ -105,7 +105,7 @@ class PackedMasks:
                 count,
             )
         )
-        return runs[: count[0]].copy()
+        return runs[: int(count[0])].copy()
 
 
 def assemble_masks(

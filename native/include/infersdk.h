@@ -702,6 +702,20 @@ ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t 
 ifs_status ifs_cuda_topk(const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
                          int32_t *class_ids, float *out_scores, ifs_stream *stream);
 
+/*
+ * The masks of the detections of `n` images, whose block `detections` a run of ifs_cuda_detection_decoder_run with the
+ * parameters `detect` has written; the first num_coefficients extra numbers of an anchor are its coefficients. All
+ * pointers but `geometries` are on the device: `output` as for the decoder, `prototypes` [n, num_coefficients, height,
+ * width], `masks` [n, max_detections], `bits` [n, capacity] and `needed` [n].
+ *
+ * Each mask has the layout and the bits of ifs_masks_assemble, with offsets from the start of its image's bits. Masks
+ * that do not fit the `capacity` bytes of an image have an offset of -1 and no bits; `needed` receives the bytes of all
+ * masks of an image, so that nothing is dropped silently.
+ */
+ifs_status ifs_cuda_masks(const ifs_mask_params *params, const ifs_detect_params *detect, const void *output,
+                          const void *prototypes, const ifs_geometry *geometries, int32_t n, const void *detections,
+                          ifs_mask *masks, uint8_t *bits, size_t capacity, int64_t *needed, ifs_stream *stream);
+
 /* ---- 14. Calibration ------------------------------------------------------------------------------------------ */
 
 /*

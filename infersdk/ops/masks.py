@@ -105,7 +105,8 @@ class PackedMasks:
                 count,
             )
         )
-        return runs[: int(count[0])].copy()
+        lengths: npt.NDArray[np.uint32] = runs[: count[0]].copy()
+        return lengths
 
 
 def assemble_masks(

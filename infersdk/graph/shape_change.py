@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UnsupportedModelError
+from .builder import GraphBuilder
 from .grids import regrid
 from .tracing import Shape, ShapeTrace, node_label
 from .weights import add_weight, drop_unused_weights
@@ -437,26 +438,17 @@ class ShapeChange:
 
     def _repeat(self, node: ir.Node, index: int, model: int, rank: int) -> None:
         """Puts an Expand before an input: as many along the first axis as another input has."""
-        import onnx_ir as ir
-
-        graph, value, like = self._model.graph, node.inputs[index], node.inputs[model]
-        assert value is not None
-        names = [f"{node.name}_{value.name}_{what}" for what in ("shape", "batch", "target", "repeated")]
-        zero = add_weight(graph, f"{names[1]}_index", np.asarray([0], np.int64))
-        ones = add_weight(graph, f"{names[2]}_ones", np.ones(rank - 1, np.int64))
-        for constant in (zero, ones):
-            self.new.know(constant)
-        shape = ir.node("Shape", [like], name=names[0])
-        batch = ir.node("Gather", [shape.outputs[0], zero], {"axis": 0}, name=names[1])
-        target = ir.node("Concat", [batch.outputs[0], ones], {"axis": 0}, name=names[2])
-        expand = ir.node("Expand", [value, target.outputs[0]], name=names[3])
-        made = [shape, batch, target, expand]
-        for one, name in zip(made, names, strict=True):
-            one.outputs[0].name = f"{name}_output"
-        graph.insert_before(node, made)
-        for one in made:
+        value, like = node.inputs[index], node.inputs[model]
+        build = GraphBuilder(self._model.graph, f"{node.name}/repeat/", node)
+        batch = build("Gather", build("Shape", like), build.ints(0), axis=0)
+        target = build("Concat", batch, np.ones(rank - 1, np.int64), axis=0)
+        repeated = build("Expand", value, target)
+        for one in build.nodes:
+            for constant in one.inputs:
+                if constant is not None and constant.is_initializer() and constant not in self.new.shapes:
+                    self.new.know(constant)
             self.new.step(one)
-        node.replace_input_with(index, expand.outputs[0])
+        node.replace_input_with(index, repeated)
         self._note(node)
 
     def _mend_states(self, node: ir.Node) -> None:

@@ -38,6 +38,7 @@ class BuildNative(build_ext):
     """build_ext that knows the sources of the core, the sanitizers, and nvcc."""
 
     def build_extension(self, ext):
+        self.check_tools()
         native = Path("native")
         nvcc = find_nvcc()
         missing = "cuda_missing.c"  # stands in for native/cuda
@@ -69,6 +70,22 @@ class BuildNative(build_ext):
             ext.library_dirs += [str(p) for n in ("lib64", "lib") if (p := root / n).is_dir()]
             ext.libraries += ["cudart_static", "dl", "rt"]
         super().build_extension(ext)
+
+    def check_tools(self) -> None:
+        """One line that says what to install, in place of the pages that a failed compilation prints."""
+        if sys.platform == "win32":
+            return
+        compiler = self.compiler.compiler_so[0]
+        if shutil.which(compiler) is None:
+            raise SystemExit(
+                f"no C compiler ({compiler!r}) to build infersdk with; install one: apt install gcc libc6-dev (Debian, "
+                "Ubuntu), dnf install gcc (Fedora, RHEL), apk add gcc musl-dev (Alpine)"
+            )
+        if not any(Path(folder, "Python.h").exists() for folder in self.include_dirs):
+            raise SystemExit(
+                "no Python.h to build infersdk with; install the headers of Python: apt install python3-dev (Debian, "
+                "Ubuntu), dnf install python3-devel (Fedora, RHEL), apk add python3-dev (Alpine)"
+            )
 
     @staticmethod
     def cuda_root(nvcc: str) -> Path:

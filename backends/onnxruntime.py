@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
 
+from ..custom_ops.failures import raise_kernel_failure
+from ..custom_ops.ort import register_operators
 from ..errors import (
     ConfigError,
     DeviceUnavailableError,
@@ -30,13 +32,14 @@ from ..precision import describe_layers, keeps_precision
 from ..stream import Stream
 from ._batch_buckets import BatchBuckets, next_size
 from ._onnxruntime.cuda_graphs import CudaGraphs
-from ._onnxruntime.options import Options
+from ._onnxruntime.options import Options, session_options
 from ._onnxruntime.session import load_libraries, message_of, start_session
 from ._onnxruntime.values import feed, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..device import Device
     from ..tensor import Tensor
 
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -57,6 +60,10 @@ class OnnxRuntimeInfer(Infer):
     def probe(cls) -> BackendInfo:
         providers = ort.get_available_providers()
         return BackendInfo(ort.__version__, tuple(name for name, p in _PROVIDERS.items() if p in providers))
+
+    @classmethod
+    def runs_custom_ops(cls, device: Device) -> bool:
+        return True
 
     # ---- loading ----
 
@@ -83,7 +90,9 @@ class OnnxRuntimeInfer(Infer):
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
             settings["use_tf32"] = "0"  # else products are rounded to TF32 on tensor cores
         settings |= {key: str(value) for key, value in self.options.provider_options.items()}
-        self._session, self._executed = start_session(self._source(), str(self.model), self.options, provider, settings)
+        self._session, self._executed = start_session(
+            self._source(), str(self.model), self._session_options, provider, settings
+        )
         # The runtime falls back to the processor with no more than a warning: look at what it really uses.
         taken = self._session.get_providers()
         if taken[0] != provider:
@@ -101,6 +110,12 @@ class OnnxRuntimeInfer(Infer):
         if self.stream is not None:
             self._buckets = BatchBuckets(self.max_batch)
         self._binding = self._session.io_binding()
+
+    def _session_options(self) -> Any:
+        options = session_options(self.options)
+        if self.custom_ops is not None:
+            register_operators(options, self.custom_ops, self._device)
+        return options
 
     def _provider(self) -> str:
         provider = _PROVIDERS.get(self._device.kind, "")
@@ -163,6 +178,9 @@ class OnnxRuntimeInfer(Infer):
         self._to_adopt: set[str] = set()  # outputs that the next run allocates
         for name, shape in self._known_output_shapes().items():
             tensor = self._outputs[name]
+            if name in self._inputs:  # the session does not write such an output where it is bound
+                self._binding.bind_output(name, *where)
+                continue
             if not self._data_dependent and name in self._lent:
                 shape = tensor.shape if shape is None else shape  # noqa: PLW2901 - the user knows what comes
             elif name in self._allocated:
@@ -227,15 +245,19 @@ class OnnxRuntimeInfer(Infer):
                 self._bind_all()
                 self._run_bound()
                 return
+            raise_kernel_failure(error)
             raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}") from None
         if self._to_adopt:
             self._adopt_outputs()
+        for name in self._outputs.keys() & self._inputs.keys():
+            self._outputs[name].resize(self._inputs[name].shape).copy_from(self._inputs[name])
 
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         given = {spec.name: feed(spec, feeds[spec.name]) for spec in self.input_specs}
         try:
             results = self._session.run(None, given)
         except Exception as error:
+            raise_kernel_failure(error)
             raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}") from None
         return {spec.name: result for spec, result in zip(self.output_specs, results, strict=True)}
 

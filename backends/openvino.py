@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openvino as ov
 
+from ..custom_ops.failures import raise_kernel_failure
 from ..device import Device
 from ..errors import (
     ConfigError,
@@ -28,6 +29,7 @@ from ..errors import (
 from ..graph.passes import loading_passes, prepared_model
 from ..infer import BackendInfo, Infer
 from ..precision import PRECISIONS, describe_layers, keeps_precision
+from ._openvino.custom_ops import core_with
 from ._openvino.options import Options, properties_of
 from ._openvino.runtime import (
     capabilities,
@@ -112,10 +114,15 @@ class OpenVinoInfer(Infer):
         """The infer requests that the compiled model runs side by side: its streams."""
         return int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
 
+    @classmethod
+    def runs_custom_ops(cls, device: Device) -> bool:
+        return device.kind == "cpu"
+
     # ---- loading ----
 
     def _load(self) -> None:
         target = self._target()
+        self._core = core() if self.custom_ops is None else core_with(self.custom_ops)
         properties = properties_of(self.options, target)
         model = self._with_batch_1(self._read())
         self._signature = Signature(model, self.model.name)
@@ -137,7 +144,7 @@ class OpenVinoInfer(Infer):
         self._precision = max(PRECISIONS, key=lambda name: (self._layers[name], -PRECISIONS.index(name)))
         self._check_precision(wanted, written)
         self._request = self._compiled.create_infer_request()
-        self._shared = _Compiled(self._compiled, functools.partial(core().compile_model, model, target, properties))
+        self._shared = _Compiled(self._compiled, functools.partial(self._core.compile_model, model, target, properties))
         self._runtime_allocated: set[str] = set()  # outputs whose shape turned out to depend on the data
 
     def _target(self) -> str:
@@ -170,8 +177,9 @@ class OpenVinoInfer(Infer):
             )
         content = prepared_model(self.model, loading_passes(self.backend, self._device.kind, self._requested_precision))
         try:
-            model = core().read_model(content or str(self.model))
+            model = self._core.read_model(content or str(self.model))
         except RuntimeError as error:
+            raise_kernel_failure(error)
             text = reason(error)
             if "OpConversionFailure" in text:
                 return self._read_content(text)
@@ -190,7 +198,7 @@ class OpenVinoInfer(Infer):
         that the other one can (OpenVINO 2026.4: those that the ONNX standard defines by functions).
         """
         try:
-            return core().read_model(self.model.read_bytes())
+            return self._core.read_model(self.model.read_bytes())
         except RuntimeError:  # it does not find weights in files of their own, either
             raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {failure}") from None
 
@@ -209,8 +217,9 @@ class OpenVinoInfer(Infer):
 
     def _compile(self, model: Any, target: str, properties: dict[str, Any]) -> Any:
         try:
-            return core().compile_model(model, target, properties)
+            return self._core.compile_model(model, target, properties)
         except RuntimeError as error:
+            raise_kernel_failure(error)
             given = self.options.config
             if given and compiles(model, target, properties, without=given):
                 raise ConfigError(
@@ -319,6 +328,7 @@ class OpenVinoInfer(Infer):
             self._shared.mark_failed(self._compiled)
             if self._shared.cloned and not retried:  # it may be the failure of a clone's run
                 return self._again(retried=True)
+            raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         if self._shared.current is not self._compiled:  # a clone's run failed meanwhile
             return self._again()
@@ -344,6 +354,7 @@ class OpenVinoInfer(Infer):
             if is_busy(error):
                 raise self._in_use() from None
             self._shared.mark_failed(self._compiled)
+            raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
 

@@ -8,9 +8,18 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from . import errors
-from ._native import ffi, lib
 
-__all__ = ["address", "check", "ffi", "lib", "out", "text"]
+try:
+    from ._native import ffi, lib
+except ModuleNotFoundError as error:
+    if error.name != f"{__package__}._native":
+        raise
+    from ._checkout import how_to_run
+
+    raise ImportError(how_to_run()) from None
+from . import _native
+
+__all__ = ["address", "check", "ffi", "lib", "library_path", "out", "text"]
 
 _ERRORS: dict[int, type[errors.InferSDKError]] = {
     lib.IFS_ERR_INVALID_ARGUMENT: errors.InputError,
@@ -41,6 +50,11 @@ def _raise(status: int) -> NoReturn:
 def text(chars: Any) -> str:
     """The str of a `const char *`."""
     return str(ffi.string(chars).decode("utf-8", "replace"))
+
+
+def library_path() -> str:
+    """The file of the native core."""
+    return str(_native.__file__)
 
 
 def address(pointer: Any) -> int:

@@ -1,22 +1,28 @@
 """The cache of what takes long to make: built engines, and what their runtimes compile.
 
-An entry is a blob under a key that says all it was made from (`key_of`), so nothing in it ever goes stale: what has
-changed has another key. Beside each blob `<key>.bin` lies its manifest `<key>.json`, for people to read, with the
-blob's SHA-256; an entry that does not match its manifest is as good as none.
+An entry is a blob under a key that covers everything it was made from (`key_of`), so no entry goes stale: whatever has
+changed has another key. Next to each blob `<key>.bin` is its manifest `<key>.json`, for people to read, with the blob's
+SHA-256. An entry that does not match its manifest counts as missing.
 
 Several processes may share the folder. A blob and its manifest are each replaced in one step, and a lock for each key
-(`flock` on `<key>.lock`, gone with its process) lets one process make what the others wait for.
+(`flock` on `<key>.lock`, which ends with its process) lets one process make what the others wait for.
+
+Engines can carry code, so a folder that other users could write to is not used: it belongs to the user of the process
+or to root, and only these can write to it. A lock file that is a symbolic link is not followed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import hashlib
 import logging
 import os
 import re
+import shlex
+import stat
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -37,16 +43,16 @@ _log = logging.getLogger("infersdk.cache")
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is known of a blob.
+    """What is known about a blob.
 
     Attributes:
-        kind: what it is, as `"engine"`.
-        backend: whose it is.
-        label: what a person would call it, as the name of the model file.
+        kind: what it is, such as `"engine"`.
+        backend: the backend that made it.
+        label: a name for people, such as that of the model file.
         sha256, nbytes: of the blob.
         created, last_used: in UTC.
-        details: what the backend has to say of it.
-        key: where it lies in the cache; empty for a file that was built by name.
+        details: what the backend records about it.
+        key: its key in the cache; empty for a file that was built by name.
     """
 
     kind: str
@@ -61,7 +67,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     schema: int = 1
 
     def matches(self, data: bytes) -> bool:
-        """Whether `data` is the blob that this was written for, bit by bit."""
+        """Whether `data` is exactly the blob that this was written for."""
         return len(data) == self.nbytes and hashlib.sha256(data).hexdigest() == self.sha256
 
     def text(self) -> bytes:
@@ -70,15 +76,15 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
-    """The key of what is made from `parts`: SHA-256 over them as JSON, in the order of their names."""
+    """The key of what is made from `parts`: SHA-256 over them as JSON, sorted by name."""
     return hashlib.sha256(msgspec.json.encode(dict(parts), order="sorted")).hexdigest()
 
 
 def parse_size(text: str | int, what: str) -> int:
-    """Bytes, out of a number or a text such as `"10GB"` (powers of 1000) or `"512MiB"` (powers of 1024).
+    """Bytes, from a number or a text such as `"10GB"` (powers of 1000) or `"512MiB"` (powers of 1024).
 
     Raises:
-        ConfigError: it is no size; `what` names it in the message.
+        ConfigError: the text is not a size; `what` names it in the message.
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
@@ -97,7 +103,7 @@ def default_folder() -> Path:
     if named := os.environ.get("INFERSDK_CACHE"):
         return Path(named).expanduser().absolute()
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # the specification has relative ones ignored
+    if not base.is_absolute():  # the specification ignores relative ones
         try:
             base = Path.home() / ".cache"
         except RuntimeError:
@@ -116,7 +122,7 @@ def write_blob(path: Path, data: bytes, manifest: Manifest, manifest_path: Path)
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest at `path`; None if there is none, or it cannot be understood."""
+    """The manifest at `path`; None if it is missing or cannot be understood."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -128,9 +134,9 @@ class Cache:
 
     Args:
         folder: where; None is `default_folder()`.
-        limit: bytes that all entries together may have; the least recently used ones go when there are more. None is
+        limit: the most bytes of all entries together; the least recently used ones are removed beyond that. None is
             INFERSDK_CACHE_LIMIT, or else 10 GB; 0 is no limit.
-        required: a folder that cannot be written is an error. Otherwise it is a warning, and nothing is kept.
+        required: a folder that cannot be used is an error. Otherwise it is a warning, and nothing is kept.
     """
 
     def __init__(
@@ -143,34 +149,37 @@ class Cache:
         self.required = required
 
     def path(self, key: str) -> Path:
-        """Where the blob of a key lies, or would lie."""
+        """The file of a key's blob, whether it exists or not."""
         return self.folder / f"{key}.bin"
 
     # ---- reading and writing ----
 
     def get(self, key: str) -> tuple[bytes, Manifest] | None:
-        """The blob under `key` and its manifest; None if there is none, or it is damaged. Marks it as used now."""
-        if not self._manifest_path(key).exists():
+        """The blob under `key` and its manifest; None if it is missing or damaged. Marks it as used now."""
+        if not self._manifest_path(key).exists() or self._distrust() is not None:
             return None
-        try:
-            with self._locked(key, shared=True):
-                return self._read(key)
-        except OSError:  # a folder that can only be read: no lock there, but no writer either
-            return self._read(key)
+        # What matches its manifest is complete: no lock is needed, and no reader has to wait for writers.
+        found = self._read(key)
+        if found is None:
+            with contextlib.suppress(OSError), self._locked(key, shared=True):  # a writer may have been in between
+                found = self._read(key)
+            if found is None and (manifest := read_manifest(self._manifest_path(key))) is not None:
+                _log.warning("the cache entry %s (%s) is damaged, and is made again", key, manifest.label)
+        if found is not None:
+            self._mark_used(key, found[1])
+        return found
 
     def put(
         self, key: str, data: bytes, *, kind: str, backend: str, label: str, details: dict[str, Any] | None = None
     ) -> Manifest:
-        """Stores a blob, in place of what was under `key`, and makes room if all are too large together.
+        """Stores a blob in place of what was under `key`, and removes old entries beyond the limit.
 
         Raises:
-            OutputError: the folder cannot be written, or the disk is full; what was there is untouched.
+            OutputError: the folder cannot be used, or the disk is full; what was there is untouched.
         """
         try:
             with self._locked(key):
                 return self._write(key, data, kind, backend, label, details or {})
-        except OutputError:
-            raise
         except OSError as error:
             raise self._unusable(error) from None
 
@@ -184,14 +193,14 @@ class Cache:
         label: str,
         waiting: Callable[[], None] | None = None,
     ) -> tuple[bytes, dict[str, Any], bool]:
-        """The blob under `key`; made now if there is none, by one process while others that want it wait.
+        """The blob under `key`. If it is missing, one process makes it while others that want it wait.
 
         Args:
             make: makes the blob, and the details for its manifest.
-            waiting: called once if another process is at it.
+            waiting: called once if another process is making it.
 
         Returns:
-            The blob, its details, and whether it was there already.
+            The blob, its details, and whether it was stored already.
 
         Raises:
             OutputError: it cannot be kept, and the cache is `required`.
@@ -218,8 +227,8 @@ class Cache:
                     kept = error
         if kept is not None:
             warnings.warn(
-                f"{kept}. The {kind} of {label} is not kept, and is made anew each time; set INFERSDK_CACHE to a "
-                "folder that can be written",
+                f"{kept}. The {kind} of {label} is not kept, and is made again each time; set INFERSDK_CACHE to a "
+                "folder of your own",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -233,13 +242,15 @@ class Cache:
             data = self.path(key).read_bytes()
         except OSError:
             return None
-        if not manifest.matches(data):
-            _log.warning("the cache entry %s (%s) is damaged, and is made anew", key, manifest.label)
-            return None
+        return (data, manifest) if manifest.matches(data) else None
+
+    def _mark_used(self, key: str, manifest: Manifest) -> None:
+        """Only the order of eviction depends on it, so it waits for nobody."""
         manifest.last_used = _now()
-        with contextlib.suppress(OSError):  # only the order of eviction hangs on it
-            atomic_write(self._manifest_path(key), manifest.text(), follow=False)
-        return data, manifest
+        with contextlib.suppress(OSError), self._locked(key, shared=True, block=False):
+            stored = read_manifest(self._manifest_path(key))
+            if stored is not None and stored.sha256 == manifest.sha256:
+                atomic_write(self._manifest_path(key), manifest.text(), follow=False)
 
     def _write(self, key: str, data: bytes, kind: str, backend: str, label: str, details: dict[str, Any]) -> Manifest:
         now = _now()
@@ -251,15 +262,15 @@ class Cache:
         self.evict(keep=key)
         return manifest
 
-    # ---- what there is, and away with it ----
+    # ---- entries ----
 
     def entries(self) -> list[Manifest]:
-        """All whole entries, the most recently used first."""
+        """All complete entries, the most recently used first."""
         found = [m for key, _ in self._keys() if (m := read_manifest(self._manifest_path(key))) and m.key == key]
         return sorted(found, key=lambda manifest: manifest.last_used, reverse=True)
 
     def remove(self, key: str) -> bool:
-        """Takes an entry out; False if there is none, or a process is at it just now."""
+        """Removes an entry; False if there is none, or a process holds it."""
         try:
             with self._locked(key, block=False):
                 there = self._manifest_path(key).exists()
@@ -280,8 +291,8 @@ class Cache:
         return count, nbytes
 
     def evict(self, keep: str = "") -> int:
-        """Removes what processes that died left half-made, and then the least recently used entries until the rest
-        is within the limit; never `keep`, nor one that is in use. Returns how many entries went."""
+        """Removes what processes left incomplete when they died, and then the least recently used entries until the
+        rest is within the limit; never `keep`, nor one that a process holds. Returns how many entries it removed."""
         oldest = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
         found = []
         for key, size in self._keys():
@@ -293,15 +304,15 @@ class Cache:
                 continue
             try:
                 with self._locked(key, block=False):
-                    if broken and self._manifest_path(key).exists() and read_manifest(self._manifest_path(key)):
-                        continue  # finished in the meantime
+                    if broken and read_manifest(self._manifest_path(key)):
+                        continue  # completed in the meantime
                     self._delete(key)
             except OSError:
                 continue
             total, gone = total - size, gone + (not broken)
         return gone
 
-    # ---- within ----
+    # ---- files and locks ----
 
     def _manifest_path(self, key: str) -> Path:
         return self.folder / f"{key}.json"
@@ -316,7 +327,7 @@ class Cache:
             return
 
     def _keys(self) -> list[tuple[str, int]]:
-        """Each key that has files, and the bytes of these."""
+        """Each key that has files, and their bytes."""
         sizes: dict[str, int] = {}
         for key, file in self._files():
             with contextlib.suppress(OSError):
@@ -324,7 +335,7 @@ class Cache:
         return list(sizes.items())
 
     def _delete(self, key: str) -> None:
-        """All files of a key; under its lock, whose file goes last."""
+        """Removes all files of a key, the lock file last. The caller holds the lock."""
         self._manifest_path(key).unlink(missing_ok=True)
         for other, file in list(self._files()):
             if other == key and not file.name.endswith(".lock"):
@@ -335,12 +346,24 @@ class Cache:
     def _locked(
         self, key: str, *, shared: bool = False, block: bool = True, waiting: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """Holds the lock of a key. An OSError if there can be no lock file, or `block` is false and it is held."""
+        """Holds the lock of a key.
+
+        Raises:
+            OSError: the lock file cannot be made, or `block` is false and another process holds it.
+            OutputError: the folder is not to be trusted.
+        """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if (reason := self._distrust()) is not None:
+            raise OutputError(reason)
         path = self.folder / f"{key}.lock"
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         while True:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise OutputError(f"the lock file {str(path)!r} is a symbolic link; remove it") from None
+                raise
             try:
                 try:
                     fcntl.flock(lock, how | fcntl.LOCK_NB)
@@ -350,8 +373,8 @@ class Cache:
                     if waiting is not None:
                         waiting()
                     fcntl.flock(lock, how)
-                # The file may have been removed, with its entry, between opening and locking it: then this lock is
-                # one that nobody else sees.
+                # The file may have been removed, with its entry, between opening and locking it: then no other process
+                # sees this lock.
                 with contextlib.suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(lock), os.stat(path)):
                         break
@@ -364,7 +387,31 @@ class Cache:
         finally:
             os.close(lock)
 
+    def _distrust(self) -> str | None:
+        """Why the folder is not used: another user could put files there. None for a folder to be trusted."""
+        try:
+            folder = os.stat(self.folder)
+        except OSError:  # what is wrong shows when it is written
+            return None
+        user, mode = os.geteuid(), stat.S_IMODE(folder.st_mode)
+        path = str(self.folder)
+        if folder.st_uid not in (user, 0):
+            return (
+                f"the cache folder {path!r} belongs to the user with number {folder.st_uid}, and this process runs as "
+                f"{user}: whoever owns it could replace engines, which carry code"
+            )
+        # Many systems give each user a group of the same number, and let it write by default.
+        own_group = folder.st_gid == os.getegid() == user
+        if mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not own_group):
+            return (
+                f"other users can write to the cache folder {path!r} (mode {mode:o}), and could replace engines, which "
+                f"carry code: chmod go-w {shlex.quote(path)}"
+            )
+        return None
+
     def _unusable(self, error: OSError) -> OutputError:
+        if isinstance(error, OutputError):
+            return error
         return OutputError(f"the cache folder {str(self.folder)!r} cannot be written: {error.strerror or error}")
 
 

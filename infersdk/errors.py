@@ -19,10 +19,12 @@
     │   ├── ShapeError
     │   ├── DTypeError (TypeError)
     │   └── CalibrationError                data or a table that a model cannot be quantised with
+    ├── CustomOpError (ValueError)          an operator of one's own that is declared or used wrongly
     ├── ImageError (ValueError)             an image that is missing, truncated, or no image
     ├── VideoError (ValueError)             a video that is missing, damaged, or no video
     ├── TensorFileError (ValueError)        a tensor file that is malformed
     ├── InferenceError                      the runtime failed while it ran a model
+    │   └── CustomKernelError               the kernel of an operator of one's own failed
     ├── PipelineError                       a request that a pipeline did not run
     │   ├── Overloaded                      all its slots are taken
     │   ├── DeadlineExceeded (TimeoutError)  its batch had not left by then
@@ -112,6 +114,10 @@ class CalibrationError(InputError):
     """Data, or a calibration table, that a model cannot be quantised with."""
 
 
+class CustomOpError(InferSDKError, ValueError):
+    """An operator of one's own that is declared wrongly, or does not fit the model, the device or the backend."""
+
+
 class ImageError(InferSDKError, ValueError):
     """An image that is missing, truncated, or no image."""
 
@@ -126,6 +132,10 @@ class TensorFileError(InferSDKError, ValueError):
 
 class InferenceError(InferSDKError):
     """The runtime failed while it ran a model."""
+
+
+class CustomKernelError(InferenceError):
+    """The kernel of an operator of one's own failed. What a kernel in Python raised is the cause."""
 
 
 class PipelineError(InferSDKError):

@@ -191,6 +191,7 @@ class HotSwap(Infer):
         target: the class of the backend that was asked for.
         stand_in: loads the Infer that serves at first.
         device, precision, max_batch, options: for the target.
+        make: makes the Infer of the target, where its class alone does not.
     """
 
     def __init__(
@@ -203,9 +204,10 @@ class HotSwap(Infer):
         precision: str | None,
         max_batch: int | None,
         options: BackendOptions,
+        make: Callable[..., Infer] | None = None,
     ) -> None:
         self.backend = target.backend  # type: ignore[misc]
-        self._target, self._stand_in = target, stand_in
+        self._make, self._stand_in = make or target, stand_in
         self._asked: dict[str, Any] = {"device": device, "precision": precision, "max_batch": max_batch}
         self._pending = False
         self._guard = threading.Lock()  # another thread may clone it while it changes
@@ -301,11 +303,11 @@ class HotSwap(Infer):
         self._building.start()
 
     def _loader(self) -> Callable[[Callable[[], None]], Infer]:
-        target, model, asked, options = self._target, self.model, self._asked, self.options
+        make, model, asked, options = self._make, self.model, self._asked, self.options
 
         def load(check: Callable[[], None]) -> Infer:
             check()
-            return target(model, **asked, options=_stoppable(options, check))
+            return make(model, **asked, options=_stoppable(options, check))
 
         return load
 

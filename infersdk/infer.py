@@ -87,6 +87,8 @@ class Infer(ABC):
     default_max_batch: ClassVar[int | None] = None
     #: What `load(..., **options)` takes for this backend.
     Options: ClassVar[type[BackendOptions]] = BackendOptions
+    #: The operators of one's own that the model uses, an `infersdk.custom_ops.operator_set.OperatorSet`; or None.
+    custom_ops: Any = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
 
@@ -123,6 +125,11 @@ class Infer(ABC):
         """What most layers really compute in: `"fp32"`, `"fp16"`, `"bf16"`, `"int8"`; `"unknown"` if it is hidden."""
 
     # ---- what a backend may fill in ----
+
+    @classmethod
+    def runs_custom_ops(cls, device: Device) -> bool:
+        """Whether the runtime takes the nodes of `custom_ops` itself there. Otherwise the model is cut at them."""
+        return False
 
     def _wait(self) -> None:
         """Waits for what `_enqueue()` queued, and raises InferenceError if it failed."""
@@ -161,6 +168,15 @@ class Infer(ABC):
         """
         return n
 
+    def warm_up_batches(self, largest: int) -> list[int]:
+        """The batches that a warm-up runs, ascending: all buckets up to `largest`; without buckets 1, 2, 4, 8, ..., and
+        `largest`, since then a new size costs little.
+        """
+        buckets = {min(self.bucket_batch(n), largest) for n in range(largest, 0, -1)}
+        if len(buckets) == largest:
+            buckets = {n for n in buckets if n == largest or not n & (n - 1)}
+        return sorted(buckets)
+
     # ---- loading ----
 
     def __init__(
@@ -171,8 +187,10 @@ class Infer(ABC):
         precision: str | None = None,
         max_batch: int | None = None,
         options: Any = None,
+        custom_ops: Any = None,
     ) -> None:
         self._closed = True  # until everything is there
+        self.custom_ops = custom_ops
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[str, Tensor] = {}
         self._lent: set[str] = set()  # names whose tensors belong to the user

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .device import Device
 from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError
+from .graph.domains import foreign_domains
 from .infer import Infer, model_file
 from .precision import check_precision
 from .target import Target
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable, Sequence
+
+    from .custom_ops import CustomOp
 
 __all__ = ["backend_class", "backends", "load"]
 
@@ -108,6 +112,8 @@ def load(
     precision: str | None = None,
     max_batch: int | None = None,
     while_building: str | None = None,
+    custom_ops: Sequence[type[CustomOp]] | None = None,
+    cut_custom_ops: bool = False,
     **options: Any,
 ) -> Infer:
     """Loads a model on a backend. Strict: the backend, device and precision asked for, or an error.
@@ -122,10 +128,14 @@ def load(
         max_batch: the largest batch that will be run; memory for it is set aside now.
         while_building: another backend, as `"onnxruntime"`, `"onnxruntime@cpu"` or `"openvino/bf16"`, that serves until
             this one is ready, which loads on a thread meanwhile: see `infersdk.hot_swap`.
+        custom_ops: the operators of one's own that the model uses, as classes (`infersdk.custom_ops.CustomOp`). Those
+            of installed packages (entry points in the group `infersdk.custom_ops`) and of infersdk itself need not be
+            given.
+        cut_custom_ops: whether to cut the model at its custom operators where the backend could run them, too.
         **options: the backend's own, checked against its `Options`.
 
     Raises:
-        BackendError, ModelError, ConfigError: see `infersdk.errors`.
+        BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
     """
     if str(path).lower().endswith(_CONFIGURATIONS):
         given = {
@@ -143,8 +153,13 @@ def load(
     file = model_file(path)
     place = Device.parse(device if device is not None else kind.default_device)
     own = convert(options, kind.Options, f"options of backend {backend!r}")
+    make: Callable[..., Infer] = kind
+    if custom_ops or foreign_domains(file):
+        from .custom_ops.loading import with_custom_ops
+
+        make = with_custom_ops(kind, file, place, custom_ops, cut=cut_custom_ops)
     if while_building is None:
-        return kind(file, device=place, precision=precision, max_batch=max_batch, options=own)
+        return make(file, device=place, precision=precision, max_batch=max_batch, options=own)
     from .hot_swap import HotSwap, check_device
 
     check_device(kind, backend, place)
@@ -154,11 +169,12 @@ def load(
     return HotSwap(
         file,
         kind,
-        lambda: load(file, **stand_in.arguments, max_batch=largest),
+        lambda: load(file, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops),
         device=place,
         precision=precision,
         max_batch=max_batch,
         options=own,
+        make=make,
     )
 
 

@@ -18,8 +18,10 @@ if __name__ != "infersdk.models":
 from .classifier import PRESETS, Classifier
 from .declaration import UNCHECKED
 from .description import ModelDescription
+from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, wrapper_type
+from .pose import YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, Detection, Detections
 from .vision import VisionModel
@@ -37,6 +39,7 @@ __all__ = [
     "Detection",
     "Detections",
     "DevicePostprocess",
+    "EndToEnd",
     "ImageInput",
     "ModelDescription",
     "Preprocessor",
@@ -44,6 +47,7 @@ __all__ = [
     "VisionModel",
     "YOLOv5",
     "YOLOv8",
+    "YOLOv8Pose",
     "create",
     "fitting_types",
     "load",

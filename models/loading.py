@@ -18,6 +18,8 @@ from ..pipeline import PipelineSettings
 from ..registry import load as load_network
 from .classifier import Classifier
 from .description import ModelDescription
+from .end_to_end import EndToEnd
+from .pose import YOLOv8Pose
 from .preprocessor import ImageInput
 from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
@@ -29,11 +31,19 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "yolov5": YOLOv5,
     "yolov8": YOLOv8,
     "yolox": YOLOX,
+    "end-to-end": EndToEnd,
+    "yolov8-pose": YOLOv8Pose,
     "classifier": Classifier,
 }
 
 #: Other names of the same layouts.
-_SAME = {"yolo11": "yolov8", "yolov11": "yolov8", "yolov7": "yolov5"}
+_SAME = {
+    "yolo11": "yolov8",
+    "yolov11": "yolov8",
+    "yolov7": "yolov5",
+    "yolov10": "end-to-end",
+    "yolo11-pose": "yolov8-pose",
+}
 
 
 def load(
@@ -84,8 +94,8 @@ _LOADING = {"device", "precision", "max_batch", "while_building"}
 
 
 def fitting_types(model: ModelDescription) -> list[str]:
-    """The names of the wrappers that do not refuse a model."""
-    return [name for name, kind in TYPES.items() if kind.refuses(model) is None]
+    """The names of the wrappers that recognize a model, and do not refuse it."""
+    return [name for name, kind in TYPES.items() if kind.refuses(model) is None and kind.recognizes(model)]
 
 
 def wrapper_type(network: Infer | ModelDescription) -> builtins.type[VisionModel[Any]]:

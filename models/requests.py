@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..image import HostImage, ImageSource
     from ..infer import Infer
+    from ..options import Progress
     from ..pipeline import BatchBuffer, Pipeline
     from ..pipeline.pipeline import Servable
 
@@ -86,6 +87,12 @@ class Requests(Generic[Result]):
     ) -> Result:
         """From asyncio. See `Pipeline.infer()`."""
         return await self.pipeline.infer(image, deadline=deadline, **parameters)
+
+    def warm_up(self, progress: Progress | None = None) -> None:
+        """Makes the pipeline, and runs batches of all sizes on all of its instances: the first request takes no longer
+        than later ones. See `infersdk.pipeline.Pipeline.warm_up()`.
+        """
+        self.pipeline.warm_up(progress)
 
     @property
     def concurrency(self) -> int:

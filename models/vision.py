@@ -48,8 +48,6 @@ Result = TypeVar("Result")
 
 #: Settings that say how the network is loaded; `infersdk.load()` takes them.
 _LOADING = ("device", "precision", "max_batch", "while_building")
-#: Variants with other parameters that a wrapper keeps.
-_VARIANTS = 32
 
 
 class VisionModel(Requests[Result], Declared, Generic[Result]):
@@ -156,6 +154,13 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         if odd := [spec for spec in model.outputs if spec.kind != "tensor"]:
             return f"its output {odd[0]} is not a tensor of numbers"
         return ImageInput.refuses(model.inputs)
+
+    @classmethod
+    def recognizes(cls, model: ModelDescription) -> bool:
+        """Whether a file that this wrapper does not refuse is one for it. `models.load()` asks; a wrapper that is named
+        may know more from its settings.
+        """
+        return True
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         """How many classes outputs of these shapes tell apart; None where they leave it open, or there are none.
@@ -331,7 +336,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         preprocessor = self.preprocessing(self._input)
         self._stages = ModelStages(preprocessor, self._verify, self._postprocess, self.device_postprocess)
         self._placement = PreprocessPlacement(self.settings.preprocess)
-        self._variants: dict[tuple[tuple[str, Any], ...], Self] = {}
+        self._variants = _Variants()
         self._pipeline_holder = PipelineHolder({})
         self._start()
 
@@ -382,24 +387,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _with(self, parameters: Parameters) -> Self:
         """This wrapper with other settings, for postprocessing alone."""
-        if not parameters:
-            return self
-        key = tuple(sorted((name, _hashable(value)) for name, value in parameters.items()))
-        variant = self._variants.get(key)
-        if variant is None:
-            if unknown := sorted(set(parameters) - self.per_call):
-                raise ConfigError(
-                    f"{unknown[0]!r} cannot be given with a call of {type(self).__name__}; "
-                    f"what can: {', '.join(sorted(self.per_call)) or 'nothing'}"
-                )
-            fields = {name: getattr(self.settings, name) for name in self.Settings.__struct_fields__}
-            variant = copy.copy(self)
-            variant._set({**fields, **parameters})
-            variant._varied()
-            if len(self._variants) >= _VARIANTS:
-                self._variants.clear()
-            self._variants[key] = variant
-        return variant
+        return self._variants.of(self, parameters) if parameters else self
 
     def _varied(self) -> None:
         """This copy has settings of its own now: what was made from the old ones is made anew."""
@@ -466,6 +454,38 @@ def _load_network(
             own = ", ".join(kind.Settings.__struct_fields__)
             raise ConfigError(f"{error}; those of {kind.__name__} itself are {own}") from None
         raise
+
+
+class _Variants:
+    """Copies of a wrapper with the settings of single calls, the last ones that were asked for."""
+
+    MOST = 32
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[tuple[str, Any], ...], Any] = {}
+
+    def of(self, model: Any, parameters: Mapping[str, Any]) -> Any:
+        """The wrapper with these settings, for postprocessing alone.
+
+        Raises:
+            ConfigError: a parameter has a wrong value, or cannot be given with a call.
+        """
+        key = tuple(sorted((name, _hashable(value)) for name, value in parameters.items()))
+        variant = self._made.get(key)
+        if variant is None:
+            if unknown := sorted(set(parameters) - model.per_call):
+                raise ConfigError(
+                    f"{unknown[0]!r} cannot be given with a call of {type(model).__name__}; "
+                    f"what can: {', '.join(sorted(model.per_call)) or 'nothing'}"
+                )
+            fields = {name: getattr(model.settings, name) for name in model.Settings.__struct_fields__}
+            variant = copy.copy(model)
+            variant._set({**fields, **parameters})
+            variant._varied()
+            if len(self._made) >= self.MOST:
+                self._made.clear()
+            self._made[key] = variant
+        return variant
 
 
 @dataclass

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..infer import Infer
     from ..tensor import Tensor
-    from .execution import Parameters
+    from .execution import DevicePostprocess, Parameters
 
 __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
 
@@ -74,6 +74,8 @@ class YOLO(VisionModel[Detections]):
             return "no output has the three dimensions (batch, boxes, values)"
         if model.has_queries or model.has_chosen_rows:
             return "its boxes are chosen inside the model, and need no NMS; export it without NMS"
+        if cls.task == "detect" and model.keypoints is not None:
+            return f"its metadata says that its boxes have {model.keypoints[0]} keypoints"
         if model.prototypes is not None:
             return "it gives mask prototypes beside its boxes"
         return cls.refuses_head(model.head.shape, model)
@@ -90,6 +92,20 @@ class YOLO(VisionModel[Detections]):
 
     #: Values of a box in front of those of the classes.
     leading: ClassVar[int] = 5
+
+    @property
+    def extra(self) -> int:
+        """Values of a box behind those of the classes: keypoints, mask coefficients."""
+        return 0
+
+    def columns(self, output: npt.NDArray[Any], boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+        """What else an image's output says of its boxes: columns of `Detections`.
+
+        Args:
+            output: (rows, columns), of one image.
+            boxes: the detections; their field `row` is the box's index in the output.
+        """
+        return {}
 
     def strides(self, anchors: int) -> tuple[int, ...]:
         """The strides of the grids, where the boxes are offsets to cells."""
@@ -108,7 +124,8 @@ class YOLO(VisionModel[Detections]):
             address, row = int(output.ctypes.data), output.nbytes // len(output)
             for i, geometry in enumerate(geometries):
                 boxes, stats = decode(address + i * row, geometry)
-                results.append(Detections(boxes, self.class_names, geometry.source, stats))
+                columns = self.columns(output[i], boxes, geometry)
+                results.append(Detections(boxes, self.class_names, geometry.source, stats, columns))
         return results
 
     # ---- what follows from the head ----
@@ -122,7 +139,7 @@ class YOLO(VisionModel[Detections]):
         boxes, values = self.split(shape)
         if not isinstance(values, int):
             return None
-        classes = values - self.leading
+        classes = values - self.leading - self.extra
         if classes < 1 or boxes == 0:
             raise UnsupportedModelError(
                 f"its output {self._output!r} has shape {shape}, which leaves {max(classes, 0)} classes"
@@ -134,14 +151,16 @@ class YOLO(VisionModel[Detections]):
         output = outputs[self._output]
         if output.dtype.name not in ("float32", "float16"):
             raise UnsupportedModelError(f"its output {self._output!r} is {output.dtype}, not float32 or float16")
-        scores = output[..., 4:] if self.split(("batch", "rows", "columns"))[0] == "rows" else output[:, 4:]
+        end = self.leading + (self.class_count or 0)
+        anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
+        scores = output[..., 4:end] if anchor_first else output[:, 4:end]
         low, high = float(scores.min()), float(scores.max())
         if low < -SCORE_TOLERANCE or high > 1 + SCORE_TOLERANCE:
             raise UnsupportedModelError(
                 f"what should be scores reaches from {low:.4g} to {high:.4g} in its first run; scores lie in 0 to 1"
             )
 
-    def device_postprocess(self, infer: Infer, capacity: int) -> DeviceBoxes:
+    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
         return DeviceBoxes(self, infer, capacity)
 
     def _varied(self) -> None:
@@ -154,8 +173,9 @@ class YOLO(VisionModel[Detections]):
         assert isinstance(values, int)
         return DetectionDecoder(
             self.head,
-            values - self.leading,
+            values - self.leading - self.extra,
             boxes,
+            extra=self.extra,
             conf=self.conf,
             iou=self.iou,
             max_det=self.max_det,

@@ -12,7 +12,22 @@ from pathlib import Path
 from cffi import FFI
 
 NATIVE = Path(__file__).resolve().parent
-HEADERS = (NATIVE / "include" / "infersdk.h", NATIVE / "src" / "dlpack.h")
+HEADERS = (
+    NATIVE / "include" / "infersdk.h",
+    NATIVE / "include" / "infersdk_custom_op.h",
+    NATIVE / "src" / "custom_ops.h",
+    NATIVE / "src" / "dlpack.h",
+)
+
+#: What the core calls in Python.
+CALLBACKS = """
+extern "Python" void ifs_py_dlpack_release(DLManagedTensor *);
+extern "Python" int32_t ifs_py_custom_create(int64_t, ifs_custom_node *, const char *, const ifs_op_attribute *,
+                                             int32_t, int64_t *, char *, size_t);
+extern "Python" int32_t ifs_py_custom_trace(int64_t, ifs_custom_node *, const int32_t *, int32_t, char *, size_t);
+extern "Python" int32_t ifs_py_custom_run(int64_t, const ifs_op_call *);
+extern "Python" void ifs_py_custom_destroy(int64_t);
+"""
 
 
 def declarations(header: str) -> str:
@@ -62,7 +77,7 @@ ffibuilder = FFI()
 _declared = declarations("".join(header.read_text(encoding="utf-8") for header in HEADERS))
 ffibuilder.cdef(_declared)
 ffibuilder.cdef(held(_declared))
-ffibuilder.cdef('extern "Python" void ifs_py_dlpack_release(DLManagedTensor *);')
+ffibuilder.cdef(CALLBACKS)
 ffibuilder.set_source(
     "infersdk._native",
     "".join(f'#include "{header.name}"\n' for header in HEADERS)

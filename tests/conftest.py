@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,17 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# The tests are of the installed package. `python -m pytest` puts the checkout in front of it.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
+try:
+    import infersdk  # noqa: F401
+except ImportError as error:
+    pytest.exit(
+        f"infersdk cannot be imported ({error}). Install it first: "
+        'pip install -e ".[cpu,test]" --config-settings editable_mode=strict',
+        returncode=pytest.ExitCode.USAGE_ERROR,
+    )
 
 
 def assets_folder() -> Path | None:

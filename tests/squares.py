@@ -51,7 +51,7 @@ class SquaresBuffer:
         self.out: list[Any] = []
         self.running = False
 
-    def quick(self, item: int) -> bool:
+    def prepares_quickly(self, item: int) -> bool:
         return bool(item % 2)  # odd ones by their own thread
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:

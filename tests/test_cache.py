@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from infersdk.cache import Cache, default_folder, key_of, parse_size, read_manifest
+from infersdk.cache import Cache, default_folder, key_of, parse_size
 from infersdk.errors import ConfigError, OutputError
 
 ABOUT = {"kind": "engine", "backend": "test", "label": "net.onnx"}
@@ -333,27 +333,112 @@ def test_waiting_is_told_and_what_is_in_use_is_not_removed(cache: Cache) -> None
         process.communicate(timeout=60)
 
 
-def test_readers_see_the_old_or_the_new_while_writers_replace(cache: Cache) -> None:
+def test_readers_see_the_old_or_the_new_while_writers_replace(cache: Cache, tmp_path: Path) -> None:
     """Also across removals, which take the lock file away under those who wait for it."""
     code = """
-        folder, key, seed = sys.argv[1:]
-        cache, end = Cache(folder, limit=0), time.monotonic() + 2
-        while time.monotonic() < end:
+        folder, key, seed, stop = sys.argv[1:]
+        cache, puts = Cache(folder, limit=0), 0
+        while puts < 20 or not os.path.exists(stop):
             if int(seed) == 0: cache.remove(key)
             cache.put(key, bytes([int(seed)]) * (1000 + int(seed)), **ABOUT)
+            puts += 1
+            time.sleep(0.002)  # a lock that is taken again at once lets no other process in
     """
-    writers = [run(code, cache.folder, KEYS[0], seed) for seed in range(2)]
-    seen, reads = set(), 0
-    while any(process.poll() is None for process in writers):
+    stop = tmp_path / "stop"
+    writers = [run(code, cache.folder, KEYS[0], seed, stop) for seed in range(2)]
+    reads = [0, 0]
+    deadline = time.monotonic() + 120
+    while min(reads) < 50 and time.monotonic() < deadline and all(process.poll() is None for process in writers):
         if found := cache.get(KEYS[0]):
             data = found[0]
             assert data == bytes([data[0]]) * (1000 + data[0])
-            seen.add(data[0])
-            reads += 1
+            assert found[1].matches(data)
+            reads[data[0]] += 1
+    stop.touch()
     for process in writers:
         process.communicate(timeout=60)
         assert process.returncode == 0
-    assert seen == {0, 1}
-    assert reads > 20
-    assert read_manifest(cache.folder / f"{KEYS[0]}.json") is not None
+    assert min(reads) >= 50, "each writer's content is read while both write"
+    assert cache.get(KEYS[0]) is not None
     assert not [name for name in names(cache.folder) if ".tmp" in name]
+
+
+def test_a_reader_waits_for_no_writer(cache: Cache) -> None:
+    cache.put(KEYS[0], b"engine", **ABOUT)
+    code = """
+        with Cache(sys.argv[1])._locked(sys.argv[2]):
+            print("ready", flush=True)
+            time.sleep(60)
+    """
+    process = run(code, cache.folder, KEYS[0])
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        start = time.monotonic()
+        for _ in range(20):
+            found = cache.get(KEYS[0])
+            assert found is not None
+            assert found[0] == b"engine"
+        assert time.monotonic() - start < 30  # the writer holds the lock for longer
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+# ---- folders that are not to be trusted ----
+
+
+def test_a_lock_file_that_is_a_symbolic_link_is_not_followed(cache: Cache, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    before = victim.stat()
+    cache.folder.mkdir(mode=0o700)
+    for target in (victim, tmp_path / "new"):
+        (cache.folder / f"{KEYS[0]}.lock").symlink_to(target)
+        with pytest.raises(OutputError, match=r"\.lock' is a symbolic link; remove it"):
+            cache.put(KEYS[0], b"engine", **ABOUT)
+        with pytest.warns(RuntimeWarning, match="is a symbolic link"):
+            assert cache.get_or_make(KEYS[0], lambda: (b"made", {}), **ABOUT)[0] == b"made"
+        assert not cache.remove(KEYS[0])
+        (cache.folder / f"{KEYS[0]}.lock").unlink()
+    assert victim.read_text() == "precious"
+    assert (victim.stat().st_mtime_ns, victim.stat().st_mode) == (before.st_mtime_ns, before.st_mode)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o702, 0o1777])
+def test_a_folder_that_others_can_write_to_is_not_used(cache: Cache, mode: int) -> None:
+    cache.put(KEYS[0], b"planted", **ABOUT)
+    cache.folder.chmod(mode)
+    assert cache.get(KEYS[0]) is None
+    message = rf"other users can write to the cache folder .*mode {mode:o}.*chmod go-w "
+    with pytest.warns(RuntimeWarning, match=message):
+        assert cache.get_or_make(KEYS[0], lambda: (b"made", {}), **ABOUT) == (b"made", {}, False)
+    with pytest.raises(OutputError, match=message):
+        cache.put(KEYS[1], b"engine", **ABOUT)
+    with pytest.raises(OutputError, match=message):
+        Cache(cache.folder, required=True).get_or_make(KEYS[0], lambda: (b"made", {}), **ABOUT)
+    cache.folder.chmod(0o700)
+    assert cache.get(KEYS[0])[0] == b"planted"  # type: ignore[index]
+
+
+def test_a_group_of_the_users_own_may_write(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put(KEYS[0], b"engine", **ABOUT)
+    cache.folder.chmod(0o775)
+    found = cache.folder.stat()
+    monkeypatch.setattr(os, "geteuid", lambda: found.st_uid)
+    monkeypatch.setattr(os, "getegid", lambda: found.st_uid)
+    if found.st_gid == found.st_uid:
+        assert cache.get(KEYS[0]) is not None
+    monkeypatch.setattr(os, "getegid", lambda: found.st_gid + 1)
+    assert cache.get(KEYS[0]) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give a folder away")
+def test_a_folder_of_another_user_is_not_used(cache: Cache) -> None:
+    cache.put(KEYS[0], b"planted", **ABOUT)
+    os.chown(cache.folder, 12345, -1)
+    assert cache.get(KEYS[0]) is None
+    with pytest.raises(OutputError, match=r"belongs to the user with number 12345, and this process runs as 0"):
+        cache.put(KEYS[1], b"engine", **ABOUT)

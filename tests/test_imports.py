@@ -28,7 +28,11 @@ OPTIONAL = RUNTIMES | {
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 
 #: These modules are for who has the package they are named for.
-ABOUT_A_PACKAGE = {"infersdk.testing.contract": "pytest", "infersdk.testing.onnx_backend": "onnx"}
+ABOUT_A_PACKAGE = {
+    "infersdk.testing.contract": "pytest",
+    "infersdk.testing.onnx_backend": "onnx",
+    "infersdk._pyinstaller.hook-infersdk": "PyInstaller",
+}
 
 
 def modules() -> dict[str, Path]:
@@ -100,7 +104,8 @@ def test_the_walk_sees_what_there_is() -> None:
 #: What a module of the core may import of ours, from the bottom up. Everything may import errors.
 MAY_KNOW = {
     "infersdk.errors": set(),
-    "infersdk._lib": {"_native"},
+    "infersdk._checkout": set(),
+    "infersdk._lib": {"_checkout", "_native"},
     "infersdk._files": set(),
     "infersdk.precision": set(),
     "infersdk.device": set(),
@@ -114,7 +119,17 @@ MAY_KNOW = {
     "infersdk.infer": {"device", "options", "tensor", "tensor_spec", "stream"},
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "options", "stream", "tensor"},
-    "infersdk.registry": {"device", "infer", "precision", "config", "hot_swap", "target"},
+    "infersdk.registry": {
+        "config",
+        "custom_ops",
+        "custom_ops.loading",
+        "device",
+        "graph.domains",
+        "hot_swap",
+        "infer",
+        "precision",
+        "target",
+    },
 }
 
 

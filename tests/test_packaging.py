@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,12 +45,17 @@ def call(*command: str, folder: Path) -> None:
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
 
+def needs(*packages: str) -> None:
+    """Skips without these packages. Nothing is imported: setuptools replaces parts of Python."""
+    for name in packages:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name} to be installed: there may be no network")
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution, built from a copy of the tree so that nothing is left behind in it."""
-    for needed in ("build", "setuptools", "cffi", "pip"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"building without a network needs {needed} to be installed")
+    needs("build", "setuptools", "cffi", "pip")
     folder = tmp_path_factory.mktemp("sdist")
     shutil.copytree(ROOT, folder / "tree", ignore=MADE)
     call(
@@ -107,6 +115,8 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
         folder, _, rest = source.partition("/")
         if folder in FOLDERS:
             wanted.add(f"{FOLDERS[folder]}/{rest}")
+        if source.startswith("native/include/"):  # for those who write kernels
+            wanted.add(source.replace("native/", "infersdk/"))
     got = {name for name in entries if name.startswith("infersdk/")}
     assert got == wanted | {"infersdk/_native.abi3.so"}
     assert {"infersdk/py.typed", "infersdk/backends/onnxruntime.py", "infersdk/models/__init__.py"} <= got
@@ -131,7 +141,7 @@ def test_the_native_module_shows_its_init_function_and_needs_the_c_library_alone
         module = archive.extract("infersdk/_native.abi3.so", tmp_path)
     exported = subprocess.run(["nm", "-D", "--defined-only", module], check=True, capture_output=True, text=True).stdout
     names = {line.split()[-1].partition("@")[0] for line in exported.splitlines()}
-    assert names <= {"PyInit__native", "_cffi_pypyinit__native"}
+    assert names <= {"PyInit__native", "_cffi_pypyinit__native", "RegisterCustomOps"}  # the last is ONNX Runtime's
     dynamic = subprocess.run(["readelf", "-d", module], check=True, capture_output=True, text=True).stdout
     needed = {line.partition("[")[2].partition("]")[0] for line in dynamic.splitlines() if "(NEEDED)" in line}
     assert {name.partition(".so")[0] for name in needed} <= {"libc", "libm", "libpthread", "ld-linux-x86-64"}
@@ -174,6 +184,44 @@ def test_the_command_is_installed(wheel: Path, tmp_path: Path) -> None:
     assert version() in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demo_frozen_by_pyinstaller(wheel: Path, tmp_path: Path) -> None:
+    """The hook that the wheel brings is found, and the application runs without Python and without the package."""
+    needs("PyInstaller", "onnxruntime")
+    if sys.platform != "linux" or shutil.which("objdump") is None:
+        pytest.skip("needs binutils on Linux")
+    target = install(wheel, tmp_path)
+    (tmp_path / "app.py").write_text("import sys\nfrom infersdk.cli import main\nsys.exit(main())\n")
+    # What is installed here besides, and would go with the application: runtimes, and what other packages import.
+    others = "openvino tensorrt_rtx tensorrt_rtx_bindings cv2 av torch scipy pandas matplotlib IPython pytest"
+    others += " vl_convert tkinter cryptography sympy"
+    left_out = [f"--exclude-module={name}" for name in others.split()]
+    command = [sys.executable, "-P", "-m", "PyInstaller", "--noconfirm", "--onedir", "--log-level=WARN", *left_out]
+    done = subprocess.run(
+        [*command, "app.py"], check=False, capture_output=True, text=True, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(target), "PYINSTALLER_CONFIG_DIR": str(tmp_path / "config")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    application = tmp_path / "dist" / "app" / "app"
+
+    def frozen(*arguments: str) -> dict[str, Any]:
+        bare = {"PATH": "/nonexistent", "HOME": str(tmp_path)}
+        run = subprocess.run([application, *arguments], check=False, capture_output=True, text=True, env=bare)
+        assert (run.returncode, run.stderr) == (0, "")
+        report: dict[str, Any] = json.loads(run.stdout)
+        return report
+
+    report = frozen("demo", "--json", "-o", str(tmp_path / "demo.png"))
+    truth = json.loads((ROOT / "infersdk" / "data" / "demo.json").read_text())
+    assert sorted(d["label"] for d in report["detections"]) == sorted(str(box["label"]) for box in truth["objects"])
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+    about = frozen("doctor", "--json")
+    assert about["infersdk"] == version()
+    assert about["backends"]["onnxruntime"]["works"]
+    assert not about["backends"]["openvino"]["works"]
+
+
 def version() -> str:
     """The one in pyproject.toml, of which all others are made."""
     for line in (ROOT / "pyproject.toml").read_text("utf-8").splitlines():
@@ -188,6 +236,42 @@ def test_the_native_module_has_the_version_of_the_project() -> None:
     assert infersdk.__version__ == version()
 
 
+def test_no_address_of_the_project_before_there_is_one() -> None:
+    """An address that does not exist yet leads users nowhere."""
+    for path in (ROOT / "pyproject.toml", ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")):
+        assert not re.search(r"https?://[^\s)>]*infersdk", path.read_text("utf-8")), path
+
+
+def test_the_install_lines_of_the_readme_name_extras_that_there_are() -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
+    extras = set(re.findall(r"^([a-z-]+) = \[", text.partition("\n[")[0], re.MULTILINE))
+    lines = re.findall(r"pip install[^\n`]*?\[([a-z,-]+)\]", (ROOT / "README.md").read_text("utf-8"))
+    assert lines
+    assert {name for line in lines for name in line.split(",")} <= extras
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"CC": "/nonexistent/cc"}, "no C compiler ('/nonexistent/cc').*apt install gcc"),
+        ({"CC": "no-such-compiler -O2"}, "no C compiler ('no-such-compiler').*dnf install gcc"),
+    ],
+)
+def test_without_a_compiler_one_line_says_what_to_install(
+    environment: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    needs("build", "setuptools", "cffi")
+    shutil.copytree(ROOT, tmp_path / "tree", ignore=MADE)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation", "-o", str(tmp_path), "."], check=False,
+        capture_output=True, text=True, cwd=tmp_path / "tree", env=os.environ | {"INFERSDK_CUDA": "0"} | environment,
+    )  # fmt: skip
+    assert done.returncode != 0
+    pattern = words.replace("(", r"\(").replace(")", r"\)")
+    assert [line for line in (done.stdout + done.stderr).splitlines() if re.match(pattern, line)]
+    assert "Traceback" not in done.stderr
+
+
 def test_every_source_file_is_python_3_10() -> None:
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
@@ -197,7 +281,7 @@ def test_every_source_file_is_python_3_10() -> None:
 def test_every_folder_with_code_is_a_package_that_is_installed() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     packages = ast.literal_eval("[" + text.partition("\npackages = [")[2].partition("]")[0] + "]")
-    found = set()
+    found = {"infersdk.include"}
     for folder, place in FOLDERS.items():
         for path in (ROOT / folder).rglob("*.py"):
             inner = path.parent.relative_to(ROOT / folder).parts

@@ -7,24 +7,20 @@ import functools
 import io
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from ...errors import ModelFormatError, UnsupportedModelError
-from .options import session_options
-
-if TYPE_CHECKING:
-    from .options import Options
 
 __all__ = ["load_libraries", "message_of", "start_session"]
 
 
 def start_session(
-    source: str | bytes, name: str, options: Options, provider: str, settings: Mapping[str, str]
+    source: str | bytes, name: str, options: Callable[[], Any], provider: str, settings: Mapping[str, str]
 ) -> tuple[Any, bytes | None]:
     """A session, and the graph that it executes, as an ONNX file without its weights.
 
@@ -33,13 +29,14 @@ def start_session(
     Args:
         source: the path of the model, or its bytes.
         name: the model, for messages.
+        options: makes the session's options; each session has its own.
         provider, settings: the execution provider.
 
     Raises:
         ModelFormatError, UnsupportedModelError: the model is damaged, or the runtime cannot load it.
     """
     providers = [(provider, dict(settings))]
-    writing = session_options(options)
+    writing = options()
     try:
         with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
             file = Path(folder, "executed.onnx")
@@ -51,7 +48,7 @@ def start_session(
     except Exception:  # either the model is at fault or the writing: the second try shows which
         pass
     try:
-        return ort.InferenceSession(source, session_options(options), providers=providers), None
+        return ort.InferenceSession(source, options(), providers=providers), None
     except (ort_errors.InvalidProtobuf, ort_errors.NoModel) as error:
         raise ModelFormatError(f"{name!r} is not an ONNX model, or is corrupt: {message_of(error)}") from None
     except ort_errors.InvalidGraph as error:

@@ -1,4 +1,4 @@
-"""How fast, how accurate, how large and how thrifty a model is, on each backend, in each precision, with each batch.
+"""Speed, accuracy, memory and energy of a model on each backend, in each precision, with each batch.
 
 ::
 
@@ -8,8 +8,8 @@
     for row in report.rows:
         print(row.name, row.status, row.latency, row.best_throughput)
 
-Each combination runs in a process of its own, and all take turns. `infersdk bench` is this on the command line, and
-`infersdk tune` (`infersdk.bench.tune.tune()`) looks for the best settings.
+Each combination runs in a process of its own, and all are measured in each round. `infersdk bench` is this on the
+command line, and `infersdk tune` (`infersdk.bench.tune.tune()`) searches the best settings.
 """
 
 from .plan import BenchSettings, Combination, combine

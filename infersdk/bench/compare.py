@@ -1,19 +1,20 @@
-"""Two reports held against each other: what has moved beyond the noise."""
+"""Two reports compared: what has moved beyond the noise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .statistics import Estimate, ratio
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .report import Report, Row
 
 __all__ = ["Change", "Comparison", "compare_reports"]
 
-#: The least change that counts, however sure: less is nothing that anyone should act on.
+#: The least change that counts, however sure it is: nobody should act on less.
 THRESHOLD = 0.03
 
 
@@ -23,8 +24,8 @@ class Change:
 
     Attributes:
         row: the name of the combination.
-        figure: what changed: `"single p50"` (ms), `"pipelined"` (images/s), `"mAP"`, ...
-        old, new: its values; None where there is none.
+        figure: what changed: `"single_stream p50 ms"`, `"offline images/s"`, `"mAP"`, ...
+        old, new: its values; None where it has none.
         ratio: new over old, with its 95 % interval; None where that makes no sense.
         verdict: `"same"`, `"faster"`, `"slower"`, `"better"`, `"worse"`, `"more"`, `"less"`, `"unsure"` (too few rounds
             to tell), `"runs now"`, `"fails now"`, `"new"` or `"gone"`.
@@ -40,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare_reports()` found."""
+    """The result of `compare_reports()`."""
 
     changes: tuple[Change, ...]
     other_machine: tuple[str, ...]
@@ -51,17 +52,17 @@ class Comparison:
 
     @property
     def slower(self) -> tuple[Change, ...]:
-        """What is slower than before beyond the noise, or does not run any more."""
+        """What is slower than before beyond the noise, or no longer runs."""
         return tuple(change for change in self.changes if change.verdict in ("slower", "fails now"))
 
 
 def compare_reports(old: Report, new: Report, *, threshold: float = THRESHOLD) -> Comparison:
-    """Holds each combination of `new` against the one of that name in `old`.
+    """Compares each combination of `new` with the one of that name in `old`.
 
-    A speed has moved when the 95 % interval of the ratio of the two medians, from resampling the rounds of both, leaves
-    out 1, and the ratio is `threshold` away from it at least. With fewer than three rounds in either there is no
-    telling. The interval knows the noise within a run: runs on a machine that is now warmer, or busy with something
-    else, are further apart.
+    A speed has moved when 1 is outside of the 95 % interval of the ratio of the two medians, from resampling the rounds
+    of both, and the ratio is `threshold` away from 1 at least. Fewer than three rounds in either are too few to judge.
+    The interval knows the noise within a run: runs on a machine that is now warmer, or busy with something else, are
+    further apart.
     """
     before = {row.name: row for row in old.rows}
     after = {row.name: row for row in new.rows}
@@ -81,25 +82,28 @@ def _row(name: str, old: Row | None, new: Row, threshold: float) -> list[Change]
         verdict = "same" if old.status == new.status else "fails now" if new.status == "failed" else "runs now"
         return [Change(name, "", None, None, None, verdict)]
     found = []
-    for way in new.ways:
-        if way not in old.ways:
+    for scenario, b in new.scenarios.items():
+        a = old.scenarios.get(scenario)
+        if a is None:
             continue
-        a, b = old.ways[way], new.ways[way]
         found.append(
-            _speed(name, f"{way} images/s", a.throughput, b.throughput, threshold, more_is=("faster", "slower"))
+            _speed(name, f"{scenario} images/s", a.throughput, b.throughput, threshold, more_is=("faster", "slower"))
         )
         for percentile in ("p50", "p99"):
             first, last = a.latency_ms.get(percentile), b.latency_ms.get(percentile)
-            if way == "single" and first is not None and last is not None:
+            if scenario in ("single_stream", "multi_stream") and first is not None and last is not None:
                 found.append(
-                    _speed(name, f"{way} {percentile} ms", first, last, threshold, more_is=("slower", "faster"))
+                    _speed(name, f"{scenario} {percentile} ms", first, last, threshold, more_is=("slower", "faster"))
                 )
     if old.accuracy and new.accuracy and old.accuracy.metric == new.accuracy.metric:
         one, two = old.accuracy.value, new.accuracy.value
         if one is not None and two is not None:
-            # Nothing random is in it: it is the same, or it is not. A thousandth of a point is rounding.
+            # Nothing in it is random: it is the same, or it is not. A thousandth of a point is rounding.
             verdict = "same" if abs(two - one) < 1e-5 else "better" if two > one else "worse"
             found.append(Change(name, new.accuracy.metric, one, two, None, verdict))
+    if old.cold_start and new.cold_start:
+        first, last = old.cold_start.seconds, new.cold_start.seconds
+        found.append(_speed(name, "cold start s", first, last, threshold, more_is=("slower", "faster")))
     if old.memory and new.memory:
         one, two = float(old.memory.host_peak_bytes), float(new.memory.host_peak_bytes)
         verdict = "same" if abs(two / one - 1) < max(threshold, 0.05) else "more" if two > one else "less"
@@ -111,7 +115,7 @@ def _speed(
     name: str, figure: str, old: Estimate, new: Estimate, threshold: float, more_is: Sequence[str]
 ) -> Change:  # fmt: skip
     change = ratio(new.rounds, old.rounds)
-    # The ratio that is told is that of the values told, which for percentiles are of all rounds together.
+    # The ratio is that of the two values, which for percentiles are of all rounds together.
     change = Estimate(
         value=new.value / old.value if old.value else float("inf"), low=change.low, high=change.high, rounds=[]
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..pages import draw, render
+from .report import Report, Row, ScenarioResult
 
 if TYPE_CHECKING:
-    from .report import Report, Row
     from .statistics import Estimate
 
 __all__ = ["html_report"]
@@ -17,8 +17,8 @@ __all__ = ["html_report"]
 _STAGES = ("read", "preprocess", "copy", "engine", "postprocess", "around the engine", "whole")
 _NONE = ("–", "")
 
-#: A combination that ran, with its number in the table.
-Numbered = Sequence[tuple[int, "Row"]]
+#: Rows that ran, each with its number in the table.
+Numbered = Sequence[tuple[int, Row]]
 
 
 def html_report(report: Report, remarks: Sequence[str] = ()) -> str:
@@ -30,7 +30,7 @@ def html_report(report: Report, remarks: Sequence[str] = ()) -> str:
     Raises:
         BackendUnavailableError: Jinja2 or vl-convert is not installed.
     """
-    measured = [(i, row) for i, row in enumerate(report.rows, 1) if row.ways]
+    measured = [(i, row) for i, row in enumerate(report.rows, 1) if row.scenarios]
     series = {name: i for i, name in enumerate(dict.fromkeys(_series(row) for _, row in measured))}
     plots = [_throughput_latency(measured, series), _stages(measured), _accuracy_speed(measured, series)]
     return render(
@@ -63,7 +63,7 @@ def _facts(report: Report) -> list[str]:
 
 
 def _series(row: Row) -> str:
-    """What shares a colour: file, backend and precision; where it really ran."""
+    """What shares a colour: file, backend and precision, as read back from the runtime."""
     ran = row.ran or {}
     text = f"{ran.get('backend')} {ran.get('precision')}"
     if ran.get("device") not in (None, "cpu"):
@@ -98,13 +98,20 @@ def _interval(found: Estimate) -> str:
 
 
 def _tiles(measured: Numbered) -> list[dict[str, Any]]:
-    """The best of each measure, as far as the intervals allow to name one."""
+    """The best row of each measure."""
 
     def speed(row: Row) -> float | None:
         return row.best_throughput.value if row.best_throughput else None
 
     def latency(row: Row) -> float | None:
         return -row.latency.value if row.latency else None
+
+    def server(row: Row) -> float | None:
+        found = row.scenarios.get("server")
+        return found.rate if found is not None and found.keeps_bound else None
+
+    def start(row: Row) -> float | None:
+        return -row.cold_start.seconds.value if row.cold_start else None
 
     def memory(row: Row) -> float | None:
         return -row.memory.host_peak_bytes if row.memory else None
@@ -113,12 +120,14 @@ def _tiles(measured: Numbered) -> list[dict[str, Any]]:
         return row.energy.images_per_joule.value if row.energy and row.energy.images_per_joule else None
 
     def accuracy(row: Row) -> float | None:
-        # That one agrees best with itself is no news.
+        # Agreement is no accuracy: the reference always agrees best, with itself.
         return row.accuracy.value if row.accuracy and row.accuracy.metric != "agreement" else None
 
     wanted: list[tuple[str, Callable[[Row], float | None], Callable[[float], str], str]] = [
         ("highest throughput", speed, lambda v: number(float(f"{v:.4g}")), "images/s"),
         ("lowest latency", latency, lambda v: f"{-v:.3g}", "ms"),
+        ("highest server rate", server, lambda v: number(float(f"{v:.4g}")), "requests/s"),
+        ("fastest cold start", start, lambda v: f"{-v:.3g}", "s"),
         ("best accuracy", accuracy, lambda v: f"{v:.4f}", ""),
         ("least host memory", memory, lambda v: f"{-v / 1e6:,.0f}", "MB"),
         ("most efficient", efficiency, lambda v: f"{v:.3g}", "images/J"),
@@ -139,36 +148,59 @@ def _tiles(measured: Numbered) -> list[dict[str, Any]]:
 # ---- plots ----
 
 
+#: By scenario: how its mark looks, and what it is called.
+_MARKS = {
+    "single_stream": ({"hollow": True, "shape": "circle"}, "one call after another"),
+    "multi_stream": ({"hollow": True, "shape": "circle"}, "one call after another"),
+    "offline": ({"hollow": False, "shape": "circle"}, "offline"),
+    "server": ({"hollow": False, "shape": "square"}, "as a server"),
+}
+
+
 def _throughput_latency(measured: Numbered, series: dict[str, int]) -> dict[str, Any] | None:
     points = []
     for i, row in measured:
-        for name, hollow, what in (("single", True, "one call after another"), ("pipelined", False, "pipelined")):
-            way = row.ways.get(name)
-            p50 = way.latency_ms.get("p50") if way else None
-            if way is None or p50 is None:
+        for name, (look, what) in _MARKS.items():
+            result = row.scenarios.get(name)
+            p50 = result.latency_ms.get("p50") if result else None
+            if result is None or p50 is None:
                 continue
-            tip = (
-                f"{i}  {_label(row)}\n{what}\n{way.throughput.value:,.4g} images/s{_interval(way.throughput)}\n"
-                f"p50 {p50.value:.4g} ms{_interval(p50)}"
-                + "".join(f", {q} {e.value:.4g}" for q in ("p90", "p99") if (e := way.latency_ms.get(q)) is not None)
-                + (f"\n{way.slots} requests in the pipeline" if way.slots else "")
-            )
             points.append({
-                "x": p50.value, "x_low": p50.low, "x_high": p50.high, "y": way.throughput.value,
-                "y_low": way.throughput.low, "y_high": way.throughput.high, "number": i, "series": series[_series(row)],
-                "hollow": hollow, "tip": tip,
+                "x": p50.value, "x_low": p50.low, "x_high": p50.high, "y": result.throughput.value,
+                "y_low": result.throughput.low, "y_high": result.throughput.high, "number": i,
+                "series": series[_series(row)], "tip": f"{i}  {_label(row)}\n{what}\n{_figures(result)}", **look,
             })  # fmt: skip
     if not points:
         return None
+    server = any("server" in row.scenarios for _, row in measured)
     return {
         "title": "Throughput against latency",
-        "text": "Up and to the left is better. Rings: one call after another, of a whole batch. Discs: pipelined, "
-        "under full load, where a request waits for the others. Both axes are logarithmic; lines are 95 % intervals.",
+        "text": "Up and to the left is better. Rings: one call after another, of a whole batch. Discs: offline, under "
+        "full load, where a request waits for the others. "
+        + ("Squares: requests at random, at the highest rate that keeps the bound. " if server else "")
+        + "Both axes are logarithmic; lines are 95 % intervals.",
         "svg": draw(
             "scatter", {"points": points}, x_title="median latency of a request, ms", y_title="images a second"
         ),
         "legend": list(series.items()),
-    }
+    }  # fmt: skip
+
+
+def _figures(result: ScenarioResult) -> str:
+    """What is said of a mark."""
+    p50 = result.latency_ms["p50"]
+    assert p50 is not None
+    lines = [
+        f"{result.throughput.value:,.4g} images/s{_interval(result.throughput)}",
+        f"p50 {p50.value:.4g} ms{_interval(p50)}"
+        + "".join(f", {q} {e.value:.4g}" for q in ("p90", "p99") if (e := result.latency_ms.get(q)) is not None),
+    ]
+    if result.slots:
+        lines.append(f"{result.slots} requests in the pipeline")
+    if result.rate is not None:
+        kept = {True: "keeps", False: "does not keep", None: "too few requests to judge"}[result.keeps_bound]
+        lines.append(f"{result.rate:.4g} requests a second: {kept} {result.bound_ms:g} ms for 99 %")
+    return "\n".join(lines)
 
 
 def _stages(measured: Numbered) -> dict[str, Any] | None:
@@ -211,7 +243,7 @@ def _accuracy_speed(measured: Numbered, series: dict[str, int]) -> dict[str, Any
             tip += f"\nagainst {accuracy.reference}"
         points.append({
             "x": speed.value, "x_low": speed.low, "x_high": speed.high, "y": accuracy.value, "y_low": None,
-            "y_high": None, "number": i, "series": series[_series(row)], "hollow": False, "tip": tip,
+            "y_high": None, "number": i, "series": series[_series(row)], "hollow": False, "shape": "circle", "tip": tip,
         })  # fmt: skip
     if not points:
         return None
@@ -222,7 +254,7 @@ def _accuracy_speed(measured: Numbered, series: dict[str, int]) -> dict[str, Any
         + (" No labelled images were given: this is how alike the outputs are." if agreement else ""),
         "svg": draw(
             "scatter", {"points": points}, scales={"y": "linear"}, height=240, y_limit=1.0, y_air=0.005,
-            x_title="images a second (pipelined where it can be)", y_title=_METRICS[metrics[0]],
+            x_title="images a second (offline where that can be run)", y_title=_METRICS[metrics[0]],
         ),
         "legend": list(series.items()),
     }  # fmt: skip
@@ -231,15 +263,15 @@ def _accuracy_speed(measured: Numbered, series: dict[str, int]) -> dict[str, Any
 # ---- the table ----
 
 _HEADS = (
-    "", "combination", "p50 ms", "p90", "p99", "images/s one by one", "images/s pipelined", "engine alone, images/s",
-    "accuracy", "host MB", "device MB", "images/J", "load cold s", "cached s",
+    "", "combination", "p50 ms", "p90", "p99", "images/s one by one", "images/s offline", "engine alone, images/s",
+    "server, requests/s", "accuracy", "host MB", "device MB", "images/J", "cold start s", "load cold s", "cached s",
 )  # fmt: skip
 
 
 def _table(report: Report, series: dict[str, int]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for i, row in enumerate(report.rows, 1):
-        if row.ways:
+        if row.scenarios:
             disturbed = row.contention is not None and row.contention.disturbed
             rows.append({
                 "number": i, "series": series[_series(row)], "label": _label(row), "disturbed": disturbed,
@@ -247,16 +279,21 @@ def _table(report: Report, series: dict[str, int]) -> dict[str, Any]:
             })  # fmt: skip
         else:
             what = row.combination
-            label = f"{Path(what.model).stem} · {what.side}, batch {what.batch}"
+            label = f"{Path(what.model).stem} · {what.target}, batch {what.batch}"
             rows.append({"number": i, "label": label, "cells": None})
     return {"heads": _HEADS, "rows": rows}
 
 
+_KEPT = {True: "", False: "not kept", None: "too few"}
+
+
 def _cells(row: Row) -> list[tuple[str, str]]:
     """The text of each cell, and what is under it in small."""
-    single, pipelined, engine = (row.ways.get(name) for name in ("single", "pipelined", "engine"))
-    found = [_value(single.latency_ms.get(q) if single else None) for q in ("p50", "p90", "p99")]
-    found += [_value(way.throughput if way else None) for way in (single, pipelined, engine)]
+    stream, offline, engine = row.stream, row.scenarios.get("offline"), row.scenarios.get("engine")
+    found = [_value(stream.latency_ms.get(q) if stream else None) for q in ("p50", "p90", "p99")]
+    found += [_value(result.throughput if result else None) for result in (stream, offline, engine)]
+    server = row.scenarios.get("server")
+    found.append((number(float(f"{server.rate:.4g}")), _KEPT[server.keeps_bound]) if server and server.rate else _NONE)
     accuracy, memory, loading = row.accuracy, row.memory, row.loading
     known = accuracy is not None and accuracy.value is not None
     found.append((f"{accuracy.value:.4f}", "") if accuracy is not None and known else _NONE)
@@ -264,6 +301,9 @@ def _cells(row: Row) -> list[tuple[str, str]]:
     device = memory.device_peak_bytes if memory else None
     found.append((f"{device / 1e6:,.0f}", "") if device else _NONE)
     found.append(_value(row.energy.images_per_joule if row.energy else None))
+    start = row.cold_start
+    uncached = f"{start.uncached_seconds:.2f} uncached" if start is not None and start.uncached_seconds else ""
+    found.append((f"{start.seconds.value:.2f}", uncached) if start is not None else _NONE)
     if loading is None:
         return [*found, _NONE, _NONE]
     found.append(_loaded(loading.cold_seconds, loading.cold_first_run_seconds))

@@ -1,25 +1,34 @@
-"""What is to be measured: combinations, and how long and how often."""
+"""What is measured: combinations, in which scenarios, and how long and how often."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from ..errors import ConfigError
+from ..errors import BackendError, ConfigError
 from ..precision import check_precision
-from ..registry import backends
+from ..registry import backend_class, backends
+from ..stream import device_count
 from ..target import Target
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
-__all__ = ["BenchSettings", "Combination", "combine"]
+__all__ = ["SCENARIOS", "BenchSettings", "Combination", "Scenario", "combine", "usable_backends"]
 
 Above0 = Annotated[float, msgspec.Meta(gt=0)]
+From0 = Annotated[int, msgspec.Meta(ge=0)]
 From1 = Annotated[int, msgspec.Meta(ge=1)]
+
+#: How a combination is run, in the order of a round. The last four are the scenarios of MLPerf Inference (Reddi et al.,
+#: *MLPerf inference benchmark*, 2020).
+Scenario = Literal["engine", "engine_parallel", "single_stream", "multi_stream", "offline", "server"]
+SCENARIOS: tuple[Scenario, ...] = (
+    "engine", "engine_parallel", "single_stream", "multi_stream", "offline", "server"
+)  # fmt: skip
 
 
 class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,94 +36,88 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         model: the path of the file.
-        backend, device, precision: as `infersdk.load()` takes them; a precision of None is the model's own.
+        target: backend, device and precision; a precision of None is the model's own.
         batch: images (or rows) in a run.
-        options: the backend's own. Those that it does not have are an error.
-        threads: for each backend that has the option; 0 is its own choice.
+        options: the backend's own. Options that it does not have are an error.
+        threads: for each backend that has the option; 0 is the backend's own choice.
     """
 
     model: str
-    backend: str = "onnxruntime"
-    device: str | None = None
-    precision: str | None = None
+    target: Target = Target("onnxruntime")
     batch: From1 = 1
     options: dict[str, Any] = {}
-    threads: Annotated[int, msgspec.Meta(ge=0)] = 0
-
-    @property
-    def side(self) -> str:
-        """Backend, device and precision as a person writes them."""
-        return str(Target(self.backend, self.device, self.precision))
+    threads: From0 = 0
 
     @property
     def name(self) -> str:
-        """All of it in a line. The same in two reports for what is to be compared, wherever the files lie."""
+        """All of it in a line. Two reports compare rows of the same name, wherever the files lie."""
         settings = {**({"threads": self.threads} if self.threads else {}), **self.options}
-        told = "".join(f" {key}={value}" for key, value in sorted(settings.items()))
-        return f"{Path(self.model).name} {self.side} batch {self.batch}{told}"
+        text = "".join(f" {key}={value}" for key, value in sorted(settings.items()))
+        return f"{Path(self.model).name} {self.target} batch {self.batch}{text}"
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How it is measured.
 
     Attributes:
-        type: the wrapper, a name of `models.TYPES`; `"arrays"` measures the network alone; `"auto"` takes the wrapper
-            that fits, and arrays where none does.
-        time: seconds for each way to run (engine alone, one call after another, pipelined) of a combination, over all
-            rounds.
-        rounds: so often all combinations take their turn, in an order that changes.
+        type: the wrapper, a name of `models.TYPES`; `"arrays"` measures the network alone; None takes the wrapper that
+            fits, and arrays where none does.
+        wrapper: settings of the wrapper, by name: `{"names": "coco.txt", "legacy": True}`.
+        scenarios: those that are run; None is all that the combination can run, `"server"` only with a
+            `latency_bound_ms`.
+        latency_bound_ms: for the scenario `"server"`: 99 % of the requests have to end within so many milliseconds.
+        time: seconds for each scenario of a combination, over all rounds.
+        rounds: how often all combinations are measured, in an order that changes.
         warmup: seconds that a warm-up takes at most, if it does not get steady.
+        starts: how often the cold start is measured, one in each round at most; 0 leaves it out.
         data: a folder of images or arrays; None is the packaged image, or random arrays.
         annotations: boxes in COCO's format for the images of `data`: accuracy is mAP.
-        labels: a file of labels for the images of `data`, or `"folder"` for those that the folder itself tells:
+        labels: a file of labels for the images of `data`, or `"folder"` for the labels that the folder itself gives:
             accuracy is top-1.
-        names: class names, or a file of them.
-        preset, resize: of a classifier.
         shapes: by input name, for inputs with other free axes than the batch.
-        seed: of random inputs, and of the order of turns.
+        seed: of random inputs, of arrivals, and of the order in a round.
         from_files: images are read from their files each time, instead of once before.
         timeout: seconds that one step of one combination (loading, a round) may take.
-        ways: of `"engine"`, `"engine_parallel"`, `"single"` and `"pipelined"` those that are run; None is all that can.
         max_samples: images or arrays of `data` that are run for speed and for agreement.
     """
 
-    type: str = "auto"
+    type: str | None = None
+    wrapper: dict[str, Any] = {}
+    scenarios: list[Scenario] | None = None
+    latency_bound_ms: Above0 | None = None
     time: Above0 = 5.0
     rounds: From1 = 5
     warmup: Above0 = 10.0
+    starts: From0 = 3
     data: str | None = None
     annotations: str | None = None
     labels: str | None = None
-    names: str | list[str] | None = None
-    preset: str | None = None
-    resize: int | None = None
     shapes: dict[str, list[int]] = {}
-    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    seed: From0 = 0
     from_files: bool = False
     timeout: Above0 = 900.0
-    ways: list[Literal["engine", "engine_parallel", "single", "pipelined"]] | None = None
     max_samples: From1 = 16
 
 
 def combine(
     models: Sequence[str | os.PathLike[str]],
-    sides: Sequence[str] = ("onnxruntime",),
+    targets: Sequence[str | Target] = ("onnxruntime",),
     *,
     precisions: Sequence[str | None] = (None,),
     batches: Sequence[int] = (1,),
     options: dict[str, Any] | None = None,
     threads: int = 0,
 ) -> list[Combination]:
-    """Every model on every backend in every precision with every batch, each once.
+    """Every model on every target in every precision with every batch, each once.
 
     Args:
-        sides: backends as `"name"`, `"name@device"`, `"name/precision"` or both.
-        precisions: for the backends that name none.
+        targets: backends, as `Target.parse()` reads them: `"openvino"`, `"onnxruntime@cuda:0"`, `"openvino/bf16"`.
+        precisions: for the targets that name none.
 
     Raises:
-        ConfigError: a name that is not understood, or a number that is none.
+        ConfigError: a target that cannot be read, or a number out of its range.
     """
-    for what, given in (("models", models), ("backends", sides), ("precisions", precisions), ("batches", batches)):
+    for what, given in (("models", models), ("backends", targets), ("precisions", precisions), ("batches", batches)):
         if not given:
             raise ConfigError(f"there are no {what} to measure")
     for batch in batches:
@@ -122,14 +125,13 @@ def combine(
             raise ConfigError(f"a batch is a whole number from 1, not {batch}")
     for precision in precisions:
         check_precision(precision)
-    targets = [Target.parse(side) for side in sides]
     found = [
         Combination(
-            model=str(model), backend=target.backend, device=target.device, precision=precision, batch=batch,
+            model=str(model), target=Target(target.backend, target.device, precision), batch=batch,
             options=dict(options or {}), threads=threads,
         )
         for model in models
-        for target in targets
+        for target in map(Target.parse, targets)
         for precision in ((target.precision,) if target.precision else precisions)
         for batch in batches
     ]  # fmt: skip
@@ -137,18 +139,14 @@ def combine(
 
 
 def usable_backends() -> list[str]:
-    """Those that are installed and find a device here, `"onnxruntime"` first; one that runs on a processor by default
-    and can use the first GPU too is there twice."""
-    from ..errors import BackendError
-    from ..registry import backend_class
-    from ..stream import device_count
-
+    """Targets that are installed and find a device here, `"onnxruntime"` first. A backend that runs on a processor by
+    default and can use the first GPU too is there twice."""
     gpu = device_count() > 0
     found = []
     for name in sorted(backends(), key=lambda name: (name != "onnxruntime", name)):
         try:
             kind = backend_class(name)
-            found += sides_of(name, kind.probe().devices, kind.default_device, gpu=gpu)
+            found += targets_of(name, kind.probe().devices, kind.default_device, gpu=gpu)
         except BackendError:
             continue
         except Exception:  # a vendor's runtime may fail in any way
@@ -156,11 +154,11 @@ def usable_backends() -> list[str]:
     return found or ["onnxruntime"]
 
 
-def sides_of(name: str, devices: Sequence[str], default: str, *, gpu: bool) -> list[str]:
-    """Where a backend is to be measured: where it runs by default, and on an NVIDIA GPU.
+def targets_of(name: str, devices: Sequence[str], default: str, *, gpu: bool) -> list[str]:
+    """Where a backend is measured: where it runs by default, and on an NVIDIA GPU.
 
     Args:
-        devices: those that it says it has. A runtime may say "cuda" for being made for it.
+        devices: those that it reports. A runtime may report "cuda" because it was built for it.
         gpu: whether there is one.
     """
     if not devices:

@@ -1,4 +1,4 @@
-"""What a measurement found: its structure, and as JSON and CSV. docs/bench-schema.md describes the file."""
+"""The report of a measurement: its structure, and as JSON and CSV. docs/bench-schema.md describes the file."""
 
 from __future__ import annotations
 
@@ -7,35 +7,62 @@ import datetime
 import io
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from ..errors import ConfigError
 from .machine import Contention
-from .plan import BenchSettings, Combination
+from .plan import SCENARIOS, BenchSettings, Combination
 from .statistics import Estimate
 
-__all__ = ["SCHEMA", "Accuracy", "Energy", "Loading", "Memory", "Report", "Row", "Way", "read_report"]
+if TYPE_CHECKING:
+    import os
+
+__all__ = [
+    "SCHEMA",
+    "Accuracy",
+    "ColdStart",
+    "Energy",
+    "Loading",
+    "Memory",
+    "RefusedRate",
+    "Report",
+    "Row",
+    "ScenarioResult",
+    "read_report",
+]
 
 #: Goes up when a field changes its meaning or goes away; new fields alone leave it.
 SCHEMA = 1
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to run a combination: `"engine"`, `"engine_parallel"`, `"single"` or `"pipelined"`.
+class RefusedRate(msgspec.Struct, frozen=True, kw_only=True):
+    """A rate of the scenario `"server"` whose requests did not keep the bound: `late` of `requests` took longer."""
+
+    rate: float
+    requests: int
+    late: int
+
+
+class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a combination reached in one scenario; see `infersdk.bench.scenarios`.
 
     Attributes:
         throughput: images (rows) a second.
-        latency_ms: `"p50"`, `"p90"` and `"p99"` of a request, in milliseconds; None with too few requests to tell.
+        latency_ms: `"p50"`, `"p90"` and `"p99"` of a request, in milliseconds; None with too few requests for it.
         requests: how many were timed in all.
         outliers: how many of them took far longer than the rest (Tukey's outer fence, round by round).
         steady: whether the warm-up ended because the times had settled, rather than because it had lasted long enough.
         warmup_seconds: how long it took.
-        slots: of a pipeline: the requests in it at a time.
+        slots: of `"offline"`: the requests in the pipeline at a time.
+        rate: of `"server"`: requests a second that arrived on average. The figures are of this rate alone.
+        bound_ms: of `"server"`: the bound that 99 % of the requests have to keep.
+        late: of `"server"`: how many of the requests took longer.
+        keeps_bound: of `"server"`: whether at most 1 % were late; None with fewer than 100 requests.
+        refused: of `"server"`: higher rates of earlier rounds, which did not keep the bound.
     """
 
     throughput: Estimate
@@ -45,6 +72,11 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     steady: bool
     warmup_seconds: float
     slots: int | None = None
+    rate: float | None = None
+    bound_ms: float | None = None
+    late: int | None = None
+    keeps_bound: bool | None = None
+    refused: list[RefusedRate] = []
 
 
 class Loading(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,16 +97,30 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True):
     cached_first_run_seconds: float | None = None
 
 
+class ColdStart(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds from the start of a process to its first result, as an application has them; files are in the page cache.
+
+    Attributes:
+        seconds: of all of it. With what the backend kept of an earlier load, if it keeps anything.
+        stages: seconds by stage, medians: `"interpreter"`, `"import"`, `"load"`, `"first result"`.
+        uncached_seconds: once with nothing kept, of a backend that keeps something: TensorRT builds its engine then.
+    """
+
+    seconds: Estimate
+    stages: dict[str, float]
+    uncached_seconds: float | None = None
+
+
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """How good the results are.
 
     Attributes:
         metric: `"mAP"` (COCO, IoU 0.5 to 0.95), `"top1"`, or without labelled images `"agreement"`: the least cosine
             similarity of an output with that of `reference`.
-        value: of the metric, 0 to 1; None where it could not be had, for the reason in `note`.
-        figures: what else goes with it.
-        images: how many images or samples it is of.
-        reference: what outputs were held against.
+        value: of the metric, 0 to 1; None where it could not be measured, for the reason in `note`.
+        figures: further figures that belong to it.
+        images: how many images or samples were used.
+        reference: what outputs were compared with.
     """
 
     metric: str
@@ -88,8 +134,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes. `host_peak_bytes` is of the whole process, Python and the runtime included; `host_model_bytes` how much of
     that came after the import of the runtime (and the start of CUDA). `device_peak_bytes` is the most of a GPU's memory
-    that was held at the end of a step: loading, warming up, a turn; `device_source` is how that is known. What is taken
-    and given back within a step, as in building an engine, is not seen. None on a processor."""
+    that the process held at the end of a step: loading, warming up, a round; `device_source` says how that is known.
+    What is taken and given back within a step, as in building an engine, is not in it. None on a processor."""
 
     host_peak_bytes: int
     host_model_bytes: int
@@ -98,11 +144,11 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """Images a joule, while it ran in the way `way`; None with the reason in `source`."""
+    """Images a joule in the scenario `scenario`; None with the reason in `source`."""
 
     images_per_joule: Estimate | None
     source: str
-    way: str | None = None
+    scenario: str | None = None
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -111,7 +157,7 @@ class Row(msgspec.Struct, kw_only=True):
     Attributes:
         status: `"ok"`; `"failed"`, for the `reason`; `"partial"`: interrupted, with fewer rounds than were asked for.
         ran: backend, version, device, precision and layers, read back from the runtime, and the wrapper (`kind`).
-        stages_ms: milliseconds by stage of one request of the way `"single"`: the medians.
+        stages_ms: milliseconds by stage of one call (`"single_stream"` or `"multi_stream"`): the medians.
     """
 
     name: str
@@ -120,7 +166,8 @@ class Row(msgspec.Struct, kw_only=True):
     reason: str = ""
     ran: dict[str, Any] | None = None
     loading: Loading | None = None
-    ways: dict[str, Way] = {}
+    cold_start: ColdStart | None = None
+    scenarios: dict[str, ScenarioResult] = {}
     stages_ms: dict[str, float] = {}
     accuracy: Accuracy | None = None
     memory: Memory | None = None
@@ -129,16 +176,20 @@ class Row(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
     @property
+    def stream(self) -> ScenarioResult | None:
+        """One call after another: `"single_stream"`, or with a batch above 1 `"multi_stream"`."""
+        return self.scenarios.get("single_stream") or self.scenarios.get("multi_stream")
+
+    @property
     def best_throughput(self) -> Estimate | None:
-        """Images a second as served: pipelined, or else one call after another."""
-        way = self.ways.get("pipelined") or self.ways.get("single")
-        return way.throughput if way is not None else None
+        """Images a second: offline, or else one call after another."""
+        found = self.scenarios.get("offline") or self.stream
+        return found.throughput if found is not None else None
 
     @property
     def latency(self) -> Estimate | None:
-        """Milliseconds of one request alone: the median."""
-        way = self.ways.get("single")
-        return way.latency_ms.get("p50") if way is not None else None
+        """Milliseconds of one call, with nothing else to do: the median."""
+        return self.stream.latency_ms.get("p50") if self.stream is not None else None
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -173,30 +224,49 @@ class Report(msgspec.Struct, kw_only=True):
 
     def remarks(self) -> list[str]:
         """What a reader of the figures should know, a line each."""
-        found = []
+        found: list[str] = []
         measured = [row for row in self.rows if row.status != "failed"]
         if self.interrupted:
             found.append("interrupted: these are the rounds that were run")
         if disturbed := [row for row in measured if row.contention and row.contention.disturbed]:
             worst = max(disturbed, key=lambda row: (row.contention.others or 0) if row.contention else 0).contention
             assert worst is not None
-            told = [f"{worst.others:.0%} of the processors went to other processes"] if worst.others is not None else []
-            told += [f"{worst.steal:.1%} to other machines of the host"] if worst.steal else []
-            told += [f"it was held back for {worst.throttled:.1f} s by its control group"] if worst.throttled else []
+            parts = (
+                [f"{worst.others:.0%} of the processors went to other processes"] if worst.others is not None else []
+            )
+            parts += [f"{worst.steal:.1%} to other machines of the host"] if worst.steal else []
+            parts += [f"its control group held it back for {worst.throttled:.1f} s"] if worst.throttled else []
             found.append(
                 f"the machine was busy with other things during {len(disturbed)} of {len(measured)} combinations "
-                f"(at worst {', '.join(told)}): take no figure of these for what the machine can do"
+                f"(at worst {', '.join(parts)}): these figures do not show what the machine can do"
             )
-        unsteady = [f"{row.name} ({name})" for row in measured for name, way in row.ways.items() if not way.steady]
+        unsteady = [
+            f"{row.name} ({name})" for row in measured for name, result in row.scenarios.items() if not result.steady
+        ]
         if unsteady:
             more = f" and {len(unsteady) - 3} more" if len(unsteady) > 3 else ""
             found.append(f"not steady when the warm-up ended: {', '.join(unsteady[:3])}{more}")
+        found += self._server_remarks(measured)
         sources = {row.energy.source for row in measured if row.energy and row.energy.images_per_joule is None}
         found += [f"images/J: {source}" for source in sorted(sources)]
         for note in dict.fromkeys(note for row in measured for note in row.notes):
             found.append(note)
         notes = {row.accuracy.note for row in measured if row.accuracy and row.accuracy.note}
         found += [f"accuracy: {note}" for note in sorted(notes)]
+        return found
+
+    @staticmethod
+    def _server_remarks(measured: list[Row]) -> list[str]:
+        found = []
+        for row in measured:
+            server = row.scenarios.get("server")
+            if server is None or server.keeps_bound:
+                continue
+            if server.keeps_bound is None:
+                why = f"{server.requests} requests are too few to judge 1 % of them: give more --time"
+            else:
+                why = f"{server.late} of {server.requests} requests took longer than {server.bound_ms:g} ms: not kept"
+            found.append(f"{row.name} as a server at {server.rate:.3g} requests a second: {why}")
         return found
 
 
@@ -211,19 +281,23 @@ def _finite(value: Any) -> Any:
 def _flat(row: Row) -> dict[str, Any]:
     what, ran = row.combination, row.ran or {}
     found: dict[str, Any] = {
-        "model": what.model, "backend": what.backend, "device": ran.get("device") or what.device,
-        "precision": ran.get("precision") or what.precision, "batch": what.batch, "threads": what.threads or None,
+        "model": what.model, "backend": what.target.backend, "device": ran.get("device") or what.target.device,
+        "precision": ran.get("precision") or what.target.precision, "batch": what.batch,
+        "threads": what.threads or None,
         "options": json.dumps(what.options) if what.options else None, "status": row.status, "reason": row.reason,
     }  # fmt: skip
-    for name in ("engine", "engine_parallel", "single", "pipelined"):
-        way = row.ways.get(name)
-        found[f"{name}_images_per_second"] = way.throughput.value if way else None
+    for name in SCENARIOS:
+        result = row.scenarios.get(name)
+        found[f"{name}_images_per_second"] = result.throughput.value if result else None
         for percentile in ("p50", "p90", "p99"):
-            entry = way.latency_ms.get(percentile) if way else None
+            entry = result.latency_ms.get(percentile) if result else None
             found[f"{name}_{percentile}_ms"] = entry.value if entry else None
+    server = row.scenarios.get("server")
+    found["server_rate"] = server.rate if server else None
+    found["server_keeps_bound"] = server.keeps_bound if server else None
     for stage in ("read", "preprocess", "copy", "engine", "postprocess", "around the engine", "whole"):
         found[f"stage_{stage.replace(' ', '_')}_ms"] = row.stages_ms.get(stage)
-    accuracy, memory, loading, energy = row.accuracy, row.memory, row.loading, row.energy
+    accuracy, memory, loading, energy, start = row.accuracy, row.memory, row.loading, row.energy, row.cold_start
     joule = energy.images_per_joule if energy else None
     return found | {
         "metric": accuracy.metric if accuracy else None, "accuracy": accuracy.value if accuracy else None,
@@ -234,15 +308,17 @@ def _flat(row: Row) -> dict[str, Any]:
         "cached_seconds": loading.cached_seconds if loading else None,
         "cold_first_run_seconds": loading.cold_first_run_seconds if loading else None,
         "cached_first_run_seconds": loading.cached_first_run_seconds if loading else None,
+        "cold_start_seconds": start.seconds.value if start else None,
+        "uncached_start_seconds": start.uncached_seconds if start else None,
         "disturbed": row.contention.disturbed if row.contention else None,
     }  # fmt: skip
 
 
 def read_report(path: str | os.PathLike[str]) -> Report:
-    """A report out of its JSON file.
+    """Reads a report from its JSON file.
 
     Raises:
-        ConfigError: there is none, it is damaged, or of a newer schema.
+        ConfigError: there is no file, it is damaged, or of another schema.
     """
     file = Path(path)
     try:
@@ -250,9 +326,9 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     except OSError as error:
         raise ConfigError(f"cannot read the report {str(file)!r}: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(f"{str(file)!r} is no JSON: {error}") from None
+        raise ConfigError(f"{str(file)!r} is not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("kind") != "infersdk-bench":
-        raise ConfigError(f"{str(file)!r} is no report of `infersdk bench --json`")
+        raise ConfigError(f"{str(file)!r} is not a report of `infersdk bench`; give a file of `infersdk bench -o`")
     if data.get("schema") != SCHEMA:
         raise ConfigError(f"{str(file)!r} has schema {data.get('schema')}, and this infersdk reads {SCHEMA}; update it")
     try:

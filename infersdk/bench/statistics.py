@@ -11,7 +11,6 @@ so in 95 to 97 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,8 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 __all__ = ["Estimate", "Steady", "median_of_rounds", "outliers", "percentile_of_rounds", "ratio", "thinned"]

@@ -1,53 +1,49 @@
 """The best settings for a model on this machine, within a time budget: successive halving over what there is to set.
 
-All candidates are tried for a short while first. The better half goes on with twice the time, and so forth, until a few
-are left; those are measured as `bench()` does, all in turn (Jamieson and Talwalkar, *Non-stochastic best arm
-identification and hyperparameter optimization*, 2016). A candidate that loses too much accuracy is out as soon as it
-would go on: nothing is spent on those that are too slow anyway.
+First all candidates are tried for a short while. The better half goes on with twice the time, and so forth, until a
+few are left; those are measured as `bench()` does, in rounds (Jamieson and Talwalkar, *Non-stochastic best arm
+identification and hyperparameter optimization*, 2016). A candidate that loses too much accuracy is dropped when it
+would go on: no time is spent on the accuracy of candidates that are too slow anyway.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ..errors import BackendError, ConfigError
-from ..registry import backend_class
+from ..errors import ConfigError
 from ..target import Target
-from .plan import BenchSettings, Combination
-from .run import bench
+from .plan import BenchSettings, Combination, Scenario
+from .run import Progress, bench
 
 if TYPE_CHECKING:
-    from ..options import BackendOptions
+    from collections.abc import Sequence
+
     from .report import Accuracy, Report, Row
-    from .run import Progress
+    from .statistics import Estimate
 
-__all__ = ["Tuned", "candidates", "tune", "tuned_toml"]
+__all__ = ["Tuned", "tune"]
 
-#: So many go into the last round together.
+#: So many candidates are measured together at the end.
 FINALISTS = 3
-BATCHES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass
 class Tuned:
-    """What came of a search.
+    """The result of a search.
 
     Attributes:
-        best: the winner, measured in the last round.
-        report: the last round: the winner, and those that came close.
-        tried: each candidate that was run, in order of the first stage, with what it reached.
+        best: the winner, measured in the last stage.
+        report: the last stage: the winner, and those that came close.
+        tried: each candidate that was run, in order of the first stage, with the speed that it reached.
         dropped: names of those that lost too much accuracy, with the loss.
         failed: names of those that cannot run here, with the reason.
         untried: names of those that the budget did not reach.
         accuracy: how accuracy was judged.
-        interrupted: Ctrl-C ended the search: the winner is of what had been tried.
+        interrupted: Ctrl-C ended the search: the winner is the best of what had been tried.
     """
 
     best: Row
@@ -62,82 +58,14 @@ class Tuned:
     interrupted: bool = False
 
 
-def candidates(
-    models: Sequence[str | os.PathLike[str]],
-    sides: Sequence[str],
-    *,
-    objective: Literal["latency", "throughput"],
-    precisions: Iterable[str | None] = (None, "bf16", "fp16"),
-    batches: Sequence[int] | None = None,
-    threads: Sequence[int] | None = None,
-) -> list[Combination]:
-    """What there is to try, the most promising first: those that differ least from the defaults, and where there is a
-    GPU, those on it.
-
-    Args:
-        sides: backends as `"name"` or `"name@device"`.
-        precisions: None is each model's own. One that a backend cannot have is found out by trying.
-        batches: None is 1 for latency, and 1 to 32 for throughput.
-        threads: on a processor; None is the backend's choice, all cores, and half of them.
-    """
-    from ..ops.batch import available_processors
-
-    count = available_processors()
-    own_threads = list(dict.fromkeys(threads or (0, count, max(count // 2, 1))))
-    sizes = list(batches or ((1,) if objective == "latency" else BATCHES))
-    targets = []
-    for side in sides:
-        target = Target.parse(side)
-        try:
-            kind = backend_class(target.backend)
-        except BackendError as error:
-            raise type(error)(f"{error}; leave it out, or install it") from None
-        targets.append((target, kind, (target.device or kind.default_device).startswith("cpu")))
-    beside_gpu = not all(on_processor for *_, on_processor in targets)
-    found: list[tuple[int, bool, int, Combination]] = []
-    for target, kind, on_processor in targets:
-        for precision in (target.precision,) if target.precision else precisions:
-            for options, apart in _settings(kind.Options, own_threads, objective, precision, on_processor=on_processor):
-                for batch in sizes:
-                    for model in models:
-                        what = Combination(
-                            model=str(model), backend=target.backend, device=target.device, precision=precision,
-                            batch=batch, options=options,
-                        )  # fmt: skip
-                        cost = apart + (precision is not None) + (batch > 8) + (on_processor and beside_gpu)
-                        found.append((cost, on_processor, apart, what))
-    found.sort(key=lambda entry: entry[:3])
-    return [what for *_, what in found]
-
-
-def _settings(
-    kind: type[BackendOptions], threads: Sequence[int], objective: str, precision: str | None, *, on_processor: bool
-) -> list[tuple[dict[str, Any], int]]:
-    """Options of a backend, each with how far it is from the defaults."""
-    found: list[tuple[dict[str, Any], int]] = []
-    for i, number in enumerate(threads if on_processor and kind.has("threads") else (0,)):
-        own = {"threads": number} if number else {}
-        found.append((own, i))
-        if objective == "throughput" and kind.has("performance_hint"):
-            found.append(({**own, "performance_hint": "throughput"}, i))
-        if objective == "throughput" and kind.has("streams"):
-            most = number or max(threads)
-            found += [({**own, "streams": streams}, i + 1) for streams in (2, 4) if streams <= most]
-    if kind.has("cuda_graph") and not on_processor:
-        found += [({**own, "cuda_graph": True}, cost + 1) for own, cost in list(found)]
-    if kind.has("half_io") and precision == "fp16":
-        found += [({**own, "half_io": True}, cost + 1) for own, cost in list(found)]
-    return found
-
-
-#: Options that change how fast a model is, and not what comes out.
+#: Options that change the speed of a model and not its results.
 _SPEED_ALONE = ("threads", "streams", "performance_hint", "cuda_graph")
 
 
 def _judged_as(what: Combination) -> str:
-    """The same for all that give the same results: what accuracy is asked of once."""
+    """A key that all candidates with the same results share: accuracy is measured once for each."""
     options = {key: value for key, value in sorted(what.options.items()) if key not in _SPEED_ALONE}
-    return f"{what.model}\0{what.side}\0{options}"
+    return f"{what.model}\0{what.target}\0{options}"
 
 
 def tune(
@@ -149,18 +77,18 @@ def tune(
     budget: float = 300.0,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Looks for the best of `search`.
+    """Searches the best of `search`.
 
     Args:
         search: see `candidates()`. The first model of it is the reference for accuracy.
-        settings: data, truth and wrapper; times and rounds are the search's own.
-        objective: `"latency"`: the median of one call after another; `"throughput"`: images a second, pipelined.
+        settings: data, truth and wrapper; the search sets scenarios, times and rounds itself.
+        objective: `"latency"`: the median of one call after another; `"throughput"`: images a second, offline.
         max_drop: how much less accurate than the first model on ONNX Runtime in FP32 it may be: mAP or top-1 where
             the data has labels, else 1 less the cosine similarity of the outputs.
-        budget: seconds. A step that has begun is ended, so it may be a little more.
+        budget: seconds. A step that has begun is run to its end, so it may be a little more.
 
     Raises:
-        ConfigError: nothing of `search` can run, or all of it loses too much accuracy.
+        ConfigError: no candidate can run, or all of them lose too much accuracy.
     """
     if not 0 <= max_drop < 1:
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
@@ -179,7 +107,9 @@ class _Search:
         self._search, self._settings, self._objective = search, settings, objective
         self._max_drop, self._budget = max_drop, budget
         self._progress = progress or (lambda stage, share, detail: None)
-        self._placement: Any = ["single"] if objective == "latency" else ["single", "pipelined"]
+        self._scenarios: list[Scenario] = ["single_stream", "multi_stream"]
+        if objective == "throughput":
+            self._scenarios.append("offline")
         self._started = perf_counter()
         self._failed: dict[str, str] = {}
         self._dropped: dict[str, str] = {}
@@ -203,7 +133,7 @@ class _Search:
             seconds *= 2
         alive = alive[:FINALISTS]
         left = max(self._budget - self._spent(), 0.0)
-        # Each way of each finalist takes this long; loading and warming up take about as much again.
+        # Each scenario of each finalist takes this long; loading and warming up take about as much again.
         seconds = min(max(0.5 * left / (3 * len(alive)), self._slice), 5.0)
         report = self._last_report(alive) if self._interrupted else self._bench(alive, seconds, rounds=5, what="final")
         alive = self._ranked(alive, report)
@@ -211,45 +141,46 @@ class _Search:
             found = self._judged.get(_judged_as(row.combination), "")
             row.accuracy = None if isinstance(found, str) else found
         best = next(row for row in report.rows if row.name == alive[0].name) if alive else None
-        if best is None or not best.ways:
+        if best is None or not best.scenarios:
             best = self._rows[tried[0][0]]
         return Tuned(
             best=best, report=report, objective=self._objective, tried=tried, dropped=self._dropped,
-            failed=self._failed, untried=untried, accuracy=self._told(best), seconds=self._spent(),
+            failed=self._failed, untried=untried, accuracy=self._judgement(best), seconds=self._spent(),
             interrupted=self._interrupted,
         )  # fmt: skip
 
     def _last_report(self, alive: list[Combination]) -> Report:
-        """What there is when the search was interrupted: the latest figures of those that are left."""
+        """The latest figures of the candidates that are left, when the search was interrupted."""
         report = self._reports[-1]
         report.rows = [self._rows[what.name] for what in alive]
         report.interrupted = True
         return report
 
     def _first_stage(self) -> tuple[list[Combination], list[str]]:
-        """Each for a short while, as far as half of the budget reaches: the best first, and those left out."""
+        """Each for a short while, as far as half of the budget reaches. Returns those that ran, the best first, and the
+        names of those that were not reached."""
         self._slice = min(max(0.25 * self._budget / len(self._search) / 2, 0.05), 1.0)
         alive: list[Combination] = []
         for i, what in enumerate(self._search):
             enough = self._spent() > 0.5 * self._budget and alive
             if enough or self._interrupted:
                 break
-            side = f"{what.model}\0{what.side}"
-            if side in self._failed:  # no batch and no thread will help a precision that cannot be had
-                self._failed[what.name] = self._failed[side]
+            target = f"{what.model}\0{what.target}"
+            if target in self._failed:  # a precision that is not available is so with every batch and thread
+                self._failed[what.name] = self._failed[target]
                 continue
             self._progress("first try", 0.5 * i / len(self._search), f"{i + 1} of {len(self._search)}, {what.name}")
             report = bench([what], self._quick(self._slice, 1), accuracy=False, loading=False)
             self._reports.append(report)
             row = report.rows[0]
             self._interrupted = report.interrupted
-            if row.ways and self._objective_way(row) is not None:
+            if row.scenarios and self._figure(row) is not None:
                 self._rows[what.name] = row
                 alive.append(what)
             elif not report.interrupted:
                 self._failed[what.name] = row.reason or "it cannot be run so"
                 if row.reason.startswith(("precision", "backend", "device")):
-                    self._failed[side] = row.reason
+                    self._failed[target] = row.reason
         self._failed = {name: reason for name, reason in self._failed.items() if "\0" not in name}
         if not alive:
             if self._interrupted:
@@ -262,7 +193,8 @@ class _Search:
 
     def _quick(self, seconds: float, rounds: int) -> BenchSettings:
         return msgspec.structs.replace(
-            self._settings, time=seconds * rounds, rounds=rounds, warmup=max(4 * seconds, 0.2), ways=self._placement
+            self._settings, time=seconds * rounds, rounds=rounds, warmup=max(4 * seconds, 0.2),
+            scenarios=self._scenarios, latency_bound_ms=None, starts=0,
         )  # fmt: skip
 
     def _bench(self, alive: list[Combination], seconds: float, rounds: int, what: str) -> Report:
@@ -273,33 +205,33 @@ class _Search:
         )  # fmt: skip
         self._reports.append(report)
         self._interrupted |= report.interrupted
-        self._rows |= {row.name: row for row in report.rows if row.ways}
+        self._rows |= {row.name: row for row in report.rows if row.scenarios}
         return report
 
     def _ranked(self, alive: list[Combination], report: Report) -> list[Combination]:
         rows = {row.name: row for row in report.rows}
         for what in alive:
-            if not rows[what.name].ways and not report.interrupted:
+            if not rows[what.name].scenarios and not report.interrupted:
                 self._failed[what.name] = rows[what.name].reason
         return sorted(
             (what for what in alive if what.name not in self._failed),
             key=lambda what: -self._speed(self._rows[what.name]),
         )
 
-    def _objective_way(self, row: Row) -> Any:
+    def _figure(self, row: Row) -> Estimate | None:
         return row.latency if self._objective == "latency" else row.best_throughput
 
     def _speed(self, row: Row) -> float:
-        """What is to be as large as can be: images a second, or 1 over the latency in ms."""
-        found = self._objective_way(row)
-        if found is None:
+        """What the search makes as large as possible: images a second, or 1 over the latency in ms."""
+        figure = self._figure(row)
+        if figure is None:
             return 0.0
-        return 1 / found.value if self._objective == "latency" else float(found.value)
+        return 1 / figure.value if self._objective == "latency" else figure.value
 
     # ---- accuracy ----
 
     def _halved(self, alive: list[Combination], count: int) -> list[Combination]:
-        """The best `count` that are accurate enough; they are asked from the best on."""
+        """The best `count` that are accurate enough. Accuracy is measured from the best on, until there are so many."""
         kept: list[Combination] = []
         for what in alive:
             if len(kept) >= count:
@@ -313,7 +245,7 @@ class _Search:
 
     def _accurate(self, what: Combination) -> bool:
         if self._interrupted:
-            return what.precision is None and what.model == self._search[0].model
+            return what.target.precision is None and what.model == self._search[0].model
         found = self._accuracy(what)
         if isinstance(found, str):
             self._dropped[what.name] = found
@@ -322,26 +254,24 @@ class _Search:
         if found.metric != "agreement":
             full = self._accuracy(self._reference())
             if isinstance(full, str):
-                raise ConfigError(f"there is no accuracy to hold others against: {self._reference().name}: {full}")
+                raise ConfigError(f"there is no accuracy to compare with: {self._reference().name}: {full}")
             reference = full.value
         assert found.value is not None
         assert reference is not None
         if reference - found.value <= self._max_drop + 1e-9:
             return True
-        self._dropped[what.name] = f"{_said(found)}, against {reference:.4f}"
+        self._dropped[what.name] = f"{_text(found)}, against {reference:.4f}"
         return False
 
     def _reference(self) -> Combination:
         return Combination(
             model=self._search[0].model,
-            backend="onnxruntime",
-            device="cpu",
-            precision="fp32",
+            target=Target("onnxruntime", "cpu", "fp32"),
             batch=self._search[0].batch,
         )
 
     def _accuracy(self, what: Combination) -> Accuracy | str:
-        """Of a model on a backend in a precision, asked once for all batches and threads; or why there is none."""
+        """Of a model on a target, measured once for all batches and threads; or why there is none."""
         key = _judged_as(what)
         if key not in self._judged:
             self._progress("accuracy", min(self._spent() / self._budget, 0.99), what.name)
@@ -357,68 +287,17 @@ class _Search:
                 self._judged[key] = row.reason or note or "it could not be measured"
         return self._judged[key]
 
-    def _told(self, best: Row) -> str:
+    def _judgement(self, best: Row) -> str:
         found = self._judged.get(_judged_as(best.combination), "")
         if isinstance(found, str):
             return "not measured: the search was interrupted"
         if found.metric != "agreement":
-            return f"{_said(found)}; at most {self._max_drop:g} less than in FP32 on ONNX Runtime is allowed"
+            return f"{_text(found)}; at most {self._max_drop:g} less than in FP32 on ONNX Runtime is allowed"
         return (
-            f"{_said(found)} with FP32 on ONNX Runtime; without labelled images (--data with --annotations or "
-            "--labels) nobody can tell what that costs in accuracy"
+            f"{_text(found)} with FP32 on ONNX Runtime; what that costs in accuracy is unknown without labelled images "
+            "(--data with --annotations or --labels)"
         )
 
 
-def _said(found: Accuracy) -> str:
+def _text(found: Accuracy) -> str:
     return f"{found.metric} {found.value:.4f}"
-
-
-def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[str]) -> str:
-    """The configuration of the winner, for `infersdk.load()` and, with a wrapper, `infersdk.models.create()`.
-
-    Paths in it are relative to the folder of `output`, as those who read it take them.
-    """
-    row = found.best
-    what, ran = row.combination, row.ran or {}
-    folder, model = Path(output).resolve().parent, Path(what.model).resolve()
-    table: dict[str, Any] = {"path": os.path.relpath(model, folder), "backend": what.backend}
-    kind = ran.get("kind")
-    if kind not in (None, "arrays"):
-        own: dict[str, Any] = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
-        if kind != "classifier":
-            own = {"names": settings.names}
-        table = {"type": kind, **table, **{key: value for key, value in own.items() if value is not None}}
-        if isinstance(table.get("names"), str):
-            table["names"] = os.path.relpath(Path(table["names"]).resolve(), folder)
-    table |= {key: value for key in ("device", "precision") if (value := getattr(what, key)) is not None}
-    table["max_batch"] = what.batch
-    if what.options:
-        table["options"] = dict(what.options)
-    table["pipeline"] = {"max_batch": what.batch}
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in model.stem) or "model"
-    single, served = row.latency, row.best_throughput
-    figures = [f"p50 {single.value:.3g} ms"] if single else []
-    figures += [f"{served.value:.4g} images/s"] if served else []
-    head = [
-        f"infersdk tune, for {found.objective}: {', '.join(figures)}, batch {what.batch}",
-        f"on {found.report.machine['processor']}, {found.report.machine['cores']} cores"
-        + "".join(f", {gpu}" for gpu in found.report.machine["gpus"]),
-        f"{ran.get('backend')} {ran.get('version')}, {ran.get('precision')} on {ran.get('device')}",
-        f"accuracy: {found.accuracy}",
-        f"{len(found.tried)} candidates ran in {found.seconds:.0f} s; {len(found.failed)} cannot run here, "
-        f"{len(found.dropped)} lose too much accuracy, {len(found.untried)} were not reached",
-    ]
-    return "".join(f"# {line}\n" for line in head) + "\n" + _toml(name, table)
-
-
-def _toml(name: str, table: dict[str, Any]) -> str:
-    """A table of plain values and tables of such, which is all that there is to write here."""
-    import json
-
-    # JSON's strings, numbers, bools and arrays of them are TOML's, too.
-    lines = [f"[models.{name}]"]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
-    for key, inner in table.items():
-        if isinstance(inner, dict):
-            lines += ["", f"[models.{name}.{key}]", *(f"{k} = {json.dumps(v)}" for k, v in inner.items())]
-    return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
-"""The process of one combination: it loads, warms up and takes its turns as it is told, and waits in between.
+"""The process of one combination: it loads, warms up and measures when it is asked to, and waits in between.
 
-It is told by lines of JSON on its standard input and answers each with one on its standard output; whatever a runtime
-prints goes to standard error. `run.py` is the other end.
+Each line of JSON on its standard input asks for a step, and is answered by a line on its standard output; whatever a
+runtime prints goes to standard error. `worker_process.py` is the other end.
 """
 
 from __future__ import annotations
@@ -11,48 +11,55 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..errors import BackendError, ConfigError, InferSDKError, PrecisionUnavailableError
+from .nvidia import DeviceMemory, cuda_index, free_share, pci_address, start_cuda
+from .plan import BenchSettings, Combination, Scenario
 
 if TYPE_CHECKING:
-    from .nvidia import DeviceMemory
+    from collections.abc import Callable, Iterator
 
 __all__ = ["main"]
 
 
+#: The scenario whose energy is counted is the first of these that is run.
+ENERGY_SCENARIOS: tuple[Scenario, ...] = ("offline", "single_stream", "multi_stream", "engine")
+#: Settings of a detector that accuracy is not measured by: mAP needs the boxes of low scores too.
+_THRESHOLDS = ("conf", "iou", "max_det", "multi_label")
+
+
 class Worker:
-    """What the lines call: a method each, by name, whose result is the answer."""
+    """The steps: a method each, by name, whose result is the answer."""
 
     def __init__(self) -> None:
-        self._work: Any = None
+        # Of a type that is imported only when the model is loaded: the import of the runtime is timed before.
+        self._scenarios: Any = None
+        self._kind = ""
         self._bare = 0
         self._device_memory: DeviceMemory | None = None
-        self._watched: str | None = None  # the way whose energy is counted
+        self._watched: Scenario | None = None  # the scenario whose energy is counted
 
     def load(self, combination: dict[str, Any], settings: dict[str, Any], cache: str | None = None) -> dict[str, Any]:
         """Loads the model. `cache` is a folder for what the backend keeps of it, if it does."""
         from ..config import convert
         from ..registry import backend_class, load
         from .machine import resident_bytes
-        from .nvidia import DeviceMemory, cuda_index, pci_address, start_cuda
-        from .plan import BenchSettings, Combination
 
         self._combination = what = convert(combination, Combination, "combination")
         self._settings = convert(settings, BenchSettings, "bench settings")
         start = perf_counter()
-        kind = backend_class(what.backend)
+        kind = backend_class(what.target.backend)
         imported = perf_counter() - start
         options, notes, keeps = self._options(kind, cache)
-        index = cuda_index(what.device or str(kind.default_device))
+        index = cuda_index(what.target.device or str(kind.default_device))
         if index is not None:
-            # CUDA starts here, and not in the time that loading takes: that is of the model.
+            # CUDA starts here, so that loading is timed for the model alone.
             start = perf_counter()
-            with contextlib.suppress(OSError):  # loading will say what is wrong
+            with contextlib.suppress(OSError):  # loading says what is wrong
                 pci_address(index)
             imported += perf_counter() - start
             self._device_memory = DeviceMemory(index)
@@ -62,9 +69,8 @@ class Worker:
             imported += perf_counter() - start
         self._bare = resident_bytes()
         start = perf_counter()
-        self._infer = infer = load(
-            what.model, what.backend, device=what.device, precision=what.precision, max_batch=what.batch, **options
-        )
+        arguments = {**what.target.arguments, "max_batch": what.batch}
+        self._infer = infer = load(what.model, **arguments, **options)
         seconds = perf_counter() - start
         if self._device_memory is not None:
             self._device_memory.end()
@@ -72,6 +78,7 @@ class Worker:
             "import_seconds": imported, "seconds": seconds, "keeps": keeps, "backend": infer.backend,
             "device": infer.device, "precision": infer.precision, "layers": dict(infer.layer_precisions),
             "concurrency": infer.concurrency, "notes": notes, "version": kind.probe().version,
+            "arguments": arguments, "options": options,
         }  # fmt: skip
 
     def _options(self, kind: Any, cache: str | None) -> tuple[dict[str, Any], list[str], bool]:
@@ -80,15 +87,15 @@ class Worker:
             if kind.Options.has("threads"):
                 options["threads"] = what.threads
             else:
-                notes.append(f"{what.backend} has no setting for threads")
+                notes.append(f"{what.target.backend} has no setting for threads")
         keeps = kind.Options.has("cache_dir")
         if cache is not None and keeps:
             options.setdefault("cache_dir", cache)
-        # The options may say that nothing is kept: cache=False, or no folder.
+        # An option may turn the cache off: cache=False, or no folder.
         return options, notes, keeps and bool(options.get("cache_dir", True)) and bool(options.get("cache", True))
 
     def first_run(self) -> dict[str, Any]:
-        """Seconds of the first run, in which some runtimes compile; None where nothing can be made up to run."""
+        """Seconds of the first run, in which some runtimes compile; None where no inputs can be made up for it."""
         from ..samples import random_inputs
         from .workload import check_batch
 
@@ -101,56 +108,59 @@ class Worker:
                 start = perf_counter()
                 infer(feeds)
                 return {"seconds": perf_counter() - start}
-        except InferSDKError:  # what is wrong is told when it is prepared
+        except InferSDKError:  # `prepare` says what is wrong
             return {"seconds": None}
 
     def prepare(self) -> dict[str, Any]:
-        """Makes ready what is run, and warms each way up."""
-        from .nvidia import cuda_index, free_share
-        from .workload import ENERGY_WAYS, Workload
+        """Makes ready what is run, and warms each scenario up."""
+        from .scenarios import Scenarios
+        from .workload import ARRAYS, Workload, image_files
 
         settings = self._settings
         with self._step():
-            self._work = work = Workload(self._infer, self._combination, settings)
-            ways = work.ways()
-            self._watched = next((way for way in ENERGY_WAYS if way in ways), None)
-            window = min(0.1, settings.time / settings.rounds)
-            warm = {}
-            left = settings.warmup
-            for place, way in enumerate(ways):  # what one has not needed is the others'
-                seconds, steady = work.warm_up(way, window, max(left / (len(ways) - place), window))
+            work = Workload(self._infer, self._combination, settings)
+            self._kind = work.kind
+            self._scenarios = scenarios = Scenarios(work, settings)
+            names, warm = scenarios.names(), {}
+            window, left = min(0.1, settings.time / settings.rounds), settings.warmup
+            for index, name in enumerate(names):  # the time that one has not needed is the others'
+                seconds, steady = scenarios.warm_up(name, window, max(left / (len(names) - index), window))
                 left -= seconds
-                warm[way] = {"seconds": seconds, "steady": steady}
-        index = cuda_index(self._infer.device)
+                warm[name] = {"seconds": seconds, "steady": steady}
+            if not warm.get("server", {"steady": True})["steady"]:
+                names.remove("server")
+            self._watched = next((name for name in ENERGY_SCENARIOS if name in names), None)
+        gpu = cuda_index(self._infer.device)
         return {
-            "kind": work.kind, "ways": ways, "warmup": warm, "slots": work.requests_in_pipeline,
-            "notes": [f"not pipelined: {work.pipeline_note}"] if work.pipeline_note else [],
-            "device_free_share": free_share(index) if index is not None else 1.0,
+            "kind": work.kind, "scenarios": names, "warmup": warm, "slots": scenarios.slots, "notes": scenarios.notes,
+            "image": None if work.kind == ARRAYS else str(image_files(settings)[0]),
+            "device_free_share": free_share(gpu) if gpu is not None else 1.0,
         }  # fmt: skip
 
-    def turn(self, way: str, seconds: float) -> dict[str, Any]:
-        """One turn of one way."""
+    def measure(self, scenario: Scenario, seconds: float) -> dict[str, Any]:
+        """One scenario in one round."""
         from .energy import Watch, open_meter
         from .machine import Load
         from .statistics import outliers, thinned
 
-        meter, why = open_meter(self._infer.device) if way == self._watched else (None, "")
+        meter, why = open_meter(self._infer.device) if scenario == self._watched else (None, "")
         with self._step():
-            self._work.settle(way)
+            self._scenarios.settle(scenario)
             with Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
                 load = Load()
-                done = self._work.run(way, seconds)
+                done = self._scenarios.run(scenario, seconds)
                 contention = load.since()
         return {
             "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
             "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
             "stages": {name: float(sorted(spent)[len(spent) // 2]) for name, spent in done.stages.items()},
+            "rate": done.rate, "late": done.late,
             "contention": msgspec.to_builtins(contention), "watts": watch.watts if watch is not None else None,
             "energy_source": watch.source if watch is not None else why,
         }  # fmt: skip
 
     def memory(self) -> dict[str, Any]:
-        """What this process has held at most so far."""
+        """The most memory that this process has held so far."""
         from .machine import peak_resident_bytes
 
         peak, device = peak_resident_bytes(), self._device_memory
@@ -162,7 +172,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _step(self) -> Iterator[None]:
-        """Something that takes device memory: what it holds at the end is seen."""
+        """Something that takes device memory: what it holds at the end is measured."""
         if self._device_memory is not None:
             self._device_memory.begin()
         yield
@@ -176,20 +186,20 @@ class Worker:
         settings = self._settings
         if settings.data is None:
             raise ConfigError("accuracy needs the images: data")
+        own = {key: value for key, value in settings.wrapper.items() if key not in _THRESHOLDS}
+        kind = None if self._kind == "arrays" else self._kind
         task: Any
         if settings.annotations is not None:
-            kind = self._work.kind if self._work.kind != "arrays" else None
-            task = DetectTask(settings.annotations, settings.data, type=kind, names=settings.names)
+            task = DetectTask(settings.annotations, settings.data, type=kind, **own)
         else:
-            own = {"preset": settings.preset, "resize": settings.resize, "names": settings.names}
             labels = settings.labels if settings.labels != "folder" else None
-            task = ClassifyTask(settings.data, labels=labels, **{k: v for k, v in own.items() if v is not None})
+            task = ClassifyTask(settings.data, labels=labels, type=kind, **own)
         figures = task.figures(self._infer)
         return {"metric": task.metric, "value": figures[task.metric], "figures": figures,
                 "images": task.images, "reference": None}  # fmt: skip
 
     def outputs(self, path: str) -> dict[str, Any]:
-        """Writes the outputs for the samples to a file, for the others to be held against."""
+        """Writes the outputs for the samples to a file, which the others are compared with."""
         import numpy as np
 
         found = self._run_samples()
@@ -227,11 +237,11 @@ class Worker:
         from .workload import samples_of
 
         with self._infer.clone() as twin:
-            return [dict(twin(sample)) for sample in samples_of(self._infer, self._work.kind, self._settings)]
+            return [dict(twin(sample)) for sample in samples_of(self._infer, self._kind, self._settings)]
 
     def close(self) -> dict[str, Any]:
-        if self._work is not None:
-            self._work.close()
+        if self._scenarios is not None:
+            self._scenarios.close()
         return {}
 
 

@@ -25,7 +25,7 @@ def register(subparsers: Any) -> None:
         "them ever longer, and writes the winner as a configuration that infersdk.load() and infersdk.models.create() "
         "take.",
     )
-    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="the file; after it others, INT8 say")
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="the file; after it others, such as INT8")
     parser.add_argument("--objective", choices=("latency", "throughput"), default="latency", help="(default: latency)")
     parser.add_argument(
         "--max-drop", type=float, default=0.01, metavar="X", help="accuracy that may be lost, 0 to 1 (default: 0.01)"
@@ -50,15 +50,19 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from .._files import atomic_write
+    from ..bench.candidates import candidates
     from ..bench.plan import usable_backends
-    from ..bench.tune import candidates, tune, tuned_toml
+    from ..bench.tune import tune
+    from ..bench.tuned_file import tuned_toml
     from ..infer import model_file
     from ..precision import check_precision
 
     for model in arguments.models:
         model_file(model)
     if arguments.output.suffix.lower() != ".toml":
-        raise ConfigError(f"{str(arguments.output)!r}: the configuration is written as TOML; name it so: tuned.toml")
+        raise ConfigError(
+            f"{str(arguments.output)!r}: the configuration is written as TOML; give a name that ends in .toml"
+        )
     precisions: list[str | None] = [None, "bf16", "fp16"]
     if arguments.precision is not None:
         precisions = [name.strip().lower() for name in arguments.precision.split(",")]
@@ -68,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     threads = numbers(arguments.threads, "--threads") if arguments.threads else None
     for what, given, least in (("--batch", batches, 1), ("--threads", threads, 0)):
         if given and min(given) < least:
-            raise ConfigError(f"{what} is whole numbers from {least}, not {min(given)}")
+            raise ConfigError(f"{what} takes whole numbers from {least}, not {min(given)}")
     settings = measuring_settings(arguments)
     search = candidates(
         arguments.models, [name for name in (arguments.backends or "").split(",") if name] or usable_backends(),
@@ -103,12 +107,11 @@ def _plain(found: Tuned, output: Path) -> dict[str, Any]:
 def _show(found: Tuned, text: str, output: Path) -> None:
     from rich.markup import escape
 
-    from .bench import show
+    from .bench_tables import show
 
     out = console()
     show(found.report)
-    told = {"cannot run here": found.failed, "lose too much accuracy": found.dropped}
-    for what, names in told.items():
+    for what, names in (("cannot run here", found.failed), ("lose too much accuracy", found.dropped)):
         reasons: dict[str, list[str]] = {}
         for name, reason in names.items():
             reasons.setdefault(reason, []).append(name)

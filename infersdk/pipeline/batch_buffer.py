@@ -21,13 +21,13 @@ QUICK_NBYTES = 64 * 1024
 class BatchBuffer(Protocol):
     """Memory for a batch of `capacity` rows, and an execution context of a model that runs it.
 
-    Several threads call `prepare()` at the same time, for different rows, and any thread calls `quick()`. All other
-    methods are called by one thread at a time, while no row is being prepared.
+    Several threads call `prepare()` at the same time, for different rows; any thread calls `prepares_quickly()`. One
+    thread at a time calls the other methods, while no row is being prepared.
     """
 
     capacity: int
 
-    def quick(self, item: Any) -> bool:
+    def prepares_quickly(self, item: Any) -> bool:
         """Whether preparing the item takes less time than waking up a thread: then the caller's thread does it."""
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
@@ -52,7 +52,7 @@ class BatchBuffer(Protocol):
         """Changes to the backend that serves now, if that is another one. Called while the buffer is empty."""
 
     def batch_sizes(self) -> Sequence[int]:
-        """The batch sizes that the model runs, ascending: one for each bucket, up to the capacity."""
+        """The batch sizes to warm up: those of the backend's buckets, up to the capacity. Called while it is empty."""
 
     def warm_up(self, count: int) -> None:
         """Runs `count` rows of neutral content, with preprocessing and postprocessing, and drops the results.
@@ -101,7 +101,7 @@ class TensorBatchBuffer:
             self._rows.append(tensor.numpy(writable=True))
             self._rows[-1].fill(0)  # rows that only pad a batch are run as well: indices in them must be valid
 
-    def quick(self, item: Any) -> bool:
+    def prepares_quickly(self, item: Any) -> bool:
         return isinstance(item, np.ndarray) and item.nbytes <= QUICK_NBYTES
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
@@ -157,8 +157,7 @@ class TensorBatchBuffer:
         self._infer.current()  # changes to the backend that was asked for, if it is ready
 
     def batch_sizes(self) -> Sequence[int]:
-        sizes = {min(self._infer.bucket_batch(count), self.capacity) for count in range(1, self.capacity + 1)}
-        return sorted(sizes)
+        return self._infer.warm_up_batches(self.capacity)
 
     def warm_up(self, count: int) -> None:
         for rows in self._rows:

@@ -22,8 +22,10 @@ from .scheduler import Scheduler
 from .staggered_wakeup import StaggeredWakeup, Waiter
 from .stats import PipelineStats, Statistics
 from .threads import Lifecycle, end_request, log_error
+from .warm_up import WarmUp
 
 if TYPE_CHECKING:
+    from ..options import Progress
     from .batch_buffer import BatchBuffer
     from .request import Request
 
@@ -80,7 +82,7 @@ class PipelineCore:
         batches = [batch for group in self.groups for batch in group.batches]
         self.capacity = batches[0].capacity
         self.slots = sum(batch.capacity for batch in batches)
-        self._quick = batches[0].buffer.quick
+        self._prepares_quickly = batches[0].buffer.prepares_quickly
         self._reject, self._name = reject, name
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
@@ -112,11 +114,8 @@ class PipelineCore:
             reject: instead of what the pipeline does when no slot is free.
         """
         if self._forks != _forks:
-            raise ForkError(
-                f"{self._name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
-                "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
-            )
-        quick = self._quick(request.item)
+            self._check_process()
+        quick = self._prepares_quickly(request.item)
         reject = self._reject if reject is None else reject
         changing = False
         try:
@@ -257,6 +256,13 @@ class PipelineCore:
 
     # ---- the end ----
 
+    def _check_process(self) -> None:
+        if self._forks != _forks:
+            raise ForkError(
+                f"{self._name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
+                "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
+            )
+
     def _check_open(self) -> None:
         if self._lifecycle.fault is not None:
             raise self._fault()
@@ -307,7 +313,14 @@ class PipelineCore:
         self._scheduler.wake_all()
         self._drained.notify_all()
 
-    # ---- numbers ----
+    # ---- the rest ----
+
+    def warm_up(self, progress: Progress | None) -> None:
+        """See `Pipeline.warm_up()`."""
+        self._check_process()
+        with self._lock:
+            self._check_open()
+        WarmUp(self._scheduler, self._admission, self._lifecycle, self._drained).run(progress)
 
     def stats(self) -> PipelineStats:
         with self._lock:

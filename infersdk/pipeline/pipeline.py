@@ -23,6 +23,7 @@ from .futures import AsyncRequest, FutureRequest, MapRequest
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ..options import Progress
     from .stats import PipelineStats
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]
@@ -197,6 +198,21 @@ class Pipeline(Generic[Result]):
         self._core.submit(request, timeout=None, wait=False)
         result: Result = await request.wait()
         return result
+
+    def warm_up(self, progress: Progress | None = None) -> None:
+        """Runs batches of all sizes on all instances, so that the first request takes no longer than later ones.
+
+        The first run of a size compiles kernels, captures graphs or allocates memory, depending on the backend. Call
+        this before the first request: it takes the batch buffers out of service one after another, when they are free.
+
+        Args:
+            progress: called as `progress(what, fraction)` before each run; what it raises ends the warm-up.
+
+        Raises:
+            ClosedError: the pipeline is or was closed.
+            Exception: what a run raises.
+        """
+        self._core.warm_up(progress)
 
     # ---- the rest ----
 

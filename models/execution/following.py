@@ -85,7 +85,7 @@ class FollowingBuffer(Generic[Result]):
         self._executor.open_rows()
         self.capacity = self._executor.capacity
 
-    def quick(self, item: Any) -> bool:
+    def prepares_quickly(self, item: Any) -> bool:
         return self._executor.prepares_quickly(item)
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
@@ -109,8 +109,7 @@ class FollowingBuffer(Generic[Result]):
             executor.open_rows()
 
     def batch_sizes(self) -> Sequence[int]:
-        infer = self._executor.infer
-        return sorted({min(infer.bucket_batch(count), self.capacity) for count in range(1, self.capacity + 1)})
+        return self._executor.infer.warm_up_batches(self.capacity)
 
     def warm_up(self, count: int) -> None:
         gray = np.full((64, 64, 3), 114, np.uint8)

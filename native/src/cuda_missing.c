@@ -5,6 +5,7 @@
  *
  * The build compiles this file or native/cuda, never both.
  */
+#include "custom_ops.h"
 #include "device.h"
 
 #include <stdio.h>
@@ -70,12 +71,19 @@ MISSING(ifs_cuda_detection_decoder_run, ifs_cuda_detection_decoder *decoder, con
 MISSING(ifs_cuda_topk, const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
         int32_t *class_ids, float *out_scores, ifs_stream *stream)
 
+/* ---- custom operators ---- */
+
+MISSING(ifs_cuda_code_load, const void *image, const char *function, int32_t device, ifs_cuda_code **out)
+MISSING(ifs__cuda_code_launch, const ifs_cuda_code *code, ifs__launch *launch, int32_t device, void *stream)
+MISSING(ifs__cuda_call, ifs_op_kernel *kernel, const ifs_op_call *call, int32_t *result)
+
 /* ---- objects that cannot exist in this build: there is nothing to free or to ask ---- */
 
 void ifs__device_free(int32_t device, void *block) {}
 void ifs__pinned_free(int32_t device, void *block) {}
 void ifs_stream_destroy(ifs_stream *stream) {}
 void ifs_event_destroy(ifs_event *event) {}
+void ifs_cuda_code_unload(ifs_cuda_code *code) {}
 void ifs_cuda_graph_destroy(ifs_cuda_graph *graph) {}
 void ifs_cuda_detection_decoder_destroy(ifs_cuda_detection_decoder *decoder) {}
 ifs_stream *ifs__stream_retain(ifs_stream *stream) { return stream; }

@@ -50,12 +50,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 class TestTensorRtx(testing.InferContract):  # type: ignore[misc,name-defined]
     backend = RTX
-    options = {"tf32": False, "kernel_specialization": "eager"}  # noqa: RUF012
+    options = {"tf32": False, "kernel_specialization": "eager"}
     dtypes = ("float32", "float16", "bool", "int32", "int64")
     dynamic_shape = False  # without a range for them
     data_dependent = False  # TensorRT-RTX 1.6 has no NonZero
     rtol, atol, batch_atol = RTOL, ATOL, ATOL
-    precision_atol = {"fp32": 5e-3, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}  # noqa: RUF012
+    precision_atol = {"fp32": 5e-3, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}
 
 
 @pytest.fixture

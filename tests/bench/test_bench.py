@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from labelled import coco_set, crops
 
@@ -22,19 +23,21 @@ import infersdk
 from infersdk.bench import BenchSettings, Combination, Report, bench, combine, read_report
 from infersdk.bench.compare import compare_reports
 from infersdk.bench.page import html_report
-from infersdk.bench.plan import sides_of, usable_backends
+from infersdk.bench.plan import targets_of, usable_backends
 from infersdk.bench.report import Energy
 from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.workload import kind_of, samples_of
 from infersdk.data import CLASSIFIER, DETECTOR
 from infersdk.errors import ConfigError, ModelNotFoundError
+from infersdk.models import ModelDescription
+from infersdk.target import Target
 from infersdk.testing import contract_model
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 
-QUICK = BenchSettings(time=0.06, rounds=3, warmup=0.2)
+QUICK = BenchSettings(time=0.06, rounds=3, warmup=0.2, starts=0)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def report() -> Report:
         *combine([DETECTOR], ["onnxruntime", "openvino"], batches=[2], threads=1),
         *combine([DETECTOR], ["onnxruntime/int8", "nonesuch"]),
     ]
-    return bench(combinations, QUICK)
+    return bench(combinations, msgspec.structs.replace(QUICK, starts=1))
 
 
 @pytest.fixture
@@ -57,13 +60,13 @@ def net(tmp_path: Path) -> Path:
 def test_combinations() -> None:
     found = combine(["a.onnx", "b.onnx"], ["onnxruntime", "openvino/bf16"], precisions=["fp32", None], batches=[1, 8])
     assert len(found) == 2 * 3 * 2  # a backend that names its precision has that one alone
-    assert found[0] == Combination(model="a.onnx", precision="fp32")
-    assert {c.side for c in found} == {"onnxruntime/fp32", "onnxruntime", "openvino/bf16"}
+    assert found[0] == Combination(model="a.onnx", target=Target("onnxruntime", precision="fp32"))
+    assert {str(c.target) for c in found} == {"onnxruntime/fp32", "onnxruntime", "openvino/bf16"}
     assert found[-1].name == "b.onnx openvino/bf16 batch 8"
     assert len(combine(["a.onnx"], ["onnxruntime", "onnxruntime"])) == 1
     for wrong, message in (
         ({"precisions": ["fp8"]}, "unknown precision 'fp8'"), ({"batches": [0]}, "whole number from 1, not 0"),
-        ({"sides": ["a@b@c"]}, "does not name a backend"), ({"sides": []}, "no backends"),
+        ({"targets": ["a@b@c"]}, "does not name a backend"), ({"targets": []}, "no backends"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             combine(["a.onnx"], **wrong)  # type: ignore[arg-type]
@@ -74,15 +77,15 @@ def test_five_measures(report: Report) -> None:
         assert row.status == "ok", row.reason
         assert row.ran is not None
         assert (row.ran["precision"], row.ran["device"], row.ran["kind"]) == ("fp32", "cpu", "yolov5")
-        assert row.ways.keys() >= {"engine", "single", "pipelined"}
-        for way in row.ways.values():
-            assert len(way.throughput.rounds) == 3
-            assert way.throughput.low is not None
-            assert way.throughput.high is not None
-            assert way.throughput.low <= way.throughput.value <= way.throughput.high
-            assert way.latency_ms["p50"] is not None
-        single = row.ways["single"].latency_ms["p50"]
-        engine = row.ways["engine"].latency_ms["p50"]
+        assert row.scenarios.keys() >= {"engine", "multi_stream", "offline"}
+        for result in row.scenarios.values():
+            assert len(result.throughput.rounds) == 3
+            assert result.throughput.low is not None
+            assert result.throughput.high is not None
+            assert result.throughput.low <= result.throughput.value <= result.throughput.high
+            assert result.latency_ms["p50"] is not None
+        single = row.latency
+        engine = row.scenarios["engine"].latency_ms["p50"]
         assert single is not None
         assert engine is not None
         # A call's stages are the call, near enough; all of its time is somewhere. Rounds differ on a machine in use.
@@ -119,7 +122,7 @@ def test_what_cannot_run_is_a_row_with_its_reason(report: Report) -> None:
     assert "infersdk quantize digits_detector.onnx --data FOLDER -o digits_detector.int8.onnx" in int8.reason
     assert int8.reason.startswith("precision 'int8'")
     assert nonesuch.reason.startswith("no backend 'nonesuch'; there are ")
-    assert not int8.ways
+    assert not int8.scenarios
 
 
 def test_json_and_csv(report: Report, tmp_path: Path) -> None:
@@ -128,17 +131,17 @@ def test_json_and_csv(report: Report, tmp_path: Path) -> None:
     assert json.loads(report.json())["schema"] == 1
     again = read_report(file)
     assert again.as_dict() == report.as_dict()
-    assert again.rows[0].ways == report.rows[0].ways
+    assert again.rows[0].scenarios == report.rows[0].scenarios
     lines = list(csv.DictReader(io.StringIO(report.csv())))
     assert [line["status"] for line in lines] == ["ok", "ok", "failed", "failed"]
-    assert float(lines[1]["single_p50_ms"]) > 0
+    assert float(lines[1]["multi_stream_p50_ms"]) > 0
     assert lines[0]["threads"] == "1"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no JSON"), ("[]", "is no report"), ('{"kind": "infersdk-bench", "schema": 99}', "reads 1; update"),
+        ("", "is not JSON"), ("[]", "is not a report"), ('{"kind": "infersdk-bench", "schema": 99}', "reads 1; update"),
         ('{"kind": "infersdk-bench", "schema": 1}', "is damaged: Object missing required field"),
     ],
 )  # fmt: skip
@@ -168,7 +171,7 @@ def test_html_stands_alone_and_is_well_formed(report: Report) -> None:
     marks = [mark for mark in ET.fromstring(plots[0]).iter() if mark.get("aria-roledescription") == "symbol mark"]
     fills = sorted(str(mark.get("fill")) for mark in marks)
     assert fills == ["var(--c0)", "var(--c1)", "var(--card)", "var(--card)"]  # two discs and two rings
-    assert {str(mark.get("aria-label")).splitlines()[1] for mark in marks} == {"one call after another", "pipelined"}
+    assert {str(mark.get("aria-label")).splitlines()[1] for mark in marks} == {"one call after another", "offline"}
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     assert json.loads(data[1].replace("<\\/", "</")) == report.as_dict()
@@ -187,7 +190,7 @@ def test_what_a_gpu_tells(report: Report) -> None:
     row.loading = msgspec.structs.replace(
         row.loading, cached_seconds=0.5, cold_first_run_seconds=3.25, cached_first_run_seconds=0.125
     )
-    row.energy = Energy(images_per_joule=median_of_rounds([12.25, 12.5, 12.75]), source="NVML", way="single")
+    row.energy = Energy(images_per_joule=median_of_rounds([12.25, 12.5, 12.75]), source="NVML", scenario="multi_stream")
     page = html_report(copy)
     assert "onnxruntime@cuda:0 fp32 batch 2" in page
     assert "whole: 4 ms an image" in page
@@ -201,15 +204,15 @@ def changed(report: Report, factor: float) -> Report:
     """The report with all of its first row's times longer by a factor."""
     copy = msgspec.convert(msgspec.to_builtins(report), Report)
     row = copy.rows[0]
-    for name, way in row.ways.items():
+    for name, result in row.scenarios.items():
         slower = {
             key: entry and msgspec.structs.replace(
                 entry, value=entry.value * factor, rounds=[v * factor for v in entry.rounds]
             )
-            for key, entry in way.latency_ms.items()
+            for key, entry in result.latency_ms.items()
         }  # fmt: skip
-        throughput = median_of_rounds([v / factor for v in way.throughput.rounds])
-        row.ways[name] = msgspec.structs.replace(way, latency_ms=slower, throughput=throughput)
+        throughput = median_of_rounds([v / factor for v in result.throughput.rounds])
+        row.scenarios[name] = msgspec.structs.replace(result, latency_ms=slower, throughput=throughput)
     return copy
 
 
@@ -219,7 +222,7 @@ def test_comparing_reports(report: Report) -> None:
     assert not same.slower
     assert not same.other_machine
     slower = compare_reports(report, changed(report, 10))
-    assert {c.figure for c in slower.slower} >= {"single images/s", "single p50 ms", "engine images/s"}
+    assert {c.figure for c in slower.slower} >= {"multi_stream images/s", "multi_stream p50 ms", "engine images/s"}
     assert {c.row for c in slower.moved} == {report.rows[0].name}
     quicker = compare_reports(changed(report, 10), report)
     assert not quicker.slower
@@ -248,12 +251,12 @@ def test_map_where_there_is_truth(tmp_path: Path) -> None:
     assert row.accuracy.images == 3
     assert row.accuracy.value is not None
     assert row.accuracy.value > 0.5
-    assert row.ways["single"].throughput.low is None  # one round tells nothing of how far off it is
+    assert row.scenarios["single_stream"].throughput.low is None  # one round tells nothing of how far off it is
 
 
 def test_top1_where_there_are_labels(tmp_path: Path) -> None:
     settings = msgspec.structs.replace(
-        QUICK, data=str(crops(tmp_path)), labels="folder", rounds=1, preset="unit", resize=32
+        QUICK, data=str(crops(tmp_path)), labels="folder", rounds=1, wrapper={"preset": "unit", "resize": 32}
     )
     (row,) = bench(combine([CLASSIFIER]), settings).rows
     assert row.accuracy is not None
@@ -286,11 +289,11 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
     settings = msgspec.structs.replace(QUICK, shapes={name: [1, 3, 16, 16]})
     (row,) = bench(combine([free], batches=[2]), settings).rows
     assert row.status == "ok", row.reason
-    assert row.notes[0].startswith("not pipelined: ")
+    assert row.notes[0].startswith("not run offline or as a server: ")
 
 
 def test_a_cache_that_is_turned_off_is_not_timed(net: Path) -> None:
-    settings = msgspec.structs.replace(QUICK, rounds=1, ways=["single"])
+    settings = msgspec.structs.replace(QUICK, rounds=1, scenarios=["single_stream"])
     (row,) = bench(combine([net], ["openvino"], options={"cache_dir": ""}), settings, accuracy=False).rows
     assert row.loading is not None
     assert row.loading.cold_first_run_seconds is not None
@@ -328,7 +331,7 @@ def test_interrupted(net: Path) -> None:
     found = bench(combine([net, CLASSIFIER]), QUICK, progress=progress)
     assert found.interrupted
     assert {row.status for row in found.rows} <= {"partial"}
-    assert all(len(row.ways["single"].throughput.rounds) == 1 for row in found.rows)
+    assert all(len(row.scenarios["single_stream"].throughput.rounds) == 1 for row in found.rows)
     assert any(line.startswith("interrupted") for line in found.remarks())
     html_report(found, found.remarks())
 
@@ -361,10 +364,11 @@ def test_an_empty_folder_and_a_missing_model(tmp_path: Path) -> None:
         bench(combine([tmp_path / "none.onnx"]))
 
 
-def test_the_wrapper_is_told_by_shapes() -> None:
+def test_the_wrapper_is_chosen_by_shapes() -> None:
     def kind(shape: tuple[Any, ...], *outputs: tuple[Any, ...], dtype: str = "float32") -> str:
-        spec = infersdk.TensorSpec("x", infersdk.infer.np.dtype(dtype), shape)
-        return kind_of([spec], [infersdk.TensorSpec(f"y{i}", spec.dtype, s) for i, s in enumerate(outputs)])
+        spec = infersdk.TensorSpec("x", np.dtype(dtype), shape)
+        made = [infersdk.TensorSpec(f"y{i}", np.dtype("float32"), s) for i, s in enumerate(outputs)]
+        return kind_of(ModelDescription("m.onnx", [spec], made, None, (), None, end_to_end=False))
 
     image = ("n", 3, 640, 640)
     assert kind(image, ("n", 25200, 85)) == "yolov5"
@@ -385,11 +389,13 @@ def test_backends_that_are_there() -> None:
 
 
 def test_a_gpu_is_measured_beside_the_processor() -> None:
-    assert sides_of("onnxruntime", ("cpu", "cuda"), "cpu", gpu=True) == ["onnxruntime", "onnxruntime@cuda:0"]
-    assert sides_of("onnxruntime", ("cpu", "cuda"), "cpu", gpu=False) == ["onnxruntime"]  # made for it, and none there
-    assert sides_of("openvino", ("CPU",), "cpu", gpu=True) == ["openvino"]
-    assert sides_of("tensorrt-rtx", ("cuda:0", "cuda:1"), "cuda:0", gpu=True) == ["tensorrt-rtx"]
-    assert sides_of("tensorrt-rtx", (), "cuda:0", gpu=False) == []
+    assert targets_of("onnxruntime", ("cpu", "cuda"), "cpu", gpu=True) == ["onnxruntime", "onnxruntime@cuda:0"]
+    assert targets_of("onnxruntime", ("cpu", "cuda"), "cpu", gpu=False) == [
+        "onnxruntime"
+    ]  # made for it, and none there
+    assert targets_of("openvino", ("CPU",), "cpu", gpu=True) == ["openvino"]
+    assert targets_of("tensorrt-rtx", ("cuda:0", "cuda:1"), "cuda:0", gpu=True) == ["tensorrt-rtx"]
+    assert targets_of("tensorrt-rtx", (), "cuda:0", gpu=False) == []
 
 
 def test_a_fixed_batch_is_compared_on_whole_batches(tmp_path: Path) -> None:
@@ -401,7 +407,7 @@ def test_a_fixed_batch_is_compared_on_whole_batches(tmp_path: Path) -> None:
     file = tmp_path / "fixed.onnx"
     onnx.save(model, str(file))
     with infersdk.load(file) as infer:
-        (sample,) = samples_of(infer, "classifier", BenchSettings(preset="unit", resize=32))
+        (sample,) = samples_of(infer, "classifier", BenchSettings(wrapper={"preset": "unit", "resize": 32}))
     (rows,) = sample.values()
     assert len(rows) == 3
     assert (rows == rows[0]).all()

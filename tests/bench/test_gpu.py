@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -11,11 +11,16 @@ import pytest
 import infersdk
 from infersdk.bench import BenchSettings, Report, bench, combine
 from infersdk.bench import nvidia as driver
+from infersdk.bench.candidates import candidates
 from infersdk.bench.energy import open_meter
-from infersdk.bench.html import html_report
+from infersdk.bench.page import html_report
 from infersdk.bench.plan import usable_backends
-from infersdk.bench.tune import candidates, tune, tuned_toml
+from infersdk.bench.tune import tune
+from infersdk.bench.tuned_file import tuned_toml
 from infersdk.data import DETECTOR
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,8 +45,8 @@ def test_each_way_and_measure(report: Report) -> None:
         assert row.status == "ok", row.reason
         assert row.ran is not None
         assert (row.ran["device"], row.ran["kind"]) == ("cuda:0", "yolov5")
-        assert row.ways.keys() == {"engine", "engine_parallel", "single", "pipelined"}
-        engine, single = row.ways["engine"], row.ways["single"]
+        assert row.scenarios.keys() == {"engine", "engine_parallel", "multi_stream", "offline"}
+        engine, single = row.scenarios["engine"], row.scenarios["multi_stream"]
         assert engine.latency_ms["p50"] is not None
         assert single.latency_ms["p50"] is not None
         # A call is the engine and what is around it: what is not waited for would be quicker than the engine alone.
@@ -49,8 +54,8 @@ def test_each_way_and_measure(report: Report) -> None:
         assert row.stages_ms.keys() == {"engine", "around the engine"}
         assert sum(row.stages_ms.values()) == pytest.approx(single.latency_ms["p50"].value, rel=0.3)
         # What a pipeline serves goes through the engine, however many run side by side.
-        most = max(engine.throughput.value, row.ways["engine_parallel"].throughput.value)
-        assert row.ways["pipelined"].throughput.value < 1.3 * most
+        most = max(engine.throughput.value, row.scenarios["engine_parallel"].throughput.value)
+        assert row.scenarios["offline"].throughput.value < 1.3 * most
         assert row.accuracy is not None
         assert row.accuracy.value is not None
         assert row.accuracy.value > 0.99
@@ -100,9 +105,9 @@ def test_energy_is_counted_or_its_lack_explained(report: Report) -> None:
         if meter is None:
             assert row.energy.source == why
         elif row.energy.images_per_joule is not None:
-            assert row.energy.way == "pipelined"
+            assert row.energy.scenario == "offline"
             # Between 5 W and 2 kW: the counter is of this GPU, and in millijoules.
-            watts = row.ways["pipelined"].throughput.value / row.energy.images_per_joule.value
+            watts = row.scenarios["offline"].throughput.value / row.energy.images_per_joule.value
             assert 5 < watts < 2000
         else:
             assert "did not move twice" in row.energy.source

@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter, sleep
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,6 +16,9 @@ import infersdk
 from infersdk.bench import energy, machine, nvidia
 from infersdk.bench.energy import NOT_MEASURABLE, EnergyMeter, Watch, _Rapl, open_meter
 from infersdk.bench.machine import Contention, Load, describe_machine, peak_resident_bytes, resident_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux' /proc")
 

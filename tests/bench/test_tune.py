@@ -10,25 +10,31 @@ from labelled import coco_set, damaged
 
 import infersdk
 from infersdk.bench import BenchSettings, Combination
-from infersdk.bench.tune import _judged_as, candidates, tune, tuned_toml
+from infersdk.bench.candidates import candidates
+from infersdk.bench.tune import _judged_as, tune
+from infersdk.bench.tuned_file import tuned_toml
 from infersdk.data import DETECTOR
 from infersdk.errors import BackendNotFoundError, ConfigError
+from infersdk.target import Target
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 
 
+INT8 = Target("onnxruntime", precision="int8")
+
+
 def test_candidates() -> None:
     quick = candidates(["a.onnx"], ["onnxruntime", "openvino"], objective="latency", threads=[0, 2])
     assert {c.batch for c in quick} == {1}
-    assert quick[0] == Combination(model="a.onnx", backend="onnxruntime")  # the defaults first
-    assert {c.precision for c in quick} == {None, "bf16", "fp16"}
+    assert quick[0] == Combination(model="a.onnx")  # the defaults first
+    assert {c.target.precision for c in quick} == {None, "bf16", "fp16"}
     assert {str(c.options) for c in quick} == {"{}", "{'threads': 2}"}
     many = candidates(
         ["a.onnx", "b.onnx"], ["openvino/bf16"], objective="throughput", threads=[2], batches=[1, 4]
     )  # fmt: skip
-    assert {c.precision for c in many} == {"bf16"}
+    assert {c.target.precision for c in many} == {"bf16"}
     assert len(many) == 2 * 2 * len({str(c.options) for c in many})
     assert {"performance_hint", "streams"} <= {key for c in many for key in c.options}
     assert len({(c.model, c.name) for c in many}) == len(many)
@@ -39,20 +45,20 @@ def test_candidates() -> None:
 def test_on_a_gpu_what_runs_there_goes_first() -> None:
     pytest.importorskip("tensorrt_rtx_bindings")
     found = candidates(["a.onnx"], ["onnxruntime", "tensorrt-rtx"], objective="throughput", threads=[0])
-    sides = [what.backend for what in found]
-    assert sides[:10] == ["tensorrt-rtx"] * 10
-    assert "onnxruntime" in sides
+    backends = [what.target.backend for what in found]
+    assert backends[:10] == ["tensorrt-rtx"] * 10
+    assert "onnxruntime" in backends
     # Another precision is tried before other options, and float16 inputs and outputs only where the model is so.
-    rtx = [what for what in found if what.backend == "tensorrt-rtx"]
-    assert rtx.index(msgspec.structs.replace(rtx[0], precision="fp16")) < rtx.index(
+    rtx = [what for what in found if what.target.backend == "tensorrt-rtx"]
+    assert rtx.index(msgspec.structs.replace(rtx[0], target=Target("tensorrt-rtx", precision="fp16"))) < rtx.index(
         msgspec.structs.replace(rtx[0], options={"cuda_graph": True})
     )
-    assert {what.precision for what in rtx if "half_io" in what.options} == {"fp16"}
-    assert not any(what.options for what in found if what.backend == "onnxruntime")
+    assert {what.target.precision for what in rtx if "half_io" in what.options} == {"fp16"}
+    assert not any(what.options for what in found if what.target.backend == "onnxruntime")
 
 
 def test_accuracy_is_asked_once_for_all_that_give_the_same() -> None:
-    what = Combination(model="a.onnx", backend="tensorrt-rtx", precision="fp16")
+    what = Combination(model="a.onnx", target=Target.parse("tensorrt-rtx/fp16"))
     same = [
         what,
         *(msgspec.structs.replace(what, **more) for more in ({"batch": 8}, {"options": {"cuda_graph": True}})),
@@ -76,7 +82,7 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
     search = [
         Combination(model=str(model), batch=4), Combination(model=str(model), options={"threads": 1}),
         Combination(model=str(bad), options={"threads": 1}), Combination(model=str(bad)),
-        Combination(model=str(model), precision="int8"),
+        Combination(model=str(model), target=INT8),
     ]  # fmt: skip
     found = tune(search, data, objective="latency", budget=12)
     assert found.best.combination == search[1]
@@ -116,10 +122,10 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
 def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
     bad = damaged(tmp_path / "bad.onnx", noise=2.0)
     with pytest.raises(ConfigError, match="none of the 1 candidates can run here; .*int8"):
-        tune([Combination(model=str(DETECTOR), precision="int8")], budget=5)
+        tune([Combination(model=str(DETECTOR), target=INT8)], budget=5)
     with pytest.raises(ConfigError, match=r"every candidate loses more than 0.01 of accuracy; bad.onnx .*mAP"):
         # The first model is the reference; it cannot run in the precision asked for here.
-        tune([Combination(model=str(DETECTOR), precision="int8"), Combination(model=str(bad))], data, budget=5)
+        tune([Combination(model=str(DETECTOR), target=INT8), Combination(model=str(bad))], data, budget=5)
     for wrong in ({"budget": 0}, {"max_drop": 1.0}):
         with pytest.raises(ConfigError, match="is a number"):
             tune([Combination(model=str(DETECTOR))], **wrong)  # type: ignore[arg-type]

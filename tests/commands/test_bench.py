@@ -20,7 +20,7 @@ from infersdk.testing import contract_model
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-QUICK = ("--time", 0.03, "--rounds", 3)
+QUICK = ("--time", 0.03, "--rounds", 3, "--starts", 0)
 
 
 def run(*arguments: str | Path | float) -> int:
@@ -54,9 +54,9 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
 
     assert run("bench", "--compare", made["json"], made["json"]) == 0
     assert "0 moved" in capsys.readouterr().out
-    for way in data["rows"][0]["ways"].values():
-        way["throughput"]["value"] /= 20
-        way["throughput"]["rounds"] = [value / 20 for value in way["throughput"]["rounds"]]
+    for result in data["rows"][0]["scenarios"].values():
+        result["throughput"]["value"] /= 20
+        result["throughput"]["rounds"] = [value / 20 for value in result["throughput"]["rounds"]]
     slow = tmp_path / "slow.json"
     slow.write_text(json.dumps(data))
     assert run("bench", "--compare", made["json"], slow) == 1
@@ -88,9 +88,9 @@ def test_json_on_stdout(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", "--compare", "a.json", "b.json"], "cannot read the report 'a.json'"),
         (["bench", str(DETECTOR), "--threshold", "0.1"], "goes with --compare"),
         (["tune", "none.onnx"], "no model at 'none.onnx'"),
-        (["tune", str(DETECTOR), "-o", "x.json"], "written as TOML"),
+        (["tune", str(DETECTOR), "-o", "x.json"], "give a name that ends in .toml"),
         (["tune", str(DETECTOR), "--precision", "fp7"], "unknown precision 'fp7'; use one of"),
-        (["tune", str(DETECTOR), "--batch", "0"], "--batch is whole numbers from 1"),
+        (["tune", str(DETECTOR), "--batch", "0"], "--batch takes whole numbers from 1"),
         (["tune", str(DETECTOR), "--budget", "0"], "a budget is a number of seconds above 0"),
     ],
 )  # fmt: skip
@@ -130,7 +130,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
     assert process.returncode == code, rest
     assert rest.endswith(f"infersdk: {word}\n")
     assert re.fullmatch(
-        r"\[0 s\] loading: digits_classifier.onnx onnxruntime batch 1, about \d+ min \d+ s left\n", lines[0]
+        r"\[\d+ s\] loading: digits_classifier.onnx onnxruntime batch 1, about \d+ min \d+ s left\n", lines[0]
     )
     assert re.fullmatch(r"\[\d+ s\] round 1 of 600: .*, about \d+ min \d+ s left\n", lines[1])
     assert len(lines) == 4
@@ -138,7 +138,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
     assert data["interrupted"] is True
     (row,) = data["rows"]
     assert row["status"] == "partial"
-    assert 2 <= len(row["ways"]["single"]["throughput"]["rounds"]) < 600
+    assert 2 <= len(row["scenarios"]["single_stream"]["throughput"]["rounds"]) < 600
 
 
 def test_tune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 import infersdk
 from infersdk import errors
-from infersdk.models import YOLOX, Detections, YOLOv5, YOLOv8, create, load
+from infersdk.models import TYPES, YOLOX, Detections, YOLOv5, YOLOv8, create, load
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -187,7 +187,7 @@ def test_wrong_head_is_refused(tmp_path: Path, two_boxes: Path) -> None:
         YOLOX(two_boxes)(np.zeros((64, 64, 3), np.uint8))
     assert isinstance(load(channel_first), YOLOv8)
     assert isinstance(load(two_boxes), YOLOv5)
-    with pytest.raises(errors.ConfigError, match=r"yolov99.*yolov5, yolov8, yolox, classifier"):
+    with pytest.raises(errors.ConfigError, match=f"yolov99.*{', '.join(TYPES)}"):
         load(two_boxes, type="yolov99")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ...errors import UnsupportedModelError
 from ..tracing import ShapeTrace
 from ._sizes import lift_constants, shapes_of
 
@@ -91,7 +93,8 @@ def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]
     """
     trace = ShapeTrace(model, shapes_of(model))
     for node in model.graph:
-        trace.step(node)
+        with contextlib.suppress(UnsupportedModelError):  # a free axis whose example does not fit: less is known
+            trace.step(node)
     found = []
     for value in model.graph.initializers.values():
         tensor = value.const_value

@@ -1,0 +1,198 @@
+"""Custom operators on OpenVINO, as nodes of its own.
+
+OpenVINO calls an operator in Python under the interpreter's lock. A C kernel runs without the lock, but is called with
+it. A model is read by a core of its own, so that the operators of one model are not those of another.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+import openvino as ov
+from openvino.frontend.onnx import ConversionExtension
+
+from ...custom_ops.failures import note
+from ...custom_ops.native import Node, native_op
+from ...custom_ops.shapes import Unknowns, evaluate
+from ...device import Device
+from ...errors import CustomOpError, InferSDKError, ShapeError
+
+if TYPE_CHECKING:
+    from ...custom_ops.declaration import CustomOp, Signature
+    from ...custom_ops.operator_set import OperatorSet
+
+__all__ = ["core_with"]
+
+#: OpenVINO's names of element types.
+_TYPES = {
+    "float32": "f32", "float16": "f16", "float64": "f64", "bool": "boolean", "int8": "i8", "int16": "i16",
+    "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+}  # fmt: skip
+_DTYPES = {theirs: ours for ours, theirs in _TYPES.items()}
+#: The attribute that OpenVINO keeps of a node.
+_STATE = "infersdk"
+
+
+def core_with(ops: OperatorSet) -> Any:
+    """A core that reads ONNX models with these operators, and its caches of them."""
+    core = ov.Core()
+    for op in ops:
+        core.add_extension(ConversionExtension(op.name, op.domain, functools.partial(_converted, op)))
+        core.add_extension(_class_for(op))
+    return core
+
+
+def _converted(op: type[CustomOp], context: Any) -> Any:
+    """The operator in place of a node of an ONNX file."""
+    values = {}
+    for attribute in op.attributes:
+        if context.has_attribute(attribute.name):
+            values[attribute.name] = context.get_attribute(attribute.name)
+    inputs = [context.get_input(index) for index in range(context.get_input_size())]
+    return _class_for(op)(inputs, op.of(values)).outputs()
+
+
+_classes: dict[type[CustomOp], type[_OpenVinoOp]] = {}
+
+
+def _class_for(op: type[CustomOp]) -> type[_OpenVinoOp]:
+    # The name is the one that OpenVINO keeps in its caches.
+    name = f"{op.domain}.{op.name}".replace(".", "_")
+    return _classes.setdefault(op, type(name, (_OpenVinoOp,), {"declared": op}))
+
+
+class _OpenVinoOp(ov.Op):  # type: ignore[misc]
+    """What OpenVINO sees of an operator; a subclass for each.
+
+    Plugins compute in fewer types than models are written in: that of processors makes float32 of float16 and float64,
+    and int32 of most integers. The kernel gets what the model has; values are converted on the way in and out.
+    """
+
+    declared: ClassVar[type[CustomOp]]
+
+    def __init__(
+        self, inputs: Sequence[Any] | None = None, op: CustomOp | None = None, signature: Signature | None = None
+    ) -> None:
+        super().__init__(self)
+        #: None in one that OpenVINO reads from a cache, until `visit_attributes()` brings its attributes.
+        self._op = op
+        #: The types of the model; None until the first inputs are known.
+        self._signature = signature
+        self._node: Any = lambda: None  # a weak reference: OpenVINO never lets go of an operator in Python
+        if inputs is not None:
+            self.set_arguments(inputs)
+            self.constructor_validate_and_infer_types()
+
+    def clone_with_new_inputs(self, inputs: Sequence[Any]) -> _OpenVinoOp:
+        return type(self)(inputs, self._op, self._signature)
+
+    def visit_attributes(self, visitor: Any) -> bool:
+        """OpenVINO reads the attributes, or sets them where it reads a cache: it writes into the dict then.
+
+        They are one text, since OpenVINO does not keep all types of attributes.
+        """
+        told = {_STATE: "" if self._op is None else self._state()}
+        visitor.on_attributes(told)
+        if self._op is None:
+            _, inputs, values = msgspec.json.decode(told[_STATE])
+            self._signature = self.declared.signature_for(inputs)
+            self._op = self.declared.of(values)
+        return True
+
+    def _state(self) -> str:
+        """What tells one node from another. With its version in it, what OpenVINO caches is made anew for another."""
+        assert self._op is not None
+        inputs = self._signature.inputs if self._signature is not None else ()
+        return msgspec.json.encode((self.declared.version, inputs, self._op.values())).decode()
+
+    def validate_and_infer_types(self) -> None:
+        _marked(self._set_outputs)
+
+    def _set_outputs(self) -> None:
+        count = self.get_input_size()
+        types = [_dtype(self.get_input_element_type(i)) for i in range(count)]
+        if self._signature is None:
+            self._signature = self.declared.signature_for(types)
+        converted = dict(zip(self._signature.inputs, types, strict=True))
+        dims = self._output_dims([self.get_input_partial_shape(i) for i in range(count)])
+        for index, dtype in enumerate(self._signature.outputs):
+            shape = ov.PartialShape.dynamic() if dims is None else ov.PartialShape(dims[index])
+            self.set_output_type(index, getattr(ov.Type, _TYPES[converted.get(dtype, dtype)]), shape)
+
+    def _output_dims(self, shapes: Sequence[Any]) -> list[list[Any]] | None:
+        """The outputs' dimensions; None where the rank of an input is unknown."""
+        if self._op is None or any(shape.rank.is_dynamic for shape in shapes):
+            return None
+        inputs = [[dim.get_length() if dim.is_static else dim for dim in shape] for shape in shapes]
+        try:
+            rule, algebra = self._op.rule([len(shape) for shape in inputs]), Unknowns()
+            found = [[evaluate(size, inputs, algebra) for size in shape] for shape in rule.outputs]
+        except (CustomOpError, ShapeError) as error:
+            text = str(error).removeprefix(f"operator {self.declared.title()}: ")
+            where = f"operator {self.declared.title()}, node {self.get_friendly_name()}"
+            raise type(error)(f"{where}: {text}") from error
+        return [[_dimension(dim) for dim in shape] for shape in found]
+
+    def has_evaluate(self) -> bool:
+        return True
+
+    def evaluate(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
+        """Runs the kernel. OpenVINO calls it with the interpreter's lock."""
+        _marked(lambda: self._run(outputs, inputs))
+        return True
+
+    def _run(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+        node = self._node() or self._find_node()
+        native = node.native
+        arrays = [_as(tensor.data, dtype) for tensor, dtype in zip(inputs, native.inputs, strict=True)]
+        for tensor, shape in zip(outputs, node.shapes([array.shape for array in arrays]), strict=True):
+            tensor.shape = shape
+        places = [tensor.data for tensor in outputs]
+        results = [
+            place if place.dtype == dtype else np.empty(place.shape, dtype)
+            for place, dtype in zip(places, native.outputs, strict=True)
+        ]
+        node.run_arrays(arrays, results)
+        for place, result in zip(places, results, strict=True):
+            if place is not result:
+                place[...] = result
+
+    def _find_node(self) -> Node:
+        assert self._op is not None
+        assert self._signature is not None
+        node = _make_node(self._op, self._signature, self.get_friendly_name())
+        self._node = weakref.ref(node)
+        return node
+
+
+@functools.lru_cache(maxsize=512)
+def _make_node(op: CustomOp, signature: Signature, name: str) -> Node:
+    """Nodes with equal attributes are one, whichever model they are of."""
+    return Node(op, native_op(type(op), signature, Device.parse("cpu")), name)
+
+
+def _dtype(kind: Any) -> str:
+    name = str(kind.get_type_name())
+    return _DTYPES.get(name, name)
+
+
+def _as(array: Any, dtype: Any) -> Any:
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def _dimension(dim: Any) -> Any:
+    """A dimension of an output: known, passed on with what OpenVINO knows of it, or unknown."""
+    return ov.Dimension.dynamic() if dim is None else ov.Dimension(dim) if isinstance(dim, int) else dim
+
+
+def _marked(work: Any) -> Any:
+    """OpenVINO passes on the text of an exception alone: a mark in it leads back to the exception."""
+    try:
+        return work()
+    except InferSDKError as error:
+        raise RuntimeError(f"{error}{note(error)}") from error

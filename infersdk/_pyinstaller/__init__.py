@@ -1,0 +1,12 @@
+"""For PyInstaller, which finds this by the entry point `pyinstaller40`: what a frozen application needs of infersdk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["hook_folders"]
+
+
+def hook_folders() -> list[str]:
+    """Where PyInstaller finds `hook-infersdk.py`."""
+    return [str(Path(__file__).resolve().parent)]

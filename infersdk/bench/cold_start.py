@@ -1,0 +1,87 @@
+"""The cold start: from the start of a process to its first result, as an application would have it.
+
+The process does what an application does and no more: it imports infersdk, loads the model with its wrapper and calls
+it once. Files are in the system's page cache after the first time; what the backend keeps of a model may be there or
+not.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+__all__ = ["STAGES", "StartError", "StartedProcess", "cold_start"]
+
+STAGES = ("interpreter", "import", "load", "first result")
+
+#: The clock is the same for all processes of the machine.
+_PROGRAM = """
+import time
+times = [time.monotonic()]
+import json, sys
+order = json.loads(sys.argv[1])
+sys.path[:] = order["path"]
+if order["type"] == "arrays":
+    import infersdk
+    times.append(time.monotonic())
+    model = infersdk.load(order["model"], **order["arguments"], **order["options"])
+    times.append(time.monotonic())
+    from infersdk.samples import random_inputs
+    shapes = {name: tuple(sizes) for name, sizes in order["shapes"].items()} or None
+    model(random_inputs(model.input_specs, batch=order["batch"], shapes=shapes))
+else:
+    from infersdk import models
+    times.append(time.monotonic())
+    model = models.load(
+        order["model"], type=order["type"], options=order["options"], **order["arguments"], **order["wrapper"]
+    )
+    times.append(time.monotonic())
+    model(order["image"])
+times.append(time.monotonic())
+print(json.dumps(times), flush=True)
+"""
+
+
+class StartError(Exception):
+    """The process did not get to its first result; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class StartedProcess:
+    """One cold start: seconds in all, and by stage."""
+
+    seconds: float
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+def cold_start(order: dict[str, Any], timeout: float) -> StartedProcess:
+    """Starts a process and waits for its first result.
+
+    Args:
+        order: `model`, `type` (of the wrapper, or `"arrays"`), `wrapper` (its settings), `arguments` and `options` of
+            loading, and `image`, or for arrays `batch` and `shapes`.
+        timeout: in seconds.
+
+    Raises:
+        StartError: it failed, or took longer.
+    """
+    text = json.dumps({**order, "path": sys.path})
+    start = monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, text], check=False, capture_output=True, text=True, timeout=timeout,
+            stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise StartError(f"took longer than {timeout:g} s") from None
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        said = done.stderr.strip().splitlines()
+        raise StartError(said[-1][:300] if said else f"the process ended with code {done.returncode}")
+    times = [start, *json.loads(lines[-1])]
+    stages = {name: b - a for name, a, b in zip(STAGES, times, times[1:], strict=False)}
+    return StartedProcess(times[-1] - start, stages)

@@ -1,0 +1,155 @@
+"""One combination on its way through a session, and the row that comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .energy import NOT_MEASURABLE
+from .machine import Contention, total_contention
+from .report import Accuracy, ColdStart, Energy, Loading, Memory, RefusedRate, Row, ScenarioResult
+from .server import LATE, REQUESTS
+from .statistics import median_of_rounds, percentile_of_rounds
+from .worker import ENERGY_SCENARIOS
+
+if TYPE_CHECKING:
+    from .cold_start import StartedProcess
+    from .plan import BenchSettings, Combination
+    from .worker_process import StepError, WorkerProcess
+
+__all__ = ["CombinationRun"]
+
+
+class CombinationRun:
+    """A combination, its process, and what was measured so far.
+
+    Attributes:
+        loaded, prepared: the answers to `load` and `prepare`.
+        measurements: by scenario, the answer of each round.
+        starts: cold starts; `uncached` is the one with nothing kept, of a backend that keeps something.
+        complete: whether all rounds were run.
+    """
+
+    def __init__(self, combination: Combination, settings: BenchSettings) -> None:
+        self.combination, self._settings = combination, settings
+        self.process: WorkerProcess | None = None
+        self.reason = "the measuring was interrupted before it began"
+        self.failed = False
+        self.complete = False
+        self.loaded: dict[str, Any] = {}
+        self.prepared: dict[str, Any] = {}
+        self.loading: Loading | None = None
+        self.measurements: dict[str, list[dict[str, Any]]] = {}
+        self.starts: list[StartedProcess] = []
+        self.uncached: StartedProcess | None = None
+        self.notes: list[str] = []
+        self.accuracy: Accuracy | None = None
+        self.memory: Memory | None = None
+
+    def fail(self, error: StepError) -> None:
+        self.failed, self.reason = True, self._advice(error)
+        self.end()
+
+    def _advice(self, error: StepError) -> str:
+        what, text = self.combination, str(error)
+        if error.kind == "precision" and what.target.precision == "int8":
+            file = Path(what.model)
+            text += (
+                f". An INT8 file is a model of its own: infersdk quantize {file.name} --data FOLDER -o "
+                f"{file.stem}.int8.onnx, and then infersdk bench {file.name} {file.stem}.int8.onnx"
+            )
+        return text
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.end()
+            self.process = None
+
+    # ---- the row ----
+
+    def row(self, *, interrupted: bool) -> Row:
+        row = Row(name=self.combination.name, combination=self.combination, status="ok")
+        if self.failed or not self.measurements:
+            row.status, row.reason = "failed", self.reason
+        elif not self.complete:
+            row.status = "partial"
+            row.reason = "interrupted" if interrupted else "not all rounds were run"
+        row.loading, row.accuracy, row.memory = self.loading, self.accuracy, self.memory
+        row.notes = [*self.loaded.get("notes", ()), *self.prepared.get("notes", ()), *self.notes]
+        if self.loaded:
+            names = ("backend", "version", "device", "precision", "layers", "concurrency")
+            row.ran = {name: self.loaded[name] for name in names} | {"kind": self.prepared.get("kind")}
+        row.scenarios = {name: self._result(name, rounds) for name, rounds in self.measurements.items()}
+        row.cold_start = self._cold_start()
+        row.stages_ms = self._stages(row)
+        row.energy = self._energy()
+        parts = [msgspec.convert(r["contention"], Contention) for rounds in self.measurements.values() for r in rounds]
+        row.contention = total_contention(parts)
+        return row
+
+    def _result(self, scenario: str, rounds: list[dict[str, Any]]) -> ScenarioResult:
+        warm = self.prepared["warmup"][scenario]
+        own: dict[str, Any] = {}
+        if scenario == "offline":
+            own["slots"] = self.prepared["slots"]
+        elif scenario == "server":
+            rounds, own = self._kept_rate(rounds)
+        samples = [[1e3 * latency for latency in r["latencies"]] for r in rounds]
+        return ScenarioResult(
+            throughput=median_of_rounds([r["images"] / r["seconds"] for r in rounds]),
+            latency_ms={f"p{q}": percentile_of_rounds(samples, q) for q in (50, 90, 99)},
+            requests=sum(r["requests"] for r in rounds), outliers=sum(r["outliers"] for r in rounds),
+            steady=warm["steady"], warmup_seconds=warm["seconds"], **own,
+        )  # fmt: skip
+
+    def _kept_rate(self, rounds: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The rounds at the last rate, which is the lowest, and the fields of the scenario `server`."""
+        rates = list(dict.fromkeys(r["rate"] for r in rounds))
+        by_rate = {rate: [r for r in rounds if r["rate"] == rate] for rate in rates}
+        counts = {rate: (sum(r["requests"] for r in own), sum(r["late"] for r in own)) for rate, own in by_rate.items()}
+        rate = rates[-1]
+        requests, late = counts[rate]
+        return by_rate[rate], {
+            "rate": rate, "bound_ms": self._settings.latency_bound_ms, "late": late,
+            "keeps_bound": None if requests < REQUESTS and late == 0 else late <= LATE * requests,
+            "refused": [RefusedRate(rate=r, requests=counts[r][0], late=counts[r][1]) for r in rates[:-1]],
+        }  # fmt: skip
+
+    def _cold_start(self) -> ColdStart | None:
+        if not self.starts:
+            return None
+        names = list(self.starts[0].stages)
+        return ColdStart(
+            seconds=median_of_rounds([start.seconds for start in self.starts]),
+            stages={name: median_of_rounds([start.stages[name] for start in self.starts]).value for name in names},
+            uncached_seconds=self.uncached.seconds if self.uncached is not None else None,
+        )
+
+    def _stages(self, row: Row) -> dict[str, float]:
+        rounds = self.measurements.get("single_stream") or self.measurements.get("multi_stream") or []
+        names = list(rounds[0]["stages"]) if rounds else []
+        medians = {n: 1e3 * median_of_rounds([r["stages"][n] for r in rounds]).value for n in names}
+        if "whole" in medians:  # on a device with a stream
+            # The scenario `engine` runs on what lies on the device. The rest is reading, copies, preprocessing and
+            # postprocessing, wherever they are done, less what of them runs at the same time as the engine.
+            engine = row.scenarios["engine"].latency_ms["p50"] if "engine" in row.scenarios else None
+            if engine is None:
+                return {"whole": medians["whole"]}
+            return {"engine": engine.value, "around the engine": max(medians["whole"] - engine.value, 0.0)}
+        return medians
+
+    def _energy(self) -> Energy | None:
+        scenario = next((name for name in ENERGY_SCENARIOS if self.measurements.get(name)), None)
+        if scenario is None:
+            return None
+        rounds = self.measurements[scenario]
+        unknown = next((r for r in rounds if not r["watts"]), None)
+        if unknown is not None:
+            source = unknown["energy_source"]
+            if not source.startswith(NOT_MEASURABLE):
+                source += f" of {unknown['seconds']:.2g} s: give more --time"
+            return Energy(images_per_joule=None, source=source)
+        found = median_of_rounds([r["images"] / (r["watts"] * r["seconds"]) for r in rounds])
+        return Energy(images_per_joule=found, source=rounds[0]["energy_source"], scenario=scenario)

@@ -1,0 +1,152 @@
+"""MLPerf's server scenario: requests arrive at random, and 99 % of them have to end within a bound.
+
+Arrivals are a Poisson process: they do not wait for results, as users do not. A request's latency counts from the
+moment at which it was due, also where the pipeline had no slot for it yet, so that an overload is not hidden by the
+requests that it kept from being sent. The figure is the highest rate whose requests keep the bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from statistics import median
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .measurement import Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from ..pipeline import Pipeline
+
+__all__ = ["Server"]
+
+#: The share of the requests that may be late.
+LATE = 0.01
+#: A rate is refused on so much evidence: with so many requests more than `LATE` of them, or so many late ones.
+REQUESTS, LATE_ONES = 100, 3
+#: Requests of a trial while the rate is searched, and how often the range of rates is halved.
+TRIAL, HALVINGS = 50, 6
+#: A rate that was refused during the rounds is lowered by this factor.
+LOWER = 0.9
+
+
+class Server:
+    """Requests at random to a pipeline.
+
+    Args:
+        pipeline, items: what serves, and what the requests carry, in turn.
+        bound: seconds that 99 % of the requests may take at most.
+        seed: of the arrivals.
+        clock, sleep: the time, for tests.
+
+    Attributes:
+        rate: requests a second. It is lowered when it turns out that they do not keep the bound.
+        keeps_bound: whether a rate was found.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline[Any],
+        items: Sequence[Any],
+        bound: float,
+        *,
+        seed: int,
+        clock: Callable[[], float] = perf_counter,
+        sleep: Callable[[float], None] = sleep,
+    ) -> None:
+        self._pipeline, self._items, self._bound = pipeline, itertools.cycle(items), bound
+        self._clock, self._sleep = clock, sleep
+        self._random = np.random.default_rng(seed)
+        self._requests = self._late = 0
+        self.rate = 0.0
+        self.keeps_bound = False
+
+    def find_rate(self, capacity: float, seconds: float, limit: float) -> bool:
+        """Searches the highest rate that keeps the bound, by halving the range from 0 to `capacity`.
+
+        Args:
+            capacity: requests a second under full load, which no rate can exceed for long.
+            seconds: of a trial at least; it has 50 requests at least.
+            limit: seconds of the whole search; a trial that has begun is run to its end.
+
+        Returns:
+            Whether there is one. Otherwise `rate` is the lowest that was tried.
+        """
+        start = self._clock()
+        if self._alone() > self._bound:
+            self.rate = 0.0
+            return False
+        low, high, lowest = 0.0, capacity, capacity
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            lowest = min(lowest, middle)
+            found = self._arrive(middle, max(seconds, TRIAL / middle))
+            assert found.late is not None
+            if found.late > LATE * len(found.latencies):
+                high = middle
+            else:
+                low = middle
+            if self._clock() - start > limit:
+                break
+        self.rate, self.keeps_bound = low or lowest, low > 0
+        return self.keeps_bound
+
+    def run(self, seconds: float) -> Measurement:
+        """Requests for so many seconds at the present rate. What they show may lower it for the next time."""
+        found = self._arrive(self.rate, seconds)
+        assert found.late is not None
+        self._requests += len(found.latencies)
+        self._late += found.late
+        sure = self._requests >= REQUESTS or self._late >= LATE_ONES
+        if sure and self._late > LATE * self._requests:
+            self.rate *= LOWER
+            self._requests = self._late = 0
+        return found
+
+    def _alone(self, count: int = 5) -> float:
+        """The median seconds of requests of which each has the pipeline for itself."""
+        spent = []
+        for item in itertools.islice(self._items, count):
+            start = self._clock()
+            self._pipeline.submit(item).result()
+            spent.append(self._clock() - start)
+        return median(spent)
+
+    def _arrive(self, rate: float, seconds: float) -> Measurement:
+        """Requests at random times, at `rate` a second on average, for so many seconds; one at least."""
+        count = max(int(self._random.poisson(rate * seconds)), 1)
+        # Given their number, the arrivals of a Poisson process are spread evenly (Ross, *Stochastic processes*, 1996).
+        offsets = np.sort(self._random.uniform(0, seconds, count))
+        latencies: list[float] = []
+        failed: list[BaseException] = []
+        lock = threading.Lock()
+
+        def done(future: Future[Any], due: float) -> None:
+            now = self._clock()
+            with lock:
+                if not future.cancelled() and (error := future.exception()) is not None:
+                    failed.append(error)
+                latencies.append(now - due)
+
+        futures, start = [], self._clock()
+        for offset, item in zip(offsets, self._items, strict=False):
+            due = start + float(offset)
+            if (wait := due - self._clock()) > 0:
+                self._sleep(wait)
+            future = self._pipeline.submit(item)
+            future.add_done_callback(lambda f, due=due: done(f, due))  # type: ignore[misc]
+            futures.append(future)
+        for future in futures:
+            future.exception()
+        if failed:
+            raise failed[0]
+        while len(latencies) < count:  # a callback may run after the wait for its future
+            self._sleep(1e-4)
+        elapsed = max(self._clock() - start, seconds)
+        late = sum(latency > self._bound for latency in latencies)
+        return Measurement(count, elapsed, latencies, rate=rate, late=late)

@@ -1,0 +1,60 @@
+"""The configuration that `infersdk tune` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .plan import BenchSettings
+    from .tune import Tuned
+
+__all__ = ["tuned_toml"]
+
+
+def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[str]) -> str:
+    """The configuration of the winner, for `infersdk.load()` and, with a wrapper, `infersdk.models.create()`.
+
+    Paths in it are relative to the folder of `output`, as those who read it take them.
+    """
+    row = found.best
+    what, ran = row.combination, row.ran or {}
+    folder, model = Path(output).resolve().parent, Path(what.model).resolve()
+    table: dict[str, Any] = {"path": os.path.relpath(model, folder), "backend": what.target.backend}
+    kind = ran.get("kind")
+    if kind not in (None, "arrays"):
+        table = {"type": kind, **table, **settings.wrapper}
+        if isinstance(table.get("names"), str):
+            table["names"] = os.path.relpath(Path(table["names"]).resolve(), folder)
+    named = {"device": what.target.device, "precision": what.target.precision}
+    table |= {key: value for key, value in named.items() if value is not None}
+    table["max_batch"] = what.batch
+    if what.options:
+        table["options"] = dict(what.options)
+    table["pipeline"] = {"max_batch": what.batch}
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in model.stem) or "model"
+    figures = [f"p50 {row.latency.value:.3g} ms"] if row.latency else []
+    figures += [f"{row.best_throughput.value:.4g} images/s"] if row.best_throughput else []
+    machine = found.report.machine
+    head = [
+        f"infersdk tune, for {found.objective}: {', '.join(figures)}, batch {what.batch}",
+        f"on {machine['processor']}, {machine['cores']} cores" + "".join(f", {gpu}" for gpu in machine["gpus"]),
+        f"{ran.get('backend')} {ran.get('version')}, {ran.get('precision')} on {ran.get('device')}",
+        f"accuracy: {found.accuracy}",
+        f"{len(found.tried)} candidates ran in {found.seconds:.0f} s; {len(found.failed)} cannot run here, "
+        f"{len(found.dropped)} lose too much accuracy, {len(found.untried)} were not reached",
+    ]
+    return "".join(f"# {line}\n" for line in head) + "\n" + _toml(name, table)
+
+
+def _toml(name: str, table: dict[str, Any]) -> str:
+    """A table of plain values and of tables of plain values, which is all that is written here."""
+    # JSON's strings, numbers, bools and arrays of them are TOML's, too.
+    lines = [f"[models.{name}]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for key, inner in table.items():
+        if isinstance(inner, dict):
+            lines += ["", f"[models.{name}.{key}]", *(f"{k} = {json.dumps(v)}" for k, v in inner.items())]
+    return "\n".join(lines) + "\n"

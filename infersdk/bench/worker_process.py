@@ -1,0 +1,101 @@
+"""The other end of `worker.py`: a process that is asked for one step after another."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["StepError", "WorkerProcess"]
+
+#: A worker imports what this process imports, also in a folder that has another `infersdk` in it.
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from infersdk.bench.worker import main; main()"
+
+
+class StepError(Exception):
+    """A step of a combination failed, so the combination cannot go on; the text is the reason."""
+
+    def __init__(self, reason: str, kind: str = "error") -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class WorkerProcess:
+    """A worker. It has a process group of its own: Ctrl-C reaches only us."""
+
+    def __init__(self, folder: Path, timeout: float) -> None:
+        self._timeout = timeout
+        self._errors = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._errors, start_new_session=True,
+        )  # fmt: skip
+        self._rest = b""
+
+    def ask(self, do: str, **order: Any) -> dict[str, Any]:
+        """Has a step done, and returns its answer.
+
+        Raises:
+            StepError: the step failed, the process died, or it took too long.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **order}).encode() + b"\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, OSError):
+            raise self._death() from None
+        answer: dict[str, Any] = json.loads(self._line(do))
+        if not answer.pop("ok"):
+            raise StepError(answer["reason"], answer["kind"])
+        return answer
+
+    def _line(self, do: str) -> bytes:
+        assert self._process.stdout is not None
+        until, channel = monotonic() + self._timeout, self._process.stdout.fileno()
+        while b"\n" not in self._rest:
+            if not select.select([channel], [], [], max(until - monotonic(), 0.0))[0]:
+                self.end()
+                raise StepError(f"{do} took longer than {self._timeout:g} s, and was stopped")
+            part = os.read(channel, 1 << 20)
+            if not part:
+                raise self._death()
+            self._rest += part
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def _death(self) -> StepError:
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        if code == -signal.SIGKILL:
+            how += " (out of memory?)"
+        return StepError(f"its process {how}" + (f": {said[-1][:300]}" if said else ""))
+
+    def leave(self, patience: float = 30.0) -> None:
+        """Lets it end by itself: at its end a runtime may write what it keeps for the next load."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience)
+        self.end()
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()

@@ -1,0 +1,144 @@
+"""The tables of `infersdk bench`: a report, and what moved between two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .common import console
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..bench import Report, Row
+    from ..bench.compare import Comparison
+    from ..bench.statistics import Estimate
+
+__all__ = ["show", "show_changes"]
+
+
+def show(report: Report) -> None:
+    """The report as a table, and its remarks."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    settings, out = report.settings, console()
+    names = list(dict.fromkeys(Path(row.combination.model).name for row in report.rows))
+    title = f"{settings.rounds} rounds, {settings.time:g} s for each scenario; medians, ± half of their 95 % interval"
+    table = Table(
+        title=escape(f"{names[0]}: {title}" if len(names) == 1 else title), title_justify="left", box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0), pad_edge=False,
+    )  # fmt: skip
+    table.add_column("combination", overflow="fold", min_width=26)
+    optional = _optional_columns(report)
+    metric = next((row.accuracy.metric for row in report.rows if row.accuracy), "accuracy")
+    for name in ("p50 ms", "p90", "p99", "one by one\nimages/s", "offline\nimages/s", metric, "MB", *optional):
+        table.add_column(name, justify="right", no_wrap=True)
+    last = None
+    for row in report.rows:
+        name = Path(row.combination.model).name
+        if len(names) > 1 and name != last:
+            table.add_section()
+            table.add_row(f"[bold]{escape(name)}[/bold]")
+            last = name
+        label = escape(_label(row))
+        if row.scenarios:
+            table.add_row(label, *_cells(row), *(optional[name](row) for name in optional))
+        else:
+            table.add_row(label, "[red]fails[/red]")
+    out.print(table)
+    reasons: dict[str, list[str]] = {}
+    for row in report.rows:
+        if row.status != "ok":
+            reasons.setdefault(f"{row.status}: {row.reason}", []).append(row.name)
+    for reason, rows in reasons.items():
+        out.print(f"[red]{escape(', '.join(rows))}[/red] {escape(reason)}", soft_wrap=True)
+    for line in report.remarks():
+        out.print(f"[yellow]{escape(line)}[/yellow]", soft_wrap=True)
+
+
+def _optional_columns(report: Report) -> dict[str, Callable[[Row], str]]:
+    """The columns that not every report has, each with what a row says in it."""
+    columns: dict[str, tuple[Callable[[Row], bool], Callable[[Row], str]]] = {
+        "server\nrequests/s": (lambda row: "server" in row.scenarios, _server),
+        "start s": (
+            lambda row: row.cold_start is not None,
+            lambda row: _number(row.cold_start.seconds if row.cold_start else None, interval=False),
+        ),
+        "images/J": (
+            lambda row: row.energy is not None and row.energy.images_per_joule is not None,
+            lambda row: _number(row.energy.images_per_joule if row.energy else None),
+        ),
+    }
+    return {name: cell for name, (there, cell) in columns.items() if any(map(there, report.rows))}
+
+
+def _label(row: Row) -> str:
+    what, ran = row.combination, row.ran or {}
+    settings = {**({"threads": what.threads} if what.threads else {}), **what.options}
+    target = str(what.target)
+    if ran:
+        on = "" if ran["device"] == "cpu" else f"@{ran['device']}"
+        target = f"{ran['backend']}{on} {ran['precision']}"
+    return f"{target} batch {what.batch}" + "".join(f" {key}={value}" for key, value in settings.items())
+
+
+def _cells(row: Row) -> Iterator[str]:
+    stream, offline = row.stream, row.scenarios.get("offline")
+    for percentile in ("p50", "p90", "p99"):
+        yield _number(stream.latency_ms.get(percentile) if stream else None, interval=percentile == "p50")
+    yield _number(stream.throughput if stream else None)
+    yield _number(offline.throughput if offline else None)
+    accuracy, memory = row.accuracy, row.memory
+    yield "–" if accuracy is None or accuracy.value is None else f"{accuracy.value:.4f}"
+    device = memory.device_peak_bytes if memory else None
+    host = f"{memory.host_peak_bytes / 1e6:.0f}" if memory else "–"
+    yield f"{host} + {device / 1e6:.0f}" if device else host
+
+
+def _server(row: Row) -> str:
+    found = row.scenarios.get("server")
+    if found is None or found.rate is None:
+        return "–"
+    kept = {True: "", False: " not kept", None: " too few"}[found.keeps_bound]
+    return f"{found.rate:.4g}{kept}"
+
+
+def _number(found: Estimate | None, *, interval: bool = True) -> str:
+    if found is None:
+        return "–"
+    digits = 0 if found.value >= 1000 else 1 if found.value >= 100 else 2 if found.value >= 1 else 3
+    text = f"{found.value:.{digits}f}"
+    if interval and found.low is not None and found.high is not None and found.value:
+        text += f" ±{(found.high - found.low) / 2 / found.value:.0%}"
+    return text
+
+
+def show_changes(found: Comparison, threshold: float) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = console()
+    if found.other_machine:
+        out.print(f"[yellow]not the same machine or versions: {', '.join(found.other_machine)}[/yellow]")
+    table = Table("combination", "figure", title=f"moved beyond the noise, and by {threshold:.0%} at least")
+    for name in ("old", "new", "new / old (95 %)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column()
+    colours = {"slower": "red", "worse": "red", "fails now": "red", "more": "yellow", "gone": "yellow"}
+    for change in found.moved:
+        colour = colours.get(change.verdict, "green")
+        both = ("" if value is None else f"{value:.4g}" for value in (change.old, change.new))
+        ratio = change.ratio
+        text = "" if ratio is None else f"{ratio.value:.3f}"
+        if ratio is not None and ratio.low is not None:
+            text += f" ({ratio.low:.3f} to {ratio.high:.3f})"
+        table.add_row(escape(change.row), change.figure, *both, text, f"[{colour}]{change.verdict}[/{colour}]")
+    if table.row_count:
+        out.print(table)
+    same = sum(change.verdict == "same" for change in found.changes)
+    unsure = sum(change.verdict == "unsure" for change in found.changes)
+    out.print(
+        f"{len(found.moved)} moved, {same} did not" + (f", {unsure} with too few rounds to judge" if unsure else "")
+    )

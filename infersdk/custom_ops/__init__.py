@@ -1,0 +1,49 @@
+"""An operator declared once, for ONNX, PyTorch and every backend.
+
+::
+
+    class HardSwish(CustomOp):
+        domain = "my.company"
+        inputs = {"x": "T"}
+        outputs = {"y": "T"}
+        types = {"T": ("float32", "float16")}
+        alpha: float = 1 / 6
+
+        def shape(self, x):
+            return x
+
+        def cpu(self, x, y):
+            y[:] = x * np.clip(self.alpha * x + 0.5, 0, 1)
+
+    infer = infersdk.load("model.onnx", backend="openvino", custom_ops=[HardSwish])
+
+`docs/custom-operators.md` tells the rest.
+"""
+
+from __future__ import annotations
+
+from .declaration import CustomOp
+from .kernels import CFunction, CSource, CudaSource, Launch, include_folder
+from .onnx_schema import deregister, register
+from .shapes import Dim, Shape, ceil_div, maximum, minimum, require_equal
+from .torch_operators import opset_versions, torch_operator, translation_table
+
+__all__ = [
+    "CFunction",
+    "CSource",
+    "CudaSource",
+    "CustomOp",
+    "Dim",
+    "Launch",
+    "Shape",
+    "ceil_div",
+    "deregister",
+    "include_folder",
+    "maximum",
+    "minimum",
+    "opset_versions",
+    "register",
+    "require_equal",
+    "torch_operator",
+    "translation_table",
+]

@@ -1,0 +1,222 @@
+"""Kernels in source: compiled when they are first used, and kept in the cache under what they were made from."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..cache import Cache, key_of
+from ..errors import CustomOpError
+from .kernels import CSource, CudaSource, include_folder
+
+__all__ = ["compile_c", "compile_cuda", "nvcc_path", "nvrtc_path"]
+
+#: The C++ types of element types, for the macros of CUDA code.
+CUDA_TYPES = {
+    "float32": "float", "float16": "__half", "float64": "double", "bool": "bool", "int8": "signed char",
+    "int16": "short", "int32": "int", "int64": "long long", "uint8": "unsigned char", "uint16": "unsigned short",
+    "uint32": "unsigned int", "uint64": "unsigned long long",
+}  # fmt: skip
+
+
+def compile_c(source: CSource, label: str) -> bytes:
+    """A shared library of C code.
+
+    Raises:
+        CustomOpError: there is no C compiler, or it does not take the code; the message has what it says.
+    """
+    compiler = os.environ.get("CC") or "cc"
+    found = shutil.which(compiler)
+    if found is None:
+        raise CustomOpError(
+            f"{label}: there is no C compiler {compiler!r} to compile its kernel with; install gcc, or give a CFunction"
+        )
+    command = [found, "-shared", "-fPIC", "-std=c11", f"-I{include_folder()}", *source.options]
+    parts = {
+        "c": 1, "source": source.text(), "command": command[1:], "compiler": _version([found, "--version"]),
+        "header": (include_folder() / "infersdk_custom_op.h").read_text("utf-8"), "machine": _processor(),
+    }  # fmt: skip
+    return _cached(parts, label, lambda: _run_compiler(command, ".c", source.text(), ["-lm"], label))
+
+
+def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, label: str) -> bytes:
+    """The machine code (a cubin) of CUDA code for GPUs of one compute capability, as `"9.0"`.
+
+    Args:
+        types: the element type of each type variable, which become macros.
+
+    Raises:
+        CustomOpError: there is no compiler, or it does not take the code; the message has what it says.
+    """
+    architecture = f"sm_{capability.replace('.', '')}"
+    macros = [f"-D{name}={CUDA_TYPES[dtype]}" for name, dtype in types.items()]
+    text = ("#include <cuda_fp16.h>\n" if "float16" in types.values() else "") + source.text()
+    compiler = _cuda_compiler(source, label)
+    if compiler == "nvcc":
+        found = str(nvcc_path())
+        command = [found, "-cubin", f"-arch={architecture}", *macros, *source.options]
+        parts = {"cuda": 1, "source": text, "command": command[1:], "compiler": _version([found, "--version"])}
+        return _cached(parts, label, lambda: _run_compiler(command, ".cu", text, [], label))
+    nvrtc = _Nvrtc.load()
+    options = [f"--gpu-architecture={architecture}", *macros, *source.options]
+    options += [f"--include-path={folder}" for folder in _cuda_includes()]
+    parts = {"cuda": 1, "source": text, "options": options, "compiler": f"nvrtc {nvrtc.version}"}
+    return _cached(parts, label, lambda: nvrtc.compile(text, options, label))
+
+
+def _cuda_compiler(source: CudaSource, label: str) -> str:
+    there = {"nvrtc": nvrtc_path() is not None, "nvcc": nvcc_path() is not None}
+    wanted = source.compiler
+    if wanted == "auto":
+        # NVRTC brings cuda_fp16.h with the toolkit's headers alone, which come with nvcc.
+        wanted = "nvrtc" if there["nvrtc"] else "nvcc"
+    if not there[wanted]:
+        raise CustomOpError(
+            f'{label}: its CUDA kernel needs a compiler: pip install "infersdk[nvrtc]" for NVRTC, or put nvcc on PATH'
+            if source.compiler == "auto"
+            else f"{label}: its CUDA kernel asks for compiler {wanted!r}, which is not here"
+        )
+    return wanted
+
+
+def _cached(parts: dict[str, object], label: str, make: Callable[[], bytes]) -> bytes:
+    data, _, _ = Cache().get_or_make(
+        key_of(parts), lambda: (make(), {}), kind="kernel", backend="custom_ops", label=label
+    )
+    return data
+
+
+def _run_compiler(command: list[str], suffix: str, text: str, last: list[str], label: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
+        code, made = Path(folder, f"kernel{suffix}"), Path(folder, "made")
+        code.write_text(text, "utf-8")
+        done = subprocess.run(
+            [*command, str(code), "-o", str(made), *last], check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            said = (done.stderr or done.stdout).replace(str(code), f"{label}{suffix}").strip()
+            raise CustomOpError(f"{label}: {Path(command[0]).name} does not compile its kernel:\n{said}")
+        return made.read_bytes()
+
+
+@functools.cache
+def _version_of(command: tuple[str, ...]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _version(command: Sequence[str]) -> str:
+    return _version_of(tuple(command))
+
+
+@functools.cache
+def _processor() -> str:
+    """What `-march=native` depends on: the cache may lie in a folder that several machines share."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        import platform
+
+        return f"{platform.machine()} {platform.processor()}"
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    return hashlib.sha256((flags[1] if flags else text).encode()).hexdigest()
+
+
+# ---- the CUDA compilers ----
+
+
+def nvcc_path() -> Path | None:
+    """nvcc, by CUDA_HOME or PATH."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = shutil.which("nvcc", path=f"{home}/bin" if home else None) or shutil.which("nvcc")
+    return Path(found) if found else None
+
+
+def _nvidia_folders() -> list[Path]:
+    """The folders of NVIDIA's packages: nvidia/cu13, nvidia/cuda_nvrtc, ..."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (spec.submodule_search_locations or [])] if spec else []
+    return [folder for root in roots for folder in sorted(root.glob("*"), reverse=True) if folder.is_dir()]
+
+
+def _toolkit_folders() -> list[Path]:
+    """The folders of CUDA toolkits."""
+    homes = [Path(home) for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
+    if (nvcc := nvcc_path()) is not None:
+        homes += _nvcc_root(nvcc)
+    return [*homes, Path("/usr/local/cuda")]
+
+
+@functools.cache
+def _nvcc_root(nvcc: Path) -> list[Path]:
+    """Where the toolkit lies; nvcc itself may be a wrapper that stands elsewhere."""
+    dry = subprocess.run([str(nvcc), "--dryrun", "-c", "x.cu"], check=False, capture_output=True, text=True).stderr
+    top = re.search(r"^#\$ TOP=(.+)$", dry, re.MULTILINE)
+    return [Path(top[1].strip())] if top else []
+
+
+def nvrtc_path() -> Path | None:
+    """NVRTC's library: out of NVIDIA's packages, or of a toolkit."""
+    folders = [folder / "lib" for folder in _nvidia_folders()]
+    folders += [home / name for home in _toolkit_folders() for name in ("lib64", "lib")]
+    for folder in folders:
+        for file in sorted(folder.glob("libnvrtc.so.*[0-9]"), key=lambda path: len(path.name)):
+            return file
+    return None
+
+
+def _cuda_includes() -> list[Path]:
+    """Folders with CUDA's headers."""
+    folders = [folder / "include" for folder in (*_nvidia_folders(), *_toolkit_folders())]
+    return [folder for folder in folders if (folder / "cuda_fp16.h").is_file()][:1]
+
+
+class _Nvrtc:
+    """NVRTC through ctypes; it needs no GPU."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._check(self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+        self.version = f"{major.value}.{minor.value}"
+
+    @classmethod
+    @functools.cache
+    def load(cls) -> _Nvrtc:
+        path = nvrtc_path()
+        assert path is not None
+        return cls(path)
+
+    def _check(self, result: int) -> None:
+        if result:
+            self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+            raise CustomOpError(f"NVRTC fails: {self._library.nvrtcGetErrorString(result).decode()}")
+
+    def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(getattr(self._library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        buffer = ctypes.create_string_buffer(size.value)
+        self._check(getattr(self._library, f"nvrtcGet{what}")(program, buffer))
+        return buffer.raw
+
+    def compile(self, text: str, options: Sequence[str], label: str) -> bytes:
+        """A cubin."""
+        program = ctypes.c_void_p()
+        name = f"{label}.cu".encode()
+        self._check(self._library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name, 0, None, None))
+        try:
+            raw = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            if self._library.nvrtcCompileProgram(program, len(options), raw):
+                log = self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace").strip()
+                raise CustomOpError(f"{label}: NVRTC {self.version} does not compile its kernel:\n{log}")
+            return self._bytes(program, "CUBIN")
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))

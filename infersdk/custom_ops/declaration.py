@@ -1,0 +1,304 @@
+"""CustomOp: an operator declared once, for ONNX, PyTorch and every backend."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, get_origin, get_type_hints
+
+from ..errors import CustomOpError
+from .attributes import MISSING, Attribute, attribute_of, convert_all
+from .kernels import CFunction, CSource, CudaSource
+from .shapes import Rule, trace
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, dataclass_transform
+else:
+
+    def dataclass_transform(**_):
+        return lambda cls: cls
+
+
+__all__ = ["CustomOp", "Signature"]
+
+#: The element types of tensors.
+DTYPES = (
+    "float32", "float16", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+)  # fmt: skip
+
+#: The domains of the ONNX standard, which are not for others' operators.
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training")
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_DOMAIN = re.compile(r"[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One combination of element types that an operator takes, and gives."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class CustomOp:
+    """An operator. Derive from it::
+
+        class HardSwish(CustomOp):
+            domain = "my.company"
+            inputs = {"x": "T"}
+            outputs = {"y": "T"}
+            types = {"T": ("float32", "float16")}
+            alpha: float = 1 / 6              # an attribute with its default
+            beta: float = 0.5
+
+            def shape(self, x):
+                return x                      # the output is of the input's shape
+
+            def cpu(self, x, y):              # NumPy arrays; y is there to be filled
+                y[:] = x * np.clip(self.alpha * x + self.beta, 0, 1)
+
+    An instance is the operator with values for its attributes, as a node of a model has them: `HardSwish(alpha=0.2)`.
+
+    Attributes:
+        domain: whose operator it is; not a domain of the ONNX standard.
+        name: the name of its nodes; by default the name of the class.
+        version: goes into engines and caches, and is the version of the domain that the schema is for: raise it when
+            the operator computes something else.
+        inputs, outputs: the element type of each by its name: a type as `"float32"`, or the name of a type variable.
+        types: the element types that each type variable may stand for.
+        cpu: the kernel on the processor: a method that gets the inputs and then the outputs as arrays, or a `CFunction`
+            or `CSource`. None: it has none.
+        cuda: the kernel on NVIDIA GPUs: a `CudaSource` or a `CFunction`. None: it has none.
+
+    An annotated name (`alpha: float = 0.2`) is an attribute; its type is int, bool, float, str, `tuple[int, ...]` or
+    `tuple[float, ...]`.
+    """
+
+    domain: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+    inputs: ClassVar[Mapping[str, str]] = {}
+    outputs: ClassVar[Mapping[str, str]] = {}
+    types: ClassVar[Mapping[str, Sequence[str]]] = {}
+    cpu: ClassVar[Any] = None
+    cuda: ClassVar[Any] = None
+    #: What the annotations declare, in order.
+    attributes: ClassVar[tuple[Attribute, ...]] = ()
+
+    def shape(self, *inputs: Any) -> Any:
+        """The outputs' shapes, out of the inputs': one `Shape` an input, whose sizes may be unknown symbols.
+
+        Returns:
+            The shape of the one output, a tuple of sizes; or a tuple of shapes, one an output. Sizes are ints, or are
+            computed of the inputs' by `+ - * //`, `ceil_div`, `maximum` and `minimum`.
+        """
+        raise NotImplementedError
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+        try:
+            _check_names(cls)
+            _check_types(cls)
+            cls.attributes = _declared_attributes(cls)
+            _check_kernels(cls)
+        except CustomOpError as error:
+            raise CustomOpError(f"{cls.__module__}.{cls.__qualname__}: {error}") from None
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        given = {attribute.name: getattr(self, attribute.name) for attribute in self.attributes}
+        try:
+            converted = convert_all(self.attributes, given)
+        except CustomOpError as error:
+            raise CustomOpError(f"operator {self.title()}: {error}") from None
+        for name, value in converted.items():
+            object.__setattr__(self, name, value)
+
+    # ---- what it is ----
+
+    @classmethod
+    def title(cls) -> str:
+        """`domain::name`, as messages have it."""
+        return f"{cls.domain}::{cls.name}"
+
+    @classmethod
+    def signatures(cls) -> list[Signature]:
+        """All combinations of element types, in the order of the declaration."""
+        used = list(dict.fromkeys(kind for kind in (*cls.inputs.values(), *cls.outputs.values()) if kind in cls.types))
+        found = []
+        for choice in itertools.product(*(cls.types[name] for name in used)):
+            types = dict(zip(used, choice, strict=True))
+            found.append(
+                Signature(
+                    tuple(types.get(kind, kind) for kind in cls.inputs.values()),
+                    tuple(types.get(kind, kind) for kind in cls.outputs.values()),
+                )
+            )
+        return found
+
+    @classmethod
+    def signature_for(cls, inputs: Sequence[str]) -> Signature:
+        """The combination with these types of inputs.
+
+        Raises:
+            CustomOpError: it does not take them.
+        """
+        for signature in cls.signatures():
+            if signature.inputs == tuple(inputs):
+                return signature
+        takes = " or ".join(f"({', '.join(signature.inputs)})" for signature in cls.signatures())
+        raise CustomOpError(
+            f"operator {cls.title()} takes inputs of types {takes}, not ({', '.join(inputs)}); add the type to "
+            "`types`, or cast the input"
+        )
+
+    @classmethod
+    def kernel_for(cls, device: str) -> Any:
+        """The kernel for a kind of device, `"cpu"` or `"cuda"`.
+
+        Raises:
+            CustomOpError: it has none.
+        """
+        kernel = getattr(cls, device, None) if device in ("cpu", "cuda") else None
+        if kernel is None:
+            has = [kind for kind in ("cpu", "cuda") if getattr(cls, kind) is not None]
+            write = {"cuda": "cuda = CudaSource(...) or CFunction(...)", "cpu": "def cpu(self, ...)"}.get(device)
+            hint = f"write {write} in {cls.__qualname__}, or load" if write else "load"
+            raise CustomOpError(
+                f"operator {cls.title()} has no kernel for device {device!r}; it has {' and '.join(has)}: {hint} the "
+                f"model on {' or '.join(has)}"
+            )
+        return kernel
+
+    # ---- as a node ----
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], node: str = "") -> Self:
+        """An instance with a node's attributes.
+
+        Raises:
+            CustomOpError: names the operator, the node and the attribute.
+        """
+        try:
+            return cls(**convert_all(cls.attributes, values))
+        except CustomOpError as error:
+            where = f", node {node!r}" if node else ""
+            raise CustomOpError(f"operator {cls.title()}{where}: {error}") from None
+
+    def values(self) -> dict[str, Any]:
+        """The values of the attributes, by name."""
+        return {attribute.name: getattr(self, attribute.name) for attribute in self.attributes}
+
+    def rule(self, ranks: Sequence[int]) -> Rule:
+        """What `shape()` says of inputs of these ranks.
+
+        Raises:
+            CustomOpError: `shape()` fails, or returns what is no shape.
+        """
+        try:
+            return trace(self.shape, ranks, len(self.outputs))
+        except Exception as error:
+            said = str(error) if isinstance(error, CustomOpError) else f"shape() raises {type(error).__name__}: {error}"
+            raise CustomOpError(
+                f"operator {self.title()}: for inputs of {', '.join(map(str, ranks))} dimensions: {said}"
+            ) from error
+
+
+# ---- checks of a declaration ----
+
+
+def _check_names(cls: type[CustomOp]) -> None:
+    if cls.domain in _STANDARD or not isinstance(cls.domain, str) or not _DOMAIN.fullmatch(cls.domain):
+        raise CustomOpError(
+            f'domain is {cls.domain!r}; write domain = "my.company": letters, digits, _ and dots, and no domain of the '
+            "ONNX standard"
+        )
+    if not isinstance(cls.name, str) or not _NAME.fullmatch(cls.name):
+        raise CustomOpError(f"name is {cls.name!r}; a name is letters, digits and _")
+    if isinstance(cls.version, bool) or not isinstance(cls.version, int) or cls.version < 1:
+        raise CustomOpError(f"version is {cls.version!r}; it is a whole number from 1")
+
+
+def _check_types(cls: type[CustomOp]) -> None:
+    for variable, kinds in cls.types.items():
+        if isinstance(kinds, str) or not kinds:
+            raise CustomOpError(f"types[{variable!r}] is {kinds!r}; it is a tuple of element types")
+        for kind in kinds:
+            _check_dtype(kind, f"types[{variable!r}]", ())
+    if not cls.outputs:
+        raise CustomOpError('outputs is empty; write outputs = {"y": "float32"}')
+    for side, tensors in (("inputs", cls.inputs), ("outputs", cls.outputs)):
+        for name, kind in tensors.items():
+            if not _NAME.fullmatch(name):
+                raise CustomOpError(f"{side} has the name {name!r}; a name is letters, digits and _")
+            _check_dtype(kind, f"{side}[{name!r}]", tuple(cls.types))
+    if twice := set(cls.inputs) & set(cls.outputs):
+        raise CustomOpError(f"{sorted(twice)[0]!r} is an input and an output; give them names of their own")
+    inputs = {kind for kind in cls.inputs.values() if kind in cls.types}
+    for name, kind in cls.outputs.items():
+        if kind in cls.types and kind not in inputs:
+            raise CustomOpError(
+                f"outputs[{name!r}] is of type variable {kind!r}, which no input has: its type does not follow from "
+                "the inputs; name the type itself"
+            )
+    if len(cls.inputs) + len(cls.outputs) > 32:
+        raise CustomOpError(f"it has {len(cls.inputs)} inputs and {len(cls.outputs)} outputs; 32 together at most")
+
+
+def _check_dtype(kind: Any, where: str, variables: tuple[str, ...]) -> None:
+    if kind not in DTYPES and kind not in variables:
+        also = f", or a type variable ({', '.join(variables)})" if variables else ""
+        raise CustomOpError(f"{where} is {kind!r}; an element type is {', '.join(DTYPES)}{also}")
+
+
+def _declared_attributes(cls: type[CustomOp]) -> tuple[Attribute, ...]:
+    inherited = list(getattr(cls, "__dataclass_fields__", {}))
+    names = [*inherited, *(name for name in inspect.get_annotations(cls) if name not in inherited)]
+    if not names:
+        return ()
+    try:
+        hints = get_type_hints(cls, localns=_caller_names())
+    except (NameError, TypeError) as error:
+        raise CustomOpError(f"an annotation cannot be read: {error}") from None
+    declared = {name: hints[name] for name in names if ClassVar not in (hints[name], get_origin(hints[name]))}
+    if clash := [name for name in declared if name in cls.inputs or name in cls.outputs]:
+        raise CustomOpError(f"{clash[0]!r} is an attribute and an input or output; give them names of their own")
+    if hidden := [name for name in declared if hasattr(CustomOp, name)]:
+        raise CustomOpError(f"attribute {hidden[0]!r} would hide CustomOp.{hidden[0]}; give it another name")
+    return tuple(attribute_of(name, hint, getattr(cls, name, MISSING)) for name, hint in declared.items())
+
+
+def _caller_names() -> dict[str, Any]:
+    """What annotations may name: `ClassVar`, wherever it was imported."""
+    return {"ClassVar": ClassVar, **vars(sys.modules["builtins"])}
+
+
+def _check_kernels(cls: type[CustomOp]) -> None:
+    if cls.shape is CustomOp.shape:
+        raise CustomOpError(f"it has no shape(); write def shape(self, {', '.join(cls.inputs)}): return ...")
+    _check_arguments(cls, "shape", tuple(cls.inputs))
+    if cls.cpu is None and cls.cuda is None:
+        raise CustomOpError(f"it has no kernel; write def cpu(self, {', '.join((*cls.inputs, *cls.outputs))})")
+    if inspect.isfunction(cls.cpu):
+        _check_arguments(cls, "cpu", (*cls.inputs, *cls.outputs))
+    elif cls.cpu is not None and not isinstance(cls.cpu, CFunction | CSource):
+        raise CustomOpError(f"cpu is {cls.cpu!r}; it is a method, a CFunction or a CSource")
+    if cls.cuda is not None and not isinstance(cls.cuda, CFunction | CudaSource):
+        raise CustomOpError(f"cuda is {cls.cuda!r}; it is a CudaSource or a CFunction")
+
+
+def _check_arguments(cls: type[CustomOp], method: str, names: tuple[str, ...]) -> None:
+    try:
+        inspect.signature(getattr(cls, method)).bind(None, *names)
+    except TypeError:
+        raise CustomOpError(
+            f"{method}() cannot be called with {', '.join(names)}; write def {method}(self, {', '.join(names)})"
+        ) from None

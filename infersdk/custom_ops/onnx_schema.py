@@ -1,0 +1,222 @@
+"""Custom operators for ONNX's own tools: the checker, shape inference, and whatever asks for a schema."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import CustomOpError
+from .attributes import MISSING
+from .failures import note
+from .shapes import Dim, Rule, Size, Unknowns, evaluate
+
+if TYPE_CHECKING:
+    from .declaration import CustomOp
+
+__all__ = ["deregister", "onnx_schema", "register", "registered"]
+
+#: What the onnx package knows of ours, and how many `registered` there are of each. None: for good.
+_registered: dict[tuple[str, str, int], tuple[type[CustomOp], int | None]] = {}
+_guard = threading.Lock()
+
+
+def register(*ops: type[CustomOp]) -> None:
+    """Makes operators known to the `onnx` package of this process, for good: its checker checks their nodes, and its
+    shape inference goes through them. `infersdk.load()` does not need it.
+
+    An operator that is declared anew, as in a notebook, replaces the earlier one of its domain, name and version.
+
+    Raises:
+        CustomOpError: the onnx package has an operator of that domain, name and version from elsewhere.
+    """
+    with _guard:
+        for op in ops:
+            _add(op)
+            _registered[_key(op)] = (op, None)
+
+
+def deregister(*ops: type[CustomOp]) -> None:
+    """Takes back what `register` has made known."""
+    with _guard:
+        for op in ops:
+            if _key(op) in _registered:
+                _remove(op)
+
+
+@contextlib.contextmanager
+def registered(*ops: type[CustomOp]) -> Iterator[None]:
+    """Makes operators known to the `onnx` package for a while."""
+    with _guard:
+        for op in ops:
+            _add(op)
+            known, count = _registered.get(_key(op), (op, 0))
+            _registered[_key(op)] = (op, None if count is None else count + 1)
+    try:
+        yield
+    finally:
+        with _guard:
+            for op in ops:
+                known, count = _registered.get(_key(op), (op, None))
+                if known is op and count == 1:
+                    _remove(op)
+                elif known is op and count is not None:
+                    _registered[_key(op)] = (op, count - 1)
+
+
+def _key(op: type[CustomOp]) -> tuple[str, str, int]:
+    return op.domain, op.name, op.version
+
+
+def _add(op: type[CustomOp]) -> None:
+    from onnx import defs
+
+    known = _registered.get(_key(op))
+    if known is not None:
+        if known[0] is op:
+            return
+        _remove(known[0])
+    elif defs.has(op.name, op.version, op.domain) and _same_version(op):
+        raise CustomOpError(
+            f"operator {op.title()}: the onnx package has a schema of version {op.version} of that name already; give "
+            "the operator another domain or name"
+        )
+    defs.register_schema(onnx_schema(op))
+
+
+def _remove(op: type[CustomOp]) -> None:
+    from onnx import defs
+
+    defs.deregister_schema(op.name, op.version, op.domain)
+    del _registered[_key(op)]
+
+
+def _same_version(op: type[CustomOp]) -> bool:
+    from onnx import defs
+
+    return bool(defs.get_schema(op.name, op.version, op.domain).since_version == op.version)
+
+
+def onnx_schema(op: type[CustomOp]) -> Any:
+    """The `onnx.defs.OpSchema` of an operator, with its inference of types and shapes."""
+    from onnx import defs
+
+    def parameters(tensors: Iterable[tuple[str, str]]) -> list[Any]:
+        return [
+            defs.OpSchema.FormalParameter(name, kind if kind in op.types else _type_text(kind))
+            for name, kind in tensors
+        ]
+
+    schema = defs.OpSchema(
+        op.name,
+        op.domain,
+        op.version,
+        doc=(op.__doc__ or "").strip(),
+        inputs=parameters(op.inputs.items()),
+        outputs=parameters(op.outputs.items()),
+        type_constraints=[(name, [_type_text(kind) for kind in kinds], "") for name, kinds in op.types.items()],
+        attributes=[_schema_attribute(attribute) for attribute in op.attributes],
+    )
+    schema.set_type_and_shape_inference_function(_inference(op))
+    return schema
+
+
+def _type_text(dtype: str) -> str:
+    """ONNX's text of a tensor type: `tensor(float)`."""
+    name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+    return f"tensor({name})"
+
+
+def _schema_attribute(attribute: Any) -> Any:
+    from onnx import defs, helper
+
+    kind = getattr(defs.OpSchema.AttrType, attribute.onnx_kind)
+    if attribute.default is MISSING:
+        return defs.OpSchema.Attribute(attribute.name, kind, required=True)
+    default = attribute.default
+    value = int(default) if isinstance(default, bool) else default
+    proto = helper.make_attribute(
+        attribute.name, value, attr_type=helper.AttributeProto.AttributeType.Value(attribute.onnx_kind)
+    )
+    return defs.OpSchema.Attribute(attribute.name, proto)
+
+
+# ---- types and shapes ----
+
+
+def _inference(op: type[CustomOp]) -> Any:
+    """What the onnx package calls for a node: it sets the types of the outputs, and their shapes as far as known."""
+
+    def infer(context: Any) -> None:
+        try:
+            set_outputs(context)
+        except CustomOpError as error:
+            raise ValueError(f"{error}{note(error)}") from error
+
+    def set_outputs(context: Any) -> None:
+        from onnx import TypeProto, helper
+
+        given = [context.get_input_type(i) for i in range(context.get_num_inputs())]
+        signature = op.signature_for([_dtype_of(kind) for kind in given])
+        shapes = _output_shapes(op, context, given)
+        for index, dtype in enumerate(signature.outputs):
+            made = TypeProto()
+            made.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            if shapes is not None:
+                made.tensor_type.shape.CopyFrom(helper.make_tensor_type_proto(1, shapes[index]).tensor_type.shape)
+            context.set_output_type(index, made)
+
+    return infer
+
+
+def _dtype_of(kind: Any) -> str:
+    from onnx import helper
+
+    return str(helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type))
+
+
+def _output_shapes(op: type[CustomOp], context: Any, given: list[Any]) -> list[list[Any]] | None:
+    """The shapes: ints, names of dimensions that are passed on, and None. None where an input's rank is unknown."""
+    if not all(kind.tensor_type.HasField("shape") for kind in given):
+        return None
+    inputs = [[_known_size(dim) for dim in kind.tensor_type.shape.dim] for kind in given]
+    rule = _instance(op, context).rule([len(shape) for shape in inputs])
+    return symbolic_shapes(op, rule, inputs)
+
+
+def symbolic_shapes(op: type[CustomOp], rule: Rule, inputs: list[list[Any]]) -> list[list[Any]]:
+    """The outputs' shapes for inputs whose sizes are ints, names or None.
+
+    Raises:
+        CustomOpError: sizes that are known break what the operator requires.
+    """
+    algebra = Unknowns()
+    for size, wanted, what in rule.checks:
+        one, other = evaluate(size, inputs, algebra), evaluate(wanted, inputs, algebra)
+        if isinstance(one, int) and isinstance(other, int) and one != other:
+            raise CustomOpError(f"operator {op.title()}: {what}: it is {one}, not {other}")
+    return [[_size(size, inputs, algebra) for size in shape] for shape in rule.outputs]
+
+
+def _size(size: Size, inputs: list[list[Any]], algebra: Unknowns) -> Any:
+    found = evaluate(size, inputs, algebra)
+    passed_on = isinstance(size, Dim) and size.operation == "dim"
+    return found if isinstance(found, int) or passed_on else None
+
+
+def _known_size(dim: Any) -> Any:
+    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+
+
+def _instance(op: type[CustomOp], context: Any) -> CustomOp:
+    from onnx import helper
+
+    values = {}
+    for attribute in op.attributes:
+        proto = context.get_attribute(attribute.name)
+        if proto is not None and proto.name:
+            values[attribute.name] = helper.get_attribute_value(proto)
+    return op.of(values)

@@ -1,0 +1,30 @@
+"""Custom operators on ONNX Runtime, which takes them as nodes of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._lib import check, ffi, lib, library_path
+from .native import native_op
+
+if TYPE_CHECKING:
+    from ..device import Device
+    from .operator_set import OperatorSet
+
+__all__ = ["register_operators"]
+
+
+def register_operators(session_options: Any, ops: OperatorSet, device: Device) -> None:
+    """Registers operators, each with all its element types, with `onnxruntime.SessionOptions`.
+
+    The native core registers them through ONNX Runtime's C API (native/src/custom_ops_ort.c). It takes what this thread
+    offers last.
+
+    Raises:
+        CustomOpError: an operator has no kernel for the device, or the kernel cannot be compiled or loaded.
+    """
+    wanted = sorted(ops, key=lambda op: op.domain)
+    handles = [native_op(op, signature, device).handle for op in wanted for signature in op.signatures()]
+    offered = ffi.new("ifs_custom_op *[]", handles)
+    check(lib.ifs_custom_offer_to_ort(offered, len(handles)))
+    session_options.register_custom_ops_library(library_path())

@@ -1,0 +1,301 @@
+"""The algebra that `CustomOp.shape()` is written over.
+
+`shape()` runs once for each combination of ranks, on symbols that stand for sizes. What it returns is a rule: for each
+output an expression for each dimension. Every runtime evaluates that rule in its own terms: a run with the sizes it
+has, ONNX's shape inference with names, torch with its symbolic integers, TensorRT with its expressions.
+
+So `shape()` may branch on ranks and attributes, and not on sizes: a size is only known when the model runs.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import CustomOpError, ShapeError
+
+__all__ = [
+    "Algebra", "Dim", "Rule", "Shape", "Size", "ceil_div", "encode", "evaluate", "maximum", "minimum",
+    "require_equal", "symbols",
+]  # fmt: skip
+
+#: The operations by their numbers in a rule's words (native/src/custom_ops_rules.c).
+_PUSH, _DIM = 0, 1
+_OPERATIONS = {"+": 2, "-": 3, "*": 4, "//": 5, "ceil_div": 6, "min": 7, "max": 8}
+
+
+class Dim:
+    """A size that is not known yet: a dimension of an input, or what is computed of some.
+
+    It takes `+ - * //` with other sizes, and `ceil_div`, `maximum` and `minimum`. It cannot be compared.
+    """
+
+    __slots__ = ("axis", "index", "left", "operation", "right")
+
+    def __init__(self, operation: str, left: Size = 0, right: Size = 0, index: int = -1, axis: int = -1) -> None:
+        self.operation, self.left, self.right = operation, left, right
+        self.index, self.axis = index, axis  # of an input's dimension
+
+    def __add__(self, other: Size) -> Size:
+        return _make("+", self, other)
+
+    def __radd__(self, other: int) -> Size:
+        return _make("+", other, self)
+
+    def __sub__(self, other: Size) -> Size:
+        return _make("-", self, other)
+
+    def __rsub__(self, other: int) -> Size:
+        return _make("-", other, self)
+
+    def __mul__(self, other: Size) -> Size:
+        return _make("*", self, other)
+
+    def __rmul__(self, other: int) -> Size:
+        return _make("*", other, self)
+
+    def __floordiv__(self, other: Size) -> Size:
+        return _make("//", self, other)
+
+    def __rfloordiv__(self, other: int) -> Size:
+        return _make("//", other, self)
+
+    def __neg__(self) -> Size:
+        return _make("-", 0, self)
+
+    def _compared(self, *_: object) -> bool:
+        raise CustomOpError(
+            f"shape() compares {self}, which is only known when the model runs; it may branch on ranks and attributes. "
+            "Use maximum(), minimum(), or require_equal() for what has to hold"
+        )
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _compared
+    __hash__ = object.__hash__
+
+    def __index__(self) -> int:
+        raise CustomOpError(
+            f"shape() takes {self} for a number, which is only known when the model runs; compute with + - * // and "
+            "ceil_div(), and use an attribute where a number is needed"
+        )
+
+    __int__ = __float__ = __index__
+
+    def __repr__(self) -> str:
+        if self.operation == "dim":
+            return f"input{self.index}[{self.axis}]"
+        if len(self.operation) > 2:
+            return f"{self.operation}({self.left}, {self.right})"
+        return f"({self.left} {self.operation} {self.right})"
+
+
+#: An int, or what is not known yet.
+Size = int | Dim
+
+_FOLD: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv,
+    "ceil_div": lambda a, b: -(-a // b), "min": min, "max": max,
+}  # fmt: skip
+
+
+def _make(operation: str, left: Size, right: Size) -> Size:
+    for side in (left, right):
+        if isinstance(side, bool) or not isinstance(side, int | Dim):
+            raise CustomOpError(f"shape() computes with {side!r}; a size is an int or a dimension of an input")
+    if isinstance(left, int) and isinstance(right, int):
+        return _FOLD[operation](left, right)
+    if isinstance(right, int) and (operation, right) in (("+", 0), ("-", 0), ("*", 1), ("//", 1), ("ceil_div", 1)):
+        return left
+    if isinstance(left, int) and (operation, left) in (("+", 0), ("*", 1)):
+        return right
+    return Dim(operation, left, right)
+
+
+def ceil_div(size: Size, divisor: Size) -> Size:
+    """`size / divisor`, rounded up."""
+    return _make("ceil_div", size, divisor)
+
+
+def maximum(a: Size, b: Size) -> Size:
+    """The larger one."""
+    return _make("max", a, b)
+
+
+def minimum(a: Size, b: Size) -> Size:
+    """The smaller one."""
+    return _make("min", a, b)
+
+
+class Shape(tuple[Size, ...]):
+    """The shape of an input: a tuple of sizes, with `size`, the number of elements."""
+
+    __slots__ = ()
+
+    @property
+    def size(self) -> Size:
+        count: Size = 1
+        for dim in self:
+            count = _make("*", count, dim)
+        return count
+
+    @property
+    def ndim(self) -> int:
+        return len(self)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What `shape()` says for one combination of ranks.
+
+    Attributes:
+        ranks: of the inputs.
+        outputs: the shape of each output.
+        checks: pairs of sizes that have to be equal, with the text that says why.
+        launch: for a CUDA kernel: grid (3), block (3), shared bytes, and the arguments as (kind, value).
+    """
+
+    ranks: tuple[int, ...]
+    outputs: tuple[Shape, ...]
+    checks: tuple[tuple[Size, Size, str], ...] = ()
+    launch: tuple[tuple[Size, ...], tuple[tuple[str, Any], ...]] | None = field(default=None)
+
+
+#: Where `require_equal` notes what has to hold, while a shape() is traced.
+_checks: ContextVar[list[tuple[Size, Size, str]] | None] = ContextVar("checks", default=None)
+
+
+def require_equal(size: Size, wanted: Size, what: str) -> None:
+    """Within `shape()`: the two sizes have to be equal. A model or a run where they are not fails with `what`.
+
+    Raises:
+        ShapeError: where the runtime evaluates the rule and they differ.
+        CustomOpError: both are known now and differ, or no shape() runs.
+    """
+    checks = _checks.get()
+    if checks is None:
+        raise CustomOpError("require_equal() is for use within shape()")
+    if isinstance(size, int) and isinstance(wanted, int):
+        if size != wanted:
+            raise CustomOpError(f"{what}: it is {size}, not {wanted}")
+        return
+    checks.append((size, wanted, what))
+
+
+def symbols(ranks: Sequence[int]) -> tuple[Shape, ...]:
+    """A shape of symbols for each input."""
+    return tuple(Shape(Dim("dim", index=index, axis=axis) for axis in range(rank)) for index, rank in enumerate(ranks))
+
+
+def trace(function: Callable[..., Any], ranks: Sequence[int], num_outputs: int) -> Rule:
+    """Runs a `shape()` on symbols.
+
+    Raises:
+        CustomOpError: it does not return a shape for each output, or does with sizes what cannot be done.
+    """
+    checks: list[tuple[Size, Size, str]] = []
+    token = _checks.set(checks)
+    try:
+        returned = function(*symbols(ranks))
+    finally:
+        _checks.reset(token)
+    shapes = (returned,) if num_outputs == 1 else returned
+    if not isinstance(shapes, tuple | list) or len(shapes) != num_outputs:
+        raise CustomOpError(f"shape() returns {returned!r}; it returns a tuple of {num_outputs} shapes")
+    return Rule(tuple(ranks), tuple(_shape(shape) for shape in shapes), tuple(checks))
+
+
+def _shape(returned: Any) -> Shape:
+    if not isinstance(returned, tuple | list):
+        raise CustomOpError(f"shape() returns {returned!r} for a shape; a shape is a tuple of sizes, () for a scalar")
+    for size in returned:
+        if isinstance(size, bool) or not isinstance(size, int | Dim) or (isinstance(size, int) and size < 0):
+            raise CustomOpError(
+                f"shape() returns {tuple(returned)!r}; a size is an int from 0, or computed of the inputs' dimensions"
+            )
+    if len(returned) > 16:
+        raise CustomOpError(f"shape() returns {len(returned)} dimensions; a tensor has up to 16")
+    return Shape(returned)
+
+
+class Algebra:
+    """How a runtime computes with sizes. This one computes with whatever has Python's operators: ints, torch's SymInt.
+
+    A subclass overrides `constant` and `apply`.
+    """
+
+    def constant(self, value: int) -> Any:
+        return value
+
+    def apply(self, operation: str, left: Any, right: Any) -> Any:
+        try:
+            return _FOLD[operation](left, right)
+        except ZeroDivisionError:
+            raise ShapeError(f"shape() divides {left} by {right}") from None
+
+
+def evaluate(size: Size, inputs: Sequence[Sequence[Any]], algebra: Algebra) -> Any:
+    """A size in a runtime's own terms, given the inputs' shapes in those terms."""
+    if isinstance(size, int):
+        return algebra.constant(size)
+    if size.operation == "dim":
+        return inputs[size.index][size.axis]
+    return algebra.apply(size.operation, evaluate(size.left, inputs, algebra), evaluate(size.right, inputs, algebra))
+
+
+class Unknowns(Algebra):
+    """Sizes that are ints, or anything else for unknown ones. What is computed of an unknown one is unknown: None."""
+
+    def apply(self, operation: str, left: Any, right: Any) -> Any:
+        if isinstance(left, int) and isinstance(right, int):
+            return super().apply(operation, left, right)
+        return None
+
+
+# ---- as words for the native core ----
+
+
+def _expression(size: Size) -> list[int]:
+    if isinstance(size, int):
+        return [_PUSH, size]
+    if size.operation == "dim":
+        return [_DIM, size.index * 16 + size.axis]
+    return [*_expression(size.left), *_expression(size.right), _OPERATIONS[size.operation]]
+
+
+def _counted(size: Size) -> list[int]:
+    words = _expression(size)
+    return [len(words), *words]
+
+
+def encode(rule: Rule) -> tuple[list[int], list[str]]:
+    """The words of a rule, as native/src/custom_ops_rules.c states them, and the texts of its checks."""
+    words = [len(rule.ranks), *rule.ranks, len(rule.outputs)]
+    for shape in rule.outputs:
+        words.append(len(shape))
+        for size in shape:
+            words += _counted(size)
+    words.append(len(rule.checks))
+    for index, (size, wanted, _) in enumerate(rule.checks):
+        words += [*_counted(size), *_counted(wanted), index]
+    words.append(0 if rule.launch is None else 1)
+    if rule.launch is not None:
+        sizes, arguments = rule.launch
+        for size in sizes:
+            words += _counted(size)
+        words.append(len(arguments))
+        for kind, value in arguments:
+            words += _argument(kind, value)
+    return words, [text for _, _, text in rule.checks]
+
+
+def _argument(kind: str, value: Any) -> list[int]:
+    if kind == "input":
+        return [0, value]
+    if kind == "output":
+        return [1, value]
+    if kind == "int":
+        return [2, *_counted(value)]
+    return [3, struct.unpack("<I", struct.pack("<f", value))[0]]

@@ -1,0 +1,64 @@
+"""Running batches of all sizes on all instances before the first request does."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ..errors import ClosedError
+
+if TYPE_CHECKING:
+    from ..options import Progress
+    from .admission import Admission
+    from .request import BatchState
+    from .scheduler import Scheduler
+    from .threads import Lifecycle
+
+__all__ = ["WarmUp"]
+
+
+class WarmUp:
+    """Takes the batch buffers of a pipeline out of service one after another, and runs all batch sizes of each.
+
+    Args:
+        freed: notified when a batch buffer may be free.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, admission: Admission, lifecycle: Lifecycle, freed: threading.Condition
+    ) -> None:
+        self._scheduler, self._admission = scheduler, admission
+        self._lifecycle, self._freed = lifecycle, freed
+
+    def run(self, progress: Progress | None) -> None:
+        """See `Pipeline.warm_up()`."""
+        batches = [batch for group in self._scheduler.groups for batch in group.batches]
+        for done, batch in enumerate(batches):
+            self._take(batch)
+            try:
+                sizes = sorted(batch.buffer.batch_sizes(), reverse=True)  # the largest allocates what all need
+                for i, size in enumerate(sizes):
+                    self._check_open()
+                    if progress is not None:
+                        what = f"Warming up: instance {done + 1} of {len(batches)}, batch {size}"
+                        progress(what, (done + i / len(sizes)) / len(batches))
+                    batch.buffer.warm_up(size)
+            finally:
+                with self._freed:
+                    self._admission.release(batch)
+        if progress is not None:
+            progress("Warmed up", 1.0)
+
+    def _take(self, batch: BatchState) -> None:
+        """Waits until this batch has no requests, and takes it out of service."""
+        free = self._scheduler.groups[batch.group].free
+        with self._freed:
+            while batch not in free:
+                self._check_open()
+                self._freed.wait()
+            self._check_open()
+            free.remove(batch)
+
+    def _check_open(self) -> None:
+        if self._lifecycle.closing:
+            raise ClosedError("the pipeline was closed while it warmed up; make a new one")

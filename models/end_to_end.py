@@ -1,0 +1,99 @@
+"""Detectors whose boxes are chosen inside the model: YOLOv10, YOLO26, exports with NMS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from ..errors import UnsupportedModelError
+from ..ops import DetectStats
+from .preprocessor import ImageInput, Preprocessor, as_size
+from .results import Detections
+from .vision import VisionModel
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..image import Geometry
+    from .description import ModelDescription
+
+__all__ = ["EndToEnd"]
+
+#: How far a score may lie outside 0 to 1, and a class from a whole number: quantised outputs round.
+TOLERANCE = 0.02
+
+
+class EndToEnd(VisionModel[Detections]):
+    """A detector that chooses its boxes itself: output [batch, boxes, 6] of left, top, right, bottom in pixels of the
+    network's input, score and class.
+
+    Args:
+        conf: the score that a box must exceed, 0 to 1.
+        max_det: the most boxes an image, the best ones; what is left out is counted in `Detections.stats`.
+        size: the input size, a number or (width, height), for models that leave it open.
+
+    `path`, `backend`, `names` and the other arguments: see `VisionModel`.
+    """
+
+    conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.25
+    max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
+    size: int | tuple[int, int] | None = None
+
+    task: ClassVar[str] = "detect"
+    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det"})
+
+    @classmethod
+    def refuses(cls, model: ModelDescription) -> str | None:
+        if (reason := super().refuses(model)) is not None:
+            return reason
+        if not model.has_chosen_rows or model.head is None:
+            return "its rows are not boxes that are chosen already"
+        if isinstance(columns := model.head.shape[2], int) and columns != 6:
+            return f"its rows have {columns} values, not the 6 of a box, a score and a class"
+        return None
+
+    # ---- the three statements ----
+
+    def preprocessing(self, input: ImageInput) -> Preprocessor:
+        scale = 1.0 if input.dtype == "uint8" else 1 / 255
+        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
+
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
+        output = outputs[self.network.output_specs[0].name].astype(np.float32, copy=False)
+        return [self._detections(rows, geometry) for rows, geometry in zip(output, geometries, strict=False)]
+
+    def _detections(self, rows: npt.NDArray[np.float32], geometry: Geometry) -> Detections:
+        rows = rows[rows[:, 4] > self.conf]
+        chosen = rows[np.argsort(-rows[:, 4], kind="stable")][: self.max_det]
+        xyxy = geometry.to_source(chosen[:, :4].reshape(-1, 2)).reshape(-1, 4)
+        stats = DetectStats(len(rows), 0, len(rows), len(rows) - len(chosen))
+        return Detections.of(
+            xyxy, chosen[:, 4], np.rint(chosen[:, 5]), names=self.class_names, size=geometry.source, stats=stats
+        )
+
+    # ---- what follows from the output ----
+
+    def asked_size(self) -> tuple[int, int] | None:
+        return as_size(self.size, "size")
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        name = self.network.output_specs[0].name
+        output = outputs[name]
+        if output.dtype.name not in ("float32", "float16"):
+            raise UnsupportedModelError(f"its output {name!r} is {output.dtype}, not float32 or float16")
+        scores, classes = output[..., 4], output[..., 5].astype(np.float64)
+        if scores.min() < -TOLERANCE or scores.max() > 1 + TOLERANCE:
+            raise UnsupportedModelError(
+                f"what should be scores reaches from {scores.min():.4g} to {scores.max():.4g} in its first run; scores "
+                "lie in 0 to 1"
+            )
+        if np.abs(classes - np.rint(classes)).max() > TOLERANCE or classes.min() < -TOLERANCE:
+            raise UnsupportedModelError("what should be classes are not whole numbers from 0 in its first run")
+        if self.class_names and classes.max() > len(self.class_names) - 1 + TOLERANCE:
+            raise UnsupportedModelError(
+                f"it found class {classes.max():.0f} in its first run, and there are {len(self.class_names)} names; "
+                "give those that it was trained on, in order"
+            )

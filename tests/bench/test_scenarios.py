@@ -1,0 +1,203 @@
+"""MLPerf's scenarios and the cold start, on the packaged models and both backends of a processor."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from infersdk.bench import BenchSettings, Report, bench, combine
+from infersdk.bench.cold_start import STAGES, StartError, cold_start
+from infersdk.bench.combination_run import CombinationRun
+from infersdk.bench.plan import Combination
+from infersdk.bench.server import LATE, LOWER, Server
+from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
+from infersdk.errors import ConfigError
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("openvino")
+
+SETTINGS = BenchSettings(
+    time=0.9, rounds=3, warmup=1.5, starts=2, latency_bound_ms=400, wrapper={"preset": "unit", "resize": 32}
+)
+
+
+@pytest.fixture(scope="module", params=["onnxruntime", "openvino"])
+def report(request: pytest.FixtureRequest) -> Report:
+    return bench(combine([CLASSIFIER], [request.param], batches=[1, 4], threads=1), SETTINGS, accuracy=False)
+
+
+def test_each_scenario_has_its_figures(report: Report) -> None:
+    one, four = report.rows
+    assert (one.status, four.status) == ("ok", "ok"), (one.reason, four.reason)
+    assert {"single_stream", "offline", "server"} <= one.scenarios.keys()
+    assert {"multi_stream", "offline", "server"} <= four.scenarios.keys()
+    assert "multi_stream" not in one.scenarios
+    assert "single_stream" not in four.scenarios
+    for row in report.rows:
+        stream, offline, server = row.stream, row.scenarios["offline"], row.scenarios["server"]
+        assert stream is not None
+        # One call after another: where the machine holds some of the calls up, the median call knows nothing of it.
+        assert stream.latency_ms["p50"] is not None
+        rate = 1e3 * row.combination.batch / stream.latency_ms["p50"].value
+        assert 0 < stream.throughput.value < 1.5 * rate
+        assert offline.slots is not None
+        assert offline.requests > offline.slots
+        assert server.rate is not None
+        assert 0 < server.rate <= 1.5 * offline.throughput.value  # found on another moment of a machine in use
+        assert server.bound_ms == 400
+
+
+def test_the_server_keeps_its_bound_or_says_that_it_does_not(report: Report) -> None:
+    for row in report.rows:
+        server = row.scenarios["server"]
+        assert server.late is not None
+        assert server.rate is not None
+        assert server.keeps_bound is (server.late <= LATE * server.requests)
+        if server.keeps_bound and server.latency_ms["p99"] is not None:
+            assert server.latency_ms["p99"].value <= 400 * 1.01
+        # The requests that arrive are those of the rate: a Poisson process of that mean.
+        seconds = SETTINGS.time * len(server.throughput.rounds) / SETTINGS.rounds
+        assert abs(server.requests - server.rate * seconds) < 6 * np.sqrt(server.rate * seconds)
+        assert all(refused.rate > server.rate for refused in server.refused)
+        assert all(refused.late > LATE * refused.requests for refused in server.refused)
+
+
+def test_a_cold_start_is_its_stages(report: Report) -> None:
+    for row in report.rows:
+        start = row.cold_start
+        assert start is not None, row.notes
+        assert len(start.seconds.rounds) == 2
+        assert tuple(start.stages) == STAGES
+        assert all(seconds > 0 for seconds in start.stages.values())
+        assert sum(start.stages.values()) == pytest.approx(start.seconds.value, rel=0.5)
+        assert 0.1 < start.seconds.value < 60
+        keeps = row.loading is not None and row.loading.cached_seconds is not None
+        assert (start.uncached_seconds is not None) == keeps
+
+
+def test_a_bound_that_cannot_be_kept_is_said() -> None:
+    settings = msgspec.structs.replace(SETTINGS, time=0.06, rounds=1, starts=0, latency_bound_ms=0.001)
+    (row,) = bench(combine([CLASSIFIER]), settings, accuracy=False, loading=False).rows
+    assert row.status == "ok", row.reason
+    assert "server" not in row.scenarios
+    assert "not run as a server: even alone requests take longer than 0.001 ms" in row.notes
+    only = msgspec.structs.replace(settings, scenarios=["server"])
+    (row,) = bench(combine([CLASSIFIER]), only, accuracy=False, loading=False).rows
+    assert row.status == "failed"
+    assert "even alone requests take longer" in row.reason
+
+
+def test_a_server_needs_its_bound() -> None:
+    with pytest.raises(ConfigError, match="needs the latency that its requests have to keep"):
+        bench(combine([CLASSIFIER]), BenchSettings(scenarios=["server"]))
+
+
+class Simulation:
+    """A device that serves one request at a time, `seconds` each, in a time of its own; and that time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self._seconds, self._free = 0.0, seconds, 0.0
+        self._under_way: list[tuple[float, Future[Any]]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self._under_way and self._under_way[0][0] <= until:
+            self.end_next()
+        self.now = until
+
+    def end_next(self) -> None:
+        self.now, future = self._under_way.pop(0)
+        future.set_result(None)
+
+    def submit(self, item: Any) -> Future[Any]:
+        self._free = max(self._free, self.now) + self._seconds
+        future = SimulatedFuture(self)
+        self._under_way.append((self._free, future))
+        return future
+
+
+class SimulatedFuture(Future[Any]):
+    """Whoever waits for it makes the time pass."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()
+        self._simulation = simulation
+
+    def result(self, timeout: float | None = None) -> Any:
+        while not self.done():
+            self._simulation.end_next()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self.result(timeout)
+        return super().exception(timeout)
+
+
+def simulated(bound: float) -> tuple[Server, Simulation]:
+    device = Simulation(0.001)
+    return Server(device, [0], bound, seed=1, clock=device.clock, sleep=device.sleep), device  # type: ignore[arg-type]
+
+
+def test_the_rate_is_found_by_halving() -> None:
+    server, _ = simulated(0.010)
+    assert server.find_rate(1000, 20, 1e6)
+    # A queue of the kind M/D/1 whose requests take 1 ms: 0.6 % of them wait longer than 9 ms at 750 a second, 1.8 % at
+    # 800 (by the exponential decay of its waiting time, Tijms, *A first course in stochastic models*, 2003).
+    assert 740 < server.rate < 800
+    found = server.run(20)
+    assert found.rate is not None
+    assert found.images == len(found.latencies) == pytest.approx(20 * found.rate, rel=0.03)
+    assert np.quantile(found.latencies, 0.5) < np.quantile(found.latencies, 0.99) < 0.012
+    assert min(found.latencies) == pytest.approx(0.001)
+
+
+def test_a_bound_below_a_single_request_is_refused_at_once() -> None:
+    server, device = simulated(0.0005)
+    assert not server.find_rate(1000, 100, 1e6)
+    assert not server.keeps_bound
+    assert device.now == pytest.approx(0.005)
+
+
+def test_latency_counts_from_when_a_request_is_due() -> None:
+    server, _ = simulated(0.05)
+    server.rate = 3000.0  # three times what the device can do
+    found = server.run(1.0)
+    assert found.late is not None
+    assert found.late > 0.9 * len(found.latencies)
+    assert max(found.latencies) == pytest.approx(2.0, rel=0.1)  # the last one waited for all before it
+    assert found.seconds == pytest.approx(3.0, rel=0.1)
+    assert server.rate == pytest.approx(LOWER * 3000)
+
+
+def test_a_lowered_rate_is_what_is_reported() -> None:
+    run = CombinationRun(Combination(model=str(CLASSIFIER)), SETTINGS)
+    rounds = [
+        {"rate": rate, "requests": 200, "late": late, "images": 200, "seconds": 1.0, "latencies": [0.1] * 200}
+        for rate, late in ((100.0, 50), (90.0, 1), (90.0, 0))
+    ]
+    kept, fields = run._kept_rate(rounds)
+    assert kept == rounds[1:]
+    assert (fields["rate"], fields["late"], fields["keeps_bound"]) == (90.0, 1, True)
+    assert [(r.rate, r.requests, r.late) for r in fields["refused"]] == [(100.0, 200, 50)]
+    assert run._kept_rate(rounds[:1])[1]["keeps_bound"] is False
+
+
+def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:
+    order: dict[str, Any] = {
+        "model": str(DETECTOR), "type": "yolov5", "wrapper": {}, "arguments": {"backend": "onnxruntime"},
+        "options": {"threads": 1}, "image": str(IMAGE), "batch": 1, "shapes": {},
+    }  # fmt: skip
+    assert cold_start(order, 60).stages["load"] > 0
+    assert cold_start({**order, "type": "arrays", "image": None}, 60).stages["first result"] > 0
+    with pytest.raises(StartError, match="no model at"):
+        cold_start({**order, "model": str(tmp_path / "none.onnx")}, 60)
+    with pytest.raises(StartError, match=r"took longer than 0\.01 s"):
+        cold_start(order, 0.01)

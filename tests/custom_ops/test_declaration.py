@@ -1,0 +1,124 @@
+"""Declaring an operator: what is taken, and what is refused with the class, the value and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from custom_operators import Everything, HardSwish
+
+from infersdk.custom_ops import CFunction, CustomOp
+from infersdk.errors import CustomOpError
+
+
+def declare(**body: Any) -> type[CustomOp]:
+    """A class with this body, and what it needs besides."""
+    plain: dict[str, Any] = {
+        "domain": "tests.declared",
+        "inputs": {"x": "float32"},
+        "outputs": {"y": "float32"},
+        "shape": lambda self, x: x,
+        "cpu": lambda self, x, y: None,
+        "__annotations__": {},
+    }
+    return type("Declared", (CustomOp,), plain | body)
+
+
+def test_what_a_declaration_says() -> None:
+    assert HardSwish.title() == "tests.custom::HardSwish"
+    assert [s.inputs for s in HardSwish.signatures()] == [("float32",), ("float16",)]
+    assert [s.outputs for s in Everything.signatures()] == [("float32", "int32"), ("float64", "int32")]
+    assert HardSwish(alpha=0.25).values() == {"alpha": 0.25, "beta": 0.5}
+    assert HardSwish() == HardSwish(beta=0.5)
+    assert HardSwish(alpha=0.1).alpha == np.float32(0.1)  # as ONNX keeps it
+    assert Everything(whole=2, wholes=[1, 2]).wholes == (1, 2)
+    with pytest.raises(AttributeError):
+        HardSwish().alpha = 2  # type: ignore[misc]
+
+
+def test_inheritance() -> None:
+    class Next(HardSwish):
+        name = "HardSwish"
+        version = 2
+        gamma: float = 1.0
+        note: ClassVar[str] = "no attribute"
+
+    assert Next.title() == "tests.custom::HardSwish"
+    assert [a.name for a in Next.attributes] == ["alpha", "beta", "gamma"]
+    assert Next(gamma=2).values() == {"alpha": np.float32(1 / 6), "beta": 0.5, "gamma": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"domain": ""}, 'domain is \'\'; write domain = "my.company"'),
+        ({"domain": "ai.onnx"}, "no domain of the ONNX standard"),
+        ({"domain": "a b"}, "letters, digits, _ and dots"),
+        ({"name": "a-b"}, "name is 'a-b'"),
+        ({"version": 0}, "version is 0; it is a whole number from 1"),
+        ({"version": True}, "version is True"),
+        ({"inputs": {"x": "float"}}, "inputs.'x'. is 'float'; an element type is float32"),
+        ({"inputs": {"x": "T"}}, "inputs.'x'. is 'T'"),
+        ({"types": {"T": "float32"}}, "it is a tuple of element types"),
+        ({"types": {"T": ("half",)}}, "types.'T'. is 'half'"),
+        ({"types": {"T": ("int8",)}, "outputs": {"y": "T"}}, "type variable 'T', which no input has"),
+        ({"outputs": {}}, "outputs is empty"),
+        ({"outputs": {"x": "float32"}}, "'x' is an input and an output"),
+        ({"shape": CustomOp.shape}, "it has no shape"),
+        ({"shape": lambda self: ()}, r"write def shape\(self, x\)"),
+        ({"cpu": lambda self, x: None}, r"write def cpu\(self, x, y\)"),
+        ({"cpu": None}, "it has no kernel"),
+        ({"cpu": 3}, "cpu is 3; it is a method, a CFunction or a CSource"),
+        ({"cuda": lambda self: None}, "it is a CudaSource or a CFunction"),
+        ({"__annotations__": {"alpha": "complex"}}, "attribute 'alpha' is annotated complex"),
+        ({"__annotations__": {"alpha": "list[int]"}}, "attribute 'alpha' is annotated"),
+        ({"__annotations__": {"alpha": "Nonesuch"}}, "an annotation cannot be read"),
+        ({"__annotations__": {"alpha": "float"}, "alpha": "big"}, "attribute 'alpha' is 'big', of type str; it t"),
+        ({"__annotations__": {"x": "float"}}, "'x' is an attribute and an input or output"),
+        ({"__annotations__": {"of": "float"}}, "attribute 'of' would hide CustomOp.of"),
+    ],
+)  # fmt: skip
+def test_a_wrong_declaration(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(CustomOpError, match=message) as caught:
+        declare(**body)
+    assert "Declared: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "attribute 'whole' has no value and no default; set it on the node .int."),
+        ({"whole": 1.5}, "attribute 'whole' is 1.5, of type float; it takes int"),
+        ({"whole": 1 << 63}, "it takes int"),
+        ({"whole": 1, "flag": 2}, "attribute 'flag' is 2, of type int; it takes bool"),
+        ({"whole": 1, "factor": "x"}, "it takes float"),
+        ({"whole": 1, "factor": 1e39}, "it takes float"),
+        ({"whole": 1, "text": 3}, "it takes str"),
+        ({"whole": 1, "wholes": 3}, "it takes tuple.int, ...."),
+        ({"whole": 1, "factors": ("a",)}, "it takes tuple.float, ...."),
+        ({"whole": 1, "other": 3}, "it has no attribute 'other'; it has factor, factors, flag, text, whole, wholes"),
+    ],
+)  # fmt: skip
+def test_a_wrong_attribute(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(CustomOpError, match=message) as caught:
+        Everything.of(values, "the node")
+    assert str(caught.value).startswith("operator tests.custom::Everything, node 'the node': ")
+
+
+def test_kernels_by_device() -> None:
+    assert HardSwish.kernel_for("cpu") is HardSwish.cpu
+    with pytest.raises(CustomOpError, match="no kernel for device 'cuda'; it has cpu: write cuda = CudaSource"):
+        HardSwish.kernel_for("cuda")
+    on_gpu = declare(cpu=None, cuda=CFunction("lib.so", "f"))
+    with pytest.raises(CustomOpError, match=r"no kernel for device 'cpu'; it has cuda: write def cpu\(self"):
+        on_gpu.kernel_for("cpu")
+    with pytest.raises(CustomOpError, match="no kernel for device 'npu'; it has cpu: load the model on cpu"):
+        HardSwish.kernel_for("npu")
+
+
+def test_a_shape_that_raises() -> None:
+    broken = declare(shape=lambda self, x: x.nonesuch)
+    with pytest.raises(CustomOpError, match="for inputs of 2 dimensions: shape.. raises AttributeError") as caught:
+        broken().rule([2])
+    assert isinstance(caught.value.__cause__, AttributeError)

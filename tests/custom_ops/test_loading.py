@@ -1,0 +1,266 @@
+"""What loading refuses, and how: the operator, the node, and what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from custom_operators import C_SOURCE, DOMAIN, HardSwish, HardSwishInC, node, save_model, swish, swish_model
+
+import infersdk
+from infersdk.custom_ops import CFunction, CSource, CustomOp
+from infersdk.errors import CustomKernelError, CustomOpError, ShapeError, UnsupportedModelError
+
+pytest.importorskip("onnx")
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture(params=["onnxruntime", "openvino"])
+def backend(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(request.param)
+    return str(request.param)
+
+
+X = np.linspace(-4, 4, 16, dtype="float32").reshape(2, 8)
+
+
+def variant(**body: Any) -> type[CustomOp]:
+    """HardSwish with another body."""
+    return type("HardSwish", (HardSwish,), body)
+
+
+def test_an_operator_that_nobody_declares(tmp_path: Path, backend: str) -> None:
+    path = swish_model(tmp_path / "m.onnx")
+    with pytest.raises(
+        UnsupportedModelError,
+        match=r"operator tests.custom::HardSwish, node 'swish' of m.onnx: nobody declares it. Derive a class from "
+        r"infersdk.custom_ops.CustomOp with domain = 'tests.custom' and name = 'HardSwish', .*=\[that class\]",
+    ):
+        infersdk.load(path, backend)
+    with pytest.raises(CustomOpError, match="tests.custom::HardSwish, node 'swish' of m.onnx: nobody declares it"):
+        infersdk.load(path, backend, custom_ops=[HardSwishInC])
+
+
+def test_declared_twice(tmp_path: Path, backend: str) -> None:
+    path = swish_model(tmp_path / "m.onnx")
+    with pytest.raises(CustomOpError, match="tests.custom::HardSwish is declared twice: by custom_operators.HardSwish"):
+        infersdk.load(path, backend, custom_ops=[HardSwish, variant()])
+    with pytest.raises(CustomOpError, match="custom_ops has custom_operators.HardSwish twice; give it once"):
+        infersdk.load(path, backend, custom_ops=[HardSwish, HardSwish])
+
+
+@pytest.mark.parametrize("given", [HardSwish, "HardSwish", 3])
+def test_no_list_of_classes(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(CustomOpError, match="it is a list of classes"):
+        infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=given)
+
+
+def test_no_operator(tmp_path: Path) -> None:
+    for given in (HardSwish(), int):
+        with pytest.raises(CustomOpError, match="custom_ops has .* it takes classes that derive from"):
+            infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=[given])  # type: ignore[list-item]
+
+
+def test_an_attribute_of_the_wrong_type(tmp_path: Path, backend: str) -> None:
+    path = save_model(
+        tmp_path / "m.onnx",
+        [node(HardSwish, ["x"], ["y"], "swish", alpha="big")],
+        {"x": ("float32", ["b"])},
+        {"y": ("float32", ["b"])},
+    )
+    with pytest.raises(
+        CustomOpError,
+        match="operator tests.custom::HardSwish, node 'swish': attribute 'alpha' is 'big', of type str; it ",
+    ):
+        infersdk.load(path, backend, custom_ops=[HardSwish])
+
+
+def test_an_attribute_that_it_has_not(tmp_path: Path, backend: str) -> None:
+    made = node(HardSwish, ["x"], ["y"], "swish")
+    from onnx import helper
+
+    made.attribute.append(helper.make_attribute("gamma", 1.0))
+    path = save_model(tmp_path / "m.onnx", [made], {"x": ("float32", ["b"])}, {"y": ("float32", ["b"])})
+    with pytest.raises(CustomOpError, match="node 'swish': it has no attribute 'gamma'; it has alpha, beta"):
+        infersdk.load(path, backend, custom_ops=[HardSwish])
+
+
+def test_too_few_inputs(tmp_path: Path, backend: str) -> None:
+    path = save_model(
+        tmp_path / "m.onnx", [node(HardSwish, [], ["y"], "swish")], {"x": ("float32", [1])}, {"y": ("float32", [1])}
+    )
+    with pytest.raises(CustomOpError, match=r"node 'swish': it has 0 inputs, and the operator declares 1 \(x\)"):
+        infersdk.load(path, backend, custom_ops=[HardSwish])
+
+
+def test_another_version(tmp_path: Path, backend: str) -> None:
+    path = swish_model(tmp_path / "m.onnx")
+    with pytest.raises(
+        CustomOpError, match="m.onnx has version 1 of domain 'tests.custom', and the operator is declared "
+    ):
+        infersdk.load(path, backend, custom_ops=[variant(version=2)])
+
+
+def test_a_model_for_a_later_version_of_the_domain(tmp_path: Path, backend: str) -> None:
+    """Operators of one domain have versions of their own: the model names the latest."""
+    path = save_model(
+        tmp_path / "m.onnx",
+        [node(HardSwish, ["x"], ["y"], "swish")],
+        {"x": ("float32", ["b", 8])},
+        {"y": ("float32", ["b", 8])},
+        version=3,
+    )
+    with infersdk.load(path, backend, custom_ops=[variant(version=2)]) as infer:
+        np.testing.assert_allclose(infer(X)["y"], X * np.clip(X / 6 + 0.5, 0, 1), atol=1e-6)
+
+
+def test_no_kernel_for_the_device(tmp_path: Path, backend: str) -> None:
+    path = swish_model(tmp_path / "m.onnx")
+    on_gpu = variant(cpu=None, cuda=CFunction("libnonesuch.so", "f"))
+    with pytest.raises(CustomOpError, match="tests.custom::HardSwish has no kernel for device 'cpu'; it has cuda"):
+        infersdk.load(path, backend, custom_ops=[on_gpu])
+
+
+def test_a_type_that_it_does_not_take(tmp_path: Path, backend: str) -> None:
+    path = swish_model(tmp_path / "m.onnx", dtype="float64")
+    with pytest.raises(
+        CustomOpError, match=r"HardSwish takes inputs of types \(float32\) or \(float16\), not \(float64\)"
+    ):
+        infersdk.load(path, backend, custom_ops=[HardSwish])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (CFunction("/no/such/lib.so", "f"), "its library '/no/such/lib.so' cannot be loaded"),
+        (CSource(C_SOURCE, "nonesuch"), "its source has no function 'nonesuch'; declare it int32_t nonesuch"),
+        (CSource("int f(;", "f"), "does not compile its kernel:.*error"),
+        (CSource(Path("/no/such/file.c"), "f"), "cannot read the source '/no/such/file.c': No such file"),
+    ],
+)  # fmt: skip
+def test_a_library_that_is_none(tmp_path: Path, function: Any, message: str) -> None:
+    op = type("HardSwishInC", (HardSwishInC,), {"cpu": function})
+    with pytest.raises(CustomOpError, match=f"(?s){message}"):
+        infersdk.load(swish_model(tmp_path / "m.onnx", op), "onnxruntime", custom_ops=[op])
+
+
+# ---- while it runs ----
+
+
+def test_a_kernel_that_raises(tmp_path: Path, backend: str) -> None:
+    calls: list[int] = []
+
+    def cpu(self: Any, x: Any, y: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ZeroDivisionError("by nought")
+        HardSwish.cpu(self, x, y)
+
+    with infersdk.load(swish_model(tmp_path / "m.onnx"), backend, custom_ops=[variant(cpu=cpu)]) as infer:
+        with pytest.raises(
+            CustomKernelError,
+            match=r"operator tests.custom::HardSwish, node swish: its CPU kernel raises ZeroDivisionError: by nought; "
+            r"it was given x float32 \(2, 8\), y float32 \(2, 8\)",
+        ) as caught:
+            infer(X)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        np.testing.assert_allclose(infer(X)["y"], swish(X), atol=1e-6)  # it stays usable
+
+
+def test_a_kernel_in_c_that_fails(tmp_path: Path, backend: str) -> None:
+    source = '#include "infersdk_custom_op.h"\nint32_t f(const ifs_op_call *c) { return IFS_OP_FAIL(c, "no %d", 42); }'
+    op = type("HardSwishInC", (HardSwishInC,), {"cpu": CSource(source, "f")})
+    with (
+        infersdk.load(swish_model(tmp_path / "m.onnx", op), backend, custom_ops=[op]) as infer,
+        pytest.raises(CustomKernelError, match="HardSwishInC, node swish: its CPU kernel failed: no 42"),
+    ):
+        infer(X)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"cpu": lambda self, x, y: x + 1}, r"returns a ndarray; a kernel fills its outputs in place, y\[:\] = ..."),
+        ({"cpu": lambda self, x, y: x.__setitem__(0, 1)}, "ValueError: assignment destination is read-only"),
+        ({"shape": lambda self, x: (x[0], x[1] + 1)}, r"could not broadcast .* y float32 \(2, 9\), the outputs"),
+        ({"shape": lambda self, x: (x[0], x[1] - 9)}, r"shape\(\) gives output 0 the size -1 in dimension 1"),
+        ({"shape": lambda self, x: (x[0] // (x[1] - 8), 8)}, r"shape\(\) divides 2 by 0"),
+    ],
+)  # fmt: skip
+def test_what_a_kernel_or_shape_may_not_do(
+    tmp_path: Path, backend: str, body: dict[str, Callable[..., Any]], message: str
+) -> None:
+    path = swish_model(tmp_path / "m.onnx")
+    with pytest.raises((CustomKernelError, ShapeError), match=rf"(?s)HardSwish, node .*{message}"):  # noqa: SIM117
+        with infersdk.load(path, backend, custom_ops=[variant(**body)]) as infer:
+            infer(X)
+
+
+def test_a_shape_that_raises(tmp_path: Path, backend: str) -> None:
+    path = swish_model(tmp_path / "m.onnx")
+    with pytest.raises(CustomOpError, match=r"tests.custom::HardSwish.* shape\(\) raises AttributeError"):  # noqa: SIM117
+        with infersdk.load(path, backend, custom_ops=[variant(shape=lambda self, x: x.nonesuch)]) as infer:
+            infer(X)
+
+
+# ---- installed packages ----
+
+
+class _Point:
+    def __init__(self, value: Any) -> None:
+        self.name, self.value, self._value = "mine", "package:ops", value
+        self.dist = type("Dist", (), {"name": "the-package"})()
+
+    def load(self) -> Any:
+        if isinstance(self._value, Exception):
+            raise self._value
+        return self._value
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
+    real = __import__("importlib.metadata").metadata.entry_points
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points",
+        lambda group: [_Point(value)] if group == "infersdk.custom_ops" else real(group=group),
+    )
+
+
+@pytest.mark.parametrize("value", [HardSwish, [HardSwishInC, HardSwish]])
+def test_operators_of_installed_packages(
+    tmp_path: Path, backend: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(monkeypatch, value)
+    with infersdk.load(swish_model(tmp_path / "m.onnx"), backend) as infer:
+        np.testing.assert_allclose(infer(X)["y"], swish(X), atol=1e-6)
+
+
+def test_an_installed_package_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, RuntimeError("boom"))
+    with pytest.raises(
+        CustomOpError, match="entry point 'mine' of package the-package cannot be loaded: RuntimeError: b"
+    ):
+        infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime")
+    installed(monkeypatch, 3)
+    with pytest.raises(CustomOpError, match="entry point 'mine' of package the-package has 3; it takes classes"):
+        infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime")
+
+
+def test_a_given_operator_and_an_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, HardSwish)
+    with infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=[HardSwish]):
+        pass  # the very same class: no doubt
+    with pytest.raises(CustomOpError, match="declared twice"):
+        infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=[variant()])
+
+
+def test_a_plain_model_takes_any_operators(tmp_path: Path, backend: str) -> None:
+    import onnx_models
+
+    with infersdk.load(onnx_models.double(tmp_path / "m.onnx"), backend, custom_ops=[HardSwish]) as infer:
+        assert infer.custom_ops is None
+        np.testing.assert_array_equal(infer(np.ones((1, 4), "float32"))["y"], np.full((1, 4), 2))
+    assert DOMAIN

@@ -1,0 +1,71 @@
+"""Detectors whose boxes are chosen inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from head_models import head_model
+
+from infersdk.errors import ConfigError, UnsupportedModelError
+from infersdk.models import EndToEnd, load
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+IMAGE = np.zeros((100, 200, 3), np.uint8)  # scale 0.32 onto 64 x 64: 16 rows of padding above
+
+
+def rows(*boxes: tuple[float, ...]) -> np.ndarray:
+    output = np.zeros((300, 6), np.float32)
+    output[: len(boxes)] = boxes
+    return output
+
+
+def test_boxes_come_back_to_the_image(tmp_path: Path) -> None:
+    output = rows((16, 24, 48, 40, 0.6, 1), (0, 16, 8, 24, 0.9, 0), (1, 1, 2, 2, 0.2, 0))
+    with load(head_model(tmp_path / "m.onnx", [output], {"names": "{0: 'cat', 1: 'dog'}"}), max_batch=4) as model:
+        assert type(model) is EndToEnd
+        found = model(IMAGE)
+        assert found.labels == ["cat", "dog"], "the best first"
+        np.testing.assert_allclose(found.xyxy, [[0, 0, 25, 25], [50, 25, 150, 75]], atol=1e-4)
+        assert found.stats.candidates == 2
+        assert len(model(IMAGE, conf=0.1)) == 3
+        limited = model(IMAGE, max_det=1)
+        assert (len(limited), limited.stats.dropped_detections) == (1, 1)
+        assert [len(one) for one in model.map([IMAGE] * 5)] == [2] * 5
+        with pytest.raises(ConfigError, match="iou"):
+            model(IMAGE, iou=0.5)
+
+
+@pytest.mark.parametrize(
+    ("box", "words"),
+    [
+        ((1, 2, 3, 4, 17.0, 0), "17"),
+        ((1, 2, 3, 4, 0.5, 0.4), "whole numbers"),
+        ((1, 2, 3, 4, 0.5, 7), r"class 7 .* 2 names"),
+    ],
+)
+def test_values_of_another_family_are_refused(tmp_path: Path, box: tuple[float, ...], words: str) -> None:
+    path = head_model(tmp_path / "m.onnx", [rows(box)], {"names": "{0: 'cat', 1: 'dog'}"})
+    with EndToEnd(path) as model, pytest.raises(UnsupportedModelError, match=words):
+        model(IMAGE)
+
+
+def test_other_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="38 values"):
+        EndToEnd(head_model(tmp_path / "m.onnx", [np.zeros((300, 38), np.float32)], {}))
+    with pytest.raises(UnsupportedModelError, match="not boxes that are chosen"):
+        EndToEnd(head_model(tmp_path / "m.onnx", [np.zeros((252, 7), np.float32)], {}))
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+def test_map_of_yolov10(assets: Path) -> None:
+    pytest.importorskip("pycocotools")
+    from accuracy import coco_map
+
+    with load(assets / "models" / "yolov10n.onnx", conf=0.001) as model:
+        assert type(model) is EndToEnd
+        assert coco_map(model, assets / "coco") == (pytest.approx(0.392, abs=0.002), pytest.approx(0.555, abs=0.002))

@@ -1,0 +1,89 @@
+"""Boxes with keypoints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from head_models import head_model
+
+from infersdk.errors import UnsupportedModelError
+from infersdk.models import YOLOv8, YOLOv8Pose, load
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+IMAGE = np.zeros((100, 200, 3), np.uint8)
+METADATA = {"task": "pose", "names": "{0: 'person'}", "kpt_shape": "[2, 3]"}
+
+
+def two_people() -> np.ndarray:
+    output = np.zeros((11, 84), np.float32)
+    output[:, 70] = [32, 32, 32, 16, 0.9, 16, 24, 0.5, 48, 40, 1.0]
+    output[:, 5] = [8, 24, 8, 8, 0.8, 4, 20, 0.1, 12, 28, 0.2]
+    return output
+
+
+@pytest.mark.parametrize("values", [2, 3])
+def test_keypoints_follow_their_boxes(tmp_path: Path, values: int) -> None:
+    output = two_people()
+    if values == 2:
+        output = np.delete(output, [7, 10], axis=0)
+    path = head_model(tmp_path / "m.onnx", [output], METADATA | {"kpt_shape": f"[2, {values}]"})
+    with load(path, max_batch=4) as model:
+        assert type(model) is YOLOv8Pose
+        for found in (model(IMAGE), model.submit(IMAGE).result(30), *model.map([IMAGE] * 3)):
+            points = found.columns["keypoints"]
+            assert points.shape == (2, 2, values)
+            np.testing.assert_allclose(points[0, :, :2], [[50, 25], [150, 75]], atol=1e-4)
+            np.testing.assert_allclose(points[1, :, :2], [[12.5, 12.5], [37.5, 37.5]], atol=1e-4)
+            if values == 3:
+                np.testing.assert_allclose(points[..., 2], [[0.5, 1.0], [0.1, 0.2]])
+        assert found[found.scores < 0.85].columns["keypoints"].shape == (1, 2, values)
+        assert np.shape(found.to_dicts()[0]["keypoints"]) == (2, values)
+
+
+def test_the_shape_is_named_where_the_file_does_not_say(tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [two_people()], {})
+    with YOLOv8Pose(path, keypoints=(2, 3), names=["person"]) as model:
+        assert model(IMAGE).columns["keypoints"].shape == (2, 2, 3)
+    with pytest.raises(UnsupportedModelError, match="kpt_shape"):
+        YOLOv8Pose(path)
+    with pytest.raises(UnsupportedModelError, match="classes"):
+        YOLOv8Pose(path, keypoints=(17, 3))
+    with pytest.raises(UnsupportedModelError, match="2 keypoints"):
+        YOLOv8(head_model(tmp_path / "k.onnx", [two_people()], {"kpt_shape": "[2, 3]"}))
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_box_and_keypoint_map(assets: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    coco = pytest.importorskip("pycocotools.coco")
+    evaluation = pytest.importorskip("pycocotools.cocoeval")
+    truth = assets / "keypoints" / "person_keypoints.json"
+    images = {entry["id"]: entry["file_name"] for entry in json.loads(truth.read_text())["images"]}
+    rows: list[dict[str, Any]] = []
+    with load(assets / "models" / "yolov8n-pose.onnx", backend=backend, conf=0.001, iou=0.7) as model:
+        files = [assets / "keypoints" / "val" / name for name in images.values()]
+        for number, found in zip(images, model.stream(files), strict=True):
+            boxes = found.to_coco(number, [1])
+            for row, points in zip(boxes, found.columns["keypoints"], strict=True):
+                rows.append(row | {"keypoints": points.astype(float).reshape(-1).tolist()})
+    figures = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        whole = coco.COCO(str(truth))
+        for kind in ("bbox", "keypoints"):
+            score = evaluation.COCOeval(whole, whole.loadRes([dict(row) for row in rows]), kind)
+            score.evaluate()
+            score.accumulate()
+            score.summarize()
+            figures[kind] = score.stats[:2].tolist()
+    assert figures["bbox"] == [pytest.approx(0.560, abs=0.003), pytest.approx(0.712, abs=0.003)]
+    assert figures["keypoints"] == [pytest.approx(0.512, abs=0.003), pytest.approx(0.774, abs=0.003)]

@@ -1,0 +1,151 @@
+"""Warming up runs every batch size on every instance, before the first request and instead of nobody's."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from idle_backend import IdleInfer, idle
+from squares import LONG, Squares, SquaresBuffer, begun, consistent
+
+from infersdk import Pipeline
+from infersdk.data import DETECTOR, IMAGE
+from infersdk.errors import ClosedError
+from infersdk.models import YOLOv5
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, kind: Any) -> list[tuple[int, int]]:
+    """Which instance ran a batch of which size."""
+    runs: list[tuple[int, int]] = []
+    run = kind.run
+
+    def spy(buffer: Any, count: int) -> None:
+        runs.append((id(buffer), count))
+        run(buffer, count)
+
+    monkeypatch.setattr(kind, "run", spy)
+    return runs
+
+
+def test_all_sizes_on_all_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = Squares(capacity=4, concurrency=2), Squares(capacity=4)
+    runs, reported = recorded(monkeypatch, SquaresBuffer), list[tuple[str, float]]()
+    with Pipeline([model, other], max_delay=0) as pipeline:
+        pipeline.warm_up(lambda what, fraction: reported.append((what, fraction)))
+        assert len(runs) == len(set(runs)) == 7 * 4
+        assert {size for _, size in runs} == {1, 2, 3, 4}
+        fractions = [fraction for _, fraction in reported]
+        assert fractions == sorted(fractions)
+        assert (fractions[0], fractions[-1]) == (0.0, 1.0)
+        assert reported[0][0] == "Warming up: instance 1 of 7, batch 4"
+        stats = pipeline.stats()
+        assert (stats.submitted, stats.batch_sizes, stats.total.count) == (0, {}, 0)
+        assert [f.result(LONG) for f in pipeline.submit_many(range(8))] == [n * n for n in range(8)]
+    assert model.open == other.open == 0
+
+
+def test_buckets_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    run = IdleInfer._enqueue
+
+    def spy(infer: IdleInfer) -> None:
+        sizes.append(infer.inputs["x"].shape[0])
+        run(infer)
+
+    monkeypatch.setattr(IdleInfer, "_enqueue", spy)
+    with idle(tmp_path, 12, side=2) as infer, Pipeline(infer, slots=12) as pipeline:
+        pipeline.warm_up()
+        assert sizes == [12, 8, 4, 2, 1]
+        assert float(pipeline.submit(np.full((3, 2, 2), 5, np.float32)).result(LONG)["y"]) == 5
+    monkeypatch.setattr(IdleInfer, "bucket_batch", lambda _, n: -(-n // 3) * 3)
+    sizes.clear()
+    with idle(tmp_path, 8, side=2) as infer, Pipeline(infer, slots=8) as pipeline:
+        pipeline.warm_up()
+        assert sizes == [8, 6, 3]
+
+
+def test_while_requests_come() -> None:
+    """Each instance is taken out of service for its own turn only."""
+    model = Squares(capacity=2)
+    with Pipeline(model, max_delay=0) as pipeline:
+        model.hold()
+        first = pipeline.submit(2)
+        begun(model)
+        warming = threading.Thread(target=pipeline.warm_up)
+        warming.start()
+        futures = pipeline.submit_many([2, 4])
+        model.go.set()
+        warming.join(LONG)
+        assert not warming.is_alive()
+        assert [f.result(LONG) for f in (first, *futures)] == [4, 4, 16]
+        consistent(pipeline.stats())
+    assert model.open == 0
+
+
+def test_what_a_run_raises_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Squares()
+    with Pipeline(model, max_delay=0) as pipeline:
+        model.error = RuntimeError("the runtime says no")
+        with pytest.raises(RuntimeError, match="says no"):
+            pipeline.warm_up()
+
+        def stop(what: str, fraction: float) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.warm_up(stop)
+        for _ in range(2):  # all instances are in service again
+            assert [f.result(LONG) for f in pipeline.submit_many(range(12))] == [n * n for n in range(12)]
+        pipeline.warm_up()
+    assert model.open == 0
+
+
+def test_a_pipeline_that_is_closed() -> None:
+    model = Squares()
+    pipeline = Pipeline(model, max_delay=0)
+    ended: list[Exception] = []
+
+    def close(what: str, fraction: float) -> None:
+        if fraction > 0.5:
+            closing.start()
+            model.go.wait(LONG)
+            while not pipeline._core._lifecycle.closing:
+                pass
+
+    def warm_up() -> None:
+        try:
+            pipeline.warm_up(close)
+        except ClosedError as error:
+            ended.append(error)
+
+    closing = threading.Thread(target=pipeline.close)
+    warming = threading.Thread(target=warm_up)
+    warming.start()
+    for thread in (warming, closing):
+        thread.join(LONG)
+        assert not thread.is_alive()
+    assert "was closed" in str(ended[0])
+    with pytest.raises(ClosedError):
+        pipeline.warm_up()
+    assert model.open == 0
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instances have run all sizes, and what they find afterwards is what they found before."""
+    pytest.importorskip(backend)
+    from infersdk.models.execution.following import FollowingBuffer
+
+    with YOLOv5(DETECTOR, backend=backend, max_batch=4, conf=0.5) as detector:
+        expected = detector(IMAGE)
+        runs = recorded(monkeypatch, FollowingBuffer)
+        detector.warm_up()
+        instances = detector.pipeline.slots // 4
+        assert len(runs) == len(set(runs)) == instances * 3
+        assert {size for _, size in runs} == {1, 2, 4}
+        for found in detector.map([IMAGE] * 9):
+            np.testing.assert_array_equal(found.class_ids, expected.class_ids)
+            np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=0.05)

@@ -34,6 +34,7 @@ __all__ = ["RULES", "Finding", "Fixed", "Rule", "fix", "lint"]
 _DATA_DEPENDENT = frozenset({"Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique"})
 _COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric", "align_corners"})
 _LEAST_SAVING = 1 << 16  # bytes
+_LEAST_INDICES = 16  # fewer are positions in a shape
 _OLD_OPSET = 13
 _GOOD_OPSET = 17
 
@@ -196,7 +197,8 @@ def _trace(graph: Graph, *, batch: int, size: int) -> ShapeTrace | None:
 
 def _wide_indices(graph: Graph) -> Iterator[tuple[str, str]]:
     for value in wide_indices(graph.model):
-        yield f"weight {value.name!r}", "indices of int64 that fit int32"
+        if value.const_value is not None and value.const_value.size >= _LEAST_INDICES:
+            yield f"weight {value.name!r}", f"{value.const_value.size} indices of int64 that fit int32"
 
 
 def _resize_modes(graph: Graph) -> Iterator[tuple[str, str]]:

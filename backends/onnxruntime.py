@@ -315,6 +315,11 @@ class OnnxRuntimeInfer(Infer):
             return n
         return next_size(n, self.max_batch) if self._graphs is not None else self._buckets.size_for(n)
 
+    def batch_sizes(self, largest: int) -> list[int]:
+        if self._buckets is None:
+            return super().batch_sizes(largest)
+        return sorted({next_size(n, largest) for n in range(1, largest + 1)})  # asking the buckets would change them
+
     def _clone(self, twin: OnnxRuntimeInfer) -> None:
         twin._binding = twin._session.io_binding()
 

@@ -82,8 +82,9 @@ class SquaresBuffer:
         self.running = False
         return [ValueError("1313 brings bad luck") if root == 1313**2 else root for root in self.out[:count]]
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         assert not self.running
+        return False
 
     def batch_sizes(self) -> Sequence[int]:
         return range(1, self.capacity + 1)

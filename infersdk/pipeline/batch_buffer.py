@@ -48,11 +48,15 @@ class BatchBuffer(Protocol):
     def results(self, count: int) -> Sequence[Any]:
         """A result, or an exception, for each of the first `count` rows."""
 
-    def refresh(self) -> None:
-        """Changes to the backend that serves now, if that is another one. Called while the buffer is empty."""
+    def refresh(self) -> bool:
+        """Changes to the backend that serves now, if that is another one. Called while the buffer is empty.
+
+        Returns:
+            Whether it is another one.
+        """
 
     def batch_sizes(self) -> Sequence[int]:
-        """The batch sizes to warm up: those of the backend's buckets, up to the capacity. Called while it is empty."""
+        """The batch sizes that the model runs, ascending up to the capacity. Others are padded to the next one."""
 
     def warm_up(self, count: int) -> None:
         """Runs `count` rows of neutral content, with preprocessing and postprocessing, and drops the results.
@@ -80,7 +84,7 @@ class TensorBatchBuffer:
 
     def __init__(self, infer: Infer, capacity: int) -> None:
         self.capacity = capacity
-        self._infer = infer
+        self._infer, self._serving = infer, infer.current()
         self._specs = infer.input_specs
         for side, specs in (("input", infer.input_specs), ("output", infer.output_specs)):
             for spec in specs:
@@ -153,11 +157,12 @@ class TensorBatchBuffer:
                 raise UnsupportedModelError(f"output {name!r} has {len(array)} rows for a batch of {count}")
         return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
 
-    def refresh(self) -> None:
-        self._infer.current()  # changes to the backend that was asked for, if it is ready
+    def refresh(self) -> bool:
+        before, self._serving = self._serving, self._infer.current()  # the backend that was asked for, once it is ready
+        return self._serving is not before
 
     def batch_sizes(self) -> Sequence[int]:
-        return self._infer.warm_up_batches(self.capacity)
+        return self._infer.batch_sizes(self.capacity)
 
     def warm_up(self, count: int) -> None:
         for rows in self._rows:

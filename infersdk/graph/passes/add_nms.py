@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,6 +15,8 @@ from .set_opset import at_least_opset
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ...model_source import ModelSource
 
 __all__ = ["AddNms"]
 
@@ -58,7 +59,7 @@ class AddNms:
     limit: int = 300
     multi_label: bool = False
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:

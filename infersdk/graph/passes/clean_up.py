@@ -10,13 +10,14 @@ is better off. onnxscript takes a half to a third of the time, 0.3 to 1.8 s inst
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import BackendUnavailableError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ...model_source import ModelSource
 
 __all__ = ["CleanUp"]
 
@@ -35,7 +36,7 @@ class CleanUp:
     name: ClassVar[str] = "clean-up"
     version: ClassVar[int] = 1
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:

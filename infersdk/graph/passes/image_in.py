@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +15,8 @@ from .set_opset import at_least_opset
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ...model_source import ModelSource
 
 __all__ = ["ImageIn"]
 
@@ -55,7 +56,7 @@ class ImageIn:
     std: tuple[float, ...] = (1.0,)
     pad: float = 114.0
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:

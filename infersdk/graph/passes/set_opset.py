@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ...model_source import ModelSource
 
 __all__ = ["SetOpset", "at_least_opset"]
 
@@ -27,7 +28,7 @@ class SetOpset:
 
     opset: int
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:

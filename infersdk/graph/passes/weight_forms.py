@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,6 +15,8 @@ from ._sizes import lift_constants, shapes_of
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
+
+    from ...model_source import ModelSource
 
 __all__ = ["NarrowIndices", "ShrinkConstants", "WeightsOffInputs", "repeated_constants", "wide_indices"]
 
@@ -35,7 +36,7 @@ class NarrowIndices:
     name: ClassVar[str] = "narrow-indices"
     version: ClassVar[int] = 1
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:
@@ -72,7 +73,7 @@ class ShrinkConstants:
     name: ClassVar[str] = "shrink-constants"
     version: ClassVar[int] = 1
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:
@@ -137,7 +138,7 @@ class WeightsOffInputs:
     name: ClassVar[str] = "weights-off-inputs"
     version: ClassVar[int] = 1
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:

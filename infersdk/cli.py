@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-COMMANDS = ("demo", "detect", "classify", "info", "compare", "bench", "tune", "quantize", "build", "cache", "doctor")
+COMMANDS = (
+    "demo", "detect", "classify", "info", "graph", "compare", "bench", "tune", "quantize", "build", "cache", "doctor",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ HEADERS = (
     NATIVE / "include" / "infersdk.h",
     NATIVE / "include" / "infersdk_custom_op.h",
     NATIVE / "src" / "custom_ops.h",
+    NATIVE / "src" / "custom_ops_detection.h",
     NATIVE / "src" / "dlpack.h",
 )
 

@@ -39,6 +39,7 @@ from .flavour import FLAVOURS, Flavour
 from .options import Options
 from .plugins import register_operators, takes_plugins
 from .profiles import fits
+from .queued import QueuedRuns
 
 if TYPE_CHECKING:
     from ...device import Device
@@ -55,7 +56,7 @@ _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 _BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
-class _TensorRt(Infer):
+class _TensorRt(QueuedRuns, Infer):
     """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
 
     default_device = "cuda:0"
@@ -200,6 +201,7 @@ class _TensorRt(Infer):
     def _start(self) -> None:
         """A stream of this Infer's own; contexts come with the shapes that need them."""
         self.stream: Stream = Stream(self._device)
+        self._own_stream = True
         self._contexts: dict[int, _Context] = {}  # by the profile
         self._scratch: Tensor | None = None  # the device memory that they run in, one at a time
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
@@ -433,7 +435,8 @@ class _TensorRt(Infer):
         del self._context, self._engine
         if self._scratch is not None:
             self._scratch.close()
-        self.stream.close()
+        if self._own_stream:
+            self.stream.close()
         for stage in self._stages.values():
             stage.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from custom_operators import save_model
+from boxes_in_models import SIZE, check_rows, decoded, detector, head_output
 
 import infersdk
 from infersdk.custom_ops.detection_nms import add_detection_nms
@@ -20,40 +20,6 @@ from infersdk.image import Geometry
 from infersdk.ops import DetectionDecoder
 
 pytest.importorskip("onnx")
-
-SIZE = (640, 480)
-GEOMETRY = Geometry.stretch(SIZE, SIZE)
-
-
-def head_output(rng: np.random.Generator, head: str, batch: int, anchors: int = 1000, classes: int = 4) -> Any:
-    """A random output with many boxes above the threshold that overlap."""
-    boxes = rng.random((batch, anchors, 4), dtype="float32") * [SIZE[0], SIZE[1], 200, 200]
-    if head == "yolox":
-        boxes = rng.standard_normal((batch, anchors, 4), dtype="float32")
-    scores = rng.random((batch, anchors, classes + (head != "yolov8")), dtype="float32") ** 2
-    rows = np.concatenate([boxes, scores], axis=2).astype("float32")
-    return np.ascontiguousarray(rows.transpose(0, 2, 1)) if head == "yolov8" else rows
-
-
-def decoded(output: Any, head: str, classes: int = 4, **settings: Any) -> list[Any]:
-    """What the decoder makes of each image."""
-    anchors = output.shape[2] if head == "yolov8" else output.shape[1]
-    with DetectionDecoder(head, classes, anchors, dtype=str(output.dtype), **settings) as decoder:
-        results = []
-        for image in output:
-            boxes, stats = decoder(image, GEOMETRY)
-            results.append((boxes.copy(), stats))
-        return results
-
-
-def check_rows(got: tuple[Any, Any, Any], want: list[Any]) -> None:
-    for rows, count, stats, (boxes, expected) in zip(*got, want, strict=True):
-        assert count == len(boxes)
-        np.testing.assert_array_equal(rows[:count, :4], boxes["xyxy"])
-        np.testing.assert_array_equal(rows[:count, 4], boxes["score"])
-        np.testing.assert_array_equal(rows[:count, 5], boxes["class_id"])
-        assert not rows[count:].any()
-        assert tuple(stats) == tuple(expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -84,23 +50,6 @@ def test_a_wrong_setting_is_named() -> None:
 
 
 # ---- models ----
-
-
-def detector(path: Path, head: str = "yolov5", classes: int = 4, anchors: int = 300) -> Path:
-    """A 'detector': its input, cut and reshaped to a head's output."""
-    from onnx import helper, numpy_helper
-
-    values = classes + (4 if head == "yolov8" else 5)
-    sides = [values, anchors] if head == "yolov8" else [anchors, values]
-    nodes = [helper.make_node("Relu", ["images"], ["a"]), helper.make_node("Reshape", ["a", "to"], ["output0"])]
-    weights = [numpy_helper.from_array(np.array([-1, *sides]), "to")]
-    return save_model(
-        path,
-        nodes,
-        {"images": ("float32", ["batch", 1, values, anchors])},
-        {"output0": ("float32", ["batch", *sides])},
-        initializer=weights,
-    )
 
 
 @pytest.mark.parametrize("head", ["yolov5", "yolov8"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from boxes_in_models import check_rows, decoded, detector, head_output
 from custom_operators import C_SOURCE, DOMAIN, HardSwish, node, save_model, swish, swish_model
 
 import infersdk

@@ -35,7 +35,7 @@ SUFFIXES = (".engine", ".plan", ".trtmodel")
 
 
 def manifest_path(engine: Path) -> Path:
-    """Where the manifest of an engine file lies: beside it."""
+    """The path of an engine file's manifest: in the same folder."""
     return engine.with_name(engine.name + ".json")
 
 

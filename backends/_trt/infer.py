@@ -154,7 +154,7 @@ class _TensorRt(QueuedRuns, Infer):
         except (EngineError, msgspec.ValidationError):
             if not there:
                 raise
-            # It is whole, but the runtime does not take it any more: after a change of the driver, say.
+            # It is whole, but the runtime does not take it any more: for example after a change of the driver.
             cache.remove(key)
             data, raw, _ = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
             details = self._take(data, raw, cache)
@@ -272,7 +272,7 @@ class _TensorRt(QueuedRuns, Infer):
         )
 
     def _stage(self, name: str, tensor: Tensor) -> Tensor:
-        """Where the engine reads or writes for `tensor`: there, or beside it if it lives on the host alone."""
+        """The address that the engine uses for `tensor`: its own, or that of a copy if it lives on the host alone."""
         if tensor.device == self._device:
             return tensor
         stage = self._stages.get(name)
@@ -356,7 +356,7 @@ class _TensorRt(QueuedRuns, Infer):
         captured.graph.launch(self.stream)
 
     def _renew(self) -> None:
-        """Another context instead of the current one, which an error has left in nobody knows what state."""
+        """Another context instead of the current one, whose state is unknown after an error."""
         profile = self._context.profile
         self._contexts.pop(profile, None)
         for key, captured in self._graphs.items():

@@ -87,7 +87,7 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True):
         cold_seconds: with nothing kept of an earlier load; for TensorRT this builds the engine.
         cached_seconds: with what the backend kept; None for one that keeps nothing.
         cold_first_run_seconds, cached_first_run_seconds: of the first run after each, with the copies in and out:
-            TensorRT-RTX compiles its kernels there, and keeps them too. None where it could not be told.
+            TensorRT-RTX compiles its kernels there, and keeps them too. None where it is unknown.
     """
 
     import_seconds: float

@@ -89,7 +89,7 @@ class Graph:
 
     @property
     def metadata(self) -> MutableMapping[str, str]:
-        """The texts that exporters leave in a model: names of classes, say."""
+        """The texts that exporters leave in a model: such as the names of classes."""
         return self.model.metadata_props
 
     def nodes(self, operator: str | Collection[str] | None = None, name: str | None = None) -> list[ir.Node]:

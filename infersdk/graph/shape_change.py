@@ -40,19 +40,8 @@ _DEFAULT_AXIS = {"Hardmax": -1, "LogSoftmax": -1, "Softmax": -1, "TopK": -1}
 _END = np.iinfo(np.int64).max
 
 
-class ShapeChange:
-    """Rewrites a model for inputs of other shapes.
-
-    Args:
-        model: constants are weights in it (`LiftConstantsToInitializersPass`).
-        before, after: the shape of each input, in numbers.
-        free_batch: the sizes that change are a batch of any size; `after` holds an example of it.
-        image: rows and columns of the image, before and after, where these change.
-
-    Attributes:
-        old, new: the traces. What comes behind a node whose result depends on data is in neither.
-        changed: the nodes whose constants were rewritten.
-    """
+class _TwoTraces:
+    """A model traced with the old and the new shapes of its inputs, and what both traces know together."""
 
     def __init__(
         self,
@@ -67,33 +56,6 @@ class ShapeChange:
         self.old, self.new = ShapeTrace(model, before), ShapeTrace(model, after)
         self.changed: list[ir.Node] = []
         self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of feature maps
-        self._mends: dict[str, Callable[[ir.Node], None]] = dict.fromkeys(_ALONG_AN_AXIS, self._check_axes)
-        self._mends |= {
-            "Reshape": self._mend_reshape, "Resize": self._mend_resize, "Slice": self._mend_slice,
-            "Split": self._mend_split, "Expand": self._mend_expand, "Concat": self._mend_concat,
-            "LSTM": self._mend_states, "GRU": self._mend_states, "RNN": self._mend_states,
-        }  # fmt: skip
-
-    def run(self) -> bool:
-        """Rewrites the model; returns whether anything had to change.
-
-        Raises:
-            UnsupportedModelError: a node cannot take the new size.
-        """
-        for node in list(self._model.graph):
-            self.old.step(node)
-            if node.op_type in _ELEMENTWISE:
-                self._mend_elementwise(node)
-            elif mend := self._mends.get(node.op_type):
-                mend(node)
-            self.new.step(node)
-            self._check(node)
-        for node in self._model.graph:
-            for output in node.outputs:
-                if not output.is_graph_output():
-                    output.shape = output.type = None  # of the old size; a type without a shape is not valid
-        drop_unused_weights(self._model.graph)
-        return bool(self.changed)
 
     # ---- what is known ----
 
@@ -153,6 +115,59 @@ class ShapeChange:
     def _note(self, node: ir.Node) -> None:
         if node not in self.changed:
             self.changed.append(node)
+
+
+class ShapeChange(_TwoTraces):
+    """Rewrites a model for inputs of other shapes.
+
+    Args:
+        model: constants are weights in it (`LiftConstantsToInitializersPass`).
+        before, after: the shape of each input, in numbers.
+        free_batch: the sizes that change are a batch of any size; `after` holds an example of it.
+        image: rows and columns of the image, before and after, where these change.
+
+    Attributes:
+        old, new: the traces. What comes behind a node whose result depends on data is in neither.
+        changed: the nodes whose constants were rewritten.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        before: Mapping[str, Sequence[int]],
+        after: Mapping[str, Sequence[int]],
+        *,
+        free_batch: bool = False,
+        image: tuple[tuple[int, int], tuple[int, int]] | None = None,
+    ) -> None:
+        super().__init__(model, before, after, free_batch=free_batch, image=image)
+        self._mends: dict[str, Callable[[ir.Node], None]] = dict.fromkeys(_ALONG_AN_AXIS, self._check_axes)
+        self._mends |= {
+            "Reshape": self._mend_reshape, "Resize": self._mend_resize, "Slice": self._mend_slice,
+            "Split": self._mend_split, "Expand": self._mend_expand, "Concat": self._mend_concat,
+            "LSTM": self._mend_states, "GRU": self._mend_states, "RNN": self._mend_states,
+        }  # fmt: skip
+
+    def run(self) -> bool:
+        """Rewrites the model; returns whether anything had to change.
+
+        Raises:
+            UnsupportedModelError: a node cannot take the new size.
+        """
+        for node in list(self._model.graph):
+            self.old.step(node)
+            if node.op_type in _ELEMENTWISE:
+                self._mend_elementwise(node)
+            elif mend := self._mends.get(node.op_type):
+                mend(node)
+            self.new.step(node)
+            self._check(node)
+        for node in self._model.graph:
+            for output in node.outputs:
+                if not output.is_graph_output():
+                    output.shape = output.type = None  # of the old size; a type without a shape is not valid
+        drop_unused_weights(self._model.graph)
+        return bool(self.changed)
 
     # ---- Reshape ----
 

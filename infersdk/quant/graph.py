@@ -105,7 +105,7 @@ def plan(model: str | os.PathLike[str], *, exclude: Sequence[str] = (), placemen
     if precision != "fp32":
         raise UnsupportedModelError(f"{str(model)!r} is {precision}; quantisation starts from an fp32 model")
     if placement not in ("all", "inputs"):
-        raise ConfigError(f"placement {placement!r} is none of 'all', 'inputs'")
+        raise ConfigError(f"unknown placement {placement!r}; use 'all' or 'inputs'")
     whole = _proto(source)
     prepared = _prepare(whole, model)
     graph = prepared.graph

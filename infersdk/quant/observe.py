@@ -152,7 +152,7 @@ def calibrate(
 def check_method(method: str, percentile: float) -> Method:
     """Returns the method. Raises ConfigError for one that is none, or a percentile out of range."""
     if method not in get_args(Method):
-        raise ConfigError(f"method {method!r} is none of {', '.join(get_args(Method))}")
+        raise ConfigError(f"unknown method {method!r}; the methods are {', '.join(get_args(Method))}")
     if not 0 < percentile <= 100:
         raise ConfigError(f"percentile is above 0 and at most 100, not {percentile!r}")
     return cast("Method", method)

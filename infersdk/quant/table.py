@@ -45,7 +45,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The ranges of a model's activations.
 
     Attributes:
-        model: SHA-256 of the model that it is for, or "" where nobody knows (a TensorRT cache does not say).
+        model: SHA-256 of the model that it is for, or "" where it is unknown (a TensorRT cache does not say).
         name: of the model's file, for people.
         method: how thresholds were found.
         samples: how many images or arrays were looked at.

@@ -184,8 +184,8 @@ size_t ifs_memory_device_capacity(const ifs_memory *memory);
 
 /*
  * A hold on one of the two blocks. Until it is released, the block keeps its address and stays valid, even if the
- * memory grows or is destroyed. So a view (a NumPy array, say) can outlive its tensor. A hold on a borrowed block does
- * not keep the lender alive. ERR_INVALID_ARGUMENT if that side has no block yet.
+ * memory grows or is destroyed. So a view, such as a NumPy array, can outlive its tensor. A hold on a borrowed block
+ * does not keep the lender alive. ERR_INVALID_ARGUMENT if that side has no block yet.
  */
 typedef struct ifs_block ifs_block;
 

@@ -6,6 +6,7 @@
  * The build compiles this file or native/cuda, never both.
  */
 #include "custom_ops.h"
+#include "custom_ops_detection.h"
 #include "device.h"
 
 #include <stdio.h>
@@ -80,12 +81,18 @@ MISSING(ifs_cuda_code_load, const void *image, const char *function, int32_t dev
 MISSING(ifs__cuda_code_launch, const ifs_cuda_code *code, ifs__launch *launch, int32_t device, void *stream)
 MISSING(ifs__cuda_call, ifs_op_kernel *kernel, const ifs_op_call *call, int32_t *result)
 
+int32_t ifs_cuda_detection_nms(const ifs_op_call *call) {
+    missing(call->device);
+    return IFS_OP_FAIL(call, "%s", ifs_last_error());
+}
+
 /* ---- objects that cannot exist in this build: there is nothing to free or to ask ---- */
 
 void ifs__device_free(int32_t device, void *block) {}
 void ifs__pinned_free(int32_t device, void *block) {}
 void ifs_stream_destroy(ifs_stream *stream) {}
 void ifs_event_destroy(ifs_event *event) {}
+void ifs_cuda_detection_nms_destroy(void *state) {}
 void ifs_cuda_code_unload(ifs_cuda_code *code) {}
 void ifs_cuda_graph_destroy(ifs_cuda_graph *graph) {}
 void ifs_cuda_detection_decoder_destroy(ifs_cuda_detection_decoder *decoder) {}

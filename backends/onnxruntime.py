@@ -178,6 +178,9 @@ class OnnxRuntimeInfer(Infer):
         self._to_adopt: set[str] = set()  # outputs that the next run allocates
         for name, shape in self._known_output_shapes().items():
             tensor = self._outputs[name]
+            if name in self._inputs:  # the session does not write such an output where it is bound
+                self._binding.bind_output(name, *where)
+                continue
             if not self._data_dependent and name in self._lent:
                 shape = tensor.shape if shape is None else shape  # noqa: PLW2901 - the user knows what comes
             elif name in self._allocated:
@@ -246,6 +249,8 @@ class OnnxRuntimeInfer(Infer):
             raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}") from None
         if self._to_adopt:
             self._adopt_outputs()
+        for name in self._outputs.keys() & self._inputs.keys():
+            self._outputs[name].resize(self._inputs[name].shape).copy_from(self._inputs[name])
 
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         given = {spec.name: feed(spec, feeds[spec.name]) for spec in self.input_specs}
@@ -309,6 +314,11 @@ class OnnxRuntimeInfer(Infer):
         if self._buckets is None or (self.max_batch is not None and n > self.max_batch):
             return n
         return next_size(n, self.max_batch) if self._graphs is not None else self._buckets.size_for(n)
+
+    def batch_sizes(self, largest: int) -> list[int]:
+        if self._buckets is None:
+            return super().batch_sizes(largest)
+        return sorted({next_size(n, largest) for n in range(1, largest + 1)})  # asking the buckets would change them
 
     def _clone(self, twin: OnnxRuntimeInfer) -> None:
         twin._binding = twin._session.io_binding()

@@ -21,9 +21,9 @@ import pytest
 
 from infersdk import Tensor
 from infersdk._lib import lib
-from infersdk.image import Geometry, PixelTransform
+from infersdk.image import Geometry, PixelTransform, device_image_view
 from infersdk.ops.detection import DetectionDecoder
-from infersdk.ops.device import DeviceDetectionDecoder, device_image_view, preprocess_batch, topk_rows
+from infersdk.ops.device import DeviceDetectionDecoder, preprocess_batch, topk_rows
 from infersdk.stream import CudaGraph, Event, Stream, device_count
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from infersdk import Stream, Tensor, device_count
-from infersdk.image import Geometry, PixelTransform
-from infersdk.ops.device import device_image_view, preprocess_batch
+from infersdk.image import Geometry, PixelTransform, device_image_view
+from infersdk.ops.device import preprocess_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

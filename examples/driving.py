@@ -1,11 +1,12 @@
-"""Two models on one video at once: a detector finds vehicles, a classifier looks at each of them more closely.
+"""Two models on one video: a detector finds vehicles, and a classifier names each of them more precisely.
 
     python examples/driving.py drive.mp4 annotated.mp4 \
         --detector yolov5n.onnx --detector-names coco80.txt \
         --classifier squeezenet1.1.onnx --classifier-names imagenet1000.txt
 
-Each model has a pipeline of its own, and decoding and encoding have threads: while one frame is drawn, the vehicles of
-the next are classified, and those of the one after it detected. Needs `pip install "infersdk[cpu,video]"`.
+Each model has a pipeline, and decoding and encoding have threads of their own: while one frame is drawn, the vehicles
+of the next one are classified, and the frame after that goes through the detector. Needs
+`pip install "infersdk[cpu,video]"`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from PIL import Image, ImageDraw, ImageFont
 from infersdk import models
 from infersdk.image import HostImage
 from infersdk.models import Classification, Classifications, Classifier, Detections
-from infersdk.video import Ahead, Frame, VideoReader, VideoWriter, paired
+from infersdk.video import Frame, Prefetch, VideoReader, VideoWriter, paired
 
 VEHICLES = frozenset({"bicycle", "car", "motorcycle", "bus", "train", "truck"})
-#: Crops with a shorter side have too little in them for a classifier; in pixels.
-SMALLEST = 32
-#: A class with a lower score is a guess, and is not shown.
-CONFIDENT = 0.3
+#: The shortest side of a crop that a classifier gets, in pixels.
+MIN_SIDE = 32
+#: The lowest score of a class that is shown.
+MIN_SCORE = 0.3
 
 
 def only_vehicles(found: Detections) -> Detections:
@@ -39,12 +40,12 @@ def only_vehicles(found: Detections) -> Detections:
 
 
 def crop(frame: Frame, xyxy: Sequence[float]) -> HostImage | None:
-    """The part of the frame around a box, as a view; None where there is too little."""
+    """The part of the frame around a box, as a view; None if it is too small."""
     width, height = frame.size
-    margin = 0.1 * max(xyxy[2] - xyxy[0], xyxy[3] - xyxy[1])  # classifiers know things with what is around them
+    margin = 0.1 * max(xyxy[2] - xyxy[0], xyxy[3] - xyxy[1])  # classifiers are trained on objects in their surroundings
     left, top = (max(0, int(edge - margin)) for edge in xyxy[:2])
     right, bottom = min(width, round(xyxy[2] + margin)), min(height, round(xyxy[3] + margin))
-    if min(right - left, bottom - top) < SMALLEST:
+    if min(right - left, bottom - top) < MIN_SIDE:
         return None
     return HostImage(frame.pixels[top:bottom, left:right], frame.format)
 
@@ -52,18 +53,18 @@ def crop(frame: Frame, xyxy: Sequence[float]) -> HostImage | None:
 def classified(
     classifier: Classifier, frames: Iterable[tuple[Frame, Detections]]
 ) -> Iterator[tuple[Frame, Detections, dict[int, Future[Classifications]]]]:
-    """Each frame with its vehicles, and what will be known of each by its place among them."""
+    """Each frame with its vehicles, and the class that each vehicle will get, by its index."""
     for frame, found in frames:
         vehicles = only_vehicles(found)
-        crops = {place: part for place, box in enumerate(vehicles) if (part := crop(frame, box.xyxy)) is not None}
+        crops = {i: part for i, box in enumerate(vehicles) if (part := crop(frame, box.xyxy)) is not None}
         yield frame, vehicles, dict(zip(crops, classifier.submit_many(crops.values()), strict=True))
 
 
 def annotated(frame: Frame, vehicles: Detections, classes: dict[int, Classification]) -> Image.Image:
     image = vehicles.draw(frame)
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(max(11, image.width // 60))
-    for place, best in classes.items():
-        left, _, _, bottom = vehicles[place].xyxy
+    for i, best in classes.items():
+        left, _, _, bottom = vehicles[i].xyxy
         text = f"{best.label} {best.score:.2f}"
         box = draw.textbbox((left, bottom), text, font=font)
         draw.rectangle(box, fill="black")
@@ -72,18 +73,20 @@ def annotated(frame: Frame, vehicles: Detections, classes: dict[int, Classificat
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, object]:
-    parser = argparse.ArgumentParser(description="Vehicles in a video, found by one model and classified by another.")
+    parser = argparse.ArgumentParser(
+        description="Find vehicles in a video with one model, and classify them with another."
+    )
     parser.add_argument("video")
     parser.add_argument("output", type=Path)
-    parser.add_argument("--detector", type=Path, required=True, help="a YOLO model that knows COCO's classes")
+    parser.add_argument("--detector", type=Path, required=True, help="a YOLO model with the classes of COCO")
     parser.add_argument("--detector-names", type=Path)
-    parser.add_argument("--classifier", type=Path, required=True, help="an ImageNet model in Caffe's style")
+    parser.add_argument("--classifier", type=Path, required=True, help="an ImageNet model that was trained with Caffe")
     parser.add_argument("--classifier-names", type=Path)
     parser.add_argument("--backend", default="onnxruntime")
-    parser.add_argument("--frames", type=int, help="so many at most")
+    parser.add_argument("--frames", type=int, help="process at most so many frames")
     arguments = parser.parse_args(argv)
 
-    # Two models share the processor with all else: their idle threads must not spin.
+    # Two models share the processor with decoding, drawing and encoding: their idle threads must not spin.
     options = {"allow_spinning": False} if arguments.backend == "onnxruntime" else {}
     found, closer = Counter[str](), Counter[str]()
     with (
@@ -95,12 +98,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, object]:
         ) as classifier,
         VideoReader(arguments.video) as reader,
         VideoWriter(arguments.output, reader.size, reader.fps) as writer,
-        Ahead(classified(classifier, paired(detector.map, itertools.islice(reader, arguments.frames)))) as results,
+        Prefetch(classified(classifier, paired(detector.map, itertools.islice(reader, arguments.frames)))) as results,
     ):
         start = perf_counter()
         for frame, vehicles, pending in results:
-            best = {place: future.result()[0] for place, future in pending.items()}
-            classes = {place: one for place, one in best.items() if one.score >= CONFIDENT}
+            best = {i: future.result()[0] for i, future in pending.items()}
+            classes = {i: one for i, one in best.items() if one.score >= MIN_SCORE}
             writer.write(annotated(frame, vehicles, classes), frame.time)
             found.update(vehicles.labels)
             closer.update(one.label for one in classes.values())

@@ -17,7 +17,7 @@ An application's file names its models; which backend runs them is one line of i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +33,19 @@ __all__ = ["convert", "read"]
 T = TypeVar("T")
 
 _READERS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
+
+#: A configuration with more than this is a mistake, or made to keep its reader busy.
+MAX_VALUES, MAX_DEPTH = 100_000, 64
+MAX_BYTES = {"json": 1 << 20, "toml": 1 << 18, "yaml": 1 << 18}  # as much as is read in a fraction of a second
+#: YAML takes longer to read, and an alias repeats what it stands for.
+MAX_YAML_VALUES = 20_000
+#: Characters of a YAML value that is not just text in quotes: it may be a number, in many forms.
+MAX_BARE = 4096
+_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
+#: A key of so many parts; TOML's reader takes minutes for a long one.
+_LONG_KEY = re.compile(
+    rb"""(?:^|[\[{,])[ \t]*(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d}""" % MAX_DEPTH, re.MULTILINE
+)
 
 
 def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
@@ -88,32 +101,130 @@ def _inside(info: Any, step: str) -> list[Any]:
 def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
     """A configuration as a dict: from a file (by its suffix .toml, .yaml, .yml or .json), or a mapping as it is.
 
-    Relative `path` entries of a file are made relative to its folder.
+    Relative `path` and `names` entries of a file are made relative to its folder.
 
     Raises:
-        ConfigError: no such file, an unknown suffix, or a syntax error (with its place).
+        ConfigError: no such file, an unknown suffix, a syntax error (with its line), or a file that is larger or nested
+            deeper than any configuration.
     """
     if isinstance(source, Mapping):
-        return dict(source)
-    file = Path(source)
-    kind = _READERS.get(file.suffix.lower())
-    if kind is None:
-        raise ConfigError(f"{str(file)!r}: a configuration ends in {', '.join(_READERS)}, not in {file.suffix!r}")
+        data, name = dict(source), "the configuration"
+    else:
+        data, name = _read_file(Path(source)), repr(str(source))
     try:
-        text = file.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a null character
-        reason = getattr(error, "strerror", error)
-        raise ConfigError(f"cannot read the configuration {str(file)!r}: {reason}") from None
-    try:
-        data = getattr(msgspec, kind).decode(text)
-    except ImportError:
-        raise ConfigError(f'{str(file)!r}: reading YAML needs PyYAML: pip install "infersdk[yaml]"') from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(file)!r}: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{str(file)!r}: a configuration is a table of names, not a {type(data).__name__}")
-    _anchor_paths(data, file.resolve().parent)
+        _check_values(data)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    if not isinstance(source, Mapping):
+        _anchor_paths(data, Path(source).resolve().parent)
     return data
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    kind = _READERS.get(file.suffix.lower())
+    name = repr(str(file))
+    if kind is None:
+        raise ConfigError(f"{name}: a configuration ends in {', '.join(_READERS)}, not in {file.suffix!r}")
+    text = _content(file, MAX_BYTES[kind])
+    try:
+        data = _DECODERS[kind](text)
+    except ImportError:
+        raise ConfigError(f'{name}: reading YAML needs PyYAML: pip install "infersdk[yaml]"') from None
+    except RecursionError:
+        raise ConfigError(f"{name}: {_TOO_DEEP}") from None
+    except ValueError as error:  # msgspec's and YAML's errors, dates that do not exist, text that is not UTF-8, ...
+        raise ConfigError(f"{name}: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{name}: a configuration is a table of names, not a {type(data).__name__}")
+    return data
+
+
+def _content(file: Path, limit: int) -> bytes:
+    try:
+        with open(file, "rb") as stream:
+            text = stream.read(limit + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read the configuration {str(file)!r}: {reason}") from None
+    if len(text) > limit:
+        raise ConfigError(f"{str(file)!r} has more than {limit:,} bytes, which is too large for a configuration")
+    return text
+
+
+def _decode_toml(text: bytes) -> Any:
+    if _LONG_KEY.search(text):
+        raise ValueError(f"a key has more than {MAX_DEPTH} parts")
+    return msgspec.toml.decode(text)
+
+
+def _decode_yaml(text: bytes) -> Any:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _check_yaml(yaml.parse(text, loader))
+        return yaml.load(text, loader)  # a safe loader
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError, IndexError) as error:
+        # All but the first come from tags that do not fit their values.
+        raise ValueError(str(error)) from None
+
+
+_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    "json": msgspec.json.decode,
+    "toml": _decode_toml,
+    "yaml": _decode_yaml,
+}
+
+
+def _check_yaml(events: Any) -> None:
+    """Checks the structure before it is built: an alias takes no space in the file, however much it repeats."""
+    sizes: dict[str, int] = {}  # how many values an anchor's collection has
+    around: list[tuple[str | None, int]] = []  # the open collections: their anchors, and the count before them
+    count = 0
+    for event in events:
+        kind, anchor = type(event).__name__, getattr(event, "anchor", None)
+        if kind in ("SequenceStartEvent", "MappingStartEvent"):
+            around.append((anchor, count))
+            count += 1
+        elif kind in ("SequenceEndEvent", "MappingEndEvent"):
+            closed, before = around.pop()
+            if closed is not None:
+                sizes[closed] = count - before
+        elif kind == "ScalarEvent":
+            count += 1
+            if len(event.value) > MAX_BARE and (event.implicit[0] or event.tag is not None):
+                raise ValueError(f"a value of {len(event.value):,} characters; put it in quotes, without a tag")
+        elif kind == "AliasEvent":
+            if any(anchor == opened for opened, _ in around):
+                raise ValueError(f"the alias *{anchor} is part of what it repeats")
+            count += sizes.get(str(anchor), 1)
+        if len(around) > MAX_DEPTH:
+            raise ValueError(_TOO_DEEP)
+        if count > MAX_YAML_VALUES:
+            raise ValueError(f"it has more than {MAX_YAML_VALUES:,} values, counting what aliases repeat")
+
+
+def _check_values(data: Any) -> None:
+    """Raises ValueError for what no field of a configuration takes, and what no message could show."""
+    count, level = 0, [data]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, Mapping):
+                if odd := [key for key in value if not isinstance(key, str)]:
+                    raise ValueError(f"the key {odd[0]!r} is not text; put it in quotes")
+                below += value.values()
+            elif isinstance(value, (list, tuple)):
+                below += value
+            elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+                raise ValueError(f"a number of {value.bit_length():,} bits; numbers have 64 bits at most")
+        count += len(below)
+        if count > MAX_VALUES:
+            raise ValueError(f"it has more than {MAX_VALUES:,} values")
+        if not below:
+            return
+        level = below
+    raise ValueError(_TOO_DEEP)
 
 
 def _anchor_paths(data: dict[str, Any], folder: Path) -> None:

@@ -168,14 +168,9 @@ class Infer(ABC):
         """
         return n
 
-    def warm_up_batches(self, largest: int) -> list[int]:
-        """The batches that a warm-up runs, ascending: all buckets up to `largest`; without buckets 1, 2, 4, 8, ..., and
-        `largest`, since then a new size costs little.
-        """
-        buckets = {min(self.bucket_batch(n), largest) for n in range(largest, 0, -1)}
-        if len(buckets) == largest:
-            buckets = {n for n in buckets if n == largest or not n & (n - 1)}
-        return sorted(buckets)
+    def batch_sizes(self, largest: int) -> list[int]:
+        """The batches that `bucket_batch()` returns for 1 to `largest` rows, ascending."""
+        return sorted({min(self.bucket_batch(n), largest) for n in range(1, largest + 1)})
 
     # ---- loading ----
 

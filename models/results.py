@@ -270,6 +270,10 @@ class Detections(Rows[Detection]):
         """The same boxes, with the image that they were found in; see `ImageReference`."""
         return dataclasses.replace(self, image=ImageReference.of(source))
 
+    def _remember_image(self, source: Any) -> None:
+        """As `with_image()`, in place: for the wrapper that has just made these boxes. A copy would take longer."""
+        object.__setattr__(self, "image", ImageReference.of(source))
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """The boxes as dicts of plain Python values: `xyxy`, `score`, `class_id`, `label`, and each column."""
         return [box.to_dict() for box in self]

@@ -360,9 +360,9 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         results: list[Result] = []
         for done in executor.stream(self._batches(iter(sources), parameters or None)):
             results += done
-        for i, (source, result) in enumerate(zip(sources, results, strict=True)):
+        for source, result in zip(sources, results, strict=True):
             if isinstance(result, Detections):  # for drawing, in a notebook for instance
-                results[i] = result.with_image(source)
+                result._remember_image(source)
         timings.read = max(perf_counter() - start - timings.total, 0.0)
         self.timings = timings
         return results

@@ -222,31 +222,34 @@ class DeviceBoxes:
             made = self._made[id(model)] = model, decoder, decoder.block(self._capacity)
         return made[1:]
 
-    def _variants(self, parameters: Sequence[Parameters]) -> list[YOLO]:
-        """The wrapper with the settings of each row."""
-        return [self._model._with(own) for own in parameters]
+    def _rows(self, parameters: Sequence[Parameters]) -> Iterator[tuple[YOLO, Sequence[int]]]:
+        """The wrapper with each of the settings that occur, and the rows that have them."""
+        if not any(parameters):
+            yield self._model, range(len(parameters))
+            return
+        variants = [self._model._with(own) for own in parameters]
+        for model in {id(model): model for model in variants}.values():
+            yield model, [row for row, other in enumerate(variants) if other is model]
 
     def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
         output, stream = self._infer.outputs[self._model._output], self._infer.stream
         assert stream is not None
-        for model in {id(model): model for model in self._variants(parameters)}.values():
+        for model, _ in self._rows(parameters):
             decoder, block = self._of(model)
             block.resize((len(geometries), decoder.row.itemsize))
             decoder.run(output, geometries, block, stream=stream)
             block.fetch(stream)
 
     def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Detections]:
-        variants = self._variants(parameters)
         results: list[Any] = [None] * len(geometries)
-        for model in {id(model): model for model in variants}.values():
+        for model, chosen in self._rows(parameters):
             decoder, block = self._of(model)
             rows = block.numpy().view(decoder.row)[:, 0]
             boxes, heads = rows["boxes"], [rows[name].tolist() for name in (*DetectStats._fields, "count")]
-            for i, (geometry, *stats, count) in enumerate(zip(geometries, *heads, strict=True)):
-                if variants[i] is model:
-                    results[i] = Detections(
-                        boxes[i, :count].copy(), model.class_names, geometry.source, DetectStats(*stats)
-                    )
+            for i in chosen:
+                *stats, count = (head[i] for head in heads)
+                found = boxes[i, :count].copy()
+                results[i] = Detections(found, model.class_names, geometries[i].source, DetectStats(*stats))
         return results
 
     def close(self) -> None:

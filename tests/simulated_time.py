@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,8 +50,11 @@ class _Request(Request):
 
 
 class _Buffer:
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: int, sizes: Sequence[int]) -> None:
+        self.capacity, self._sizes = capacity, sizes
+
+    def batch_sizes(self) -> Sequence[int]:
+        return self._sizes
 
 
 class Simulation:
@@ -64,6 +67,7 @@ class Simulation:
         host: seconds of the interpreter for each request: its submission, and the end of its waiting.
         lag: seconds until a thread that is woken up runs.
         think: seconds for which a caller stays away.
+        sizes: the batches that the model runs; others are padded to the next one. None is all.
         learns: as the pipeline does; otherwise batches leave only full or after `max_delay`.
     """
 
@@ -80,13 +84,15 @@ class Simulation:
         host: float = 40e-6,
         lag: float = 60e-6,
         think: Callable[[], float] = lambda: 0.0,
+        sizes: Sequence[int] | None = None,
         learns: bool = True,
     ) -> None:
         self.now = 0.0
         lock = threading.Lock()
         lock.acquire()  # one thread has it all the time
         self.statistics = Statistics()
-        buffers: list[Any] = [_Buffer(capacity) for _ in range(max_in_flight + 2)]
+        self._sizes = sizes or range(1, capacity + 1)
+        buffers: list[Any] = [_Buffer(capacity, self._sizes) for _ in range(max_in_flight + 2)]
         self.group = InstanceGroup(0, buffers, max_in_flight, max_running, lock)
         self.scheduler = Scheduler([self.group], max_delay, self.statistics, lock, lambda: self.now)
         if not learns:
@@ -169,7 +175,7 @@ class Simulation:
     def _on_device(self, batch: BatchState, requests: list[Request]) -> None:
         self._copy_free = max(self._copy_free, self.now) + self._copy * len(requests)
         model = min(range(len(self._models_free)), key=self._models_free.__getitem__)
-        seconds = self._seconds(len(requests))
+        seconds = self._seconds(min(size for size in self._sizes if size >= len(requests)))
         self._models_free[model] = max(self._copy_free, self._models_free[model]) + seconds
         self.busy += seconds
         self._at(self._models_free[model], lambda: self._on_host(0.1e-3, lambda: self._finish(batch, requests)))

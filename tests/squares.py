@@ -51,7 +51,7 @@ class SquaresBuffer:
         self.out: list[Any] = []
         self.running = False
 
-    def quick(self, item: int) -> bool:
+    def prepares_quickly(self, item: int) -> bool:
         return bool(item % 2)  # odd ones by their own thread
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
@@ -82,8 +82,9 @@ class SquaresBuffer:
         self.running = False
         return [ValueError("1313 brings bad luck") if root == 1313**2 else root for root in self.out[:count]]
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         assert not self.running
+        return False
 
     def batch_sizes(self) -> Sequence[int]:
         return range(1, self.capacity + 1)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import binary, data, lists, one_of, sampled_from
 
+import infersdk
 from infersdk.config import convert, read
 from infersdk.errors import ConfigError
 
@@ -101,6 +107,100 @@ def test_files_that_are_wrong(name: str, content: bytes, message: str, tmp_path:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         read(tmp_path / name)
+
+
+HOSTILE: dict[str, str | bytes] = {
+    "brackets.toml": "a=" + "[" * 20_000,
+    "closed brackets.toml": "a=" + "[" * 20_000 + "]" * 20_000,
+    "dotted key.toml": ".".join("a" * 60_000) + "=1",
+    "quoted key.toml": ".".join(['"a"'] * 20_000) + "=1",
+    "inner key.toml": "x={" + ".".join("a" * 60_000) + "=1}",
+    "tables.toml": "\n".join("[" + ".".join("a" * i) + "]" for i in range(1, 400)),
+    "inline tables.toml": "a=" + "{a=" * 5_000 + "1" + "}" * 5_000,
+    "digits.toml": "a=" + "9" * 5_000,
+    "hexadecimal.toml": "a=0x" + "f" * 200_000,
+    "no such day.toml": "a=2024-02-30",
+    "no such text.toml": b'a="\xff"',
+    "brackets.json": '{"a":' + "[" * 20_000 + "]" * 20_000 + "}",
+    "objects.json": '{"a":' * 20_000 + "1" + "}" * 20_000,
+    "digits.json": '{"a":' + "9" * 5_000 + "}",
+    "wide.json": '{"a":[' + "1," * 150_000 + "1]}",
+    "large.json": '{"a":"' + "x" * 2_000_000 + '"}',
+    "aliases.yaml": "a: &a [x,x,x,x,x,x,x,x,x]\n"
+    + "".join(f"{c}: &{c} [{','.join(['*' + p] * 9)}]\n" for p, c in zip("abcdefghi", "bcdefghij", strict=True)),
+    "merges.yaml": "a: &a {x: 1}\n"
+    + "".join(f"{c}: &{c} {{<<: [{','.join(['*' + p] * 9)}]}}\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True)),
+    "itself.yaml": "a: &a [*a]",
+    "itself in a map.yaml": "a: &a\n  b: {c: *a}",
+    "brackets.yaml": "a: " + "[" * 20_000,
+    "closed brackets.yaml": "a: " + "[" * 20_000 + "]" * 20_000,
+    "dashes.yaml": "- " * 20_000 + "a",
+    "questions.yaml": "? " * 20_000,
+    "blocks.yaml": "\n".join(" " * i + "a:" for i in range(500)),
+    "digits.yaml": "a: " + "9" * 5_000,
+    "base 60.yaml": "a: " + ":".join("1" * 60_000),
+    "base 60 with a tag.yaml": 'a: !!int "' + ":".join("1" * 60_000) + '"',
+    "no such month.yaml": "a: 2024-13-45",
+    "not an integer.yaml": "a: !!int abc",
+    "not a time.yaml": "a: !!timestamp abc",
+    "unknown tag.yaml": "a: !foo {a: 1}",
+    "key.yaml": "? [a]\n: 1",
+    "number as key.yaml": "a: {1: 2}",
+    "nothing as key.yaml": "~: 2",
+    "two documents.yaml": "a: 1\n---\nb: 2\n",
+    "no such text.yaml": b"a: \xff\xfe",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_at_once(name: str, tmp_path: Path) -> None:
+    if name.endswith(".yaml"):
+        pytest.importorskip("yaml")
+    content = HOSTILE[name]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    for read_it in (read, infersdk.load, infersdk.models.create):
+        start = time.process_time()
+        with pytest.raises(ConfigError, match=re.escape(name)):
+            read_it(tmp_path / name)
+        assert time.process_time() - start < 1
+
+
+PIECES = {
+    "toml": rb"""[a]\n b_=_ 1\n "x" [ ] { } = . 1979-05-27 ''' \n 0x , #""",
+    "json": rb"""{ } [ ] "a" : , 1e9 null "\u00 - _""",
+    "yaml": rb"""a:_ -_ &x_ *x_ !!set_ !!binary_ ?_ <<:_ { } \n __ |\n % 0x1 1:2 '""",
+}
+
+
+@pytest.mark.parametrize("suffix", PIECES)
+@given(data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_file_is_read_or_refused(suffix: str, tmp_path: Path, draw: Any) -> None:
+    if suffix == "yaml":
+        pytest.importorskip("yaml")
+    pieces = [piece.replace(b"\\n", b"\n").replace(b"_", b" ") for piece in PIECES[suffix].split()]
+    content = b"".join(draw.draw(lists(one_of(sampled_from(pieces), binary(max_size=3)), max_size=40)))
+    file = tmp_path / f"a.{suffix}"
+    file.write_bytes(content)
+    with contextlib.suppress(ConfigError):
+        assert isinstance(read(file), dict)
+
+
+def test_yaml_may_share_settings_by_aliases(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    text = "usual: &usual {conf: 0.5, path: a.onnx}\nmodels:\n  x: {<<: *usual, type: yolov5}\n  y: *usual\n"
+    (tmp_path / "a.yaml").write_text(text)
+    found = read(tmp_path / "a.yaml")
+    assert found["models"]["x"] == {"conf": 0.5, "path": str(tmp_path / "a.onnx"), "type": "yolov5"}
+    assert found["models"]["y"] == {"conf": 0.5, "path": str(tmp_path / "a.onnx")}
+
+
+def test_a_mapping_is_checked_too() -> None:
+    itself: dict[str, Any] = {}
+    itself["a"] = [itself]
+    for wrong in (itself, {"a": {1: 2}}, {"a": 2**64}, {"a": [0] * 100_001}):
+        with pytest.raises(ConfigError, match="the configuration: "):
+            read(wrong)
 
 
 class Levels(msgspec.Struct):

@@ -31,7 +31,7 @@ from infersdk.errors import (
     VideoError,
 )
 from infersdk.image import HostImage
-from infersdk.video import Ahead, Frame, VideoReader, VideoWriter, paired
+from infersdk.video import Frame, Prefetch, VideoReader, VideoWriter, paired
 
 av = pytest.importorskip("av")
 
@@ -205,7 +205,7 @@ def test_a_turned_video_is_turned_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("names.txt", b"person\nbicycle\n" * 90, "names.txt.* is no video: it is text"),
+        ("names.txt", b"person\nbicycle\n" * 90, "names.txt.* is not a video, but text"),
         ("none.mp4", None, "no video at '[^;]*none.mp4'$"),
         ("empty.mp4", b"", "cannot be opened as a video"),
         ("text.mp4", b"this is no video\n" * 100, "cannot be opened as a video"),
@@ -224,14 +224,14 @@ def test_what_is_no_video(name: str, content: Any, message: str, tmp_path: Path)
 
 def test_a_image_and_a_sound_are_no_videos(tmp_path: Path) -> None:
     Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
-    with pytest.raises(VideoError, match="is no video: there is one image in it"):
+    with pytest.raises(VideoError, match="is not a video: it contains one image"):
         VideoReader(tmp_path / "a.png")
     with av.open(str(tmp_path / "a.wav"), "w") as container:
         stream = container.add_stream("pcm_s16le", rate=8000)
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
         frame.rate = 8000
         container.mux(stream.encode(frame))
-    with pytest.raises(VideoError, match="is no video: there is audio in it"):
+    with pytest.raises(VideoError, match="is not a video: it contains audio"):
         VideoReader(tmp_path / "a.wav")
 
 
@@ -298,10 +298,10 @@ def test_a_video_without_a_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"format": "yuv"}, "format 'yuv' is none of rgb, bgr, nv12"),
-        ({"drop": "newest"}, "drop 'newest' is neither"),
-        ({"drop": "oldest"}, "drop='oldest' is for live sources; the file"),
-        ({"ahead": 0}, "ahead is a number of frames from 1, not 0"),
+        ({"format": "yuv"}, "unknown format 'yuv'; use one of rgb, bgr, nv12"),
+        ({"drop": "newest"}, "unknown drop 'newest'; use 'never' or 'oldest'"),
+        ({"drop": "oldest"}, "drop='oldest' is for live sources, and .* is a file"),
+        ({"prefetch": 0}, "prefetch is a number of frames from 1, not 0"),
     ],
 )
 def test_arguments_that_a_reader_refuses(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -330,12 +330,12 @@ def test_without_pyav(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_writer_refuses(tmp_path: Path) -> None:
     for name, arguments, message in (
-        ("a.gif", {}, "a video ends in .mp4, .m4v, .*, not in '.gif'"),
-        ("a", {}, "not in ''"),
+        ("a.gif", {}, "the suffix of a video is one of .mp4, .m4v, .*, not '.gif'"),
+        ("a", {}, "not ''"),
         ("a.mp4", {"codec": "nonesuch"}, "this FFmpeg has no video encoder nonesuch; it has .*mpeg4"),
         ("a.mp4", {"codec": "aac"}, "no video encoder aac"),
-        ("a.mp4", {"fps": 0}, "fps is a number of frames a second, not 0"),
-        ("a.mp4", {"fps": -1}, "fps is a number of frames a second, not -1"),
+        ("a.mp4", {"fps": 0}, "fps is a number of frames per second .*, not 0"),
+        ("a.mp4", {"fps": -1}, "fps is a number of frames per second .*, not -1"),
         ("a.mp4", {"fps": float("nan")}, "fps is"),
         ("a.mp4", {"size": (0, 4)}, "size is .width, height. in pixels"),
         ("a.mp4", {"size": (1, 2, 3)}, "size is"),
@@ -352,7 +352,7 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
 def test_another_size_and_a_closed_writer(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48)) as writer:
         writer.write(image(0))
-        with pytest.raises(ShapeError, match=r"of \(32, 48\) in a video of \(64, 48\)"):
+        with pytest.raises(ShapeError, match=r"of \(32, 48\) does not fit a video of \(64, 48\)"):
             writer.write(image(0, (32, 48)))
     writer.close()
     with pytest.raises(ClosedError):
@@ -402,7 +402,7 @@ def test_what_was_done_before_an_exception_can_be_played(error: type[BaseExcepti
 # ---- running ahead ----
 
 
-def test_ahead_keeps_the_order_and_a_bound() -> None:
+def test_prefetch_keeps_the_order_and_a_bound() -> None:
     made: list[int] = []
 
     def numbers() -> Iterator[int]:
@@ -411,14 +411,14 @@ def test_ahead_keeps_the_order_and_a_bound() -> None:
             yield number
 
     taken = 0
-    for number in Ahead(numbers(), 4):
+    for number in Prefetch(numbers(), 4):
         assert number == taken
         taken += 1
         assert len(made) <= taken + 5  # four wait, one is in hand
     assert taken == 200
 
 
-def test_ahead_raises_after_what_came_before_and_stops_when_forgotten() -> None:
+def test_prefetch_raises_after_what_came_before_and_stops_when_forgotten() -> None:
     closed = threading.Event()
 
     def numbers(fail: bool) -> Iterator[int]:
@@ -432,32 +432,32 @@ def test_ahead_raises_after_what_came_before_and_stops_when_forgotten() -> None:
 
     got = []
     with pytest.raises(ValueError, match="the fourth"):  # noqa: PT012
-        for number in Ahead(numbers(True), 10):
+        for number in Prefetch(numbers(True), 10):
             got.append(number)
     assert got == [0, 1, 2]
     closed.clear()
-    forgotten = Ahead(numbers(False), 2)
+    forgotten = Prefetch(numbers(False), 2)
     assert next(forgotten) == 0
     del forgotten
     assert closed.wait(5)
     closed.clear()
-    with Ahead(numbers(False), 2) as ahead:
-        next(ahead)
+    with Prefetch(numbers(False), 2) as numbers_ahead:
+        next(numbers_ahead)
     assert closed.is_set()
-    assert list(ahead) == []
+    assert list(numbers_ahead) == []
 
 
-def test_ahead_that_drops_keeps_the_newest_and_counts() -> None:
+def test_prefetch_that_drops_keeps_the_newest_and_counts() -> None:
     done = threading.Event()
 
     def numbers() -> Iterator[int]:
         yield from range(100)
         done.set()
 
-    ahead = Ahead(numbers(), 5, drop_oldest=True)
+    prefetch = Prefetch(numbers(), 5, drop_oldest=True)
     assert done.wait(5)
-    assert list(ahead) == [95, 96, 97, 98, 99]
-    assert ahead.dropped == 95
+    assert list(prefetch) == [95, 96, 97, 98, 99]
+    assert prefetch.dropped == 95
 
 
 def test_pairs(tmp_path: Path) -> None:
@@ -469,13 +469,77 @@ def test_pairs(tmp_path: Path) -> None:
     assert list(paired(batched, range(8))) == [(n, 2 * n) for n in range(8)]
 
 
+def test_pairs_of_another_number() -> None:
+    """No item and no result is dropped without a word."""
+
+    def fewer(items: Any) -> Iterator[int]:
+        return itertools.islice(iter(items), 2)
+
+    def more(items: Any) -> Iterator[int]:
+        yield from items
+        yield 7
+
+    def early(items: Any) -> Iterator[int]:
+        yield 7
+
+    def reads_all(items: Any) -> Iterator[int]:
+        yield from list(items)[:3]
+
+    got: list[tuple[int, int]] = []
+    with pytest.raises(InputError, match="returned 3 results for 8 items"):
+        got.extend(paired(reads_all, range(8)))
+    for run, message in ((more, "returned result 9 after 8 items"), (early, "returned result 1 after 0 items")):
+        with pytest.raises(InputError, match=message):
+            list(paired(run, range(8)))
+    assert list(paired(fewer, range(8))) == [(0, 0), (1, 1)]  # it read no more of them
+
+
+def test_pairs_that_are_left_early_end_what_runs() -> None:
+    ended = threading.Event()
+
+    def run(items: Any) -> Iterator[int]:
+        try:
+            yield from items
+        finally:
+            ended.set()
+
+    pairs = paired(run, range(8))
+    assert next(pairs) == (0, 0)
+    pairs.close()  # type: ignore[attr-defined]
+    assert ended.is_set()
+
+
+def test_prefetch_whose_source_fails_at_its_ends() -> None:
+    class Bad:
+        def __init__(self, items: Iterator[int]) -> None:
+            self.items = items
+
+        def __iter__(self) -> Iterator[int]:
+            return self  # type: ignore[return-value]
+
+        def __next__(self) -> int:
+            return next(self.items)
+
+        def close(self) -> None:
+            raise OSError("it cannot be closed")
+
+    prefetch = Prefetch(Bad(iter(range(3))))
+    assert [next(prefetch) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="cannot be closed"):
+        next(prefetch)
+    with pytest.raises(TypeError, match="not iterable"):
+        next(Prefetch(7))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="size is a number of items from 1, not 0"):
+        Prefetch([1], 0)
+
+
 def test_a_reader_that_is_left_early_leaves_no_thread(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp4", 60)
     before = threading.active_count()
-    with VideoReader(path, ahead=2) as reader:
+    with VideoReader(path, prefetch=2) as reader:
         next(reader)
     assert threading.active_count() == before
-    reader = VideoReader(path, ahead=2)
+    reader = VideoReader(path, prefetch=2)
     assert isinstance(next(reader), Frame)
     del reader
     deadline = time.monotonic() + 5
@@ -521,7 +585,7 @@ def test_a_live_source_that_is_read_too_slowly(drop: str | None) -> None:
     sender.start()
     try:
         options = {"listen": "1", "probesize": "10000", "analyzeduration": "100000"}
-        with VideoReader(f"tcp://127.0.0.1:{port}", drop=drop, ahead=3, options=options) as reader:
+        with VideoReader(f"tcp://127.0.0.1:{port}", drop=drop, prefetch=3, options=options) as reader:
             assert reader.live
             assert reader.frames is reader.duration is None
             frames = [next(reader)]

@@ -1,4 +1,4 @@
-"""`infersdk detect` on a video: frame by frame, with a progress bar, drawn into another video."""
+"""`infersdk detect` on a video: detects frame by frame, shows progress, and draws the boxes into another video."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ def detect_video(
     select: Select | None = None,
     font: Path | None = None,
 ) -> None:
-    """Runs the detector over a video; draws into `target` if there is one.
+    """Runs the detector on each frame of a video.
 
     Args:
+        target: the video into which the boxes are drawn; None draws none. If this function is interrupted or fails, the
+            video has the frames up to then.
+        as_json: print a line of JSON for each frame, and the summary as the last line.
         select: chooses the boxes of each frame that count.
         font: for the labels.
-
-    Interrupted, or ended by an error, it leaves the part that was done in `target`.
     """
     from ..video import VideoReader, VideoWriter
 
@@ -49,15 +50,15 @@ def detect_video(
     start = perf_counter()
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", "the video .* is damaged", RuntimeWarning)  # the summary says so
+        warnings.filterwarnings("ignore", "the video .* is damaged", RuntimeWarning)  # the summary reports it
         reader = stack.enter_context(VideoReader(source))
         progress = stack.enter_context(_progress())
         bar = progress.add_task(Path(source).name or source, total=reader.frames, fps=0.0)
         writer = stack.enter_context(VideoWriter(target, reader.size, reader.fps)) if target is not None else None
         start = perf_counter()
         try:
-            for frame, every in _detections(model, reader):
-                found = every if select is None else select(every)
+            for frame, detections in _detections(model, reader):
+                found = detections if select is None else select(detections)
                 if writer is not None:
                     writer.write(found.draw(frame, font=font), frame.time)
                 if as_json:
@@ -66,7 +67,7 @@ def detect_video(
                 done += 1
                 progress.update(bar, advance=1, fps=done / (perf_counter() - start))
         finally:
-            stack.close()  # the last frames are encoded before the time is told
+            stack.close()  # the last frames are encoded before the time is taken
             seconds = perf_counter() - start
             summary = {
                 "source": source,
@@ -84,7 +85,7 @@ def detect_video(
 
 
 def _detections(model: YOLO, reader: VideoReader) -> Iterator[tuple[Frame, Detections]]:
-    """Each frame with what is in it; the model runs on its own threads while the frame before is drawn."""
+    """Each frame with its boxes. The model runs on its own threads while the frame before is drawn."""
     from ..video import paired
 
     return paired(model.map, reader)

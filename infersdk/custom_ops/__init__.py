@@ -26,6 +26,7 @@ from .declaration import CustomOp
 from .kernels import CFunction, CSource, CudaSource, Launch, include_folder
 from .onnx_schema import deregister, register
 from .shapes import Dim, Shape, ceil_div, maximum, minimum, require_equal
+from .torch_operators import opset_versions, torch_operator, translation_table
 
 __all__ = [
     "CFunction",
@@ -40,6 +41,9 @@ __all__ = [
     "include_folder",
     "maximum",
     "minimum",
+    "opset_versions",
     "register",
     "require_equal",
+    "torch_operator",
+    "translation_table",
 ]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CustomOpError, ModelError
+from ..errors import ModelError
+from .onnx_schema import registered
 from .operator_set import explain, operators_for
 
 if TYPE_CHECKING:
@@ -31,15 +32,14 @@ def with_custom_ops(
         for op in ops:
             op.kernel_for(device.kind)
 
-    if ops is not None and (cut or not kind.runs_custom_ops(device)):
-        raise CustomOpError(
-            f"operator {next(iter(ops)).title()}: backend {kind.backend!r} takes no custom operators on "
-            f"{str(device)!r}; load the model on backend 'onnxruntime', or 'openvino' on the processor"
-        )
-
     def make(model: Path, **arguments: Any) -> Infer:
         try:
-            return kind(model, **arguments, custom_ops=ops)
+            with registered(*(ops or ())):  # the passes ask for the types that an operator takes
+                if ops is not None and (cut or not kind.runs_custom_ops(device)):
+                    from .cut_infer import CutInfer
+
+                    return CutInfer(model, kind, **arguments, custom_ops=ops)
+                return kind(model, **arguments, custom_ops=ops)
         except ModelError as error:
             raise explain(file, ops, error) from error.__cause__
 

@@ -17,7 +17,7 @@ from .shapes import Dim, Rule, Size, Unknowns, evaluate
 if TYPE_CHECKING:
     from .declaration import CustomOp
 
-__all__ = ["deregister", "register", "registered"]
+__all__ = ["deregister", "onnx_schema", "register", "registered"]
 
 #: What the onnx package knows of ours, and how many `registered` there are of each. None: for good.
 _registered: dict[tuple[str, str, int], tuple[type[CustomOp], int | None]] = {}
@@ -84,7 +84,7 @@ def _add(op: type[CustomOp]) -> None:
             f"operator {op.title()}: the onnx package has a schema of version {op.version} of that name already; give "
             "the operator another domain or name"
         )
-    defs.register_schema(_schema(op))
+    defs.register_schema(onnx_schema(op))
 
 
 def _remove(op: type[CustomOp]) -> None:
@@ -100,7 +100,8 @@ def _same_version(op: type[CustomOp]) -> bool:
     return bool(defs.get_schema(op.name, op.version, op.domain).since_version == op.version)
 
 
-def _schema(op: type[CustomOp]) -> Any:
+def onnx_schema(op: type[CustomOp]) -> Any:
+    """The `onnx.defs.OpSchema` of an operator, with its inference of types and shapes."""
     from onnx import defs
 
     def parameters(tensors: Iterable[tuple[str, str]]) -> list[Any]:

@@ -61,17 +61,21 @@ def _at(parameters: tuple[str, ...], index: int, variadic: bool) -> str:
 
 def signature(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
     """The definition of a node's operator in the standard; None if it has none there."""
-    return _signature(node.domain, node.op_type, opsets.get(node.domain, 1))
+    import onnx
+
+    # Operators of other domains may be registered, and taken back, while the process runs.
+    find = _signature if node.domain in ("", "ai.onnx.ml") else _signature.__wrapped__
+    try:
+        return find(node.domain, node.op_type, opsets.get(node.domain, 1))
+    except onnx.defs.SchemaError:
+        return None
 
 
 @functools.cache
-def _signature(domain: str, operator: str, opset: int) -> Signature | None:
+def _signature(domain: str, operator: str, opset: int) -> Signature:
     import onnx
 
-    try:
-        schema = onnx.defs.get_schema(operator, opset, domain)
-    except onnx.defs.SchemaError:
-        return None
+    schema = onnx.defs.get_schema(operator, opset, domain)
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     last = [side[-1] for side in (schema.inputs, schema.outputs) if side and side[-1].option == variadic]
     return Signature(

@@ -21,13 +21,13 @@ QUICK_NBYTES = 64 * 1024
 class BatchBuffer(Protocol):
     """Memory for a batch of `capacity` rows, and an execution context of a model that runs it.
 
-    Several threads call `prepare()` at the same time, for different rows, and any thread calls `quick()`. All other
-    methods are called by one thread at a time, while no row is being prepared.
+    Several threads call `prepare()` at the same time, for different rows; any thread calls `prepares_quickly()`. One
+    thread at a time calls the other methods, while no row is being prepared.
     """
 
     capacity: int
 
-    def quick(self, item: Any) -> bool:
+    def prepares_quickly(self, item: Any) -> bool:
         """Whether preparing the item takes less time than waking up a thread: then the caller's thread does it."""
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
@@ -48,11 +48,15 @@ class BatchBuffer(Protocol):
     def results(self, count: int) -> Sequence[Any]:
         """A result, or an exception, for each of the first `count` rows."""
 
-    def refresh(self) -> None:
-        """Changes to the backend that serves now, if that is another one. Called while the buffer is empty."""
+    def refresh(self) -> bool:
+        """Changes to the backend that serves now, if that is another one. Called while the buffer is empty.
+
+        Returns:
+            Whether it is another one.
+        """
 
     def batch_sizes(self) -> Sequence[int]:
-        """The batch sizes to warm up: those of the backend's buckets, up to the capacity. Called while it is empty."""
+        """The batch sizes that the model runs, ascending up to the capacity. Others are padded to the next one."""
 
     def warm_up(self, count: int) -> None:
         """Runs `count` rows of neutral content, with preprocessing and postprocessing, and drops the results.
@@ -80,7 +84,7 @@ class TensorBatchBuffer:
 
     def __init__(self, infer: Infer, capacity: int) -> None:
         self.capacity = capacity
-        self._infer = infer
+        self._infer, self._serving = infer, infer.current()
         self._specs = infer.input_specs
         for side, specs in (("input", infer.input_specs), ("output", infer.output_specs)):
             for spec in specs:
@@ -101,7 +105,7 @@ class TensorBatchBuffer:
             self._rows.append(tensor.numpy(writable=True))
             self._rows[-1].fill(0)  # rows that only pad a batch are run as well: indices in them must be valid
 
-    def quick(self, item: Any) -> bool:
+    def prepares_quickly(self, item: Any) -> bool:
         return isinstance(item, np.ndarray) and item.nbytes <= QUICK_NBYTES
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
@@ -153,11 +157,12 @@ class TensorBatchBuffer:
                 raise UnsupportedModelError(f"output {name!r} has {len(array)} rows for a batch of {count}")
         return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
 
-    def refresh(self) -> None:
-        self._infer.current()  # changes to the backend that was asked for, if it is ready
+    def refresh(self) -> bool:
+        before, self._serving = self._serving, self._infer.current()  # the backend that was asked for, once it is ready
+        return self._serving is not before
 
     def batch_sizes(self) -> Sequence[int]:
-        return self._infer.warm_up_batches(self.capacity)
+        return self._infer.batch_sizes(self.capacity)
 
     def warm_up(self, count: int) -> None:
         for rows in self._rows:

@@ -99,8 +99,10 @@ class BatchRunners:
         """Runs a batch that has left, and ends its requests."""
         left = monotonic()
         results, ran = self._results(batch, requests)
+        sizes: Sequence[int] | None = None
         try:
-            batch.buffer.refresh()
+            if batch.buffer.refresh():
+                sizes = batch.buffer.batch_sizes()
         except BaseException as error:  # these requests have their results; what is wrong shows in the next run
             log_error(f"{self._name}: a batch buffer could not be brought up to date", error)
         done = monotonic()
@@ -109,6 +111,8 @@ class BatchRunners:
             self._statistics.batch_done([request.submitted for request in requests], failed, left, ran, done)
             for request in requests:
                 request.settled, request.batch = True, None
+            if sizes is not None:
+                self._group.batch_sizes = sizes
             self._admission.release(batch)
         for request in requests:
             request.item = None  # not under the lock: the caller's object may end here

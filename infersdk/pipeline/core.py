@@ -82,7 +82,7 @@ class PipelineCore:
         batches = [batch for group in self.groups for batch in group.batches]
         self.capacity = batches[0].capacity
         self.slots = sum(batch.capacity for batch in batches)
-        self._quick = batches[0].buffer.quick
+        self._prepares_quickly = batches[0].buffer.prepares_quickly
         self._reject, self._name = reject, name
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
@@ -115,7 +115,7 @@ class PipelineCore:
         """
         if self._forks != _forks:
             self._check_process()
-        quick = self._quick(request.item)
+        quick = self._prepares_quickly(request.item)
         reject = self._reject if reject is None else reject
         changing = False
         try:

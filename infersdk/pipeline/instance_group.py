@@ -34,6 +34,7 @@ class InstanceGroup:
         self.free: deque[BatchState] = deque(self.batches)
         self.full: deque[BatchState] = deque()  # in the order in which they became full
         self.max_in_flight, self.max_running, self.in_flight = max_in_flight, max_running, 0
+        self.batch_sizes = buffers[0].batch_sizes()
         self.spread = Spread(max_running, max_in_flight)
         self.changed = threading.Condition(lock)  # the threads that run batches wait here for one that may leave
 

@@ -1,4 +1,4 @@
-"""What pipelines do, for Prometheus.
+"""The numbers of pipelines, for Prometheus.
 
 ::
 
@@ -10,7 +10,7 @@
 
 `infersdk_requests_total{pipeline, outcome}`, `infersdk_requests{pipeline, state}`, `infersdk_slots{pipeline}`,
 `infersdk_batches_total{pipeline, size}` and the histograms `infersdk_stage_seconds{pipeline, stage}`. The numbers are
-read when they are asked for, so that they cost nothing in between. Needs prometheus-client:
+read when Prometheus asks for them, and cost nothing in between. This module needs prometheus-client:
 `pip install "infersdk[prometheus]"`.
 """
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = ["PipelineCollector", "export"]
 
-#: Of the buckets that are counted, two an octave are told.
-_TOLD = range(3, len(BOUNDS), 4)
+#: Two buckets in each octave are exported, of the eight that are counted.
+_EXPORTED = range(3, len(BOUNDS), 4)
 
 
 class PipelineCollector:
-    """A collector in the sense of prometheus-client.
+    """A collector of prometheus-client.
 
     Args:
-        pipelines: by the name that they have in the label `pipeline`.
+        pipelines: by their names in the label `pipeline`.
     """
 
     def __init__(self, pipelines: Mapping[str, Pipeline[Any]]) -> None:
@@ -46,7 +46,7 @@ class PipelineCollector:
 
         ended = CounterMetricFamily("infersdk_requests", "Requests that have ended", labels=("pipeline", "outcome"))
         now = GaugeMetricFamily("infersdk_requests_now", "Requests in the pipeline", labels=("pipeline", "state"))
-        slots = GaugeMetricFamily("infersdk_slots", "Requests that the pipeline holds at most", labels=("pipeline",))
+        slots = GaugeMetricFamily("infersdk_slots", "The most requests that the pipeline holds", labels=("pipeline",))
         batches = CounterMetricFamily("infersdk_batches", "Batches that were run", labels=("pipeline", "size"))
         stages = HistogramMetricFamily(
             "infersdk_stage_seconds", "How long requests (queue, total) and batches (run, postprocess) took",
@@ -67,9 +67,9 @@ class PipelineCollector:
 
 
 def _buckets(counts: list[int]) -> Iterable[tuple[str, float]]:
-    """Cumulative, as Prometheus has them."""
+    """Cumulative counts, as Prometheus defines them."""
     seen, at = 0, 0
-    for index in _TOLD:
+    for index in _EXPORTED:
         seen += sum(counts[at : index + 1])
         at = index + 1
         yield f"{BOUNDS[index]:.6g}", seen
@@ -77,7 +77,7 @@ def _buckets(counts: list[int]) -> Iterable[tuple[str, float]]:
 
 
 def export(pipelines: Mapping[str, Pipeline[Any]], registry: Any = None) -> PipelineCollector:
-    """Registers pipelines, by the names that they are to have; `registry` is prometheus-client's default one.
+    """Registers pipelines by name; without `registry` in the default one of prometheus-client.
 
     Returns:
         The collector, for `registry.unregister()`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -194,8 +195,12 @@ class Scheduler:
         group, expected = self.groups[batch.group], self._callers.expected
         if expected is None or group.in_flight + len(group.full) >= min(group.spread.batches, group.max_in_flight):
             return False
+        if self._statistics.in_pipeline >= expected:
+            return True
         share = expected / sum(group.spread.batches for group in self.groups)
-        return batch.occupied >= share or self._statistics.in_pipeline >= expected
+        sizes = group.batch_sizes  # padding is of no use to anybody: the share is a size that the model runs
+        at = bisect_left(sizes, share)
+        return at < len(sizes) and batch.occupied >= sizes[at]
 
     def outputs_ready(self, group: InstanceGroup) -> None:
         """A batch of this group is off the model."""

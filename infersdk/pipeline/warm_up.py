@@ -10,6 +10,7 @@ from ..errors import ClosedError
 if TYPE_CHECKING:
     from ..options import Progress
     from .admission import Admission
+    from .batch_buffer import BatchBuffer
     from .request import BatchState
     from .scheduler import Scheduler
     from .threads import Lifecycle
@@ -36,7 +37,7 @@ class WarmUp:
         for done, batch in enumerate(batches):
             self._take(batch)
             try:
-                sizes = sorted(batch.buffer.batch_sizes(), reverse=True)  # the largest allocates what all need
+                sizes = _sizes(batch.buffer)
                 for i, size in enumerate(sizes):
                     self._check_open()
                     if progress is not None:
@@ -62,3 +63,15 @@ class WarmUp:
     def _check_open(self) -> None:
         if self._lifecycle.closing:
             raise ClosedError("the pipeline was closed while it warmed up; make a new one")
+
+
+def _sizes(buffer: BatchBuffer) -> list[int]:
+    """The batch sizes to run, the largest first, since it allocates the memory for all of them.
+
+    A backend that pads batches prepares itself for each size. For others a new size costs little: sizes that double
+    are enough.
+    """
+    sizes = list(buffer.batch_sizes())
+    if len(sizes) == buffer.capacity:
+        sizes = [size for size in sizes if size == buffer.capacity or not size & (size - 1)]
+    return sorted(sizes, reverse=True)

@@ -6,12 +6,12 @@
         for frame, found in paired(detector.map, reader):
             writer.write(found.draw(frame), frame.time)
 
-Decoding and encoding run on threads of their own, so that they overlap with the model and the drawing. Frames stay in
-order, and no more than a few wait anywhere.
+Decoding and encoding run on threads of their own, and overlap with the model and the drawing. Frames stay in order, and
+only a few of them wait at any place, so the memory is bounded.
 """
 
-from ._prefetch import Ahead, paired
+from ._prefetch import Prefetch, paired
 from .reader import Frame, VideoReader
 from .writer import VideoWriter
 
-__all__ = ["Ahead", "Frame", "VideoReader", "VideoWriter", "paired"]
+__all__ = ["Frame", "Prefetch", "VideoReader", "VideoWriter", "paired"]

@@ -1,4 +1,4 @@
-"""The way to PyAV, which is optional."""
+"""Importing PyAV, which is optional."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def import_av() -> Any:
 
 
 def reason(error: BaseException) -> str:
-    """FFmpeg's words without number and file name."""
+    """FFmpeg's message, without the number and the file name."""
     return str(getattr(error, "strerror", None) or error)

@@ -1,24 +1,27 @@
-"""Running an iterator on a thread of its own, a few results ahead of who takes them."""
+"""Running an iterator on a thread of its own, some items ahead of the thread that takes them."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ..errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Ahead", "paired"]
+__all__ = ["Prefetch", "paired"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class _Buffer(Generic[T]):
-    """What the thread and the one who takes share; the thread knows no more, so that the taker can be forgotten."""
+class _Queue(Generic[T]):
+    """What both threads share. The thread that fills it knows nothing else, so that a `Prefetch` can be forgotten."""
 
     def __init__(self, size: int, drop_oldest: bool) -> None:
         self.size, self.drop_oldest = size, drop_oldest
@@ -29,22 +32,26 @@ class _Buffer(Generic[T]):
         self.dropped = 0
 
     def fill(self, source: Iterable[T]) -> None:
-        items = iter(source)
+        """The work of the thread. What the source raises is kept for the thread that takes the items."""
         try:
-            for item in items:
-                if not self.put(item):
-                    break
+            items = iter(source)
+            try:
+                for item in items:
+                    if not self.put(item):
+                        break
+            finally:
+                close = getattr(items, "close", None)
+                if close is not None:
+                    close()
         except BaseException as error:
             self.error = error
         finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
             with self.changed:
                 self.ended = True
                 self.changed.notify_all()
 
     def put(self, item: T) -> bool:
+        """Adds an item, as soon as there is room for it; whether further ones are wanted."""
         with self.changed:
             if self.drop_oldest:
                 if len(self.items) == self.size:
@@ -75,36 +82,42 @@ class _Buffer(Generic[T]):
             self.changed.notify_all()
 
 
-class Ahead(Generic[T]):
-    """An iterator over `source`, which runs on a thread and is at most `size` items ahead.
+class Prefetch(Generic[T]):
+    """An iterator over `source` that runs it on a thread of its own, up to `size` items ahead.
 
-    What `source` raises is raised here, after the items before it. `close()`, or forgetting the iterator, stops the
-    thread after the item at hand.
+    What `source` raises is raised here, after the items that came before. `close()` ends the thread after the item that
+    it is at; so does the garbage collector, when nothing refers to the iterator any more.
 
     Args:
         size: items that may wait.
-        drop_oldest: `source` does not wait when so many are there; the oldest one is dropped, and counted in `dropped`.
+        drop_oldest: `source` does not wait when `size` items wait. The oldest one is dropped, and counted in `dropped`.
+
+    Raises:
+        ConfigError: `size` is less than 1.
     """
 
     def __init__(self, source: Iterable[T], size: int = 4, *, drop_oldest: bool = False) -> None:
-        self._buffer: _Buffer[T] = _Buffer(size, drop_oldest)
-        self._thread = threading.Thread(target=self._buffer.fill, args=(source,), name="infersdk-ahead", daemon=True)
-        self._finalizer = weakref.finalize(self, self._buffer.stop)
+        if size < 1:
+            raise ConfigError(f"size is a number of items from 1, not {size!r}")
+        self._queue: _Queue[T] = _Queue(size, drop_oldest)
+        self._thread = threading.Thread(target=self._queue.fill, args=(source,), name="infersdk-prefetch", daemon=True)
+        self._finalizer = weakref.finalize(self, self._queue.stop)
         self._thread.start()
 
     @property
     def dropped(self) -> int:
-        return self._buffer.dropped
+        """Items that were dropped."""
+        return self._queue.dropped
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        return self._buffer.take()
+        return self._queue.take()
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Stops the thread; waits for it `timeout` seconds at most, in case it hangs in a read."""
-        self._buffer.stop()
+        """Ends the thread. It waits for that at most `timeout` seconds, in case the source hangs in a read."""
+        self._queue.stop()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
@@ -116,18 +129,34 @@ class Ahead(Generic[T]):
 
 
 def paired(run: Callable[[Iterable[T]], Iterable[R]], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Each item with what `run` makes of it: `for frame, found in paired(detector.map, reader)`.
+    """Each item together with its result: `for frame, found in paired(detector.map, reader)`.
 
-    `run` takes an iterable and gives one result an item, in order. It may read as far ahead as it likes: the items
-    that it has read and not answered are kept.
+    Args:
+        run: takes an iterable, and returns one result for each item, in order. It may read any number of items ahead;
+            they are kept until their results come.
+
+    Raises:
+        InputError: `run` returned more results than it read items, or fewer.
     """
     waiting: deque[T] = deque()
+    read = returned = 0
 
-    def passing() -> Iterator[T]:
+    def reading() -> Iterator[T]:
+        nonlocal read
         for item in items:
             waiting.append(item)
+            read += 1
             yield item
 
-    results: Any = run(passing())
-    for result in results:
-        yield waiting.popleft(), result
+    results = iter(run(reading()))
+    with contextlib.ExitStack() as stack:
+        close = getattr(results, "close", None)
+        if close is not None:  # requests that are on their way end when the caller stops early
+            stack.callback(close)
+        for result in results:
+            returned += 1
+            if not waiting:
+                raise InputError(f"{run!r} returned result {returned} after {read} items; it takes one for each item")
+            yield waiting.popleft(), result
+        if waiting:
+            raise InputError(f"{run!r} returned {returned} results for {read} items; it takes one for each item")

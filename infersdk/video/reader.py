@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
 from ..image import HostImage
 from ._av import import_av, reason
-from ._prefetch import Ahead
+from ._prefetch import Prefetch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Frame", "VideoReader"]
 
-#: Protocols whose other end does not wait.
+#: Protocols of live sources: the sender does not wait for its reader.
 _LIVE = frozenset({"rtsp", "rtsps", "rtmp", "rtmps", "rtp", "udp", "srt", "mms", "tcp", "unix"})
 _FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "nv12": "nv12"}
-#: Seconds after which a live source that gives nothing is taken for dead.
+#: Seconds without data after which a live source counts as dead.
 _TIMEOUT = 10.0
 
 
 class Frame(HostImage):
-    """An image out of a video: whatever takes a `HostImage` takes it.
+    """A frame of a video, which is a `HostImage`.
 
     Attributes:
         time: when it is shown, in seconds from the start of the video.
-        number: its number from 0, those included that were dropped.
+        number: its number, from 0; frames that were dropped count as well.
     """
 
     time: float
@@ -49,41 +49,43 @@ class Frame(HostImage):
 
 
 @dataclass
-class _Facts:
-    """What the decoding thread has seen."""
+class _Decoded:
+    """What the decoding thread has found."""
 
-    decoded: int = 0
+    frames: int = 0
     damaged: int = 0
     end: float = 0.0
 
 
 class VideoReader:
-    """An iterator over the frames of a video, decoded on a thread of its own. It is read once; `with` closes it.
+    """An iterator over the frames of a video, which are decoded on a thread of its own. It can be read once; `with`
+    closes it.
 
     Args:
         source: a file, a URL (`rtsp://`, `http://`, ...), or a camera (`/dev/video0`, or its number).
-        format: of the images: `"rgb"`, `"bgr"` or `"nv12"`. RGB is the quickest way to results with boxes drawn on
-            them. NV12 is half as many bytes, for frames that only go to a GPU; odd sizes cannot have it.
-        ahead: frames that may wait, decoded.
-        drop: what happens when so many wait: `"never"`, the decoder waits; `"oldest"`, for sources that do not wait
-            themselves, keeps the newest and counts in `dropped`. None is `"never"` for files and `"oldest"` for live
-            sources; a file never drops.
-        timeout: seconds without data after which a URL or camera is given up.
-        options: FFmpeg's, for the container: `{"rtsp_transport": "tcp"}`, `{"video_size": "1280x720"}`.
+        format: of the frames: `"rgb"`, `"bgr"` or `"nv12"`. RGB is the fastest if boxes are drawn on the frames. NV12
+            has half as many bytes, for frames that only go to a GPU; frames with an odd side cannot have it.
+        prefetch: decoded frames that may wait.
+        drop: what happens when `prefetch` frames wait. `"never"`: the decoder waits. `"oldest"`, for live sources: the
+            oldest one is dropped, and counted in `dropped`. None is `"oldest"` for live sources and `"never"` for
+            files, which never drop a frame.
+        timeout: seconds without data after which reading from a URL or camera fails.
+        options: FFmpeg's options for the container: `{"rtsp_transport": "tcp"}`, `{"video_size": "1280x720"}`.
 
     Attributes:
-        size: (width, height) of the frames, as they are shown: turned if the file says so.
-        fps: frames a second on average; None where the source does not say.
-        frames: how many there are; None where the source does not say.
+        size: (width, height) of the frames as they are shown, rotated if the file says so.
+        fps: frames per second on average; None if the source does not say.
+        frames: number of frames; None if the source does not say.
         duration: in seconds; None for live sources.
-        live: whether the source goes on without waiting.
+        live: whether the source does not wait for its reader.
+        damage: what was wrong with a file that was read to its end; empty if nothing was.
 
     Raises:
-        VideoError: nothing is there, it is no video, or it has no frame that can be decoded.
+        VideoError: there is no such source, it is not a video, or none of its frames can be decoded.
         BackendUnavailableError: PyAV is not installed.
 
-    A file that ends early, or is damaged in between, gives all frames that can be decoded, and a RuntimeWarning
-    at the end; `damage` has the words.
+    A file that ends early or is damaged gives all frames that can be decoded, and one RuntimeWarning at the end with
+    the text of `damage`.
     """
 
     def __init__(
@@ -91,37 +93,37 @@ class VideoReader:
         source: str | os.PathLike[str] | int,
         *,
         format: str = "rgb",
-        ahead: int = 8,
+        prefetch: int = 8,
         drop: str | None = None,
         timeout: float = _TIMEOUT,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        self._buffer: Ahead[Frame] | None = None
+        self._buffer: Prefetch[Frame] | None = None
         self._closed = False
         self.damage = ""
         self.source = f"/dev/video{source}" if isinstance(source, int) else os.fspath(source)
         scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
         camera = self.source.startswith("/dev/")
         if format not in _FORMATS:
-            raise ConfigError(f"format {format!r} is none of {', '.join(_FORMATS)}")
+            raise ConfigError(f"unknown format {format!r}; use one of {', '.join(_FORMATS)}")
         if drop not in (None, "never", "oldest"):
-            raise ConfigError(f"drop {drop!r} is neither 'never' nor 'oldest'")
+            raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
         if drop == "oldest" and not scheme and not camera:
-            raise ConfigError(f"drop='oldest' is for live sources; the file {self.source!r} waits for its reader")
-        if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 1:
-            raise ConfigError(f"ahead is a number of frames from 1, not {ahead!r}")
+            raise ConfigError(f"drop='oldest' is for live sources, and {self.source!r} is a file; leave it out")
+        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
+            raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
         self._av = import_av()
         self._container = self._open(bool(scheme), camera, timeout, dict(options or {}))
         try:
             stream = self._stream()
             live = camera or (scheme is not None and scheme[1].lower() in _LIVE)
-            # A web server may hold a file or a camera: what has no end is live.
+            # A web server may have a file or a camera: a source without a length is live.
             self.live = live or (bool(scheme) and self._container.duration is None and not stream.frames)
             self._describe(stream, format)
-            stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames hold as many back
-            self._facts = _Facts()
-            self._frames = _decode(self._av, self._container, format, self._facts, self.source, self.fps)
-            # The first frame tells whether there is one, and how it is turned.
+            stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames would delay as many frames
+            self._decoded = _Decoded()
+            self._frames = _decode(self._av, self._container, format, self._decoded, self.source, self.fps)
+            # Only the first frame shows whether there is one, and how it is rotated.
             first = next(self._frames, None)
             if first is None:
                 raise VideoError(f"{self.source!r} has no frame that can be decoded")
@@ -129,7 +131,7 @@ class VideoReader:
             self._container.close()
             raise
         self.size: tuple[int, int] = first.size
-        self._first, self._prefetch = first, ahead
+        self._first, self._prefetch = first, prefetch
         self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
 
     def _open(self, url: bool, camera: bool, timeout: float, options: dict[str, str]) -> Any:
@@ -144,19 +146,21 @@ class VideoReader:
             raise VideoError(f"{self.source!r} cannot be opened as a video: {reason(error)}") from None
 
     def _stream(self) -> Any:
-        if self._container.format.name == "tty":  # FFmpeg would show it on a terminal of its own, and film that
-            raise VideoError(f"{self.source!r} is no video: it is text")
+        if self._container.format.name == "tty":  # FFmpeg renders text as a video of a terminal
+            raise VideoError(f"{self.source!r} is not a video, but text")
         streams = self._container.streams.video
         images = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
         if not streams or images or streams[0].codec_context is None or not streams[0].codec_context.width:
             what = ", ".join(stream.type for stream in self._container.streams) or "nothing"
-            raise VideoError(f"{self.source!r} is no video: there is {'one image' if images else what} in it")
+            raise VideoError(f"{self.source!r} is not a video: it contains {'one image' if images else what}")
         return streams[0]
 
     def _describe(self, stream: Any, format: str) -> None:
         context = stream.codec_context
         if format == "nv12" and (context.width % 2 or context.height % 2):
-            raise VideoError(f"{self.source!r} is {context.width} x {context.height}; NV12 needs even sides: take RGB")
+            raise VideoError(
+                f"{self.source!r} is {context.width} x {context.height}; NV12 needs even sides: use format='rgb'"
+            )
         rate = stream.average_rate or stream.guessed_rate
         self.fps: float | None = float(rate) if rate else None
         length = stream.duration * stream.time_base if stream.duration else None
@@ -167,11 +171,11 @@ class VideoReader:
         if self.frames is None and self.duration and self.fps:
             self._expected, self.frames = None, round(self.duration * self.fps)
         else:
-            self._expected = self.frames  # this one is counted and not estimated
+            self._expected = self.frames  # the file says it, so it is no estimate
 
     @property
     def dropped(self) -> int:
-        """Frames of a live source that came while `ahead` others waited, and went."""
+        """Frames of a live source that were dropped, since `prefetch` newer ones waited."""
         return self._buffer.dropped if self._buffer is not None else 0
 
     # ---- frames ----
@@ -183,7 +187,7 @@ class VideoReader:
         if self._closed:
             raise ClosedError(f"the video {self.source!r} was closed; open it again")
         if self._buffer is None:
-            self._buffer = Ahead(_rest(self._first, self._frames), self._prefetch, drop_oldest=self._drops)
+            self._buffer = Prefetch(_rest(self._first, self._frames), self._prefetch, drop_oldest=self._drops)
             del self._first
         try:
             return next(self._buffer)
@@ -192,19 +196,19 @@ class VideoReader:
             raise
 
     def _check_end(self) -> None:
-        facts = self._facts
+        decoded = self._decoded
         if self.live or self.damage:
             return
-        told = []
-        short = max(2, facts.decoded // 50)  # edit lists leave out a few
-        if self._expected is not None and self._expected - facts.decoded > short + facts.damaged:
-            told.append(f"it ends after {facts.decoded} of {self._expected} frames")
-        elif self._expected is None and self.duration and self.duration - facts.end > max(1.0, self.duration / 50):
-            told.append(f"it ends after {facts.end:.1f} of {self.duration:.1f} seconds")
-        if facts.damaged:
-            told.append(f"{facts.damaged} packets could not be decoded")
-        if told:
-            self.damage = "; ".join(told)
+        problems = []
+        tolerated = max(2, decoded.frames // 50)  # edit lists leave some frames out
+        if self._expected is not None and self._expected - decoded.frames > tolerated + decoded.damaged:
+            problems.append(f"it ends after {decoded.frames} of {self._expected} frames")
+        elif self._expected is None and self.duration and self.duration - decoded.end > max(1.0, self.duration / 50):
+            problems.append(f"it ends after {decoded.end:.1f} of {self.duration:.1f} seconds")
+        if decoded.damaged:
+            problems.append(f"{decoded.damaged} packets could not be decoded")
+        if problems:
+            self.damage = "; ".join(problems)
             warnings.warn(f"the video {self.source!r} is damaged: {self.damage}", RuntimeWarning, 3)
 
     def close(self) -> None:
@@ -235,9 +239,9 @@ def _rest(first: Frame, frames: Generator[Frame, None, None]) -> Iterator[Frame]
 
 
 def _decode(
-    av: Any, container: Any, format: str, facts: _Facts, source: str, fps: float | None
+    av: Any, container: Any, format: str, so_far: _Decoded, source: str, fps: float | None
 ) -> Generator[Frame, None, None]:
-    """All frames; a packet that cannot be decoded is passed over and counted."""
+    """All frames; packets that cannot be decoded are skipped and counted."""
     stream = container.streams.video[0]
     target = _FORMATS[format]
     start: float | None = None
@@ -248,25 +252,25 @@ def _decode(
                 packet = next(packets, None)
             except av.error.FFmpegError as error:
                 if isinstance(error, (av.error.ExitError, TimeoutError)):
-                    raise VideoError(f"{source!r} has given nothing for too long: {reason(error)}") from None
-                facts.damaged += 1
+                    raise VideoError(f"{source!r} has sent no data for too long: {reason(error)}") from None
+                so_far.damaged += 1
                 return
             if packet is None:
                 return
             try:
                 decoded = packet.decode()
             except av.error.FFmpegError:
-                facts.damaged += 1
+                so_far.damaged += 1
                 continue
             for frame in decoded:
                 time = frame.time
                 if start is None:
                     begin = float(stream.start_time * stream.time_base) if stream.start_time is not None else None
                     start = begin if begin is not None and time is not None and begin <= time else time or 0.0
-                at = time - start if time is not None else facts.decoded / (fps or 30.0)
+                at = time - start if time is not None else so_far.frames / (fps or 30.0)
                 pixels = frame.to_ndarray(format=target)
                 if frame.rotation and format != "nv12":
                     pixels = np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90)))
-                facts.end = max(facts.end, at + (1 / fps if fps else 0.0))
-                facts.decoded += 1
-                yield Frame(pixels, format, at, facts.decoded - 1)
+                so_far.end = max(so_far.end, at + (1 / fps if fps else 0.0))
+                so_far.frames += 1
+                yield Frame(pixels, format, at, so_far.frames - 1)

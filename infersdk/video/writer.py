@@ -26,45 +26,45 @@ if TYPE_CHECKING:
 
 __all__ = ["VideoWriter"]
 
-#: Encoders by the kind of file, the best first.
+#: Encoders by the suffix of the file, the best first.
 _H264 = ("libx264", "libopenh264", "mpeg4")
 _CODECS = {
     ".mp4": _H264, ".m4v": _H264, ".mov": _H264, ".mkv": _H264, ".ts": (*_H264[:2], "mpeg2video"),
     ".avi": ("mpeg4",), ".webm": ("libvpx-vp9", "libvpx"),
 }  # fmt: skip
-#: Quick encoders' settings of good quality; what an encoder does not know is not among them.
+#: Settings for good quality at high speed.
 _OPTIONS = {
     "libx264": {"preset": "veryfast", "crf": "23"},
     "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "crf": "32", "b": "0", "row-mt": "1"},
     "mpeg4": {"qscale": "4"},
 }
-#: Ticks a second. All usual frame rates are whole numbers of them, and MPEG-4 takes no more than 65535.
+#: Ticks per second: a frame of every usual rate takes a whole number of them, and MPEG-4 allows at most 65535.
 _TICKS = 60_000
 _IMAGE_FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "rgba": "rgba", "bgra": "bgra", "gray": "gray", "nv12": "nv12"}
 
 
 class VideoWriter:
-    """Encodes images on a thread of its own. Use it in a `with`: the file is there at its end.
+    """Encodes images on a thread of its own. Use it in a `with`: the file is complete when that ends.
 
-    It is written beside `path` under another name and moved there by `close()`. If the `with` ends by an exception,
-    Ctrl-C included, what was written until then is closed in the same way and can be played. A file without a
-    frame is not left behind. The sound of a source is not taken over.
+    The file is written under another name in the same folder, and gets its name in `close()`. If the `with` ends by an
+    exception, Ctrl-C included, the frames up to then are encoded, and the file can be played. Without any frame there
+    is no file. Sound is not copied.
 
     Args:
-        path: the file: .mp4, .m4v, .mov, .mkv, .ts, .webm, or .avi, which has no times and one rate.
-        size: (width, height); None takes the first image's. A side that is odd is made even by repeating its last
-            row or column, since players want it so.
-        fps: frames a second, where `write()` is told no time.
-        codec: an encoder of FFmpeg's; None takes the usual one for the suffix: H.264 where there is an encoder for it,
-            else MPEG-4 (MPEG-2 in .ts); in .avi MPEG-4, in .webm VP9 or VP8.
-        options: the encoder's own, as {"crf": "18", "preset": "slow"}.
-        ahead: images that may wait to be encoded.
+        path: the file: .mp4, .m4v, .mov, .mkv, .ts, .webm, or .avi, which has no times but one rate.
+        size: (width, height); None is that of the first image. An odd side is made even by repeating its last row or
+            column, since players require it.
+        fps: frames per second, for images that `write()` gets without a time.
+        codec: the name of an encoder of FFmpeg; None is the usual one for the suffix: H.264 if there is an encoder for
+            it, otherwise MPEG-4 (MPEG-2 in .ts); MPEG-4 in .avi; VP9, otherwise VP8, in .webm.
+        options: options of the encoder, such as {"crf": "18", "preset": "slow"}.
+        queue_size: images that may wait for the encoder.
 
     Attributes:
         frames: images written so far.
 
     Raises:
-        ConfigError: an unknown suffix or encoder, or a rate that is none.
+        ConfigError: the suffix or the encoder is unknown, or an argument is out of range.
         OutputError: the file cannot be written.
         BackendUnavailableError: PyAV is not installed.
     """
@@ -77,12 +77,12 @@ class VideoWriter:
         *,
         codec: str | None = None,
         options: Mapping[str, str] | None = None,
-        ahead: int = 8,
+        queue_size: int = 8,
     ) -> None:
         self.path = Path(path)
         self._fps = 30.0 if fps is None else float(fps)
         if not 0 < self._fps < 10_000:
-            raise ConfigError(f"fps is a number of frames a second, not {fps!r}")
+            raise ConfigError(f"fps is a number of frames per second between 0 and 10000, not {fps!r}")
         self.size = _checked(size)
         av = import_av()
         self.codec = _codec(av, self.path, codec)
@@ -96,10 +96,12 @@ class VideoWriter:
             raise OutputError(f"cannot write the video {str(self.path)!r}: {reason(error)}") from None
         self.frames = 0
         rate = Fraction(self._fps).limit_denominator(1001)
-        # The length of a tick. AVI has no times: its frames all last as long.
+        # The length of a tick. AVI has no times: all of its frames have the same length.
         self._tick = 1 / rate if self.path.suffix.lower() == ".avi" else Fraction(1, _TICKS)
-        self._last = -1  # tick of the last image
-        self._encoder = _Encoder(av, container, self._partial, self.codec, rate, self._tick, dict(options or {}), ahead)
+        self._last = -1  # the tick of the last image
+        self._encoder = _Encoder(
+            av, container, self._partial, self.codec, rate, self._tick, dict(options or {}), queue_size
+        )
         self._av = av
         self._finalizer = weakref.finalize(self, self._encoder.discard)
 
@@ -110,30 +112,33 @@ class VideoWriter:
         *,
         channel_order: str = "bgr",
     ) -> None:
-        """Adds an image, which is copied; waits while `ahead` others wait.
+        """Copies an image into the queue of the encoder; waits while `queue_size` others are in there.
 
         Args:
-            time: when it is shown, in seconds; None is 1 / fps after the one before. Times only go up: one that does
-                not is taken for the next instant.
+            time: when it is shown, in seconds; None is 1 / fps after the one before. An image cannot be shown before or
+                with the one before: it is shown right after that one then.
             channel_order: of an array.
 
         Raises:
-            ShapeError: it is of another size than the first.
-            OutputError: encoding failed; the file is gone.
+            ShapeError: it has another size than the first one.
+            InputError: `time` is negative, infinite or NaN.
+            OutputError: encoding failed, and there will be no file.
         """
         if not self._finalizer.alive:
-            raise ClosedError(f"the video {str(self.path)!r} was closed")
+            raise ClosedError(f"the video {str(self.path)!r} was closed; make a new VideoWriter")
         self._encoder.check(self.path)
         image = read_image(image, channel_order=channel_order)
         self.size = self.size or image.size
         if image.size != self.size:
-            raise ShapeError(f"an image of {image.size} in a video of {self.size}, (width, height); resize it before")
+            raise ShapeError(
+                f"an image of {image.size} does not fit a video of {self.size}, (width, height); resize it first"
+            )
         if time is None:
             tick = self._last + max(1, round(1 / (self._tick * Fraction(self._fps)))) if self.frames else 0
         elif math.isfinite(time) and time >= 0:
             tick = max(round(time / self._tick), self._last + 1)
         else:
-            raise InputError(f"an image is shown at so many seconds from 0, not {time!r}")
+            raise InputError(f"time is a number of seconds from 0, not {time!r}")
         frame = self._av.VideoFrame.from_ndarray(_even(image), format=_IMAGE_FORMATS[image.format])
         frame.pts, frame.time_base = tick, self._tick
         self._last = tick
@@ -141,10 +146,10 @@ class VideoWriter:
         self._encoder.put(frame)
 
     def close(self) -> None:
-        """Encodes what waits, and puts the file in its place. A second call does nothing.
+        """Encodes the images that wait, and gives the file its name. A second call does nothing.
 
         Raises:
-            OutputError: encoding failed, or the file cannot be moved; nothing is left of it.
+            OutputError: encoding failed, or the file cannot get its name; then it is removed.
         """
         if self._finalizer.detach() is None:
             return
@@ -171,7 +176,7 @@ class VideoWriter:
 
 
 class _Encoder:
-    """The thread's side: it does not know the writer, so that one that is forgotten can go."""
+    """The encoding thread. It does not refer to the writer, so that the garbage collector can take that."""
 
     def __init__(
         self,
@@ -182,11 +187,11 @@ class _Encoder:
         rate: Fraction,
         tick: Fraction,
         options: dict[str, str],
-        ahead: int,
+        queue_size: int,
     ) -> None:
         self._av, self._container, self._partial = av, container, partial
         self._codec, self._rate, self._tick, self._options = codec, rate, tick, options
-        self._queue: queue.Queue[Any] = queue.Queue(ahead)
+        self._queue: queue.Queue[Any] = queue.Queue(queue_size)
         self._stop = False
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="infersdk-encode", daemon=True)
@@ -200,7 +205,7 @@ class _Encoder:
         self._thread.join()
 
     def discard(self) -> None:
-        """The writer was forgotten, or the process ends: the file goes."""
+        """Removes the file: nothing refers to the writer any more, or the process ends."""
         self._stop = True
         self.finish()
         with contextlib.suppress(OSError):
@@ -215,7 +220,7 @@ class _Encoder:
         try:
             while (frame := self._queue.get()) is not None:
                 if self.error is not None or self._stop:
-                    continue  # whoever writes must not wait for ever
+                    continue  # the thread that writes must not wait for ever
                 try:
                     stream = stream or self._add(frame.width, frame.height)
                     self._encode(stream, frame)
@@ -240,7 +245,7 @@ class _Encoder:
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         context.time_base = self._tick
         context.thread_type = "AUTO"
-        # Said in the file, or players guess by the size.
+        # The file names its colour matrix: otherwise players guess by the size.
         self._matrix = self._av.video.reformatter.Colorspace.ITU709 if height > 576 else None
         code = 1 if height > 576 else 6
         context.colorspace = context.color_primaries = context.color_trc = code
@@ -266,7 +271,7 @@ def _checked(size: Any) -> tuple[int, int] | None:
 def _codec(av: Any, path: Path, wanted: str | None) -> str:
     suffix = path.suffix.lower()
     if suffix not in _CODECS:
-        raise ConfigError(f"{str(path)!r}: a video ends in {', '.join(_CODECS)}, not in {suffix!r}")
+        raise ConfigError(f"{str(path)!r}: the suffix of a video is one of {', '.join(_CODECS)}, not {suffix!r}")
     for name in (wanted,) if wanted else _CODECS[suffix]:
         with contextlib.suppress(av.codec.codec.UnknownCodecError):
             if av.Codec(name, "w").type == "video":

@@ -85,7 +85,7 @@ class FollowingBuffer(Generic[Result]):
         self._executor.open_rows()
         self.capacity = self._executor.capacity
 
-    def quick(self, item: Any) -> bool:
+    def prepares_quickly(self, item: Any) -> bool:
         return self._executor.prepares_quickly(item)
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
@@ -102,14 +102,16 @@ class FollowingBuffer(Generic[Result]):
     def results(self, count: int) -> Sequence[Result]:
         return self._executor.row_results(count)
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         executor = self._following.current()
-        if executor is not self._executor:
-            self._executor = executor
-            executor.open_rows()
+        if executor is self._executor:
+            return False
+        self._executor = executor
+        executor.open_rows()
+        return True
 
     def batch_sizes(self) -> Sequence[int]:
-        return self._executor.infer.warm_up_batches(self.capacity)
+        return self._executor.infer.batch_sizes(self.capacity)
 
     def warm_up(self, count: int) -> None:
         gray = np.full((64, 64, 3), 114, np.uint8)

@@ -160,20 +160,20 @@ static int32_t clamp(int32_t value, int32_t last) { return value < 0 ? 0 : value
 /* The two source rows that make row d of the resized image. Where the second has no weight, it is the first again. */
 typedef struct row_pair {
     int32_t y[2];
-    int16_t weight[2];
+    uint32_t weights; /* as in ifs__tap */
 } row_pair;
 
-static row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
+/* Inlined: the call would be a store, which waits here until the streaming stores of the row before have drained. */
+static inline __attribute__((always_inline)) row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
     const int32_t last = p->image->height - 1;
     const ifs__tap tap = halves ? (ifs__tap){2 * d, 1 | 1 << 16} : ifs__resize_tap(d, scale, p->image->height, false);
     const int32_t y0 = clamp(tap.index, last), y1 = tap.weights >> 16 ? clamp(tap.index + 1, last) : y0;
-    return (row_pair){{y0, y1}, {(int16_t)(tap.weights & 0xffff), (int16_t)(tap.weights >> 16)}};
+    return (row_pair){{y0, y1}, tap.weights};
 }
 
-/* Row d of the resized image into the canvas row, from column x on. */
-static void resize_row(plan *p, int32_t d, double scale, bool halves, int32_t x) {
+/* Makes a row of the resized image from `pair`, into the canvas row from column x on. `next` says what to prefetch. */
+static void resize_row(plan *p, row_pair pair, row_pair next, bool halves, int32_t x) {
     const int32_t n = p->columns.count;
-    const row_pair pair = rows_of(p, d, scale, halves), next = rows_of(p, d + 1, scale, halves);
     const bool in_place = !p->to_gray && p->image->format != IFS_PIXEL_NV12;
     p->columns.ahead = in_place ? (next.y[0] - pair.y[0]) * p->image->stride : 0;
     const int16_t *row0 = resized_row(p, pair.y[0], pair.y[1]), *row1 = resized_row(p, pair.y[1], pair.y[0]);
@@ -185,7 +185,7 @@ static void resize_row(plan *p, int32_t d, double scale, bool halves, int32_t x)
         else if (halves)
             p->kernels->rows_area(row0 + plane, row1 + plane, dst, n);
         else
-            p->kernels->rows(row0 + plane, row1 + plane, pair.weight, dst, n);
+            p->kernels->rows(row0 + plane, row1 + plane, pair.weights, dst, n);
     }
 }
 
@@ -231,8 +231,10 @@ static ifs_status run_resize(plan *p, ifs__cover across, ifs__cover down, const 
         fill_columns(p, across.first, halves);
     fill_canvas(p, fill);
     store_rows(p, 0, down.from);
-    for (int32_t y = 0; y < down.count; y++) {
-        resize_row(p, down.first + y, scale, halves, across.from);
+    row_pair pair = rows_of(p, down.first, scale, halves), next;
+    for (int32_t y = 0; y < down.count; y++, pair = next) {
+        next = rows_of(p, down.first + y + 1, scale, halves);
+        resize_row(p, pair, next, halves, across.from);
         store_rows(p, down.from + y, down.from + y + 1);
     }
     fill_canvas(p, fill);

@@ -81,8 +81,8 @@ typedef struct ifs__kernels {
     void (*prepare)(ifs__columns *columns);
     /* The weighted sum of two pixels for each column, >> 4, in `planes` planes that lie `pitch` elements apart. */
     void (*columns)(const uint8_t *row, const ifs__columns *columns, int32_t planes, int16_t *dst, size_t pitch);
-    /* The weighted sum of two such rows, and the rounded fourth of their plain sum. */
-    void (*rows)(const int16_t *row0, const int16_t *row1, const int16_t weight[2], uint8_t *dst, int32_t n);
+    /* The weighted sum of two such rows (the weights as in ifs__tap), and the rounded fourth of their plain sum. */
+    void (*rows)(const int16_t *row0, const int16_t *row1, uint32_t weights, uint8_t *dst, int32_t n);
     void (*rows_area)(const int16_t *row0, const int16_t *row1, uint8_t *dst, int32_t n);
     /* A canvas row in planes `pitch` bytes apart to row y of the output. */
     void (*store)(const ifs__store *store, const uint8_t *planes, size_t pitch, int32_t y);

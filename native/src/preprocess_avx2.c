@@ -11,6 +11,7 @@
 #define TARGET IFS__TARGET_AVX2
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
+INLINE __m128i load128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)p); }
 INLINE __m128i load64(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)p); }
 
 /* ---- columns ---- */
@@ -87,9 +88,9 @@ INLINE void put_row(uint8_t *dst, int32_t left, __m256i words) {
         memcpy(dst, &bytes, (size_t)left);
 }
 
-TARGET static void rows_avx2(const int16_t *row0, const int16_t *row1, const int16_t weight[2], uint8_t *dst,
-                             int32_t n) {
-    const __m256i b0 = _mm256_set1_epi16(weight[0]), b1 = _mm256_set1_epi16(weight[1]), two = _mm256_set1_epi16(2);
+TARGET static void rows_avx2(const int16_t *row0, const int16_t *row1, uint32_t weights, uint8_t *dst, int32_t n) {
+    const __m256i b0 = _mm256_set1_epi16((short)weights), b1 = _mm256_set1_epi16((short)(weights >> 16)),
+                  two = _mm256_set1_epi16(2);
     for (int32_t x = 0; x < n; x += 16) {
         const __m256i s0 = _mm256_mulhi_epi16(_mm256_loadu_si256((const __m256i *)(row0 + x)), b0);
         const __m256i s1 = _mm256_mulhi_epi16(_mm256_loadu_si256((const __m256i *)(row1 + x)), b1);
@@ -153,9 +154,7 @@ INLINE void put_all(int dtype, uint8_t *dst, const uint8_t *src, int32_t n, cons
 }
 
 /* 16 pixels of three planes to 48 interleaved bytes. */
-INLINE void interleave(const uint8_t *planes, size_t pitch, uint8_t *dst) {
-    const __m128i a = _mm_loadu_si128((const __m128i *)planes), b = _mm_loadu_si128((const __m128i *)(planes + pitch));
-    const __m128i c = _mm_loadu_si128((const __m128i *)(planes + 2 * pitch));
+INLINE void interleave(__m128i a, __m128i b, __m128i c, uint8_t *dst) {
     const __m128i a0 = _mm_setr_epi8(0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, 5);
     const __m128i a1 = _mm_setr_epi8(-1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10, -1);
     const __m128i a2 = _mm_setr_epi8(-1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1, -1);
@@ -194,8 +193,10 @@ INLINE void put_interleaved(int dtype, const ifs__store *s, uint8_t *dst, const 
     uint8_t pixels[3 * CHUNK + 8];
     for (int32_t x = 0; x < s->width; x += CHUNK) {
         const int32_t n = s->width - x < CHUNK ? s->width - x : CHUNK;
-        for (int32_t i = 0; i < n; i += 16)
-            interleave(planes + x + i, pitch, pixels + 3 * i);
+        for (int32_t i = 0; i < n; i += 16) {
+            const uint8_t *at = planes + x + i;
+            interleave(load128(at), load128(at + pitch), load128(at + 2 * pitch), pixels + 3 * i);
+        }
         uint8_t *const out = dst + 3 * (size_t)x * size_of(dtype);
         if (copied)
             memcpy(out, pixels, 3 * (size_t)n);
@@ -263,32 +264,34 @@ TARGET static void gray_avx2(const uint8_t *src, int32_t pixel, bool rgb, uint8_
     ifs__gray_plain(src + (size_t)x * (size_t)pixel, pixel, rgb, dst + x, n - x);
 }
 
-TARGET static void nv12_avx2(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, int32_t n) {
+/* 8 pixels of NV12 to their blue, green and red bytes, in the lower halves. */
+INLINE void eight_of_nv12(const uint8_t *y, const uint8_t *uv, __m128i bgr[3]) {
     const __m128i twice_u = _mm_setr_epi8(0, 0, 2, 2, 4, 4, 6, 6, -1, -1, -1, -1, -1, -1, -1, -1);
     const __m128i twice_v = _mm_setr_epi8(1, 1, 3, 3, 5, 5, 7, 7, -1, -1, -1, -1, -1, -1, -1, -1);
     const __m256i middle = _mm256_set1_epi32(128), half = _mm256_set1_epi32(1 << 19);
-    _Alignas(32) uint8_t planes[3][16];
-    uint8_t pixels[48];
+    const __m128i chroma = load64(uv), dark = _mm_subs_epu8(load64(y), _mm_set1_epi8(16));
+    const __m256i u = _mm256_sub_epi32(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(chroma, twice_u)), middle);
+    const __m256i v = _mm256_sub_epi32(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(chroma, twice_v)), middle);
+    const __m256i luma =
+        _mm256_add_epi32(_mm256_mullo_epi32(_mm256_cvtepu8_epi32(dark), _mm256_set1_epi32(IFS__NV12_Y)), half);
+    const __m256i blue = _mm256_add_epi32(luma, _mm256_mullo_epi32(u, _mm256_set1_epi32(IFS__NV12_BLUE_U)));
+    const __m256i red = _mm256_add_epi32(luma, _mm256_mullo_epi32(v, _mm256_set1_epi32(IFS__NV12_RED_V)));
+    const __m256i green =
+        _mm256_sub_epi32(luma, _mm256_add_epi32(_mm256_mullo_epi32(u, _mm256_set1_epi32(IFS__NV12_GREEN_U)),
+                                                _mm256_mullo_epi32(v, _mm256_set1_epi32(IFS__NV12_GREEN_V))));
+    bgr[0] = bytes_of_int32(_mm256_srai_epi32(blue, 20));
+    bgr[1] = bytes_of_int32(_mm256_srai_epi32(green, 20));
+    bgr[2] = bytes_of_int32(_mm256_srai_epi32(red, 20));
+}
+
+TARGET static void nv12_avx2(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, int32_t n) {
     int32_t x = 0;
     for (; x <= n - 16; x += 16) {
-        for (int i = 0; i < 16; i += 8) {
-            const __m128i chroma = load64(uv + x + i);
-            const __m128i dark = _mm_subs_epu8(load64(y + x + i), _mm_set1_epi8(16));
-            const __m256i u = _mm256_sub_epi32(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(chroma, twice_u)), middle);
-            const __m256i v = _mm256_sub_epi32(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(chroma, twice_v)), middle);
-            const __m256i luma =
-                _mm256_add_epi32(_mm256_mullo_epi32(_mm256_cvtepu8_epi32(dark), _mm256_set1_epi32(IFS__NV12_Y)), half);
-            const __m256i b = _mm256_add_epi32(luma, _mm256_mullo_epi32(u, _mm256_set1_epi32(IFS__NV12_BLUE_U)));
-            const __m256i r = _mm256_add_epi32(luma, _mm256_mullo_epi32(v, _mm256_set1_epi32(IFS__NV12_RED_V)));
-            const __m256i g =
-                _mm256_sub_epi32(luma, _mm256_add_epi32(_mm256_mullo_epi32(u, _mm256_set1_epi32(IFS__NV12_GREEN_U)),
-                                                        _mm256_mullo_epi32(v, _mm256_set1_epi32(IFS__NV12_GREEN_V))));
-            _mm_storel_epi64((__m128i *)(planes[0] + i), bytes_of_int32(_mm256_srai_epi32(b, 20)));
-            _mm_storel_epi64((__m128i *)(planes[1] + i), bytes_of_int32(_mm256_srai_epi32(g, 20)));
-            _mm_storel_epi64((__m128i *)(planes[2] + i), bytes_of_int32(_mm256_srai_epi32(r, 20)));
-        }
-        interleave(planes[0], 16, pixels);
-        memcpy(bgr + 3 * (size_t)x, pixels, 48);
+        __m128i left[3], right[3];
+        eight_of_nv12(y + x, uv + x, left);
+        eight_of_nv12(y + x + 8, uv + x + 8, right);
+        interleave(_mm_unpacklo_epi64(left[0], right[0]), _mm_unpacklo_epi64(left[1], right[1]),
+                   _mm_unpacklo_epi64(left[2], right[2]), bgr + 3 * (size_t)x);
     }
     ifs__nv12_plain(y + x, uv + x, bgr + 3 * (size_t)x, n - x);
 }

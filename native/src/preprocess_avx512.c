@@ -127,9 +127,9 @@ INLINE void put_row(uint8_t *dst, int32_t left, __m512i words) {
         _mm256_mask_storeu_epi8(dst, _bzhi_u32(~0U, (unsigned)left), _mm512_cvtepi16_epi8(words));
 }
 
-TARGET static void rows_avx512(const int16_t *row0, const int16_t *row1, const int16_t weight[2], uint8_t *dst,
-                               int32_t n) {
-    const __m512i b0 = _mm512_set1_epi16(weight[0]), b1 = _mm512_set1_epi16(weight[1]), two = _mm512_set1_epi16(2);
+TARGET static void rows_avx512(const int16_t *row0, const int16_t *row1, uint32_t weights, uint8_t *dst, int32_t n) {
+    const __m512i b0 = _mm512_set1_epi16((short)weights), b1 = _mm512_set1_epi16((short)(weights >> 16)),
+                  two = _mm512_set1_epi16(2);
     for (int32_t x = 0; x < n; x += 32) {
         const __m512i s0 = _mm512_mulhi_epi16(_mm512_loadu_si512(row0 + x), b0);
         const __m512i s1 = _mm512_mulhi_epi16(_mm512_loadu_si512(row1 + x), b1);

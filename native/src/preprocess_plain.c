@@ -25,8 +25,8 @@ static void columns_plain(const uint8_t *row, const ifs__columns *t, int32_t pla
     }
 }
 
-static void rows_plain(const int16_t *row0, const int16_t *row1, const int16_t weight[2], uint8_t *dst, int32_t n) {
-    const uint32_t high0 = (uint32_t)weight[0] << 16, high1 = (uint32_t)weight[1] << 16;
+static void rows_plain(const int16_t *row0, const int16_t *row1, uint32_t weights, uint8_t *dst, int32_t n) {
+    const uint32_t high0 = weights << 16, high1 = weights & 0xffff0000u;
     for (int32_t x = 0; x < n; x++)
         dst[x] = (uint8_t)ifs__pixel_blend((uint32_t)row0[x], (uint32_t)row1[x], high0, high1);
 }

@@ -652,3 +652,17 @@ def test_loading_prints_nothing_in_a_fresh_process(tmp_path: Path) -> None:
     code = f"import infersdk, numpy; infersdk.load({str(path)!r})(numpy.ones((1, 4), 'float32'))"
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_an_output_that_is_an_input(tmp_path: Path) -> None:
+    model = models.save(
+        tmp_path / "m.onnx",
+        [models.node("Relu", "x", "y")],
+        [models.value("x", ("b", 3))],
+        [models.value("y", ("b", 3)), models.value("x", ("b", 3))],
+    )
+    with infersdk.load(model, "onnxruntime") as infer:
+        for rows in (2, 3):
+            x = np.full((rows, 3), -rows, "float32")
+            np.testing.assert_array_equal(infer(x)["x"], x)
+            np.testing.assert_array_equal(infer(x)["y"], 0 * x)

@@ -145,6 +145,14 @@ def test_callers_that_come_back_are_served_at_least_as_fast(callers: int, host: 
         assert learning > 1.15 * plain
 
 
+@pytest.mark.parametrize("host", [10e-6, 40e-6, 80e-6, 120e-6])
+@pytest.mark.parametrize("callers", [1, 2, 5, 10, 20, 40, 64, 90, 128])
+def test_so_they_are_where_batches_are_padded(callers: int, host: float) -> None:
+    """As on TensorRT-RTX: no batch is padded more than a full one of all callers would be."""
+    plain, learning = rates(callers, host=host, sizes=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32))
+    assert learning >= 0.99 * plain
+
+
 @pytest.mark.parametrize("max_running", [1, 2])
 @pytest.mark.parametrize("callers", [1, 2, 4, 8, 12, 24])
 def test_so_they_are_where_a_batch_is_no_faster_than_its_requests(callers: int, max_running: int) -> None:

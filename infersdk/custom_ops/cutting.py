@@ -1,0 +1,287 @@
+"""Cutting a model at its custom nodes, for a runtime that has no place for them.
+
+What is left between the cuts is as few segments as can be: each holds all nodes that have the same number of custom
+nodes on the longest way to them, with whatever branches go around. Sizes and constants are worked out anew in each
+segment that needs them, so that only data goes from one to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CustomOpError, UnsupportedModelError
+from ..graph.shapes import infer_shapes
+from ..graph.types import element_types, inner_graphs
+from .onnx_schema import registered
+from .operator_set import ModelNode, OperatorSet, custom_nodes
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from .declaration import CustomOp, Signature
+
+__all__ = ["KernelCall", "Plan", "Segment", "cut"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the model that the runtime gets as a model of its own.
+
+    Attributes:
+        model: the part.
+        inputs, outputs: the names of its values in the whole model.
+        nodes: how many nodes it has.
+    """
+
+    model: ir.Model
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: int
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A custom node between the segments.
+
+    Attributes:
+        name: the node's name.
+        op: the operator with the node's attributes.
+        signature: the types of its inputs and outputs.
+        inputs, outputs: the names of its values in the whole model.
+        shapes: those of the outputs: ints, names of free dimensions, and None.
+    """
+
+    name: str
+    op: CustomOp
+    signature: Signature
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shapes: tuple[tuple[int | str | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run, in order, and the weights that kernels take as they are."""
+
+    steps: tuple[Segment | KernelCall, ...]
+    weights: dict[str, Any]
+
+    @property
+    def segments(self) -> list[Segment]:
+        return [step for step in self.steps if isinstance(step, Segment)]
+
+    @property
+    def kernels(self) -> list[KernelCall]:
+        return [step for step in self.steps if isinstance(step, KernelCall)]
+
+
+def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
+    """The plan for a model, which is changed: functions are put in place, types and shapes are inferred.
+
+    Raises:
+        CustomOpError: a custom node lies in a branch or a body, or the type of a value at a cut cannot be inferred.
+    """
+    from onnx_ir.passes.common import InlinePass
+
+    if model.functions:
+        InlinePass()(model)
+    nodes = {node.raw: node for node in custom_nodes(model, ops, what)}
+    for node in nodes.values():
+        if node.nested:
+            raise CustomOpError(
+                f"operator {node.op.title()}, node {node.name!r}: it lies in a graph within the graph (a branch of an "
+                "If, the body of a Loop), where a model cannot be cut; use a backend that takes custom operators, as "
+                "'onnxruntime', or move the node out"
+            )
+    with registered(*ops):
+        infer_shapes(model)
+        types = element_types(model)
+    return _Cutter(model, nodes, types).plan()
+
+
+class _Cutter:
+    """One cutting of one model."""
+
+    def __init__(self, model: ir.Model, custom: dict[ir.Node, ModelNode], types: dict[ir.Value, ir.DataType]) -> None:
+        self._model, self._graph, self._custom, self._types = model, model.graph, custom, types
+        self._cheap = set(_cheap_nodes(model.graph))
+        self._levels = _levels(model.graph, custom)
+        self._weights: dict[str, Any] = {}
+
+    def plan(self) -> Plan:
+        """The segment and the kernels of each level, one level after another."""
+        steps: list[Segment | KernelCall] = []
+        for level in range(max(self._levels.values(), default=0) + 1):
+            if (segment := self._segment(level)) is not None:
+                steps.append(segment)
+            steps += [self._kernel(node) for node in self._custom if self._levels[node] == level]
+        return Plan(tuple(steps), self._weights)
+
+    # ---- segments ----
+
+    def _segment(self, level: int) -> Segment | None:
+        outputs = [value for value in self._made_at(level) if self._leaves(value, level)]
+        if not outputs:
+            return None
+        inputs = self._reached_from(outputs, level)
+        import onnx_ir as ir
+
+        graph = ir.convenience.extract(self._graph, inputs, outputs)
+        graph.name = f"{self._graph.name}, segment {level}"
+        part = ir.Model(graph, ir_version=self._model.ir_version, producer_name="infersdk")
+        part.metadata_props["infersdk.custom_ops"] = ",".join(
+            sorted({f"{node.op.title()}@{node.op.version}" for node in self._custom.values()})
+        )
+        _drop_unused_opsets(graph)
+        for value in (*graph.inputs, *graph.outputs):
+            self._check_type(value)
+        return Segment(part, _names(inputs), _names(outputs), len(graph))
+
+    def _made_at(self, level: int) -> Iterator[ir.Value]:
+        """The values that the runtime's nodes of a level make; with the first, what is handed through as it is."""
+        for node in self._graph:
+            if node not in self._custom and self._levels[node] == level:
+                yield from node.outputs
+
+    def _leaves(self, value: ir.Value, level: int) -> bool:
+        """Whether a value is needed outside of the segment of its level. What is cheap is made anew there."""
+        if value.is_graph_output():
+            return True
+        maker = value.producer()
+        for user in self._users(value):
+            if user in self._custom or (self._levels[user] > level and maker not in self._cheap):
+                return True
+        return False
+
+    def _users(self, value: ir.Value) -> Iterator[ir.Node]:
+        """The nodes of the graph that use a value, also those with a use in a graph within them."""
+        for user, _ in value.uses():
+            outer = user
+            while outer.graph is not self._graph:
+                owner = outer.graph
+                outer = next(node for node in self._graph if _contains(node, owner))
+            yield outer
+
+    def _reached_from(self, outputs: Iterable[ir.Value], level: int) -> list[ir.Value]:
+        """Where the segment begins: the values that it takes from elsewhere, in the order of the graph."""
+        begins: dict[ir.Value, None] = {}
+        seen: set[ir.Node] = set()
+        queue = [value.producer() for value in outputs]
+        while queue:
+            node = queue.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            for value in _taken(node, self._graph):
+                maker = value.producer()
+                if maker is None:
+                    if not value.is_initializer() or value.is_graph_input():
+                        begins[value] = None
+                elif maker in self._custom or (self._levels[maker] < level and maker not in self._cheap):
+                    begins[value] = None
+                else:
+                    queue.append(maker)
+        place = {value: i for i, value in enumerate(self._all_values())}
+        return sorted(begins, key=place.__getitem__)
+
+    def _all_values(self) -> Iterator[ir.Value]:
+        yield from self._graph.inputs
+        for node in self._graph:
+            yield from node.outputs
+
+    def _check_type(self, value: ir.Value) -> None:
+        if value.type is None and value.name is not None:
+            known = {other.name: kind for other, kind in self._types.items()}.get(value.name)
+            if known is None:
+                raise CustomOpError(
+                    f"the type of {value.name!r}, where the model is cut, cannot be inferred; export the model with "
+                    "types of its values (value_info)"
+                )
+            import onnx_ir as ir
+
+            value.type = ir.TensorType(known)
+
+    # ---- kernels ----
+
+    def _kernel(self, raw: ir.Node) -> KernelCall:
+        node = self._custom[raw]
+        inputs = [value for value in raw.inputs if value is not None]
+        types = []
+        for value in inputs:
+            if value not in self._types:
+                raise CustomOpError(
+                    f"operator {node.op.title()}, node {node.name!r}: the type of its input {value.name!r} "
+                    "cannot be inferred; export the model with the types of its values (value_info)"
+                )
+            types.append(self._types[value].numpy().name)
+            if value.is_initializer() and not value.is_graph_input() and value.const_value is not None:
+                self._weights[value.name or ""] = value.const_value.numpy()
+        shapes = tuple(_dims(value) for value in raw.outputs)
+        signature = node.op.signature_for(types)
+        return KernelCall(node.name, node.op, signature, _names(inputs), _names(raw.outputs), shapes)
+
+
+def _levels(graph: ir.Graph, custom: dict[ir.Node, ModelNode]) -> dict[ir.Node, int]:
+    """For each node the number of segments before its own."""
+    levels: dict[ir.Node, int] = {}
+    for node in graph:
+        level = 0
+        for value in _taken(node, graph):
+            maker = value.producer()
+            if maker is not None:
+                level = max(level, levels[maker] + (maker in custom and node not in custom))
+        levels[node] = level
+    return levels
+
+
+#: Operators that give something else each time.
+_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+
+
+def _cheap_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes that compute with constants and with the sizes of tensors alone."""
+    cheap: set[ir.Value] = set(graph.initializers.values()) - set(graph.inputs)
+    for node in graph:
+        if node.op_type in _RANDOM or inner_graphs(node) or node.domain:
+            continue
+        sizes = node.op_type in ("Shape", "Size")
+        if sizes or all(value is None or value in cheap for value in node.inputs):
+            cheap.update(node.outputs)
+            yield node
+
+
+def _taken(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values of `graph` that a node uses, those of the graphs within it included."""
+    for value in node.inputs:
+        if value is not None:
+            yield value
+    for inner in inner_graphs(node):
+        for other in inner.all_nodes():
+            yield from (value for value in other.inputs if value is not None and value.graph is graph)
+        yield from (value for value in inner.outputs if value.graph is graph)
+
+
+def _contains(node: ir.Node, graph: Any) -> bool:
+    return any(inner is graph or any(_contains(other, graph) for other in inner) for inner in inner_graphs(node))
+
+
+def _names(values: Sequence[ir.Value]) -> tuple[str, ...]:
+    return tuple(value.name or "" for value in values)
+
+
+def _dims(value: ir.Value) -> tuple[int | str | None, ...]:
+    if value.shape is None:
+        raise UnsupportedModelError(
+            f"the number of dimensions of {value.name!r} cannot be inferred; export the model with the shapes of "
+            "its values (value_info)"
+        )
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def _drop_unused_opsets(graph: ir.Graph) -> None:
+    """A runtime may refuse a model that imports a domain which it does not know."""
+    used = {node.domain for node in graph.all_nodes()} | {""}
+    for domain in [name for name in graph.opset_imports if name not in used]:
+        del graph.opset_imports[domain]

@@ -1,0 +1,231 @@
+"""Custom operators in PyTorch: an operator of `torch.library`, and what the exporters to ONNX make of it.
+
+::
+
+    hard_swish = torch_operator(HardSwish)
+    y = hard_swish(x, alpha=0.2)                       # in a module's forward()
+
+    torch.onnx.export(module, (x,), "model.onnx", dynamo=True, custom_translation_table=translation_table(HardSwish))
+    torch.onnx.export(module, (x,), "model.onnx", dynamo=False, custom_opsets=opset_versions(HardSwish))
+
+Both exporters write one node with its attributes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..device import Device
+from ..errors import CustomOpError
+from .attributes import MISSING, Attribute
+from .native import Node, native_op
+from .onnx_schema import onnx_schema
+from .shapes import Algebra, evaluate
+
+if TYPE_CHECKING:
+    from .declaration import CustomOp, Signature
+
+__all__ = ["opset_versions", "torch_operator", "translation_table"]
+
+#: The types of torch's schemas.
+_TYPES = {
+    "int": "int", "bool": "bool", "float": "float", "str": "str", "tuple[int, ...]": "int[]",
+    "tuple[float, ...]": "float[]",
+}  # fmt: skip
+
+#: torch keeps an operator for as long as its library lives.
+_libraries: dict[str, Any] = {}
+_made: dict[str, tuple[type[CustomOp], Any]] = {}
+_guard = threading.Lock()
+
+
+def torch_operator(op: type[CustomOp]) -> Any:
+    """The operator as a function of tensors, with the attributes as keyword arguments; several outputs are a tuple.
+
+    It runs on the processor and on NVIDIA GPUs, as far as the operator has kernels for them, and on meta and fake
+    tensors by `shape()`. It has no gradient. A class that is declared anew replaces the earlier one of its name.
+
+    Raises:
+        CustomOpError: PyTorch is not installed.
+    """
+    with _guard:
+        return _operator(op)
+
+
+def translation_table(*ops: type[CustomOp]) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """What `torch.onnx.export(dynamo=True)` takes as `custom_translation_table`."""
+    return {torch_operator(op): _translation(op) for op in ops}
+
+
+def opset_versions(*ops: type[CustomOp]) -> dict[str, int]:
+    """What `torch.onnx.export(dynamo=False)` takes as `custom_opsets`: the version of each domain."""
+    versions: dict[str, int] = {}
+    for op in ops:
+        torch_operator(op)
+        versions[op.domain] = max(op.version, versions.get(op.domain, 1))
+    return versions
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError:
+        raise CustomOpError("an operator in PyTorch needs PyTorch, which is not installed: pip install torch") from None
+
+
+def _namespace(op: type[CustomOp]) -> str:
+    """torch's namespaces have no dots."""
+    return op.domain.replace(".", "_")
+
+
+def _operator(op: type[CustomOp]) -> Any:
+    torch = _torch()
+
+    name = f"{_namespace(op)}::{op.name}"
+    known, made = _made.get(name, (None, None))
+    if known is op:
+        return made
+    if known is not None and known.domain != op.domain:
+        raise CustomOpError(
+            f"operators {known.title()} and {op.title()} are both {name} in PyTorch, whose names have no dots; "
+            "rename one"
+        )
+    if known is not None:
+        _libraries.pop(name)._destroy()
+    library = torch.library.Library(_namespace(op), "FRAGMENT")
+    library.define(f"{op.name}{_schema(op)}")
+    for device in ("cpu", "cuda"):
+        if getattr(op, device) is not None:
+            library.impl(op.name, functools.partial(_run, op), device.upper())
+    torch.library.register_fake(name, functools.partial(_fake, op), lib=library)
+    torch.onnx.register_custom_op_symbolic(name, functools.partial(_symbolic, op), 9)
+    _libraries[name] = library
+    made = getattr(getattr(torch.ops, _namespace(op)), op.name).default
+    _made[name] = op, made
+    return made
+
+
+def _schema(op: type[CustomOp]) -> str:
+    tensors = [f"Tensor {name}" for name in op.inputs]
+    keywords = [_keyword(attribute) for attribute in op.attributes]
+    arguments = [*tensors, *(["*", *keywords] if keywords else [])]
+    results = ", ".join("Tensor" for _ in op.outputs)
+    return f"({', '.join(arguments)}) -> {results if len(op.outputs) == 1 else f'({results})'}"
+
+
+def _keyword(attribute: Attribute) -> str:
+    text = f"{_TYPES[attribute.type]} {attribute.name}"
+    if attribute.default is MISSING:
+        return text
+    default = list(attribute.default) if isinstance(attribute.default, tuple) else attribute.default
+    return f"{text}={default!r}"
+
+
+# ---- running ----
+
+
+def _run(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
+    """On the processor or a GPU; there on torch's current stream."""
+    torch = _torch()
+    given = [tensor.contiguous() for tensor in tensors]
+    signature = op.signature_for([_dtype_name(tensor.dtype) for tensor in given])
+    at = next((tensor.device for tensor in given), torch.device("cpu"))
+    device = Device(at.type, at.index or 0)
+    node = _node(op.of(attributes), signature, device)
+    shapes = node.shapes([tuple(tensor.shape) for tensor in given])
+    made = [
+        torch.empty(shape, dtype=getattr(torch, dtype), device=at)
+        for shape, dtype in zip(shapes, signature.outputs, strict=True)
+    ]
+    stream = torch.cuda.current_stream(at).cuda_stream if device.ordinal >= 0 else 0
+    if device.ordinal < 0:
+        node.run_arrays([tensor.numpy(force=True) for tensor in given], [tensor.numpy() for tensor in made])
+    else:
+        node.run(
+            [(tensor.data_ptr(), tuple(tensor.shape)) for tensor in given],
+            [(tensor.data_ptr(), tuple(tensor.shape)) for tensor in made],
+            stream,
+        )
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+@functools.lru_cache(maxsize=256)
+def _node(op: CustomOp, signature: Signature, device: Device) -> Node:
+    return Node(op, native_op(type(op), signature, device), "torch")
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class _Symbolic(Algebra):
+    """torch's symbolic integers: they have Python's operators, and functions of torch's for the rest."""
+
+    def apply(self, operation: str, left: Any, right: Any) -> Any:
+        torch = _torch()
+        if operation == "ceil_div":
+            return (left + right - 1) // right
+        if operation in ("min", "max"):
+            return (torch.sym_min if operation == "min" else torch.sym_max)(left, right)
+        return super().apply(operation, left, right)
+
+
+def _fake(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
+    """Tensors of the right shapes and types without values."""
+    torch = _torch()
+    signature = op.signature_for([_dtype_name(tensor.dtype) for tensor in tensors])
+    inputs = [tuple(tensor.shape) for tensor in tensors]
+    rule, algebra = op.of(attributes).rule([len(shape) for shape in inputs]), _Symbolic()
+    for size, wanted, what in rule.checks:
+        torch._check(
+            evaluate(size, inputs, algebra) == evaluate(wanted, inputs, algebra),
+            lambda what=what: f"operator {op.title()}: {what}",
+        )
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    made = [
+        torch.empty([evaluate(size, inputs, algebra) for size in shape], dtype=getattr(torch, dtype), device=device)
+        for shape, dtype in zip(rule.outputs, signature.outputs, strict=True)
+    ]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+# ---- exporting ----
+
+
+def _translation(op: type[CustomOp]) -> Callable[..., Any]:
+    """What the dynamo exporter writes for the operator: a node, with all attributes."""
+    from onnxscript import values
+
+    make = values.Op(values.Opset(op.domain, op.version), op.name, onnx_schema(op))
+
+    def translate(*inputs: Any, **attributes: Any) -> Any:
+        return make(*inputs, **op.of(attributes).values())
+
+    return translate
+
+
+def _symbolic(op: type[CustomOp], graph: Any, *arguments: Any) -> Any:
+    """What the TorchScript exporter writes for it. It has the arguments in the order of the schema."""
+    helper = importlib.import_module("torch.onnx").symbolic_helper
+    inputs, rest = arguments[: len(op.inputs)], arguments[len(op.inputs) :]
+    values = {
+        attribute.name: helper._get_const(value, _descriptor(attribute), attribute.name)
+        for attribute, value in zip(op.attributes, rest, strict=True)
+    }
+    suffix = {"INT": "i", "FLOAT": "f", "STRING": "s", "INTS": "i", "FLOATS": "f"}
+    typed = {f"{a.name}_{suffix[a.onnx_kind]}": _plain(op.of(values).values()[a.name]) for a in op.attributes}
+    return graph.op(f"{op.domain}::{op.name}", *inputs, outputs=len(op.outputs), **typed)
+
+
+def _descriptor(attribute: Attribute) -> str:
+    return {"int": "i", "bool": "b", "float": "f", "str": "s", "tuple[int, ...]": "is", "tuple[float, ...]": "fs"}[
+        attribute.type
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else int(value) if isinstance(value, bool) else value

@@ -1,0 +1,344 @@
+"""Models that are cut at their custom nodes: the same results as whole, in as few segments as can be."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from custom_operators import Everything, HardSwish, HardSwishInC, node, save_model, swish, swish_model
+from onnx_models import node as plain
+
+import infersdk
+from infersdk import Tensor
+from infersdk.custom_ops.cutting import KernelCall, Segment
+from infersdk.errors import CustomKernelError, CustomOpError, PrecisionUnavailableError
+
+if TYPE_CHECKING:
+    from infersdk.custom_ops import CustomOp
+
+onnx = pytest.importorskip("onnx")
+
+OPS = [HardSwish, HardSwishInC, Everything]
+
+
+@pytest.fixture(params=["onnxruntime", "openvino"])
+def backend(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(request.param)
+    return str(request.param)
+
+
+def load(path: Path, backend: str = "onnxruntime", **options: Any) -> Any:
+    return infersdk.load(path, backend, custom_ops=OPS, cut_custom_ops=True, **options)
+
+
+def steps(infer: Any) -> list[str]:
+    """The plan in short: the number of nodes of each segment, and the names of the custom nodes."""
+    return [str(step.nodes) if isinstance(step, Segment) else step.name for step in infer.plan.steps]
+
+
+def random_model(path: Path, rng: np.random.Generator) -> Path:
+    """Values of [n, 8] that go through plain and custom nodes and join again, with sizes that are computed."""
+    made, values = [], ["x", "z"]
+    names = iter(f"v{i}" for i in range(1000))
+
+    def add(builder: Any, *inputs: str) -> str:
+        output = next(names)
+        made.extend(builder(list(inputs), output))
+        return output
+
+    def reshape(inputs: list[str], output: str) -> list[Any]:
+        """There and back by a shape that is computed of the value's own."""
+        shape, flat, flipped = next(names), next(names), next(names)
+        return [
+            plain("Shape", inputs[0], shape),
+            plain("Gather", f"{shape} order", flipped),
+            plain("Reshape", f"{inputs[0]} {flipped}", flat),
+            plain("Reshape", f"{flat} {shape}", output),
+        ]
+
+    builders: list[tuple[Any, int]] = [
+        (lambda i, o: [plain("Relu", i[0], o)], 1),
+        (lambda i, o: [plain("Add", f"{i[0]} {i[1]}", o)], 2),
+        (lambda i, o: [plain("Mul", f"{i[0]} weight", o)], 1),
+        (lambda i, o: [plain("Constant", "", f"{o}c", value_float=0.5), plain("Sub", f"{i[0]} {o}c", o)], 1),
+        (reshape, 1),
+        (lambda i, o: [node(HardSwish, i[:1], [o], f"swish {o}")], 1),
+        (lambda i, o: [node(HardSwishInC, i[:1], [o], f"swish {o}", alpha=0.3)], 1),
+    ]
+    for _ in range(int(rng.integers(4, 25))):
+        builder, count = builders[rng.integers(len(builders))]
+        picked = [values[-1 - int(rng.integers(min(4, len(values))))] for _ in range(count)]
+        values.append(add(builder, *picked))
+    outputs = {name: ("float32", ["n", 8]) for name in {values[-1], values[int(rng.integers(2, len(values)))]}}
+    weights = [
+        onnx.numpy_helper.from_array(np.linspace(-1, 1, 8, dtype="float32"), "weight"),
+        onnx.numpy_helper.from_array(np.array([1, 0]), "order"),
+    ]
+    inputs = {"x": ("float32", ["n", 8]), "z": ("float32", ["n", 8])}
+    return save_model(path, made, inputs, outputs, initializer=weights)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_graph_gives_what_it_gives_whole(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    path = random_model(tmp_path / "m.onnx", rng)
+    with infersdk.load(path, "onnxruntime", custom_ops=OPS) as whole:
+        inputs = [spec.name for spec in whole.input_specs]
+        cut = None
+        for rows in (2, 5, 1):
+            x = {name: rng.standard_normal((rows, 8), dtype="float32") for name in inputs}
+            want = whole(x)
+            if whole.custom_ops is None:
+                pytest.skip("no custom node came up")
+            cut = cut or load(path)
+            assert cut(x).keys() == want.keys()
+            for name, array in cut(x).items():
+                np.testing.assert_allclose(array, want[name], atol=1e-6)
+        assert cut is not None
+        cut.close()
+
+
+def test_a_branch_goes_around_the_cut(tmp_path: Path, backend: str) -> None:
+    path = save_model(
+        tmp_path / "m.onnx",
+        [
+            plain("Relu", "x", "a"),
+            plain("Neg", "a", "around"),
+            node(HardSwish, ["a"], ["b"], "one"),
+            node(HardSwishInC, ["around"], ["c"], "two"),
+            plain("Add", "b c", "d"),
+            plain("Add", "d around", "y"),
+        ],
+        {"x": ("float32", ["n", 8])},
+        {"y": ("float32", ["n", 8]), "b": ("float32", ["n", 8])},
+    )
+    with load(path, backend) as infer:
+        assert steps(infer) == ["2", "one", "two", "2"]
+        assert infer.plan.segments[1].inputs == ("around", "b", "c")
+        x = np.random.default_rng(0).standard_normal((3, 8), dtype="float32")
+        a = np.maximum(x, 0)
+        one, two = a * np.clip(a / 6 + 0.5, 0, 1), -a * np.clip(-a / 6 + 0.5, 0, 1)
+        got = infer(x)
+        np.testing.assert_allclose(got["b"], one, atol=1e-6)
+        np.testing.assert_allclose(got["y"], one + two - a, atol=1e-6)
+        assert infer.describe() == (
+            f"m.onnx is cut at 2 custom nodes into 2 segments on {backend}, cpu:\n"
+            f"  segment 0 on {backend}, 2 nodes: x -> a, around\n"
+            "  kernel of tests.custom::HardSwish, node one: a -> b\n"
+            "  kernel of tests.custom::HardSwishInC, node two: around -> c\n"
+            f"  segment 1 on {backend}, 2 nodes: around, b, c -> y"
+        )
+
+
+def test_custom_nodes_one_after_another_need_no_segment_between(tmp_path: Path) -> None:
+    nodes = [node(HardSwish, ["x"], ["a"], "one"), node(HardSwish, ["a"], ["b"], "two"), plain("Relu", "b", "y")]
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n"])}, {"y": ("float32", ["n"])})
+    with load(path) as infer:
+        assert steps(infer) == ["one", "two", "1"]
+        np.testing.assert_allclose(infer(np.full(3, 9, "float32"))["y"], np.full(3, 9))
+
+
+def test_nothing_but_a_custom_node(tmp_path: Path, backend: str) -> None:
+    nodes = [node(HardSwish, ["x"], ["y"], "one")]
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n"])}, {"y": ("float32", ["n"])})
+    with load(path, backend) as infer:
+        assert steps(infer) == ["one"]
+        np.testing.assert_allclose(infer(np.full(3, 9, "float32"))["y"], np.full(3, 9))
+
+
+def test_what_is_handed_through(tmp_path: Path) -> None:
+    """An output that is an input, and a weight that goes into a kernel."""
+    weight = onnx.numpy_helper.from_array(np.arange(4), "w")
+    nodes = [node(Everything, ["x", "w"], ["y", "n"], "all", whole=2), plain("Relu", "y", "z")]
+    path = save_model(
+        tmp_path / "m.onnx",
+        nodes,
+        {"x": ("float32", ["b", 3])},
+        {"z": ("float32", ["b", 6]), "n": ("int32", [4]), "x": ("float32", ["b", 3])},
+        initializer=[weight],
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3), dtype="float32")
+    with load(path) as infer, infersdk.load(path, "onnxruntime", custom_ops=OPS) as whole:
+        for name, array in whole(x).items():
+            np.testing.assert_allclose(infer(x)[name], array, atol=1e-6)
+
+
+def test_sizes_are_worked_out_where_they_are_needed(tmp_path: Path) -> None:
+    """No size goes over a cut: runtimes that need shapes when they build could not take it."""
+    nodes = [
+        plain("Shape", "x", "s"),
+        plain("Relu", "x", "a"),
+        node(HardSwish, ["a"], ["b"], "one"),
+        plain("Constant", "", "m", value_ints=[-1]),
+        plain("Reshape", "b m", "flat"),
+        plain("Reshape", "flat s", "y"),
+    ]
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n", 8])}, {"y": ("float32", ["n", 8])})
+    with load(path) as infer:
+        assert steps(infer) == ["1", "one", "4"]
+        assert infer.plan.segments[1].inputs == ("x", "b")
+        x = np.ones((2, 8), "float32")
+        np.testing.assert_allclose(infer(x)["y"], swish(x), atol=1e-6)
+
+
+def test_functions_of_the_model_are_put_in_place(tmp_path: Path) -> None:
+    from onnx import helper
+
+    function = helper.make_function(
+        "tests.functions", "Twice", ["a"], ["c"],
+        [node(HardSwish, ["a"], ["b"], "inner"), helper.make_node("Add", ["b", "b"], ["c"])],
+        [helper.make_opsetid("", 17), helper.make_opsetid("tests.custom", 1)],
+    )  # fmt: skip
+    path = tmp_path / "m.onnx"
+    save_model(
+        path,
+        [helper.make_node("Twice", ["x"], ["y"], domain="tests.functions")],
+        {"x": ("float32", ["n"])},
+        {"y": ("float32", ["n"])},
+    )
+    model = onnx.load(path)
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("tests.functions", 1))
+    onnx.save(model, path)
+    with load(path) as infer:
+        assert [type(step) for step in infer.plan.steps] == [KernelCall, Segment]
+        np.testing.assert_allclose(infer(np.full(3, 9, "float32"))["y"], np.full(3, 18))
+
+
+def test_within_a_branch_it_cannot_be_cut(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper
+
+    out = [helper.make_tensor_value_info("b", TensorProto.FLOAT, ["n"])]
+    then = helper.make_graph([node(HardSwish, ["x"], ["b"], "inner")], "then", [], out)
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["b"])], "else", [], out)
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    path = save_model(
+        tmp_path / "m.onnx", [choice], {"x": ("float32", ["n"]), "c": ("bool", [])}, {"y": ("float32", ["n"])}
+    )
+    with pytest.raises(
+        CustomOpError, match="node 'inner': it lies in a graph within the graph .* cannot be cut; use a"
+    ):
+        load(path)
+
+
+def test_a_branch_that_takes_values_from_outside(tmp_path: Path) -> None:
+    """The graph within an If uses a value that a kernel makes."""
+    from onnx import TensorProto, helper
+
+    out = [helper.make_tensor_value_info("r", TensorProto.FLOAT, ["n"])]
+    then = helper.make_graph([helper.make_node("Relu", ["b"], ["r"])], "then", [], out)
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["r"])], "else", [], out)
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    path = save_model(
+        tmp_path / "m.onnx",
+        [node(HardSwish, ["x"], ["b"], "one"), choice],
+        {"x": ("float32", ["n"]), "c": ("bool", [])},
+        {"y": ("float32", ["n"])},
+    )
+    x = np.array([-9, 9], "float32")
+    with load(path) as infer:
+        assert steps(infer) == ["one", "1"]
+        np.testing.assert_allclose(infer({"x": x, "c": np.array(True)})["y"], [0, 9])
+        np.testing.assert_allclose(infer({"x": x, "c": np.array(False)})["y"], [9, -9])
+
+
+def test_clones_threads_and_the_users_own_tensors(tmp_path: Path, backend: str) -> None:
+    path = swish_model(tmp_path / "m.onnx", HardSwishInC)
+    wrong = []
+
+    def work(infer: Any, seed: int) -> None:
+        x = np.random.default_rng(seed).standard_normal((seed + 1, 8), dtype="float32")
+        for _ in range(30):
+            if not np.allclose(infer(x)["y"], swish(x), atol=1e-6):
+                wrong.append(seed)
+
+    with load(path, backend, max_batch=4) as infer:
+        clones = [infer.clone() for _ in range(3)]
+        threads = [threading.Thread(target=work, args=(clone, seed)) for seed, clone in enumerate(clones)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for clone in clones:
+            clone.close()
+        assert not wrong
+        x, y = np.full((4, 8), 9, "float32"), np.zeros((4, 8), "float32")
+        infer.bind("x", Tensor.wrap(x))
+        infer.bind("y", Tensor.wrap(y))
+        infer.forward()
+        np.testing.assert_array_equal(y, x)
+        x[:] = 12
+        infer.forward()
+        np.testing.assert_array_equal(y, x)
+
+
+def test_a_kernel_that_fails(tmp_path: Path) -> None:
+    def cpu(self: Any, x: Any, y: Any) -> None:
+        raise ValueError("boom")
+
+    broken: type[CustomOp] = type("HardSwish", (HardSwish,), {"cpu": cpu})
+    infer = infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=[broken], cut_custom_ops=True)
+    with infer, pytest.raises(CustomKernelError, match="tests.custom::HardSwish, node swish: .* ValueError: boom"):
+        infer(np.ones((1, 8), "float32"))
+
+
+def weighted_model(path: Path) -> Path:
+    """Two products with a custom node between them."""
+    weights = [onnx.numpy_helper.from_array(np.eye(8, dtype="float32")[::-1].copy(), name) for name in ("w1", "w2")]
+    nodes = [plain("MatMul", "x w1", "a"), node(HardSwish, ["a"], ["b"], "one"), plain("MatMul", "b w2", "y")]
+    return save_model(path, nodes, {"x": ("float32", ["n", 8])}, {"y": ("float32", ["n", 8])}, initializer=weights)
+
+
+def test_precision_is_that_of_all_segments(tmp_path: Path) -> None:
+    path = weighted_model(tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((2, 8), dtype="float32")
+    with load(path) as infer:
+        assert infer.precision == "fp32"
+        assert dict(infer.layer_precisions) == {"fp32": 2}
+    with load(path, precision="fp32") as infer:
+        np.testing.assert_allclose(infer(x)["y"], x * np.clip(x / 6 + 0.5, 0, 1), atol=1e-6)
+    with pytest.raises(PrecisionUnavailableError, match="'int8': onnxruntime would run the segments of m.onnx in fp32"):
+        load(path, precision="int8")
+
+
+def test_in_fp16_the_values_at_the_cuts_are_float16(tmp_path: Path) -> None:
+    """Where the operator takes float16; its kernel gets that."""
+    from infersdk.custom_ops.cutting import cut
+    from infersdk.custom_ops.onnx_schema import registered
+    from infersdk.custom_ops.operator_set import OperatorSet
+    from infersdk.graph.files import read_model
+    from infersdk.graph.passes import ToFloat16
+
+    class Full(HardSwish):
+        name = "HardSwish"
+        types = {"T": ("float32",)}
+
+    for op, dtype in ((HardSwish, "float16"), (Full, "float32")):
+        model = read_model(weighted_model(tmp_path / "m.onnx"))
+        with registered(op):
+            ToFloat16().apply(model)
+        (call,) = cut(model, OperatorSet([op]), "m.onnx").kernels
+        assert call.signature.inputs == (dtype,)
+
+
+def test_large_segments_keep_their_weights_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infersdk.custom_ops.cut_infer._LARGE", 10)
+    x = np.full((2, 8), 9, "float32")
+    with load(weighted_model(tmp_path / "m.onnx")) as infer:
+        np.testing.assert_allclose(infer(x)["y"], x)
+
+
+def test_operators_with_while_building(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    path = swish_model(tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((2, 8), dtype="float32")
+    for cut in (False, True):
+        infer = infersdk.load(path, "openvino", custom_ops=OPS, cut_custom_ops=cut, while_building="onnxruntime")
+        with infer:
+            np.testing.assert_allclose(infer(x)["y"], swish(x), atol=1e-6)
+            assert infer.wait_ready(60)  # type: ignore[attr-defined]
+            np.testing.assert_allclose(infer(x)["y"], swish(x), atol=1e-6)
+            assert infer.active_backend == "openvino"

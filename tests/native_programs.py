@@ -52,7 +52,7 @@ def build_program(
         runner = runner_or_why
     inputs = [program, *(NATIVE / "src" / f"{name}.c" for name in sources)]
     kind = f"{sanitize.replace(',', '-')}{optimize}"
-    objects = [folder / f"{source.stem}-{kind}.o" for source in inputs]
+    objects = [folder / f"{source.parent.name}-{source.name}-{kind}.o" for source in inputs]
     newest = max(path.stat().st_mtime for folder in (HERE, NATIVE, program.parent) for path in folder.rglob("*.[ch]*"))
 
     def compile_one(source: Path, target: Path) -> None:

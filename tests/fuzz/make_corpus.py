@@ -47,11 +47,9 @@ def images() -> None:
     }  # fmt: skip
     for name, (image, kind, options) in forms.items():
         buffer = io.BytesIO()
-        if kind == "JPEG":
-            exif = Image.Exif()
-            exif[0x0112] = 6
-            options = {**options, "exif": exif}
-        image.save(buffer, kind, **options)
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        image.save(buffer, kind, **options, **({"exif": exif} if kind == "JPEG" else {}))
         put("images", name, buffer.getvalue())
 
 

@@ -4,9 +4,9 @@
     python tests/fuzz/run.py --seconds 3600 images fuzz_decode   # two of them for an hour
     python tests/fuzz/run.py --seed 7 --first 1234 --cases 1 images
 
-A case depends on the seed and its number alone. Each harness runs in a process of its own, which is watched: a case that
-raises an error that is not the package's, that takes too long, or that ends the process is a finding. The exit code is 1
-where there is one. Runtimes that crash on a damaged model are counted apart: a model is code for its runtime.
+A case depends on the seed and its number alone. Each harness runs in a process of its own, which is watched: a case is
+a finding if it raises an error that is not the package's, takes too long, or ends the process. The exit code is 1 then.
+Runtimes that crash on a damaged model are counted apart: a model is code for its runtime.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from native_programs import NATIVE, build_program
+from native_programs import NATIVE, build_program  # noqa: E402
 
 __all__ = ["NATIVE_HARNESSES", "Outcome", "run_native", "run_python"]
 

@@ -94,9 +94,18 @@ static inline double odd_double(void) {
     return x;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+void __sanitizer_set_death_callback(void (*callback)(void)); /* sanitizer/common_interface_defs.h */
+
+static void name_case(void) { fprintf(stderr, "a sanitizer's report: case %lu\n", round_number); }
+#endif
+
 int main(int argc, char **argv) {
     if (argc != 6)
         return 2;
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_set_death_callback(name_case);
+#endif
     uint64_t seed = strtoull(argv[1], NULL, 10);
     unsigned long first = strtoul(argv[2], NULL, 10), cases = strtoul(argv[3], NULL, 10), done = 0;
     double seconds = strtod(argv[4], NULL);

@@ -172,6 +172,8 @@ class Detections(Rows[Detection]):
         columns: what else is known of each box, by name: arrays whose first axis is that of the boxes, or objects that
             are indexed like one (masks, keypoints, numbers of a tracker). Filters and slices keep them together.
         image: what the boxes were found in, where that is known; `draw()` takes it.
+        decoder: what decoded the image file (`"pillow"`, `"simplejpeg"`, `"nvimgcodec"`); None for pixels that came as
+            an array.
     """
 
     data: npt.NDArray[Any]
@@ -180,6 +182,7 @@ class Detections(Rows[Detection]):
     stats: DetectStats
     columns: Mapping[str, Any] = field(default_factory=dict)
     image: ImageReference | None = None
+    decoder: str | None = None
 
     @classmethod
     def of(
@@ -381,11 +384,15 @@ class Classification:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Classifications(Rows[Classification]):
-    """The best classes of one image, best first: `class_ids` int32 and `scores` float32, both (k,)."""
+    """The best classes of one image, best first: `class_ids` int32 and `scores` float32, both (k,).
+
+    `decoder` is as of `Detections`.
+    """
 
     class_ids: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float32]
     names: Sequence[str]
+    decoder: str | None = None
 
     @property
     def labels(self) -> list[str]:

@@ -26,6 +26,7 @@ from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, Detection, Detections
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
+from .yunet import YuNet
 
 __all__ = [
     "PRESETS",
@@ -48,6 +49,7 @@ __all__ = [
     "YOLOv5",
     "YOLOv8",
     "YOLOv8Pose",
+    "YuNet",
     "create",
     "fitting_types",
     "load",

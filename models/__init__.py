@@ -23,7 +23,7 @@ from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, wrapper_type
 from .pose import YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
-from .results import Classification, Classifications, Detection, Detections
+from .results import Classification, Classifications, Detection, Detections, Mask, Masks
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -42,6 +42,8 @@ __all__ = [
     "DevicePostprocess",
     "EndToEnd",
     "ImageInput",
+    "Mask",
+    "Masks",
     "ModelDescription",
     "Preprocessor",
     "Timings",

@@ -23,9 +23,10 @@ from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, wrapper_type
 from .pose import YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
-from .results import Classification, Classifications, Detection, Detections
+from .results import Classification, Classifications, Detection, Detections, Mask, Masks
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
+from .yunet import YuNet
 
 __all__ = [
     "PRESETS",
@@ -41,6 +42,8 @@ __all__ = [
     "DevicePostprocess",
     "EndToEnd",
     "ImageInput",
+    "Mask",
+    "Masks",
     "ModelDescription",
     "Preprocessor",
     "Timings",
@@ -48,6 +51,7 @@ __all__ = [
     "YOLOv5",
     "YOLOv8",
     "YOLOv8Pose",
+    "YuNet",
     "create",
     "fitting_types",
     "load",

@@ -23,6 +23,7 @@ from .pose import YOLOv8Pose
 from .preprocessor import ImageInput
 from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
+from .yunet import YuNet
 
 if TYPE_CHECKING:
     from ..model_source import ModelLike
@@ -36,6 +37,7 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "yolox": YOLOX,
     "end-to-end": EndToEnd,
     "yolov8-pose": YOLOv8Pose,
+    "yunet": YuNet,
     "classifier": Classifier,
 }
 
@@ -45,6 +47,7 @@ _SAME = {
     "yolov11": "yolov8",
     "yolov7": "yolov5",
     "yolov10": "end-to-end",
+    "yolo26": "end-to-end",
     "yolo11-pose": "yolov8-pose",
 }
 

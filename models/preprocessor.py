@@ -136,10 +136,23 @@ class Preprocessor:
         object.__setattr__(self, "_cached", lru_cache(maxsize=64)(self.geometry))
 
     @classmethod
-    def letterbox(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
-        """The image is scaled to fit, and centred; the rest is filled. `pixels`: settings of `PixelTransform`."""
+    def letterbox(
+        cls, input: ImageInput, *, channel_order: str = "bgr", centred: bool = True, **pixels: Any
+    ) -> Preprocessor:
+        """The image is scaled to fit, and centred or put in the upper left corner; the rest is filled. `pixels`:
+        settings of `PixelTransform`.
+        """
         transform = PixelTransform(layout=input.layout, dtype=input.dtype, **pixels)
-        return cls(input, transform, lambda size: Geometry.letterbox(size, input.size), channel_order)
+
+        def in_corner(size: Size) -> Geometry:
+            scale = min(input.size[0] / size[0], input.size[1] / size[1])
+            width, height = (max(round(side * scale), 1) for side in size)
+            return Geometry.resize(size, input.size, (width, height))
+
+        def in_centre(size: Size) -> Geometry:
+            return Geometry.letterbox(size, input.size)
+
+        return cls(input, transform, in_centre if centred else in_corner, channel_order)
 
     @classmethod
     def stretch(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:

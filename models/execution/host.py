@@ -86,7 +86,8 @@ class HostExecutor(Generic[Result]):
         self._geometries[row], self._parameters[row], self._decoders[row] = geometry, parameters, image.decoder
 
     def move(self, source: int, target: int) -> None:
-        for values in (self._geometries, self._parameters, self._decoders):
+        rows_of: tuple[list[Any], ...] = (self._geometries, self._parameters, self._decoders)
+        for values in rows_of:
             values[target] = values[source]
         rows = self._input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
         rows[target] = rows[source]

@@ -19,6 +19,7 @@ from infersdk.models import (
     YOLOv5,
     YOLOv8,
     YOLOv8Pose,
+    YuNet,
     load,
     wrapper_type,
 )
@@ -156,7 +157,7 @@ def test_models_of_the_test_data(assets: Path) -> None:
     models = assets / "models"
     refused: dict[str, Any] = {
         "yolov8n-seg.onnx": "segmentation", "twinlitenet.onnx": "maps",
-        "../face/yunet_n_dynamic.onnx": "an output for each kind", "yolox_nano.onnx": "YOLOX",
+        "yolox_nano.onnx": "YOLOX",
         "selfie_segmentation.onnx": "maps",
     }  # fmt: skip
     for name, looks in refused.items():
@@ -168,6 +169,7 @@ def test_models_of_the_test_data(assets: Path) -> None:
         "squeezenet1.1.onnx": Classifier,
         "yolov10n.onnx": EndToEnd,
         "yolov8n-pose.onnx": YOLOv8Pose,
+        "../face/yunet_n_dynamic.onnx": YuNet,
     }.items():
         with load(models / name) as model:
             assert type(model) is kind

@@ -46,8 +46,8 @@ def test_settings_are_seen_by_a_type_checker(tmp_path: Path) -> None:
     ).stdout  # fmt: skip
     lines = [line.partition("program.py:")[2] for line in found.splitlines() if "program.py:" in line]
     assert [line for line in lines if "note: Revealed" in line] == [
-        '8: note: Revealed type is "infersdk.models.results.Detections"',
-        '9: note: Revealed type is "list[infersdk.models.results.Detections]"',
+        '8: note: Revealed type is "infersdk.models.results.detections.Detections"',
+        '9: note: Revealed type is "list[infersdk.models.results.detections.Detections]"',
         '10: note: Revealed type is "float"',
     ]
     errors = {int(line.split(":")[0]): line for line in lines if ": error:" in line}

@@ -15,6 +15,7 @@ from __future__ import annotations
 if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
+from .canvases import choose_canvases
 from .classifier import PRESETS, Classifier
 from .declaration import UNCHECKED
 from .description import ModelDescription
@@ -52,6 +53,7 @@ __all__ = [
     "YOLOv8",
     "YOLOv8Pose",
     "YuNet",
+    "choose_canvases",
     "create",
     "fitting_types",
     "load",

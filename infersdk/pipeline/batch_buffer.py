@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -29,6 +29,18 @@ class BatchBuffer(Protocol):
 
     def prepares_quickly(self, item: Any) -> bool:
         """Whether preparing the item takes less time than waking up a thread: then the caller's thread does it."""
+
+    def bucket_of(self, item: Any) -> Hashable:
+        """Which items share a batch: those whose bucket is equal, such as images of one canvas. None where all do.
+
+        Called before the item has a row, in the thread that submits it. It raises nothing: `prepare()` does.
+        """
+
+    def set_bucket(self, bucket: Hashable) -> None:
+        """The bucket of the rows that are prepared from now on. Called while the buffer is empty; takes no time."""
+
+    def buckets(self) -> Sequence[Hashable]:
+        """All buckets, for warming up; the one for any item is the last."""
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
         """Writes a request into a row. What it raises becomes that request's own failure.
@@ -61,7 +73,7 @@ class BatchBuffer(Protocol):
     def warm_up(self, count: int) -> None:
         """Runs `count` rows of neutral content, with preprocessing and postprocessing, and drops the results.
 
-        Called while the buffer is empty.
+        Called while the buffer is empty, after `set_bucket()`.
         """
 
     def close(self) -> None:
@@ -107,6 +119,15 @@ class TensorBatchBuffer:
 
     def prepares_quickly(self, item: Any) -> bool:
         return isinstance(item, np.ndarray) and item.nbytes <= QUICK_NBYTES
+
+    def bucket_of(self, item: Any) -> None:
+        return None
+
+    def set_bucket(self, bucket: Hashable) -> None:
+        """There is one bucket."""
+
+    def buckets(self) -> Sequence[None]:
+        return (None,)
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
         if parameters:

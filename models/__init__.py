@@ -27,6 +27,7 @@ from .results import Classification, Classifications, Detection, Detections, Mas
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
+from .yunet import YuNet
 
 __all__ = [
     "PRESETS",
@@ -55,6 +56,7 @@ __all__ = [
     "YOLOv8",
     "YOLOv8Pose",
     "YOLOv8Seg",
+    "YuNet",
     "create",
     "fitting_types",
     "load",

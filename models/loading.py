@@ -24,6 +24,7 @@ from .preprocessor import ImageInput
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
+from .yunet import YuNet
 
 if TYPE_CHECKING:
     from ..model_source import ModelLike
@@ -41,6 +42,7 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "end-to-end-seg": EndToEndSeg,
     "yolov8-pose": YOLOv8Pose,
     "end-to-end-pose": EndToEndPose,
+    "yunet": YuNet,
     "classifier": Classifier,
 }
 

@@ -75,6 +75,8 @@ class YOLO(VisionModel[Detections]):
             return "no output has the three dimensions (batch, boxes, values)"
         if model.has_queries or model.has_chosen_rows:
             return "its boxes are chosen inside the model, and need no NMS; export it without NMS"
+        if (several := sum(len(shape) == 3 for shape in model.shapes)) > 1:
+            return f"it has {several} outputs of three dimensions, and its boxes may be in any of them"
         if cls.task == "detect" and model.keypoints is not None:
             return f"its metadata says that its boxes have {model.keypoints[0]} keypoints"
         if cls.task != "segment" and model.prototypes is not None:

@@ -20,6 +20,7 @@ from infersdk.models import (
     YOLOv8,
     YOLOv8Pose,
     YOLOv8Seg,
+    YuNet,
     load,
     wrapper_type,
 )
@@ -157,7 +158,7 @@ def test_models_of_the_test_data(assets: Path) -> None:
     models = assets / "models"
     refused: dict[str, Any] = {
         "twinlitenet.onnx": "maps",
-        "../face/yunet_n_dynamic.onnx": "an output for each kind", "yolox_nano.onnx": "YOLOX",
+        "yolox_nano.onnx": "YOLOX",
         "selfie_segmentation.onnx": "maps",
     }  # fmt: skip
     for name, looks in refused.items():
@@ -170,6 +171,7 @@ def test_models_of_the_test_data(assets: Path) -> None:
         "yolov10n.onnx": EndToEnd,
         "yolov8n-pose.onnx": YOLOv8Pose,
         "yolov8n-seg.onnx": YOLOv8Seg,
+        "../face/yunet_n_dynamic.onnx": YuNet,
     }.items():
         with load(models / name) as model:
             assert type(model) is kind

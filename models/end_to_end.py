@@ -121,10 +121,6 @@ class EndToEnd(VisionModel[Detections]):
 
     # ---- what follows from the output ----
 
-    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
-        self._varied()
-        return None
-
     def _varied(self) -> None:
         find_classes(self.classes, self.class_names, None)  # so that a wrong one is refused now
 
@@ -137,6 +133,7 @@ class EndToEnd(VisionModel[Detections]):
         columns = shapes[self._output][2]
         if isinstance(columns, int) and columns != 6 + self.extra:
             raise UnsupportedModelError(f"its rows have {columns} values, not {self._values(self.extra)}")
+        self._varied()
         return None
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

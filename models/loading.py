@@ -18,6 +18,7 @@ from ..pipeline import PipelineSettings
 from ..registry import load as load_network
 from .classifier import Classifier
 from .description import ModelDescription
+from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .pose import YOLOv8Pose
 from .preprocessor import ImageInput
@@ -37,6 +38,9 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "yolox": YOLOX,
     "end-to-end": EndToEnd,
     "yolov8-pose": YOLOv8Pose,
+    "detr": DETR,
+    "rt-detr": RTDETR,
+    "rf-detr": RFDETR,
     "yunet": YuNet,
     "classifier": Classifier,
 }
@@ -48,6 +52,8 @@ _SAME = {
     "yolov7": "yolov5",
     "yolov10": "end-to-end",
     "yolo26": "end-to-end",
+    "rt-detrv2": "rt-detr",
+    "d-fine": "rt-detr",
     "yolo11-pose": "yolov8-pose",
 }
 

@@ -17,8 +17,8 @@ import numpy as np
 from ...image import DeviceImage, HostImage
 from ...ops.batch import ImageBatch, shared_workers
 from ...tensor import Tensor
-from ..preprocessor import view_of
-from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings
+from ..preprocessor import geometry_of_pixels, view_of
+from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings, name_decoders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,6 +76,7 @@ class InFlightBatch:
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
         self._host_input = (-1, 0)  # the address of the input on the host, for its generation
         self._borrowed: list[DeviceImage] = []
+        self._decoders: list[str | None] = []
 
     @property
     def is_busy(self) -> bool:
@@ -89,8 +90,9 @@ class InFlightBatch:
             location = "resident"
         else:
             images = [cast("HostImage", item.image) for item in batch]
-            location = placement.choose(images, lambda location: self.measure(images, geometries, location))
-            self._batch.fill([view_of(image) for image in images], geometries)
+            sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
+            location = placement.choose(images, lambda location: self.measure(images, sampled, location))
+            self._batch.fill([view_of(image) for image in images], sampled)
         tensor = self._stages.preprocessor.input.tensor(self.infer, len(batch), self._capacity)
         self._bring_in(tensor, location)
         self.infer.enqueue()
@@ -99,6 +101,7 @@ class InFlightBatch:
         parameters = [item.parameters for item in batch]
         self._postprocess.queue(geometries, parameters)
         self._queued = geometries, parameters
+        self._decoders = [item.image.decoder for item in batch]
 
     def _bring_in(self, tensor: Tensor, location: str) -> None:
         """Queues what brings the batch's images into the model's input; `location` is where they are preprocessed."""
@@ -140,7 +143,9 @@ class InFlightBatch:
         queued, self._queued = self._queued, None
         assert queued is not None
         try:
-            return self._postprocess.collect(*queued)
+            results = self._postprocess.collect(*queued)
+            name_decoders(results, self._decoders)
+            return results
         finally:
             self._borrowed = []
 

@@ -33,11 +33,15 @@ class Classification:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Classifications(Rows[Classification]):
-    """The best classes of one image, best first: `class_ids` int32 and `scores` float32, both (k,)."""
+    """The best classes of one image, best first: `class_ids` int32 and `scores` float32, both (k,).
+
+    `decoder` is as of `Detections`.
+    """
 
     class_ids: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float32]
     names: Sequence[str]
+    decoder: str | None = None
 
     @property
     def labels(self) -> list[str]:

@@ -90,6 +90,8 @@ class Detections(Rows[Detection]):
             (see `masks`; an array (N, height, width) becomes `Masks`), `keypoints`, `oriented`, and `track_id`, the
             number that a tracker gives. Drawing and exports know them.
         image: what the boxes were found in, where that is known; `draw()` takes it.
+        decoder: what decoded the image file (`"pillow"`, `"simplejpeg"`, `"nvimgcodec"`); None for pixels that came as
+            an array.
     """
 
     data: npt.NDArray[Any]
@@ -98,6 +100,7 @@ class Detections(Rows[Detection]):
     stats: DetectStats
     columns: Mapping[str, Any] = field(default_factory=dict)
     image: ImageReference | None = None
+    decoder: str | None = None
 
     @classmethod
     def of(

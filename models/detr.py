@@ -179,7 +179,7 @@ class RTDETR(DETR):
         self, logits: npt.NDArray[np.float32]
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
         with np.errstate(over="ignore"):  # exp of a large number is infinite, and the score 0
-            scores = 1 / (1 + np.exp(-logits))
+            scores = (1 / (1 + np.exp(-logits))).astype(np.float32, copy=False)
         queries, classes = np.nonzero(scores > self.conf)
         return queries, classes, scores[queries, classes]
 

@@ -22,9 +22,10 @@ from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, wrapper_type
-from .pose import YOLOv8Pose
+from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, Detection, Detections, Mask, Masks
+from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -45,6 +46,8 @@ __all__ = [
     "Detections",
     "DevicePostprocess",
     "EndToEnd",
+    "EndToEndPose",
+    "EndToEndSeg",
     "ImageInput",
     "Mask",
     "Masks",
@@ -53,8 +56,10 @@ __all__ = [
     "Timings",
     "VisionModel",
     "YOLOv5",
+    "YOLOv5Seg",
     "YOLOv8",
     "YOLOv8Pose",
+    "YOLOv8Seg",
     "YuNet",
     "create",
     "fitting_types",

@@ -6,7 +6,7 @@ import copy
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
@@ -328,8 +328,9 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         """Refuses what is another family's, by the shapes that are known."""
         if (reason := self.refuses(model)) is not None:
             raise self._unsupported(reason, model)
+        self._learned.shapes = {spec.name: spec.shape for spec in model.outputs}
         try:
-            count = self.count_classes({spec.name: spec.shape for spec in model.outputs})
+            count = self.count_classes(self._learned.shapes)
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
         self._learned.class_count = count
@@ -399,9 +400,15 @@ class _Variants:
 
 @dataclass
 class _Learned:
-    """What the first run has shown of a model; its clones share it."""
+    """What the file says of a model and the first run has shown; its clones and variants share it.
+
+    Attributes:
+        class_count: see `VisionModel.class_count`.
+        shapes: of the outputs, by name.
+    """
 
     class_count: int | None = None
+    shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
 
 
 def _hashable(value: Any) -> Any:

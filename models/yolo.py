@@ -77,7 +77,7 @@ class YOLO(VisionModel[Detections]):
             return reason
         if model.head is None:
             return "no output has the three dimensions (batch, boxes, values)"
-        if model.has_queries or model.has_chosen_rows:
+        if model.queries is not None or model.has_chosen_rows:
             return "its boxes are chosen inside the model, and need no NMS; export it without NMS"
         if (several := sum(len(shape) == 3 for shape in model.shapes)) > 1:
             return f"it has {several} outputs of three dimensions, and its boxes may be in any of them"

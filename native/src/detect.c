@@ -222,7 +222,8 @@ static inline void add_candidate(ifs_detection_decoder *d, float score, int32_t 
 }
 
 /* The classes of one anchor above the threshold, with their scores, to d->class_ids and d->scores; their number. */
-static inline size_t classes_above(ifs_detection_decoder *d, const ifs__scan *scan, const float *classes, float objectness) {
+static inline size_t classes_above(ifs_detection_decoder *d, const ifs__scan *scan, const float *classes,
+                                   float objectness) {
     size_t n = 0;
     for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
         size_t found = scan->products_above(classes + run->first, run->count, objectness, d->params.conf_threshold,
@@ -244,8 +245,8 @@ static float best_finite(const float *classes, size_t n, float objectness) {
 }
 
 /* The best finite score of one anchor, and its class; -inf if there is none. */
-static inline float best_class(const ifs_detection_decoder *d, const ifs__scan *scan, const float *classes, float objectness,
-                        int32_t *class_id) {
+static inline float best_class(const ifs_detection_decoder *d, const ifs__scan *scan, const float *classes,
+                               float objectness, int32_t *class_id) {
     float best = -INFINITY;
     const class_run *best_run = NULL;
     for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {

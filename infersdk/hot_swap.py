@@ -296,6 +296,9 @@ class HotSwap(Infer):
 
     # ---- the hooks: the tensors are its own, all else is the active Infer's ----
 
+    def _log_load(self, seconds: float) -> None:
+        """Both models have a line of their own."""
+
     def _load(self) -> None:
         self._serve(self._stand_in())
         self._wait_for(_BackgroundLoad(self._loader(), f"loading {self.model.name} on {self.backend}"))

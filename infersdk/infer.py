@@ -6,9 +6,11 @@ checks, the tensors and the convenient call. `infersdk.testing.InferContract` is
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 __all__ = ["BackendInfo", "Infer", "new_tensor"]
+
+_log = logging.getLogger("infersdk.load")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Infer(ABC):
     formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
+    #: What the log says of how a model was loaded: `"built"` from its file, `"cached"`, `"prebuilt"` (an engine file).
+    _origin: str = "built"
 
     # ---- what a backend fills in: each hook has the name of the public method that calls it ----
 
@@ -196,10 +202,22 @@ class Infer(ABC):
         self.output_specs: tuple[TensorSpec, ...] = ()
         self.metadata: Mapping[str, str] = MappingProxyType({})
         self.model.check_format(self.formats, self.backend)
+        started = monotonic()
         self._load()
         self._check_max_batch()
         self._create_tensors()
         self._closed = False
+        if _log.isEnabledFor(logging.INFO):
+            self._log_load(monotonic() - started)
+
+    def _log_load(self, seconds: float) -> None:
+        _log.info(
+            "loaded %s on %s %s, %s, %s, max_batch %s, in %.2f s, %s", self.model.name, self.backend,
+            self.probe().version, self.device, self.precision, self.max_batch, seconds, self._origin,
+        )  # fmt: skip
+        if self.layer_precisions:
+            layers = ", ".join(f"{count} {name}" for name, count in self.layer_precisions.items() if count)
+            _log.debug("%s: the layers with the most work run in: %s", self.model.name, layers)
 
     # ---- the interface ----
 

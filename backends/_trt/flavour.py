@@ -13,8 +13,8 @@ from typing import Any
 
 __all__ = ["FLAVOURS", "Flavour"]
 
-logging.getLogger("infersdk").addHandler(logging.NullHandler())  # a library does not print
 _log = logging.getLogger("infersdk.tensorrt")
+_log.addHandler(logging.NullHandler())  # errors of the runtime are raised; without a handler they would be printed too
 
 
 @dataclass(frozen=True)

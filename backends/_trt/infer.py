@@ -127,6 +127,7 @@ class _TensorRt(QueuedRuns, Infer):
         data, details = read_engine(self.model, self.flavour, self._cuda)
         check_operators(str(self.model), details, self.custom_ops)
         self._engine = Engine(self.flavour, data, str(self.model), self._cuda, cache)
+        self._origin = "prebuilt"
         return details
 
     def _load_onnx(self, cache: Cache | None) -> EngineDetails:
@@ -149,13 +150,16 @@ class _TensorRt(QueuedRuns, Infer):
             return msgspec.convert(raw, EngineDetails)
         about: dict[str, Any] = {"kind": "engine", "backend": self.flavour.backend, "label": self.model.name}
         data, raw, there = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
+        self._origin = "cached" if there else "built"
         try:
             details = self._take(data, raw, cache)
         except (EngineError, msgspec.ValidationError):
             if not there:
                 raise
             # It is whole, but the runtime does not take it any more: for example after a change of the driver.
+            _log.info("%s: its engine in the cache is not taken any more, and is built again", self.model.name)
             cache.remove(key)
+            self._origin = "built"
             data, raw, _ = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
             details = self._take(data, raw, cache)
         return details

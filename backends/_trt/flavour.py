@@ -94,6 +94,8 @@ def _import(flavour: Flavour) -> Any:
             if error.name != name:
                 raise
             continue
+        if not hasattr(module, "__version__"):
+            continue  # a folder of stubs
         major = int(str(module.__version__).partition(".")[0])
         if major < flavour.oldest:
             raise ImportError(f"{flavour.title} {module.__version__} is too old; {flavour.oldest} or later is needed")

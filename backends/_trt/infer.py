@@ -42,6 +42,8 @@ from .profiles import fits
 from .queued import QueuedRuns
 
 if TYPE_CHECKING:
+    import tensorrt
+
     from ...device import Device
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
@@ -460,7 +462,7 @@ class _Context:
 
     __slots__ = ("addresses", "grows", "profile", "raw", "shapes")
 
-    def __init__(self, raw: Any, profile: int) -> None:
+    def __init__(self, raw: tensorrt.IExecutionContext, profile: int) -> None:
         self.raw, self.profile = raw, profile
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.addresses: dict[str, int] = {}

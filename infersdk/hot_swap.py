@@ -193,6 +193,8 @@ class HotSwap(Infer):
         make: makes the Infer of the target, where its class alone does not.
     """
 
+    _origin = ""  # both models log a line of their own
+
     def __init__(
         self,
         model: ModelLike,
@@ -295,9 +297,6 @@ class HotSwap(Infer):
         weakref.finalize(self, building.leave, self._delivery).atexit = False
 
     # ---- the hooks: the tensors are its own, all else is the active Infer's ----
-
-    def _log_load(self, seconds: float) -> None:
-        """Both models have a line of their own."""
 
     def _load(self) -> None:
         self._serve(self._stand_in())

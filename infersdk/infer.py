@@ -91,7 +91,7 @@ class Infer(ABC):
     formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
-    #: What the log says of how a model was loaded: `"built"` from its file, `"cached"`, `"prebuilt"` (an engine file).
+    #: For the log: `"built"` from the model's file, `"cached"`, `"prebuilt"` (an engine file), or `""` for no line.
     _origin: str = "built"
 
     # ---- what a backend fills in: each hook has the name of the public method that calls it ----
@@ -207,17 +207,7 @@ class Infer(ABC):
         self._check_max_batch()
         self._create_tensors()
         self._closed = False
-        if _log.isEnabledFor(logging.INFO):
-            self._log_load(monotonic() - started)
-
-    def _log_load(self, seconds: float) -> None:
-        _log.info(
-            "loaded %s on %s %s, %s, %s, max_batch %s, in %.2f s, %s", self.model.name, self.backend,
-            self.probe().version, self.device, self.precision, self.max_batch, seconds, self._origin,
-        )  # fmt: skip
-        if self.layer_precisions:
-            layers = ", ".join(f"{count} {name}" for name, count in self.layer_precisions.items() if count)
-            _log.debug("%s: the layers with the most work run in: %s", self.model.name, layers)
+        _log_load(self, monotonic() - started)
 
     # ---- the interface ----
 
@@ -452,6 +442,18 @@ class Infer(ABC):
         return known_shapes(
             self.output_specs, self.input_specs, {name: tensor.shape for name, tensor in self._inputs.items()}
         )
+
+
+def _log_load(infer: Infer, seconds: float) -> None:
+    if not infer._origin or not _log.isEnabledFor(logging.INFO):
+        return
+    _log.info(
+        "loaded %s on %s %s, %s, %s, max_batch %s, in %.2f s, %s", infer.model.name, infer.backend,
+        infer.probe().version, infer.device, infer.precision, infer.max_batch, seconds, infer._origin,
+    )  # fmt: skip
+    if infer.layer_precisions:
+        layers = ", ".join(f"{count} {name}" for name, count in infer.layer_precisions.items() if count)
+        _log.debug("%s: the layers with the most work run in: %s", infer.model.name, layers)
 
 
 def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tensor:

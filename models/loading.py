@@ -18,11 +18,14 @@ from ..pipeline import PipelineSettings
 from ..registry import load as load_network
 from .classifier import Classifier
 from .description import ModelDescription
+from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
-from .pose import YOLOv8Pose
+from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput
+from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
+from .yunet import YuNet
 
 if TYPE_CHECKING:
     from ..model_source import ModelLike
@@ -35,7 +38,15 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "yolov8": YOLOv8,
     "yolox": YOLOX,
     "end-to-end": EndToEnd,
+    "yolov5-seg": YOLOv5Seg,
+    "yolov8-seg": YOLOv8Seg,
+    "end-to-end-seg": EndToEndSeg,
     "yolov8-pose": YOLOv8Pose,
+    "end-to-end-pose": EndToEndPose,
+    "detr": DETR,
+    "rt-detr": RTDETR,
+    "rf-detr": RFDETR,
+    "yunet": YuNet,
     "classifier": Classifier,
 }
 
@@ -45,7 +56,14 @@ _SAME = {
     "yolov11": "yolov8",
     "yolov7": "yolov5",
     "yolov10": "end-to-end",
+    "yolo26": "end-to-end",
+    "yolov7-seg": "yolov5-seg",
+    "yolo11-seg": "yolov8-seg",
+    "yolo26-seg": "end-to-end-seg",
+    "rt-detrv2": "rt-detr",
+    "d-fine": "rt-detr",
     "yolo11-pose": "yolov8-pose",
+    "yolo26-pose": "end-to-end-pose",
 }
 
 

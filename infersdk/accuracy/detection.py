@@ -48,23 +48,23 @@ class CocoTruth:
         """
         own = Counter(names)
         if names and all(own[name] == 1 for _, name in self.categories):
-            places = {name: i for i, name in enumerate(names)}
-            return {places[name]: number for number, name in self.categories}
+            position_of = {name: i for i, name in enumerate(names)}
+            return {position_of[name]: number for number, name in self.categories}
         count = classes if classes is not None else len(names)
         if count != len(self.categories):
             missing = [name for _, name in self.categories if name not in own]
-            told = f", nor has it classes of all their names ({missing[0]!r} is missing)" if names else ""
+            also = f", nor has it classes of all their names ({missing[0]!r} is missing)" if names else ""
             raise ConfigError(
-                f"the model has {count} classes, and the annotations have {len(self.categories)} categories{told}; "
+                f"the model has {count} classes, and the annotations have {len(self.categories)} categories{also}; "
                 "give the annotations that it was trained for, or its class names (--names)"
             )
-        for place, (_, name) in enumerate(self.categories):
-            if own[name] == 1 and names.index(name) != place:
+        for position, (_, name) in enumerate(self.categories):
+            if own[name] == 1 and names.index(name) != position:
                 raise ConfigError(
-                    f"class {names.index(name)} of the model is {name!r}, which is number {place} among the categories "
-                    "of the annotations; give the class names in the order of the model's outputs (--names)"
+                    f"class {names.index(name)} of the model is {name!r}, which is number {position} among the "
+                    "categories of the annotations; give the class names in the order of the model's outputs (--names)"
                 )
-        return {place: number for place, (number, _) in enumerate(self.categories)}
+        return {position: number for position, (number, _) in enumerate(self.categories)}
 
 
 def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str]) -> CocoTruth:
@@ -73,7 +73,7 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
     Raises:
         ConfigError: there is no such file or folder, it is no such file, nothing is annotated, or images are missing.
     """
-    path, place = Path(annotations), Path(folder)
+    path, root = Path(annotations), Path(folder)
     data = _read_json(path)
     parts = {}
     for key in ("images", "annotations", "categories"):
@@ -87,18 +87,18 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
         categories = {int(category["id"]): str(category["name"]) for category in parts["categories"]}
         boxes = [_box(number, entry) for number, entry in enumerate(parts["annotations"], 1)]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{str(path)!r} is no COCO annotation file: {_told(error)}") from None
+        raise ConfigError(f"{str(path)!r} is no COCO annotation file: {_reason(error)}") from None
     for box in boxes:
         for key, known in (("image_id", names), ("category_id", categories)):
             if box[key] not in known:
                 raise ConfigError(f"{str(path)!r}: an annotation has the {key} {box[key]!r}, which the file has not")
-    if not place.is_dir():
-        raise ConfigError(f"no folder of images at {str(place)!r}")
-    files = {number: place / name for number, name in names.items()}
+    if not root.is_dir():
+        raise ConfigError(f"no folder of images at {str(root)!r}")
+    files = {number: root / name for number, name in names.items()}
     missing = [file for file in files.values() if not _is_file(file)]
     if missing:
         raise ConfigError(
-            f"{len(missing)} of the {len(files)} images of {path.name} are not in {str(place)!r}, "
+            f"{len(missing)} of the {len(files)} images of {path.name} are not in {str(root)!r}, "
             f"{missing[0].name!r} for one; "
             + (
                 "is it the right folder?"
@@ -140,7 +140,7 @@ def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 

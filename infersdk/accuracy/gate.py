@@ -233,8 +233,8 @@ def gate(
     """
     sides = list(contenders)
     if len(sides) < 2 or len(set(sides)) < len(sides):
-        told = ", ".join(contender.label for contender in sides) or "none"
-        raise ConfigError(f"a gate takes two or more different contenders (files, backends, precisions), not {told}")
+        labels = ", ".join(contender.label for contender in sides) or "none"
+        raise ConfigError(f"a gate takes two or more different contenders (files, backends, precisions), not {labels}")
     if not 0 <= max_drop < 1:
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
     for contender in sides:

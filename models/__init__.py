@@ -16,6 +16,7 @@ if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
 from .classifier import PRESETS, Classifier
+from .composed import Tile, Tiled, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
@@ -53,6 +54,8 @@ __all__ = [
     "Masks",
     "ModelDescription",
     "Preprocessor",
+    "Tile",
+    "Tiled",
     "Timings",
     "VisionModel",
     "YOLOv5",
@@ -64,5 +67,6 @@ __all__ = [
     "create",
     "fitting_types",
     "load",
+    "tile_grid",
     "wrapper_type",
 ]

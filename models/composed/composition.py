@@ -15,6 +15,7 @@ from ...image import HostImage, ImageSource
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ..execution import Timings
     from ..vision import VisionModel
 
 __all__ = ["Composition", "Joined", "Plan"]
@@ -147,6 +148,11 @@ class Composition(ABC, Generic[Part, Result]):
     def class_names(self) -> tuple[str, ...]:
         """The class names by class_id."""
         return tuple(self.model.class_names)
+
+    @property
+    def timings(self) -> Timings:
+        """How long the stages of the model's last call took."""
+        return self.model.timings
 
     def close(self) -> None:
         """Closes the model."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _KINDS, _MATCHES = ("nms", "union", "weighted"), ("iou", "smaller")
 
 class _Merge(NamedTuple):
     kind: str
-    match: str
+    match: Literal["iou", "smaller"]
     threshold: float
     class_agnostic: bool
 
@@ -35,7 +35,7 @@ class Merge(_Merge):
 
     __slots__ = ()
 
-    def __new__(cls, kind: str, match: str, threshold: float, class_agnostic: bool) -> Merge:
+    def __new__(cls, kind: str, match: Literal["iou", "smaller"], threshold: float, class_agnostic: bool) -> Merge:
         if kind not in _KINDS:
             raise ConfigError(f"merge is {kind!r}; use one of {', '.join(_KINDS)}")
         if match not in _MATCHES:
@@ -79,7 +79,7 @@ def merge_views(
         merged["xyxy"] = _around(data["xyxy"], group, len(keep))
     elif merge.kind == "weighted":
         merged["xyxy"] = _averages(data["xyxy"], data["score"], group, len(keep))
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in parts[0].columns:
         if all(name in part.columns for part in parts):
             values = [part.columns[name] for part in parts]
@@ -133,13 +133,13 @@ def _joined_masks(values: Sequence[Masks], offsets: Sequence[tuple[int, int]], s
 def _unions(masks: Masks, group: npt.NDArray[np.int64], keep: npt.NDArray[np.int64]) -> Masks:
     """One mask for each group: the pixels of all of its masks."""
     sizes = np.bincount(group, minlength=len(keep))
-    members: dict[int, list[int]] = {int(index): [] for index in np.flatnonzero(sizes > 1)}
-    for index in np.flatnonzero(sizes[group] > 1):
-        members[int(group[index])].append(int(index))
+    members: dict[int, list[int]] = {position: [] for position in np.flatnonzero(sizes > 1).tolist()}
+    for row in np.flatnonzero(sizes[group] > 1).tolist():
+        members[int(group[row])].append(row)
     parts = []
-    for position, own in enumerate(keep):
+    for position, own in enumerate(keep.tolist()):
         if position not in members:
-            parts.append(masks[int(own) : int(own) + 1])
+            parts.append(masks[own : own + 1])
             continue
         boxes = [masks[index].box for index in members[position]]
         left, top = min(box[0] for box in boxes), min(box[1] for box in boxes)

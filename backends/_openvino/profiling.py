@@ -33,7 +33,7 @@ def profile_model(infer: Infer, runs: int, compiled: Any, request: Any, runs_bef
     Raises:
         ConfigError: the model was loaded without counters; or the plugin has no runtime model.
     """
-    if not compiled.get_property("PERF_COUNT"):
+    if not infer.options.profiling:
         raise ConfigError("the model was loaded without profiling=True; load it with that option")
     devices = execution_devices(compiled)
     before = _seconds(request)
@@ -136,7 +136,9 @@ def _sources(entry: Any) -> list[Any]:
 
 def _nbytes(entry: Any) -> int:
     return sum(
-        prod(tensor.shape) * _SIZES.get(tensor.dtype.lower(), 1) for tensor in _outputs(entry) if tensor.shape is not None
+        prod(tensor.shape) * _SIZES.get(tensor.dtype.lower(), 1)
+        for tensor in _outputs(entry)
+        if tensor.shape is not None
     )
 
 

@@ -12,16 +12,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from ...errors import UnsupportedModelError
 from ...executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role
+from ...graph.info import onnx_info
 from .build import build_engine
+from .options import Range
 
 if TYPE_CHECKING:
     from ...model_source import ModelSource
+    from ...tensor_spec import TensorSpec
     from .flavour import Flavour
 
 __all__ = ["ProfiledRuns", "listed_layers"]
@@ -52,7 +55,7 @@ def listed_layers(listing: str, device: str = "") -> list[ExecutedLayer]:
         device: where they run; empty for an engine that was only built.
     """
     found = []
-    for line in listing.splitlines():
+    for line in listing.split("\n"):
         text = line.strip()
         if text.startswith(("Bindings", "I/O Tensors")):
             break
@@ -145,7 +148,7 @@ class ProfiledRuns:
     """What the Infer on TensorRT offers for `infersdk.layers`."""
 
     # Those of the Infer.
-    flavour: Flavour
+    flavour: ClassVar[Flavour]
     device: Any
     forward: Callable[[], Any]
     _captures: bool
@@ -171,7 +174,9 @@ class ProfiledRuns:
             ConfigError: this flavour builds for the GPU that is there alone.
             ModelError, PrecisionUnavailableError: as `build_engine`.
         """
-        options = msgspec.structs.replace(options, profiling=True, exact_batches=[])  # a listing of one profile
+        # One profile of one shape: else there are several listings, and they leave sizes open.
+        profiles = _of_one_batch(onnx_info(model).inputs, max_batch or 1) | options.profiles
+        options = msgspec.structs.replace(options, profiling=True, exact_batches=[], profiles=profiles)
         with cls.flavour.layer_listings() as listings:
             build_engine(
                 cls.flavour, model, digest="", precision=precision, max_batch=max_batch, options=options,
@@ -185,6 +190,16 @@ class ProfiledRuns:
             tuple(layers), memory={"weights": weights},
             timing=f"Nothing ran: the engine was built for compute capability {compute_capability}.",
         )  # fmt: skip
+
+
+def _of_one_batch(inputs: Sequence[TensorSpec], batch: int) -> dict[str, Range]:
+    """A profile for that batch alone, of each input whose only free axis is the batch."""
+    found = {}
+    for spec in inputs:
+        sizes = [batch, *(d for d in spec.shape[1:] if isinstance(d, int))]
+        if spec.has_free_batch and len(sizes) == len(spec.shape):
+            found[spec.name] = Range(sizes, sizes, sizes)
+    return found
 
 
 # ---- times ----
@@ -214,8 +229,8 @@ def _profile(infer: ProfiledRuns, runs: int) -> LayerProfile:
 
 
 _TIMING = (
-    "TensorRT's profiler takes the time of each layer on the GPU, between events in its stream: no launch is in it, and "
-    "layers do not overlap, as they may without the profiler."
+    "TensorRT's profiler takes the time of each layer on the GPU, between events in its stream: no launch is in it. "
+    "Layers do not overlap, as they may without the profiler."
 )
 
 
@@ -225,7 +240,9 @@ def _timed(
     """The layers with their times; what the profiler names and the listing does not comes last."""
     known = {layer.name for layer in layers}
     found = [
-        dataclasses.replace(layer, seconds=milliseconds[layer.name] / runs / 1e3 if layer.name in milliseconds else None)
+        dataclasses.replace(
+            layer, seconds=milliseconds[layer.name] / runs / 1e3 if layer.name in milliseconds else None
+        )
         for layer in layers
     ]
     for name, spent in milliseconds.items():

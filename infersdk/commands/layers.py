@@ -12,15 +12,10 @@ from .common import add_json_argument, backend_options, console, plain, print_js
 from .compare import shape_of
 
 if TYPE_CHECKING:
-    from ..layers import LayerReport, LayerRow, LayerSide
+    from ..layers import LayerReport, LayerRow
 
 #: Rows of the table, unless --all is given.
 _ROWS = 30
-_ADDED = {
-    "reformat": "added by the runtime: other layouts and types",
-    "synchronise": "added by the runtime: waiting between streams",
-    "compute": "added by the runtime",
-}
 
 
 def register(subparsers: Any) -> None:
@@ -35,7 +30,9 @@ def register(subparsers: Any) -> None:
         "--backend", default="onnxruntime", metavar="NAME,NAME",
         help="one or several, each as name, name@device or name/precision (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the backends; repeatable")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the backends; repeatable"
+    )
     parser.add_argument("--original", type=Path, metavar="FILE", help="the ONNX file that an engine was built from")
     parser.add_argument(
         "--compute-capability", metavar="X.Y",
@@ -103,10 +100,16 @@ def _report(arguments: argparse.Namespace) -> LayerReport:
 def _show(report: LayerReport, arguments: argparse.Namespace) -> None:
     from rich.markup import escape
 
+    from ..layers.text import summary
+
     out = console()
     for side in report.sides:
-        for line in _summary(report, side):
-            out.print(escape(line), soft_wrap=True)
+        out.print(
+            escape(f"{side.name}: {side.backend} {side.version}, {side.precision} on {side.device}"), soft_wrap=True
+        )
+        timing = [side.profile.timing] if side.is_timed else []
+        for line in (side.explanation(), *timing, *summary(report, side)[1]):
+            out.print(escape(f"  {line}"), soft_wrap=True)
     rows = list(report.rows)
     if arguments.sort == "time":
         rows.sort(key=lambda row: -max((spent or 0.0 for spent in row.seconds), default=0.0))
@@ -119,36 +122,11 @@ def _show(report: LayerReport, arguments: argparse.Namespace) -> None:
             out.print(escape(f"{path} written"), soft_wrap=True)
 
 
-def _summary(report: LayerReport, side: LayerSide) -> list[str]:
-    """A few lines on one side."""
-    fates = [side.fate(report.graph, i) for i in range(len(report.nodes))]
-    fused = sum(len({i for i in range(len(report.nodes)) if layer in side.layers_of[i]}) > 1
-                for layer in range(len(side.layers)))  # fmt: skip
-    lines = [
-        f"{side.name}: {side.backend} {side.version}, {side.precision} on {side.device}",
-        f"  {len(report.nodes)} nodes -> {len(side.layers)} layers, {fused} of them of several nodes; "
-        f"{fates.count('constant')} nodes constant, {fates.count('eliminated')} eliminated",
-        f"  {side.explanation()}",
-    ]
-    if side.is_timed:
-        lines.append(f"  {side.profile.timing}")
-    if side.reformat_share is not None:
-        lines.append(f"  reformatting: {side.reformat_seconds * 1e3:.3g} ms, {side.reformat_share:.1%} of the layers")
-    memory = [f"{what} {nbytes / 1e6:.3g} MB" for what, nbytes in side.profile.memory.items()]
-    written = sum(layer.output_bytes or 0 for layer in side.layers)
-    lines.append(f"  memory: {', '.join([*memory, f'written by layers in a run {written / 1e6:.3g} MB'])}")
-    precisions = ", ".join(f"{count} in {name}" for name, count in side.precisions.most_common())
-    devices = ", ".join(
-        f"{count} on {name or 'no device'}" + (f" ({spent / side.layer_seconds:.0%} of the time)" if side.layer_seconds else "")
-        for name, (count, spent) in side.devices.items()
-    )  # fmt: skip
-    lines.append(f"  layers: {precisions}; {devices}")
-    return lines
-
-
 def _table(report: LayerReport, rows: list[LayerRow]) -> Any:
     from rich.markup import escape
     from rich.table import Table
+
+    from ..layers.text import nodes_of, operators_of, side_cells
 
     table = Table(title=escape(report.model), title_justify="left")
     table.add_column("nodes", overflow="fold")
@@ -164,37 +142,3 @@ def _table(report: LayerReport, rows: list[LayerRow]) -> Any:
             cells += side_cells(side, row, number)
         table.add_row(*map(escape, cells))
     return table
-
-
-def nodes_of(report: LayerReport, row: LayerRow) -> str:
-    """The first node's name, and how many more there are."""
-    if not row.nodes:
-        return _ADDED[row.added]
-    more = f" +{len(row.nodes) - 1}" if len(row.nodes) > 1 else ""
-    return report.nodes[row.nodes[0]].name + more
-
-
-def operators_of(report: LayerReport, row: LayerRow) -> str:
-    """`Conv + Sigmoid + Mul`; repeated ones counted where there are many."""
-    names = [report.nodes[i].operator for i in row.nodes]
-    if len(names) <= 4:
-        return " + ".join(names)
-    counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    return ", ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())
-
-
-def side_cells(side: LayerSide, row: LayerRow, number: int) -> list[str]:
-    """What computes the row, in which format, in how many milliseconds, and in which part of the time."""
-    layers, seconds = [side.layers[i] for i in row.layers[number]], row.seconds[number]
-    kinds = [layer.kind or layer.name for layer in layers]
-    counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
-    what = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in counts.items())
-    formats = dict.fromkeys(" ".join(filter(None, (layer.precision, _layout(layer)))) for layer in layers)
-    if seconds is None:
-        return [what or "-", ", ".join(filter(None, formats)), "", ""]
-    share = f"{seconds / side.layer_seconds:.1%}" if side.layer_seconds else ""
-    return [what, ", ".join(filter(None, formats)), f"{seconds * 1e3:.3f}", share]
-
-
-def _layout(layer: Any) -> str:
-    return next((tensor.layout for tensor in layer.outputs if tensor.layout), "")

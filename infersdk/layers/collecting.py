@@ -33,7 +33,7 @@ class ProfileSettings:
     """How a model is run to be profiled.
 
     Attributes:
-        runs: that are timed, with the profiler and without.
+        runs: that are timed, with the profiler and without; the median of the latter is a run's time.
         warm_up: runs before those.
         batch: the size of a first axis that is free; 1 if None.
         shapes: by name, for inputs with other free axes.
@@ -83,7 +83,8 @@ def profile(
     if len(set(wanted)) < len(wanted) or not wanted:
         raise ConfigError(f"give each target once, and at least one; not {', '.join(map(str, wanted)) or 'none'}")
     graph = _original(source if original is None else ModelSource.of(original))
-    sides, shapes = [], {}
+    sides: list[LayerSide] = []
+    shapes: dict[str, tuple[int, ...]] = {}
     for target in wanted:
         side, shapes = _profile_one(source, graph, target, settings, custom_ops)
         sides.append(side)
@@ -168,11 +169,12 @@ def _profile_one(
             _fill(one, feeds)
             for _ in range(settings.warm_up):
                 one.forward()
-        run = _median_run(plain, settings.runs)
+        walls = _runs(plain, (settings.runs + 1) // 2)  # half of them before and half after: a machine changes its pace
         found = infer.profile_layers(settings.runs)
+        walls += _runs(plain, (settings.runs + 1) // 2)
         side = LayerSide(
             str(target), infer.backend, infer.device, infer.precision, type(infer).probe().version, found,
-            _mapped(graph, found), run,
+            _mapped(graph, found), statistics.median(walls),
         )  # fmt: skip
     return side, {name: array.shape for name, array in feeds.items()}
 
@@ -182,11 +184,11 @@ def _fill(infer: Infer, feeds: Mapping[str, Any]) -> None:
         np.copyto(infer.inputs[name].resize(array.shape).numpy(writable=True), array)
 
 
-def _median_run(infer: Infer, runs: int) -> float:
-    """The median seconds of `forward()`: what `infersdk bench` measures as the scenario `engine`."""
+def _runs(infer: Infer, runs: int) -> list[float]:
+    """The seconds of each `forward()`, as `infersdk bench` measures the scenario `engine`."""
     walls = []
     for _ in range(runs):
         start = perf_counter()
         infer.forward()
         walls.append(perf_counter() - start)
-    return statistics.median(walls)
+    return walls

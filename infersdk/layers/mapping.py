@@ -8,7 +8,7 @@ it, and a layer that claims nothing computes what lies between its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -27,8 +27,8 @@ Fate = Literal["executed", "constant", "eliminated"]
 
 #: Operators that can be left to how the layers around them address memory.
 _MOVES = frozenset({
-    "Cast", "Concat", "Dropout", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Shape", "Size", "Slice", "Split",
-    "Squeeze", "Transpose", "Unsqueeze",
+    "Cast", "Concat", "Dropout", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Shape", "Size", "Slice",
+    "Split", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip
 
 
@@ -140,7 +140,9 @@ class _Claims:
             if layer.role != "compute":
                 continue
             exact = {node for name in layer.sources if (node := self.graph.find(name)) is not None}
-            exact |= {node for name in layer.sources if (node := self.graph.find(name.removeprefix("node_of_"))) is not None}
+            exact |= {
+                node for name in layer.sources if (node := self.graph.find(name.removeprefix("node_of_"))) is not None
+            }
             self._claim(i, exact)
             if not exact:
                 self._claim(i, [n for t in layer.outputs if (n := self.graph.maker.get(t.name)) is not None])
@@ -157,47 +159,47 @@ class _Claims:
 
     def between_neighbours(self) -> None:
         """A layer that claims nothing computes the unclaimed nodes between the layers around it."""
-        writer = {tensor.name: i for i, layer in enumerate(self.layers) for tensor in layer.outputs}
-        readers: dict[str, list[int]] = {}
-        for i, layer in enumerate(self.layers):
-            for tensor in layer.inputs:
-                readers.setdefault(tensor.name, []).append(i)
+        above, below = self._joined()
+        at_inputs = {taker for value in self.graph.inputs for taker in self.graph.takers.get(value, ())}
         for i, layer in enumerate(self.layers):
             if layer.role != "compute" or self.nodes_of[i] or not layer.outputs:
                 continue
-            above = self._neighbours([writer[t.name] for t in layer.inputs if t.name in writer],
-                                     lambda j: [writer[t.name] for t in self.layers[j].inputs if t.name in writer])  # fmt: skip
-            below = self._neighbours([r for t in layer.outputs for r in readers.get(t.name, ())],
-                                     lambda j: [r for t in self.layers[j].outputs for r in readers.get(t.name, ())])  # fmt: skip
-            starts = {node for j in above for node in self.nodes_of[j]}
-            first = {taker for value in self.graph.inputs for taker in self.graph.takers.get(value, ())}
-            ends = {node for j in below for node in self.nodes_of[j]}
-            ahead = self._reach(starts, self.graph.after) if starts else self._reach(first, self.graph.after) | {
-                node for node in first if not self.layers_of[node]
-            }
-            behind = self._reach(ends, self.graph.before) if ends else ahead
-            self._claim(i, ahead & behind)
+            starts, ends = self._nearest_nodes(i, above), self._nearest_nodes(i, below)
+            ahead = self._reach(starts or at_inputs, self.graph.after)
+            if not starts:
+                ahead |= {node for node in at_inputs if not self.layers_of[node]}
+            self._claim(i, ahead & self._reach(ends, self.graph.before) if ends else ahead)
 
-    def _neighbours(self, near: list[int], further: object) -> list[int]:
-        """The nearest layers that claim nodes, through those that do not."""
-        found, seen, todo = [], set(near), list(near)
+    def _joined(self) -> tuple[list[list[int]], list[list[int]]]:
+        """For each layer, those that write what it reads, and those that read what it writes."""
+        writer = {tensor.name: i for i, layer in enumerate(self.layers) for tensor in layer.outputs}
+        above = [[writer[t.name] for t in layer.inputs if t.name in writer] for layer in self.layers]
+        below: list[list[int]] = [[] for _ in self.layers]
+        for reader, writers in enumerate(above):
+            for i in writers:
+                below[i].append(reader)
+        return above, below
+
+    def _nearest_nodes(self, layer: int, joined: list[list[int]]) -> set[int]:
+        """What the nearest layers claim that claim anything, through those that do not."""
+        found: set[int] = set()
+        seen, todo = {layer}, list(joined[layer])
         while todo:
-            layer = todo.pop()
-            if self.nodes_of[layer]:
-                found.append(layer)
+            other = todo.pop()
+            if other in seen:
                 continue
-            for other in further(layer):  # type: ignore[operator]
-                if other not in seen:
-                    seen.add(other)
-                    todo.append(other)
+            seen.add(other)
+            found |= self.nodes_of[other]
+            if not self.nodes_of[other]:
+                todo += joined[other]
         return found
 
-    def _reach(self, starts: Iterable[int], step: object) -> set[int]:
+    def _reach(self, starts: Iterable[int], step: Callable[[int], list[int]]) -> set[int]:
         """The unclaimed nodes that are reached from `starts` through unclaimed ones."""
         found: set[int] = set()
         todo = list(starts)
         while todo:
-            for node in step(todo.pop()):  # type: ignore[operator]
+            for node in step(todo.pop()):
                 if node not in found and not self.layers_of[node] and node not in self.graph.constant:
                     found.add(node)
                     todo.append(node)

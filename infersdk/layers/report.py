@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..executed_layers import ExecutedLayer, LayerProfile
-from .mapping import Fate, OriginalGraph, OriginalNode
+if TYPE_CHECKING:
+    from ..executed_layers import ExecutedLayer, LayerProfile
+    from .mapping import Fate, OriginalGraph, OriginalNode
 
 __all__ = ["LayerReport", "LayerRow", "LayerSide", "make_rows"]
 
@@ -101,8 +102,12 @@ class LayerSide:
             return text
         parts = []
         if abs(profiled - run) > run * _AGREES / 2:
-            word = "longer" if profiled > run else "shorter"
-            parts.append(f"with the profiler a run is {_ms(abs(profiled - run))} {word}")
+            parts.append(
+                f"with the profiler a run is {_ms(profiled - run)} longer"
+                if profiled > run
+                else f"the runs with the profiler were {_ms(run - profiled)} shorter than those without, so the "
+                "machine changed its pace; repeat it with more --runs, or on a quiet machine"
+            )
         if profiled - total > run * _AGREES / 2:
             parts.append(
                 f"{_ms(profiled - total)} of a profiled run is between the layers: calls of the runtime, copies, and "

@@ -42,8 +42,8 @@ def _events(report: LayerReport, side: LayerSide, pid: int) -> Iterator[dict[str
     layers = {layer.name: (i, layer) for i, layer in enumerate(side.layers)}
     nodes: dict[int, list[str]] = {}
     for node, own in enumerate(side.layers_of):
-        for layer in own:
-            nodes.setdefault(layer, []).append(report.nodes[node].name)
+        for position in own:
+            nodes.setdefault(position, []).append(report.nodes[node].name)
     spans = side.profile.spans or _end_to_end(side)
     threads = {thread: number for number, thread in enumerate(dict.fromkeys(span.thread for span in spans), 1)}
     for number in threads.values():

@@ -18,6 +18,7 @@ if __name__ != "infersdk.models":
 from .classifier import PRESETS, Classifier
 from .declaration import UNCHECKED
 from .description import ModelDescription
+from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, wrapper_type
@@ -30,7 +31,10 @@ from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
 
 __all__ = [
+    "DETR",
     "PRESETS",
+    "RFDETR",
+    "RTDETR",
     "TYPES",
     "UNCHECKED",
     "YOLO",

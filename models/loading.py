@@ -18,6 +18,7 @@ from ..pipeline import PipelineSettings
 from ..registry import load as load_network
 from .classifier import Classifier
 from .description import ModelDescription
+from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput
@@ -42,6 +43,9 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "end-to-end-seg": EndToEndSeg,
     "yolov8-pose": YOLOv8Pose,
     "end-to-end-pose": EndToEndPose,
+    "detr": DETR,
+    "rt-detr": RTDETR,
+    "rf-detr": RFDETR,
     "yunet": YuNet,
     "classifier": Classifier,
 }
@@ -56,6 +60,8 @@ _SAME = {
     "yolov7-seg": "yolov5-seg",
     "yolo11-seg": "yolov8-seg",
     "yolo26-seg": "end-to-end-seg",
+    "rt-detrv2": "rt-detr",
+    "d-fine": "rt-detr",
     "yolo11-pose": "yolov8-pose",
     "yolo26-pose": "end-to-end-pose",
 }

@@ -10,7 +10,7 @@ from .._lib import check, ffi, lib
 from ..errors import ClosedError, DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Protocol
 
@@ -73,6 +73,8 @@ class DetectionDecoder:
         multi_label: Return a box for each class above `conf`, instead of one for the best class.
         class_agnostic: Let boxes of different classes suppress one another too.
         strides: For "yolox" only: the strides in the order of its grids, (8, 16, 32).
+        classes: The classes that count, by number; None: all. The others have no scores: their boxes take part in
+            nothing, neither in the best class of an anchor, nor in NMS, nor in `max_det`.
         dtype: The element type of the output, "float32" or "float16".
 
     Raises:
@@ -95,6 +97,7 @@ class DetectionDecoder:
         multi_label: bool = False,
         class_agnostic: bool = False,
         strides: Sequence[int] = (),
+        classes: Iterable[int] | None = None,
         dtype: str = "float32",
     ) -> None:
         self._c: Any = None
@@ -119,6 +122,10 @@ class DetectionDecoder:
         params.num_strides = len(strides)
         for i, stride in enumerate(strides):
             params.strides[i] = _int32(f"strides[{i}]", stride)
+        #: The C struct points to it; `ifs_cuda_detection_decoder_create` reads it too.
+        self._class_mask = None if classes is None else _class_mask(classes, num_classes)
+        if self._class_mask is not None:
+            params.class_mask = self._class_mask
         self._params = params
         handle = ffi.new("ifs_detection_decoder **")
         check(lib.ifs_detection_decoder_create(params, handle))
@@ -194,6 +201,18 @@ class DetectionDecoder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _class_mask(classes: Iterable[int], num_classes: int) -> Any:
+    """A byte for each class: 1 if it counts."""
+    mask = bytearray(max(num_classes, 0))
+    for class_id in classes:
+        if not 0 <= class_id < num_classes:
+            raise InputError(f"classes has {class_id}, but the head has {num_classes} classes, from 0")
+        mask[class_id] = 1
+    if not any(mask):
+        raise InputError("classes has no class; give one or more, or None for all")
+    return ffi.new("uint8_t[]", bytes(mask))
 
 
 def _int32(name: str, value: int) -> int:

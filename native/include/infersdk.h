@@ -425,6 +425,9 @@ typedef struct ifs_detect_params {
     float iou_threshold; /* a box is suppressed if its intersection over union is strictly above it; 0 to 1 */
     int32_t num_strides; /* YOLOX; 0 for the other heads */
     int32_t strides[8]; /* YOLOX: 8, 16, 32 */
+    /* [num_classes] 1 for each class that counts, 0 for the others, at least one 1; NULL: all count. A class that does
+     * not count has no scores: none of its boxes is a candidate, or the best one of an anchor. */
+    const uint8_t *class_mask;
 } ifs_detect_params;
 
 /* A box in pixels of the image (edges, clipped to it), its score and class, and the index of its anchor. */
@@ -446,7 +449,7 @@ typedef struct ifs_detect_stats {
 /* The parameters of a decoder, and the scratch memory that its runs reuse. */
 typedef struct ifs_detection_decoder ifs_detection_decoder;
 
-/* Checks the parameters: the error names the wrong one with its value. */
+/* Checks the parameters: the error names the wrong one with its value. `class_mask` is copied. */
 ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_detection_decoder **out);
 void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder);
 

@@ -186,7 +186,8 @@ static void nms(void) {
         finite = finite && isfinite(scores[i]) && isfinite(boxes[4 * i + 2]) && isfinite(boxes[4 * i + 3]);
         order[i] = (int64_t)i;
     }
-    ifs_status status = counted(ifs_nms(boxes, scores, grouped ? classes : NULL, n, threshold, keep, &kept));
+    ifs_status status =
+        counted(ifs_nms(boxes, scores, grouped ? classes : NULL, n, IFS_MATCH_IOU, threshold, keep, &kept, NULL));
     int good = n >= 0 && finite && threshold >= 0 && threshold <= 1;
     CHECK((status == IFS_OK) == good);
     if (status == IFS_OK && !wild) { /* huge boxes overflow in ways that the definition does not settle */

@@ -166,8 +166,8 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
 
     @classmethod
     def result_type(cls) -> type[Any]:
-        """What a call returns for an image: `Detections` for a `VisionModel[Detections]`; `object` where the class leaves
-        it open.
+        """What a call returns for an image: `Detections` for a `VisionModel[Detections]`; `object` where the class does
+        not say.
         """
         for base in cls.__mro__:
             for generic in vars(base).get("__orig_bases__", ()):

@@ -1,8 +1,9 @@
 """Do the layers of `infersdk layers` add up to what `infersdk bench` measures, and what does the profiler cost?
 
-Run: `pytest benchmarks/bench_layers.py -s` (the test data of INFERSDK_ASSETS). For each model and backend: the sum of the layers, a run without the profiler as the report has it, and the scenario
-`engine` of `infersdk bench`, one after another in one process. The claim: the sum is within 10 % of bench's figure, or
-the report says what the difference is made of.
+Run: `pytest benchmarks/bench_layers.py -s` (the test data of INFERSDK_ASSETS). For each model and backend: the sum of
+the layers, a run without the profiler as the report has it, and the scenario `engine` of `infersdk bench`, one after
+another in one process. The claim: the sum is within 10 % of bench's figure, or the report says what the difference is
+made of.
 """
 
 from __future__ import annotations

@@ -109,10 +109,8 @@ class LayerSide:
                 "machine changed its pace; repeat it with more --runs, or on a quiet machine"
             )
         if profiled - total > run * _AGREES / 2:
-            parts.append(
-                f"{_ms(profiled - total)} of a profiled run is between the layers: calls of the runtime, copies, and "
-                "launches and waiting on a GPU"
-            )
+            what = "copies, launches and waiting for the GPU" if "cuda" in self.device else "the runtime's own work"
+            parts.append(f"{_ms(profiled - total)} of a profiled run is between the layers: {what}")
         if total - profiled > run * _AGREES / 2:
             parts.append(f"layers overlap: their sum is {_ms(total - profiled)} longer than the run that has them")
         found = "; ".join(parts) or "the difference is spread over the profiler and the time between layers"

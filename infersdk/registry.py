@@ -164,18 +164,18 @@ def load(
     from .config import convert as checked_options
 
     source = _readable(kind, model, external_data, convert)
-    place = Device.parse(device if device is not None else kind.default_device)
+    target_device = Device.parse(device if device is not None else kind.default_device)
     own = checked_options(options, kind.Options, f"options of backend {backend!r}")
     make: Callable[..., Infer] = kind
     if custom_ops or foreign_domains(source):
         from .custom_ops.loading import with_custom_ops
 
-        make = with_custom_ops(kind, source, place, custom_ops, cut=cut_custom_ops)
+        make = with_custom_ops(kind, source, target_device, custom_ops, cut=cut_custom_ops)
     if while_building is None:
-        return make(source, device=place, precision=precision, max_batch=max_batch, options=own)
+        return make(source, device=target_device, precision=precision, max_batch=max_batch, options=own)
     from .hot_swap import HotSwap, check_device
 
-    check_device(kind, backend, place)
+    check_device(kind, backend, target_device)
     stand_in = Target.parse(while_building)
     # Both take the same batches: what a request may be does not change with who serves it.
     largest = max_batch if max_batch is not None or getattr(own, "profiles", None) else kind.default_max_batch
@@ -183,7 +183,7 @@ def load(
         source,
         kind,
         lambda: load(source, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops),
-        device=place,
+        device=target_device,
         precision=precision,
         max_batch=max_batch,
         options=own,

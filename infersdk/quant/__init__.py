@@ -10,33 +10,10 @@
 Calibration and rewriting need the `onnx` and `onnxruntime` packages, which are imported when they are used.
 """
 
-from .graph import QuantizedGraph, quantize
-from .histogram import Histogram, Range, entropy_threshold, quantize_expand
+from .histogram import ChannelRanges, Histogram, entropy_threshold, quantize_expand
 from .inputs import ImageInputs
-from .measure import Speed, agreement, compare_speed
-from .observe import Observations, calibrate, observe
-from .search import LayerCost, SearchReport, best_method, search
+from .observe import Observations, Observer, calibrate, observe
+from .plan import Plan, plan
+from .quantize import QuantizedGraph, quantize
+from .schemes import SCHEMES, Scheme
 from .table import CalibrationTable, TensorRange, read_tensorrt_cache
-
-__all__ = [
-    "CalibrationTable",
-    "Histogram",
-    "ImageInputs",
-    "LayerCost",
-    "Observations",
-    "QuantizedGraph",
-    "Range",
-    "SearchReport",
-    "Speed",
-    "TensorRange",
-    "agreement",
-    "best_method",
-    "calibrate",
-    "compare_speed",
-    "entropy_threshold",
-    "observe",
-    "quantize",
-    "quantize_expand",
-    "read_tensorrt_cache",
-    "search",
-]

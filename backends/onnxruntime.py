@@ -51,6 +51,7 @@ class OnnxRuntimeInfer(Infer):
 
     backend = "onnxruntime"
     Options = Options
+    formats = ("onnx", "ort")
     _graphs: CudaGraphs | None = None  # of the session, if it captures runs
     _guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()  # that of the graphs
     _run_options: Any = None
@@ -91,8 +92,9 @@ class OnnxRuntimeInfer(Infer):
             settings["use_tf32"] = "0"  # else products are rounded to TF32 on tensor cores
         settings |= {key: str(value) for key, value in self.options.provider_options.items()}
         self._session, self._executed = start_session(
-            self._source(), str(self.model), self._session_options, provider, settings
-        )
+            self._source(), str(self.model), self._session_options, provider, settings,
+            keep_in_memory=self.model.path is None,
+        )  # fmt: skip
         # The runtime falls back to the processor with no more than a warning: look at what it really uses.
         taken = self._session.get_providers()
         if taken[0] != provider:
@@ -136,7 +138,7 @@ class OnnxRuntimeInfer(Infer):
             raise ConfigError(f"fp16_keep is for precision='fp16', not for {wanted!r}")
         passes = loading_passes(self.backend, self._device.kind, wanted, keep_nodes=keep, x86=_X86)
         try:
-            return prepared_model(self.model, passes) or str(self.model)
+            return prepared_model(self.model, passes) or self.model.content or str(self.model)
         except UnsupportedModelError as error:
             if wanted is None:
                 raise
@@ -295,6 +297,7 @@ class OnnxRuntimeInfer(Infer):
 
         # Where the runtime could not write its graph, the model as it is written.
         model = read_model(self.model) if self._executed is None else parse_model(self._executed)
+        self._executed = self._executed and b""  # it is not needed any more, and may hold weights
         return MappingProxyType(layer_precisions(model, executed=True))
 
     @functools.cached_property

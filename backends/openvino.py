@@ -26,12 +26,14 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
+from ..formats import FORMATS
 from ..graph.passes import loading_passes, prepared_model
 from ..infer import BackendInfo, Infer
 from ..precision import PRECISIONS, describe_layers, keeps_precision
 from ._openvino.custom_ops import core_with
 from ._openvino.options import Options, properties_of
 from ._openvino.runtime import (
+    FAILURES,
     capabilities,
     compiles,
     core,
@@ -49,6 +51,7 @@ from ._openvino.signature import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from ..tensor import Tensor
     from ..tensor_spec import TensorSpec
@@ -103,6 +106,7 @@ class OpenVinoInfer(Infer):
     """A model on OpenVINO. Clones are infer requests of one compiled model."""
 
     backend = "openvino"
+    formats = ("onnx", "openvino")
     Options = Options
 
     @classmethod
@@ -169,37 +173,55 @@ class OpenVinoInfer(Infer):
         return str(self._device)
 
     def _read(self) -> Any:
-        # Asked one by one: `Core.read_model` tries every format it knows, and some readers print their errors.
-        if not any(reader.supported(str(self.model)) for reader in readers()):
-            raise ModelFormatError(
-                f"{str(self.model)!r} is neither an ONNX model nor an OpenVINO IR (.xml with its .bin), or is corrupt; "
-                "was the download cut off?"
-            )
+        if self.model.path is not None:
+            self._check_readable(self.model.path)
+        elif self.model.format is FORMATS["openvino"]:
+            return self._read_ir()
         content = prepared_model(self.model, loading_passes(self.backend, self._device.kind, self._requested_precision))
+        content = content or self.model.content
         try:
             model = self._core.read_model(content or str(self.model))
-        except RuntimeError as error:
-            raise_kernel_failure(error)
+        except FAILURES as error:
             text = reason(error)
             if "OpConversionFailure" in text:
                 return self._read_content(text)
             hint = ""
-            if "weights" in text and self.model.suffix == ".xml":
-                hint = f"; its weights belong beside it, in {self.model.with_suffix('.bin').name!r}"
+            if "weights" in text and self.model.path is not None and self.model.suffix == ".xml":
+                hint = f"; its weights belong next to it, in {self.model.path.with_suffix('.bin').name!r}"
             raise ModelFormatError(f"{str(self.model)!r} is not a valid model: {text}{hint}") from None
         if not model.outputs:
             raise ModelFormatError(f"{str(self.model)!r} is not a valid model: it has no outputs")
         return model
 
+    def _check_readable(self, path: Path) -> None:
+        # Asked one by one: `Core.read_model` tries every format it knows, and some readers print their errors.
+        if not any(reader.supported(str(path)) for reader in readers()):
+            raise ModelFormatError(
+                f"{str(path)!r} is neither an ONNX model nor an OpenVINO IR (.xml with its .bin), or is corrupt; "
+                "was the download cut off?"
+            )
+
+    def _read_ir(self) -> Any:
+        """An IR in memory: its weights are in the file that `external_data` names."""
+        weights = self.model.external_data
+        if weights is None or not weights.is_file():
+            raise ModelFormatError(
+                f"the {self.model} is an OpenVINO IR; name the file of its weights: external_data='model.bin'"
+            )
+        try:
+            return self._core.read_model(self.model.read(), weights.read_bytes())
+        except (*FAILURES, OSError) as error:
+            raise ModelFormatError(f"the {self.model} is not a valid model: {reason(error)}") from None
+
     def _read_content(self, failure: str) -> Any:
-        """The model from the bytes of its file, for files that cannot be read.
+        """The model from its bytes, for files that cannot be read.
 
         OpenVINO has a reader for ONNX files and another one for bytes. The one for files cannot convert some operators
         that the other one can (OpenVINO 2026.4: those that the ONNX standard defines by functions).
         """
         try:
-            return self._core.read_model(self.model.read_bytes())
-        except RuntimeError:  # it does not find weights in files of their own, either
+            return self._core.read_model(self.model.read())
+        except FAILURES:  # it does not find weights in files of their own, either
             raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {failure}") from None
 
     def _with_batch_1(self, model: Any) -> Any:
@@ -211,14 +233,14 @@ class OpenVinoInfer(Infer):
         fixed = model.clone()
         try:
             fixed.reshape({i: ov.PartialShape([1, *list(shape)[1:]]) for i, shape in enumerate(shapes)})
-        except RuntimeError:  # the free first dimension is not a batch
+        except FAILURES:  # the free first dimension is not a batch
             return model
         return fixed
 
     def _compile(self, model: Any, target: str, properties: dict[str, Any]) -> Any:
         try:
             return self._core.compile_model(model, target, properties)
-        except RuntimeError as error:
+        except FAILURES as error:
             raise_kernel_failure(error)
             given = self.options.config
             if given and compiles(model, target, properties, without=given):
@@ -269,7 +291,7 @@ class OpenVinoInfer(Infer):
     def _bind(self) -> None:
         try:
             self._give_tensors()
-        except RuntimeError as error:
+        except FAILURES as error:
             if is_busy(error):
                 raise self._in_use() from None
             raise
@@ -318,7 +340,7 @@ class OpenVinoInfer(Infer):
             tensor.host_ptr(read=False, write=True)
         try:
             self._request.infer(share_outputs=True)
-        except RuntimeError as error:
+        except FAILURES as error:
             if is_busy(error):
                 raise self._in_use() from None
             if self._shared.current is not self._compiled or (
@@ -350,7 +372,7 @@ class OpenVinoInfer(Infer):
         given = {index: _feed(spec, feeds[spec.name]) for index, spec in enumerate(self.input_specs)}
         try:
             results = self._request.infer(given)
-        except RuntimeError as error:
+        except FAILURES as error:
             if is_busy(error):
                 raise self._in_use() from None
             self._shared.mark_failed(self._compiled)
@@ -365,7 +387,7 @@ class OpenVinoInfer(Infer):
     def _renew(self) -> None:
         try:
             self._compiled = self._shared.usable()
-        except RuntimeError as error:
+        except FAILURES as error:
             raise InferenceError(
                 f"OpenVINO failed to compile {self.model.name} again after a run that failed: {reason(error)}; "
                 "load it again"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import os
 
     from ..cache import Manifest
+    from ..model_source import ModelLike
     from ._trt.infer import TensorRtInfer, TensorRtRtxInfer
 
 __all__ = ["Options", "Range", "TensorRtInfer", "TensorRtRtxInfer", "build"]
@@ -34,7 +35,7 @@ def __getattr__(name: str) -> Any:
 
 
 def build(
-    onnx: str | os.PathLike[str],
+    onnx: ModelLike,
     output: str | os.PathLike[str],
     *,
     backend: str | None = None,
@@ -67,7 +68,7 @@ def build(
     from ..device import Device
     from ..errors import ConfigError, OutputError
     from ..graph.digest import model_digest
-    from ..infer import model_file
+    from ..model_source import ModelSource
     from ..registry import backend_class
     from ._cuda import cuda_device
     from ._trt.build import build_engine, named_targets
@@ -85,7 +86,7 @@ def build(
     if not target.absolute().parent.is_dir():
         raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")
     flavour = FLAVOURS[backend]
-    model = model_file(onnx)
+    model = ModelSource.of(onnx)
     arguments: dict[str, Any] = {
         "precision": precision,
         "max_batch": max_batch,

@@ -1,25 +1,25 @@
 """Our figures against those of other tools at the same settings, and from an image's file to boxes against what users
-use instead.
+call instead.
 
     pytest benchmarks/bench_against_others.py -q -s
 
-Throughput is held against OpenVINO's own benchmark_app, and against a loop around an ONNX Runtime session with I/O
-binding as onnxruntime_perf_test runs it; each figure comes from a process of its own, ours by `infersdk.bench`, and
-both take turns. The target is to be within 3 %. benchmark_app runs with `-api async`, also where one request runs at a
+Throughput is compared with OpenVINO's own benchmark_app, and with a loop around an ONNX Runtime session with I/O
+binding as onnxruntime_perf_test runs it; each figure comes from a process of its own, ours by `infersdk.bench`, round
+by round. The target is to be within 3 %. benchmark_app runs with `-api async`, also where one request runs at a
 time: its synchronous call copies the outputs as well, which takes 2 to 3 % of the time of this model.
 
-A ratio is the median over the turns of ours by theirs in the same turn, so that what the machine did meanwhile falls
-out; the interval is that of resampled turns.
+A ratio is the median over the rounds of ours by theirs in the same round, so that what the machine did meanwhile
+cancels out; the interval is that of resampled rounds.
 
 From file to boxes each of the others is called as its own documentation has it, on the same runtime with its usual
-threads (one a core), at the same size and thresholds; each has a process of its own, and both take turns. What else
-differs is printed with each row. Ultralytics wants torchvision for one function, non-maximum suppression of the few
-boxes that are left: where torchvision does not import (its wheels on PyPI want CUDA's libraries), OpenCV's stands in
-for that function, and the row says so; all the rest is Ultralytics' own.
+threads (one a core), at the same size and thresholds; each has a process of its own, and both run in each round. What
+else differs is printed with each row. Ultralytics needs torchvision for one function, non-maximum suppression of the
+few boxes that are left: where torchvision does not import (its wheels on PyPI need CUDA's libraries), OpenCV's stands
+in for that function, and the row says so; all the rest is Ultralytics' own.
 
-INFERSDK_BENCH_SECONDS is how long each turn runs (default 2), INFERSDK_BENCH_TURNS how often (default 15). Packages
-that are not installed, or do not work here, are skipped with the reason: `pip install ultralytics openvino-model-api
-polyinfer` gets those of the last part.
+INFERSDK_BENCH_SECONDS is how long a round runs (default 2), INFERSDK_BENCH_ROUNDS how many there are (default 15).
+Packages that are not installed, or do not work here, are skipped with the reason: `pip install ultralytics
+openvino-model-api polyinfer` gets those of the last part.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -42,9 +41,15 @@ import pytest
 from infersdk.bench import BenchSettings, Combination, bench
 from infersdk.bench.statistics import Estimate, median_of_rounds
 from infersdk.models import YOLOv8
+from infersdk.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from infersdk.bench.plan import Scenario
 
 SECONDS = float(os.environ.get("INFERSDK_BENCH_SECONDS", "2"))
-TURNS = int(os.environ.get("INFERSDK_BENCH_TURNS", "15"))
+ROUNDS = int(os.environ.get("INFERSDK_BENCH_ROUNDS", "15"))
 TARGET = 0.03
 
 #: As onnxruntime_perf_test does it: one session, inputs and outputs bound once, run after run for a while.
@@ -62,9 +67,9 @@ binding.bind_cpu_input(node.name, x)
 for output in session.get_outputs():
     binding.bind_output(output.name, "cpu")
 session.run_with_iobinding(binding)
-places = [value.numpy() for value in binding.get_outputs()]
-for output, place in zip(session.get_outputs(), places):
-    binding.bind_output(output.name, "cpu", 0, np.float32, place.shape, place.ctypes.data)
+arrays = [value.numpy() for value in binding.get_outputs()]
+for output, array in zip(session.get_outputs(), arrays):
+    binding.bind_output(output.name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
 until, start, count = time.perf_counter() + 1, 0, 0
 while time.perf_counter() < until:  # warm
     session.run_with_iobinding(binding)
@@ -76,13 +81,13 @@ print(count * batch / (time.perf_counter() - start))
 """
 
 
-def ours(model: Path, backend: str, way: str, batch: int, options: dict[str, Any]) -> float:
+def ours(model: Path, backend: str, scenario: Scenario, batch: int, options: dict[str, Any]) -> float:
     """Images a second, by `infersdk.bench`."""
-    what = Combination(model=str(model), backend=backend, batch=batch, precision="fp32", options=options)
-    settings = BenchSettings(type="arrays", time=SECONDS, rounds=1, warmup=5, ways=[way])  # type: ignore[list-item]
+    what = Combination(model=str(model), target=Target(backend, precision="fp32"), batch=batch, options=options)
+    settings = BenchSettings(type="arrays", time=SECONDS, rounds=1, warmup=5, scenarios=[scenario])
     (row,) = bench([what], settings, accuracy=False, loading=False).rows
     assert row.status == "ok", row.reason
-    return row.ways[way].throughput.value
+    return row.scenarios[scenario].throughput.value
 
 
 def of_batch(model: Path, batch: int, folder: Path) -> Path:
@@ -105,9 +110,9 @@ def benchmark_app(model: Path, batch: int, *, options: list[str]) -> float:
         ],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
-    found = re.search(r"Throughput:\s+([\d.]+) FPS", done.stdout)
-    assert found, done.stdout[-2000:] + done.stderr[-2000:]
-    return float(found[1])
+    match = re.search(r"Throughput:\s+([\d.]+) FPS", done.stdout)
+    assert match, done.stdout[-2000:] + done.stderr[-2000:]
+    return float(match[1])
 
 
 def raw_loop(model: Path, batch: int, threads: int) -> float:
@@ -115,11 +120,11 @@ def raw_loop(model: Path, batch: int, threads: int) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def in_turns(mine: Callable[[], float], theirs: Callable[[], float], turns: int) -> tuple[list[float], list[float]]:
-    """What both gave in each turn; who comes first alternates."""
+def in_rounds(mine: Callable[[], float], theirs: Callable[[], float], rounds: int) -> tuple[list[float], list[float]]:
+    """The figures of both in each round; who comes first alternates."""
     figures: tuple[list[float], list[float]] = ([], [])
-    for turn in range(turns):
-        for which in (0, 1) if turn % 2 else (1, 0):
+    for number in range(rounds):
+        for which in (0, 1) if number % 2 else (1, 0):
             figures[which].append((mine, theirs)[which]())
     return figures
 
@@ -131,18 +136,18 @@ def paired(top: list[float], bottom: list[float]) -> Estimate:
 def side_by_side(
     what: str, mine: Callable[[], float], theirs: Callable[[], float], keep: Callable[..., None], name: str
 ) -> None:
-    """Turn by turn; fails where the interval of the ratio lies wholly outside the target."""
-    figures = in_turns(mine, theirs, TURNS)
-    found = paired(*figures)
-    keep(name, found.value, low=found.low, high=found.high)
-    told = f" (95 %: {found.low:.3f} to {found.high:.3f})" if found.low is not None else ""
+    """Round by round; fails where the interval of the ratio lies wholly outside the target."""
+    figures = in_rounds(mine, theirs, ROUNDS)
+    ratio = paired(*figures)
+    keep(name, ratio.value, low=ratio.low, high=ratio.high)
+    interval = f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})" if ratio.low is not None else ""
     print(
         f"\n{what}: ours {np.median(figures[0]):.2f}, theirs {np.median(figures[1]):.2f} images/s, "
-        f"ratio {found.value:.3f}{told}"
+        f"ratio {ratio.value:.3f}{interval}"
     )
-    if found.low is not None and found.high is not None:
-        assert found.low <= 1 + TARGET, f"{what}: we say more than there is"
-        assert found.high >= 1 - TARGET, f"{what}: slower by more than {TARGET:.0%}"
+    if ratio.low is not None and ratio.high is not None:
+        assert ratio.low <= 1 + TARGET, f"{what}: we report more than there is"
+        assert ratio.high >= 1 - TARGET, f"{what}: slower by more than {TARGET:.0%}"
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -292,12 +297,12 @@ OTHERS = {"ultralytics": ultralytics, "model_api": model_api, "polyinfer": polyi
 def in_a_process(name: str, model: Path, image: Path, backend: str) -> None:
     """One contender, in a process of its own: for each line of seconds on stdin, the milliseconds of calls back.
 
-    Two sessions of ONNX Runtime in one process, turn about, take nearly twice as long each: the threads of the one
+    Two sessions of ONNX Runtime that alternate in one process take nearly twice as long each: the threads of the one
     that is done still spin for a while.
     """
     answers, sys.stdout = sys.stdout, sys.stderr  # what the packages print is no answer
     made = OTHERS[name](model, image) if name in OTHERS else ours_from_file(model, image, backend)
-    print(json.dumps({"found": made.call(), "differs": made.differs}), file=answers, flush=True)
+    print(json.dumps({"boxes": made.call(), "differs": made.differs}), file=answers, flush=True)
     for line in sys.stdin:
         for _ in range(3):  # warm again
             made.call()
@@ -323,7 +328,7 @@ class Contender:
         if "skipped" in said:
             self.close()
             pytest.skip(said["skipped"])
-        self.found: int = said["found"]
+        self.boxes: int = said["boxes"]
         self.differs: str = said["differs"]
 
     def _answer(self) -> Any:
@@ -331,7 +336,7 @@ class Contender:
         assert line, f"the process ended with {self._process.wait()}"
         return json.loads(line)
 
-    def turn(self, seconds: float) -> float:
+    def run(self, seconds: float) -> float:
         """The median of so many seconds of calls, in milliseconds."""
         print(seconds, file=self._ask, flush=True)
         return float(np.median(self._answer()))
@@ -346,11 +351,11 @@ class Contender:
     ("theirs", "backend"), [("ultralytics", "onnxruntime"), ("model_api", "openvino"), ("polyinfer", "onnxruntime")]
 )
 def test_from_file_to_boxes(assets: Path, claim: Callable[..., None], theirs: str, backend: str) -> None:
-    """The same model, image, thresholds and runtime, many short turns each."""
+    """The same model, image, thresholds and runtime, many short rounds."""
     task = assets / "models" / "yolov8n.onnx", assets / "images" / "bus.jpg", backend
     with closing(Contender("ours", *task)) as mine, closing(Contender(theirs, *task)) as other:
-        assert abs(mine.found - other.found) <= 2  # the same work: letterboxes and orders of NMS differ a little
-        spent = in_turns(lambda: mine.turn(SECONDS / 4), lambda: other.turn(SECONDS / 4), 2 * TURNS)
+        assert abs(mine.boxes - other.boxes) <= 2  # the same work: letterboxes and orders of NMS differ a little
+        spent = in_rounds(lambda: mine.run(SECONDS / 4), lambda: other.run(SECONDS / 4), 2 * ROUNDS)
     ratio = paired(spent[1], spent[0])
     claim(theirs, ratio.value, low=ratio.low, high=ratio.high)
     assert ratio.low is not None

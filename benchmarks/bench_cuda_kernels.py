@@ -1,4 +1,4 @@
-"""The device's kernels against the roof of its memory, and against PyTorch's way of doing the same.
+"""The device's kernels against the roof of its memory, and against PyTorch doing the same.
 
     pytest benchmarks/bench_cuda_kernels.py -q -s
 
@@ -221,20 +221,22 @@ def test_detect(stream: Stream, roof: float, head: str, conf: float, multi_label
     few = few.astype(dtype)
     sets = 3
     outputs = [torch.from_numpy(few).cuda().repeat(-(-batch // 8), 1, 1)[:batch].contiguous() for _ in range(sets)]
-    ways = [Geometry.letterbox((1920, 1080), (640, 640))] * batch
+    geometries = [Geometry.letterbox((1920, 1080), (640, 640))] * batch
     torch.cuda.synchronize()
     with (
         DetectionDecoder(head, 80, anchors, conf=conf, iou=0.45, multi_label=multi_label, dtype=dtype) as host,
         DeviceDetectionDecoder(host, batch, DEVICE) as device,
         device.block(batch) as block,
     ):
-        device.run(outputs[0].data_ptr(), ways, block, stream=stream)
+        device.run(outputs[0].data_ptr(), geometries, block, stream=stream)
         block.fetch(stream)
         stats = [device.unpack(block.numpy(), i)[1] for i in range(batch)]
-        expected = [host(few[i], ways[i])[1] for i in range(min(8, batch))]
+        expected = [host(few[i], geometries[i])[1] for i in range(min(8, batch))]
         assert stats[:8] == expected
         found, kept = (np.mean([s[i] for s in stats]) for i in (0, 2))
-        time = microseconds(stream, [lambda o=o: device.run(o.data_ptr(), ways, block, stream=stream) for o in outputs])
+        time = microseconds(
+            stream, [lambda o=o: device.run(o.data_ptr(), geometries, block, stream=stream) for o in outputs]
+        )
         read = outputs[0].nbytes if head == "yolov8" else batch * anchors * 32
         print(
             f"\ndetect {batch} x {head} {dtype} conf {conf}{' multi-label' if multi_label else ''}: {time:.1f} us "

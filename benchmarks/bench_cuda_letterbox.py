@@ -3,9 +3,9 @@
     pytest benchmarks/bench_cuda_letterbox.py -q -s         # pip install cvcuda-cu13 nvidia-dali-cuda130
 
 32 frames of 1920 x 1080 on the device, BGR bytes, become 640 x 640 of RGB planes between 0 and 1. All rows are measured
-in one run, with frames that rotate so that the cache does not hold them, in two ways: `kernels` is the time of the
-kernels alone, as torch's profiler counts it; `call` is what a caller sees, of many calls one behind the other. The
-image that comes out is held against ours, so that nobody is timed at other work.
+in one run, with frames that rotate so that the cache does not hold them. `kernels` is the time of the kernels alone, as
+torch's profiler counts it; `call` is the time that a caller sees, of many calls one after another. The
+image that comes out is compared with ours, so that all are timed at the same work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     #: By name: a call on the i-th frames, and the image that it makes of the first.
-    PreprocessPlacement = dict[str, tuple[Callable[[int], Any], Callable[[], Any]]]
+    Peers = dict[str, tuple[Callable[[int], Any], Callable[[], Any]]]
 
 pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 torch = pytest.importorskip("torch")
@@ -37,7 +37,7 @@ SETS = 4
 
 @pytest.fixture(name="frames", scope="module")
 def _frames() -> list[Any]:
-    """Smooth images, so that two ways of rounding a sample's place show as little."""
+    """Smooth images, so that different roundings of a sample's position show little."""
     coarse = torch.randint(0, 256, (BATCH, 3, 28, 48), dtype=torch.uint8, device="cuda").float()
     fine = torch.nn.functional.interpolate(coarse, (HEIGHT, WIDTH), mode="bilinear").permute(0, 2, 3, 1)
     return [(fine * (1 - i / 16)).to(torch.uint8).contiguous() for i in range(SETS)]
@@ -55,7 +55,7 @@ def kernels(run: Callable[[int], Any], calls: int = 20) -> float:
 
 
 def called(run: Callable[[int], Any], calls: int = 200) -> float:
-    """Microseconds a call, one behind the other, waited for at the end."""
+    """Microseconds a call, one after another, waited for at the end."""
     best = np.inf
     for _ in range(5):
         torch.cuda.synchronize()
@@ -101,7 +101,7 @@ def ours_on(frames: list[Any]) -> tuple[Callable[[int], Any], Callable[[], Any]]
 
 
 def same_work(theirs: Any, ours: Any) -> None:
-    """Their image is ours up to the rounding of a place and of a value; without the border, its inner part."""
+    """Their image is ours up to the rounding of positions and values; without the border, its inner part."""
     if theirs.dtype == torch.uint8:
         theirs = theirs / 255
     if theirs.shape[2] == INNER:
@@ -111,7 +111,7 @@ def same_work(theirs: Any, ours: Any) -> None:
     assert float(apart.max()) < 8 / 255, float(apart.max()) * 255
 
 
-def cvcuda_ways(frames: list[Any]) -> PreprocessPlacement:
+def cvcuda_peers(frames: list[Any]) -> Peers:
     try:
         import cvcuda as cv
     except ImportError:
@@ -152,17 +152,19 @@ def cvcuda_ways(frames: list[Any]) -> PreprocessPlacement:
     }
 
 
-def dali_ways(frames: list[Any]) -> PreprocessPlacement:
+def dali_peers(frames: list[Any]) -> Peers:
     try:
         from nvidia.dali import fn, pipeline_def, types
     except ImportError:
         return {}
 
-    turn = itertools.cycle(frames)
+    next_frames = itertools.cycle(frames)
 
     @pipeline_def(batch_size=BATCH, num_threads=4, device_id=0, prefetch_queue_depth=2)
     def letterbox() -> Any:
-        images = fn.external_source(source=lambda: next(turn), device="gpu", batch=True, no_copy=True, layout="HWC")
+        images = fn.external_source(
+            source=lambda: next(next_frames), device="gpu", batch=True, no_copy=True, layout="HWC"
+        )
         small = fn.resize(
             images, resize_x=SIDE, resize_y=INNER, interp_type=types.INTERP_LINEAR, antialias=False, device="gpu"
         )
@@ -191,7 +193,7 @@ def test_letterbox(frames: list[Any]) -> None:
     print(f"\n{torch.cuda.get_device_name()}: {BATCH} x {WIDTH} x {HEIGHT} BGR -> {SIDE} x {SIDE}")
     mine = report("infersdk (float16)", ours)
     expected = our_image()
-    peers = {**cvcuda_ways(frames), **dali_ways(frames)}
+    peers = {**cvcuda_peers(frames), **dali_peers(frames)}
     if not peers:
         pytest.skip("neither CV-CUDA nor DALI is installed")
     for name, (run, image) in peers.items():

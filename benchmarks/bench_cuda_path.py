@@ -3,7 +3,7 @@
     pytest benchmarks/bench_cuda_path.py -q -s
 
 All rows are measured in one run, on yolov5s in FP16 with TensorRT-RTX (INFERSDK_BENCH_BACKEND chooses another backend).
-The first figure of each row is ours, the second what it is held against.
+The first figure of each row is ours, the second the limit that it is compared with.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import itertools
 import os
 import threading
 from collections import deque
-from pathlib import Path
 from time import perf_counter, process_time, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -24,6 +23,9 @@ from infersdk import Event, Pipeline, Stream, Tensor, device_count, device_info,
 from infersdk.image import Geometry, image_view
 from infersdk.models import YOLOv5
 from infersdk.ops.batch import ImageBatch, shared_workers
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 
@@ -60,12 +62,12 @@ def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
     """Seconds for all page-locked frames to reach the device, copies only."""
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
-    room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
-    host, device = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
+    area = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
+    host, device = area.host_ptr(read=False, write=True), area.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):
         start, stop = Event(timing=True).record(stream), Event(timing=True)
-        batch.upload(host, device, room.nbytes, stream)
+        batch.upload(host, device, area.nbytes, stream)
         stop.record(stream)
         stream.synchronize()
         best = min(best, stop.milliseconds_since(start) / 1e3)
@@ -76,12 +78,12 @@ def staging(frames: list[np.ndarray[Any, Any]], repeat: int = 5) -> float:
     """Seconds for ordinary frames to reach the device through the staging area: the host's own limit."""
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
-    room = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
-    host, device = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
+    area = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
+    host, device = area.host_ptr(read=False, write=True), area.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):
         start = perf_counter()
-        batch.upload(host, device, room.nbytes, stream, workers=shared_workers())
+        batch.upload(host, device, area.nbytes, stream, workers=shared_workers())
         stream.synchronize()
         best = min(best, perf_counter() - start)
     return float(best)

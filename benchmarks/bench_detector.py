@@ -7,15 +7,17 @@ Both run the same ONNX Runtime session settings on the same decoded image; what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from infersdk.models import YOLOv5
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 cv2 = pytest.importorskip("cv2")
 torch = pytest.importorskip("torch")

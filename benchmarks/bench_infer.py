@@ -2,9 +2,9 @@
 
     pytest benchmarks/bench_infer.py -q
 
-The model is one addition over four numbers, so that what is timed is the way there and back. Baselines: a session with
-I/O binding over a NumPy array's own memory, bound once, as one writes it for speed; and `session.run()`, as most write
-it. The session settings are the same.
+The model is one addition over four numbers, so that all that is timed is the way into the runtime and back. Baselines:
+a session with I/O binding over a NumPy array's own memory, bound once, as one writes it for speed; and `session.run()`,
+as most write it. The session settings are the same.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import infersdk
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -105,7 +107,7 @@ def test_numpy_view(benchmark: Any, infer: Any) -> None:
 
 
 def test_forward_stays_within_its_budget(infer: Any, session: Any) -> None:
-    """Both turn by turn in small rounds, and the best round of each: what the machine does else falls on both."""
+    """Both in small rounds that alternate, and the best round of each: what else the machine does falls on both."""
     ours, theirs, rounds = infer.forward, ByHand(session), 200
     infer.inputs["x"].resize((1, 4)).numpy(writable=True)[:] = X
     best = [float("inf"), float("inf")]

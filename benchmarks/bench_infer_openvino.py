@@ -10,15 +10,17 @@ is what the tutorials show.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import infersdk
 from infersdk.testing import contract_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 ov = pytest.importorskip("openvino")
 pytest.importorskip("onnx")
@@ -54,20 +56,20 @@ def infer_call(path: Path, x: Any) -> Callable[[], object]:
     return lambda: infer(x)
 
 
-WAYS = [bound_request, infer_forward, compiled_call, infer_call]
+CALLS = [bound_request, infer_forward, compiled_call, infer_call]
 
 
 @pytest.mark.benchmark(group="tiny network: overhead")
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_tiny(benchmark: Any, way: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_tiny(benchmark: Any, call: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(contract_model("net"))
-    benchmark(way(path, np.zeros((1, 3, 12, 10), np.float32)))
+    benchmark(call(path, np.zeros((1, 3, 12, 10), np.float32)))
 
 
 @pytest.mark.benchmark(group="YOLOv5n, one image")
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_yolov5n(benchmark: Any, way: Callable[..., Any], assets: Path) -> None:
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_yolov5n(benchmark: Any, call: Callable[..., Any], assets: Path) -> None:
     benchmark.pedantic(
-        way(assets / "models" / "yolov5n.onnx", np.zeros((1, 3, 640, 640), np.float32)), rounds=30, warmup_rounds=3
+        call(assets / "models" / "yolov5n.onnx", np.zeros((1, 3, 640, 640), np.float32)), rounds=30, warmup_rounds=3
     )

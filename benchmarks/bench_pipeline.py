@@ -11,10 +11,9 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -25,6 +24,9 @@ from infersdk.models import YOLOv5
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from idle_backend import idle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BATCH = 8
 THREADS = 64

@@ -1,7 +1,7 @@
 """Post-processing side by side with what users write instead, on one thread.
 
 Run: `pytest benchmarks/bench_postprocess.py` (pytest-benchmark; the test data of INFERSDK_ASSETS). Outputs are real:
-those of YOLOv5n and YOLOv8n for bus.jpg. Each way is checked to find the same boxes before it is timed.
+those of YOLOv5n and YOLOv8n for bus.jpg. Each contender is checked to give the same boxes before it is timed.
 
 The baselines stop at boxes on the canvas; ours goes on to the image and returns structured arrays. They are
   - torch: YOLOv5's non_max_suppression, written out here, with a greedy NMS of torch operations in place of
@@ -156,15 +156,15 @@ def ultralytics_detect(output: np.ndarray, conf: float, iou: float, multi_label:
     return lambda: non_max_suppression(x, conf, iou, multi_label=multi_label, max_det=300)[0]
 
 
-WAYS = ["ours", "torch", "numpy_cv2", "ultralytics"]
+CONTENDERS = ["ours", "torch", "numpy_cv2", "ultralytics"]
 
 
-def detect_way(way: str, output: np.ndarray, conf: float, iou: float, multi_label: bool) -> Any:
-    if way == "ours":
+def detection_of(contender: str, output: np.ndarray, conf: float, iou: float, multi_label: bool) -> Any:
+    if contender == "ours":
         return ours(output, conf=conf, iou=iou, multi_label=multi_label)
-    if way == "ultralytics":
+    if contender == "ultralytics":
         return ultralytics_detect(output, conf, iou, multi_label)
-    function = {"torch": torch_detect, "numpy_cv2": numpy_cv2_detect}[way]
+    function = {"torch": torch_detect, "numpy_cv2": numpy_cv2_detect}[contender]
     return lambda: function(output, conf, iou, multi_label)
 
 
@@ -183,33 +183,33 @@ def check_same(function: Any, output: np.ndarray, conf: float, iou: float, multi
 
 
 @pytest.mark.benchmark(group="YOLOv5 25200 x 85, conf 0.25")
-@pytest.mark.parametrize("way", WAYS[:3])
-def test_yolov5_deployed(benchmark: Any, yolov5: np.ndarray, way: str) -> None:
-    function = detect_way(way, yolov5, 0.25, 0.45, False)
+@pytest.mark.parametrize("contender", CONTENDERS[:3])
+def test_yolov5_deployed(benchmark: Any, yolov5: np.ndarray, contender: str) -> None:
+    function = detection_of(contender, yolov5, 0.25, 0.45, False)
     check_same(function, yolov5, 0.25, 0.45, False)
     benchmark(function)
 
 
 @pytest.mark.benchmark(group="YOLOv5 25200 x 85, conf 0.001, multi-label")
-@pytest.mark.parametrize("way", WAYS[:3])
-def test_yolov5_evaluated(benchmark: Any, yolov5: np.ndarray, way: str) -> None:
-    function = detect_way(way, yolov5, 0.001, 0.6, True)
+@pytest.mark.parametrize("contender", CONTENDERS[:3])
+def test_yolov5_evaluated(benchmark: Any, yolov5: np.ndarray, contender: str) -> None:
+    function = detection_of(contender, yolov5, 0.001, 0.6, True)
     check_same(function, yolov5, 0.001, 0.6, True)
     benchmark(function)
 
 
 @pytest.mark.benchmark(group="YOLOv8 84 x 8400, conf 0.25")
-@pytest.mark.parametrize("way", WAYS)
-def test_yolov8_deployed(benchmark: Any, yolov8: np.ndarray, way: str) -> None:
-    function = detect_way(way, yolov8, 0.25, 0.45, False)
+@pytest.mark.parametrize("contender", CONTENDERS)
+def test_yolov8_deployed(benchmark: Any, yolov8: np.ndarray, contender: str) -> None:
+    function = detection_of(contender, yolov8, 0.25, 0.45, False)
     check_same(function, yolov8, 0.25, 0.45, False)
     benchmark(function)
 
 
 @pytest.mark.benchmark(group="YOLOv8 84 x 8400, conf 0.001, multi-label")
-@pytest.mark.parametrize("way", WAYS)
-def test_yolov8_evaluated(benchmark: Any, yolov8: np.ndarray, way: str) -> None:
-    function = detect_way(way, yolov8, 0.001, 0.7, True)
+@pytest.mark.parametrize("contender", CONTENDERS)
+def test_yolov8_evaluated(benchmark: Any, yolov8: np.ndarray, contender: str) -> None:
+    function = detection_of(contender, yolov8, 0.001, 0.7, True)
     check_same(function, yolov8, 0.001, 0.7, True)
     benchmark(function)
 
@@ -225,17 +225,17 @@ def test_half(benchmark: Any, request: pytest.FixtureRequest, head: str) -> None
 
 
 @pytest.mark.benchmark(group="NMS of 10000 boxes of one class")
-@pytest.mark.parametrize("way", WAYS[:3])
-def test_nms_of_many(benchmark: Any, way: str) -> None:
+@pytest.mark.parametrize("contender", CONTENDERS[:3])
+def test_nms_of_many(benchmark: Any, contender: str) -> None:
     import torch
 
     rng = np.random.default_rng(0)
     center, half = rng.random((10000, 2)) * 640, rng.random((10000, 2)) * 50 + 2
     boxes = np.concatenate([center - half, center + half], axis=1).astype(np.float32)
     scores = rng.permutation(10000).astype(np.float32) / np.float32(10000) + np.float32(0.01)
-    if way == "ours":
+    if contender == "ours":
         keep = benchmark(nms, boxes, scores, iou=0.45)
-    elif way == "torch":
+    elif contender == "torch":
         b, s = torch.from_numpy(boxes), torch.from_numpy(scores)
         keep = benchmark.pedantic(torch_nms, (b, s, 0.45), rounds=3)
     else:
@@ -256,14 +256,14 @@ def numpy_topk(x: np.ndarray, k: int) -> Any:
 
 
 @pytest.mark.benchmark(group="softmax and the 5 best of 1000")
-@pytest.mark.parametrize("way", WAYS[:3])
-def test_topk(benchmark: Any, way: str) -> None:
+@pytest.mark.parametrize("contender", CONTENDERS[:3])
+def test_topk(benchmark: Any, contender: str) -> None:
     import torch
 
     x = np.random.default_rng(0).normal(0, 3, 1000).astype(np.float32)
-    if way == "ours":
+    if contender == "ours":
         best = benchmark(topk, x)[0]
-    elif way == "torch":
+    elif contender == "torch":
         t = torch.from_numpy(x)
         best = benchmark(lambda: torch.softmax(t, 0).topk(5)).indices.numpy()
     else:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from infersdk import quant
 from infersdk.models import Classifier, YOLOv5
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytest.importorskip("pytest_benchmark")
 pytest.importorskip("onnxruntime")
@@ -96,10 +98,10 @@ def test_histogram_numpy(benchmark: Any, activation: np.ndarray[Any, Any]) -> No
 
 
 @pytest.mark.benchmark(group="range of 3.3 million values")
-@pytest.mark.parametrize("way", ["ours", "numpy"])
-def test_range(benchmark: Any, activation: np.ndarray[Any, Any], way: str) -> None:
+@pytest.mark.parametrize("contender", ["ours", "numpy"])
+def test_range(benchmark: Any, activation: np.ndarray[Any, Any], contender: str) -> None:
     found = quant.Range()
-    if way == "ours":
+    if contender == "ours":
         benchmark(found.update, activation)
     else:
         benchmark(lambda: (activation.min(), activation.max(), np.isfinite(activation).all()))

@@ -6,15 +6,17 @@ wait on the stream for each run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import infersdk
 from infersdk.backends import _cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("tensorrt_rtx_bindings")

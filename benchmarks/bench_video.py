@@ -7,10 +7,9 @@ Both decode, detect, draw with the same code, and encode; the rounds alternate, 
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,6 +17,9 @@ import pytest
 from infersdk.cli import main
 from infersdk.models import YOLOv5
 from infersdk.video import VideoReader, VideoWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 cv2 = pytest.importorskip("cv2")
 FRAMES, ROUNDS = 100, 7

@@ -1,12 +1,12 @@
-"""Runs the benchmarks, and writes what they found: docs/benchmarks/results.json, and results.md beside it.
+"""Runs the benchmarks, and writes their results: docs/benchmarks/results.json, and results.md from it.
 
     python benchmarks/run.py [bench_infer.py ...] [--output FOLDER]
-    python benchmarks/table.py              # then: README's table, out of them
+    python benchmarks/table.py              # then: README's table, from the results
 
-Each file runs in a process of its own, one after another. What a benchmark prints is kept with it, and of those that
-pytest-benchmark times the median and the spread. A benchmark that skips or fails is told with its reason. Run it while
-the machine does nothing else: what it did is in the results. Where some files are named, the results of the others
-that are there already stay, if they are of the same machine and packages; each says when it was measured.
+Each file runs in a process of its own, one after another. The results keep what a benchmark prints; of those that
+pytest-benchmark times, the median and the spread; and of a benchmark that skips or fails, the reason. Run it while the
+machine does nothing else: what else it did is in the results. Where some files are named, earlier results of the others
+stay, if they are of the same machine and packages; each says when it was measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA = 1
 
 
 def run_file(file: Path, timeout: float) -> dict[str, Any]:
-    """The tests of one file, and what came of each."""
+    """The tests of one file, each with its outcome."""
     with tempfile.TemporaryDirectory() as folder:
         report, times = Path(folder, "report.xml"), Path(folder, "times.json")
         command = [
@@ -55,8 +55,8 @@ def run_file(file: Path, timeout: float) -> dict[str, Any]:
 def _test(case: ET.Element) -> dict[str, Any]:
     outcome, reason = "passed", ""
     for kind, name in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
-        if (found := case.find(kind)) is not None:
-            outcome, reason = name, (found.get("message") or "").strip()
+        if (entry := case.find(kind)) is not None:
+            outcome, reason = name, (entry.get("message") or "").strip()
     claims = [json.loads(p.get("value", "")) for p in case.iter("property") if p.get("name") == "claim"]
     printed = case.findtext("system-out") or ""
     lines = [line.strip() for line in printed.splitlines() if line.strip() and not line.startswith("---")]
@@ -87,20 +87,20 @@ def markdown(results: dict[str, Any]) -> str:
     when = results["created"][:16].replace("T", " ")
     head = f"Written by `python benchmarks/run.py`, {when} UTC: {', '.join(facts)}."
     lines = ["# Results of the benchmarks", "", head, ""]
-    for name, found in results["files"].items():
-        others = found["contention"]["others"]
+    for name, file in results["files"].items():
+        others = file["contention"]["others"]
         busy = f"; other processes had {others:.0%} of the processors" if others is not None else ""
-        stamp = f"{found['created'][:16].replace('T', ' ')} UTC, {found['seconds']:.0f} s{busy}."
-        lines += [f"## {name}", "", stamp, "", "| what | found |", "|---|---|"]
-        if found.get("error"):
-            lines.append(f"| the file | {_cell(found['error'].splitlines()[-1])} |")
-        for test in found["tests"]:
-            told = list(test["printed"])
+        stamp = f"{file['created'][:16].replace('T', ' ')} UTC, {file['seconds']:.0f} s{busy}."
+        lines += [f"## {name}", "", stamp, "", "| what | result |", "|---|---|"]
+        if file.get("error"):
+            lines.append(f"| the file | {_cell(file['error'].splitlines()[-1])} |")
+        for test in file["tests"]:
+            parts = list(test["printed"])
             if time := test.get("time"):
-                told.append(f"median {_seconds(time['median'])}, IQR {_seconds(time['iqr'])}, {time['rounds']} rounds")
+                parts.append(f"median {_seconds(time['median'])}, IQR {_seconds(time['iqr'])}, {time['rounds']} rounds")
             if test["outcome"] != "passed":
-                told.append(f"{test['outcome']}: {test['reason'].splitlines()[0] if test['reason'] else ''}")
-            lines.append(f"| `{test['name']}` | {'<br>'.join(map(_cell, told))} |")
+                parts.append(f"{test['outcome']}: {test['reason'].splitlines()[0] if test['reason'] else ''}")
+            lines.append(f"| `{test['name']}` | {'<br>'.join(map(_cell, parts))} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -150,19 +150,20 @@ def main() -> int:
     for file in files:
         print(f"{file.name} ...", flush=True)
         load = Load()
-        found = run_file(file, arguments.timeout)
-        seen: Contention = load.since()
-        results["files"][file.name] = {"created": _now(), "contention": msgspec.to_builtins(seen), **found}
+        measured = run_file(file, arguments.timeout)
+        contention: Contention = load.since()
+        results["files"][file.name] = {"created": _now(), "contention": msgspec.to_builtins(contention), **measured}
         results["files"] = dict(sorted(results["files"].items()))
         results["created"] = _now()
-        for test in found["tests"]:
+        for test in measured["tests"]:
             print(f"    {test['outcome']:8} {test['name']}")
         # After each file, so that nothing is lost when it is stopped.
         (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
         (arguments.output / "results.md").write_text(markdown(results))
     print(f"written: {arguments.output / 'results.json'} and results.md")
-    failed = [test for found in results["files"].values() for test in found["tests"] if test["outcome"] == "failed"]
-    return 1 if failed or any(found.get("error") for found in results["files"].values()) else 0
+    entries = results["files"].values()
+    failed = [test for entry in entries for test in entry["tests"] if test["outcome"] == "failed"]
+    return 1 if failed or any(entry.get("error") for entry in entries) else 0
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""README's table of speed, out of docs/benchmarks/results.json.
+"""README's table of speed, from docs/benchmarks/results.json.
 
     python benchmarks/table.py [--check]
 
 The rows below say which figures are shown: the ratio of two medians that pytest-benchmark took, or one that a benchmark
-kept with `claim()`. A figure that the results do not have is left out. `--check` writes nothing, and exits with 1 if
-README shows something else than the results.
+kept with `claim()`. A figure that is not in the results is left out. `--check` writes nothing, and exits with 1 if
+README does not show the results.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Row:
     """A line of the table.
 
     Attributes:
-        what, against: what was measured, and what beside it.
+        what, against: what was measured, and what it is compared with.
         file: the benchmark.
         name: of the claim; or the tests whose median is ours, the first that ran.
         theirs: the test whose median is theirs; None for a claim.
-        share: told in percent, not as a multiple.
+        share: shown in percent, not as a multiple.
     """
 
     what: str
@@ -40,16 +40,16 @@ class Row:
     theirs: str | None = None
     share: bool = False
 
-    def found(self, results: dict[str, Any]) -> str | None:
-        """What the table says: the ratio, and its interval where there is one."""
+    def cell(self, results: dict[str, Any]) -> str | None:
+        """The table's text: the ratio, and its interval where there is one."""
         ratio, low, high = self.ratio(results)
         if ratio is None:
             return None
         if low is None or high is None:
-            return self._told(ratio)
-        return f"{self._told(ratio)} ({self._told(low)} to {self._told(high)})"
+            return self._text(ratio)
+        return f"{self._text(ratio)} ({self._text(low)} to {self._text(high)})"
 
-    def _told(self, ratio: float) -> str:
+    def _text(self, ratio: float) -> str:
         return f"{ratio:.1%}" if self.share else f"{ratio:.2f} x" if ratio < 2 else f"{ratio:.1f} x"
 
     def ratio(self, results: dict[str, Any]) -> tuple[float | None, float | None, float | None]:
@@ -89,7 +89,9 @@ ROWS = [
         "64 threads to boxes, OpenVINO, 2 streams", "its AsyncInferQueue, without boxes", "bench_pipeline.py",
         "AsyncInferQueue",
     ),
-    Row("images/s told by `infersdk bench`, OpenVINO", "benchmark_app", OTHERS, "benchmark_app, batch 1", share=True),
+    Row(
+        "images/s reported by `infersdk bench`, OpenVINO", "benchmark_app", OTHERS, "benchmark_app, batch 1", share=True
+    ),
     Row("the same, ONNX Runtime", "a loop by hand", OTHERS, "loop by hand, batch 1", share=True),
 ]  # fmt: skip
 
@@ -98,8 +100,8 @@ def table(results: dict[str, Any]) -> str:
     """The table, and when and where it was measured."""
     lines = ["| what | against | |", "|---|---|---|"]
     for row in ROWS:
-        if (told := row.found(results)) is not None:
-            lines.append(f"| {row.what} | {row.against} | {told} |")
+        if (cell := row.cell(results)) is not None:
+            lines.append(f"| {row.what} | {row.against} | {cell} |")
     machine = results["machine"]
     where = f"{machine['cores']} cores ({machine['processor']}), Python {machine['python']}"
     lines += [
@@ -121,7 +123,7 @@ def replaced(readme: str, new: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if README is another")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if README differs")
     arguments = parser.parse_args()
     path = ROOT / "README.md"
     old = path.read_text()

@@ -1,6 +1,6 @@
-"""The one gate to the native core: nothing else touches `ffi` or `lib`'s statuses.
+"""The gate to the native core: only this module imports it, and turns its statuses into errors.
 
-After each call that can fail: `check(lib.ifs_...(...))`.
+Each call that can fail is written `check(lib.ifs_...(...))`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ERRORS: dict[int, type[errors.InferSDKError]] = {
 
 
 def check(status: int) -> None:
-    """Raises the error that `status` stands for, with the core's own words."""
+    """Raises the error of a status, with the message of the core."""
     if status != 0:
         _raise(status)
 
@@ -58,10 +58,10 @@ def library_path() -> str:
 
 
 def address(pointer: Any) -> int:
-    """The number of a pointer."""
+    """The address that a pointer holds."""
     return int(ffi.cast("uintptr_t", pointer))
 
 
 def out(kind: str) -> Any:
-    """A fresh place for an `out` parameter: `out("int32_t")` is an `int32_t *`."""
+    """Memory for an `out` parameter: `out("int32_t")` is an `int32_t *`."""
     return ffi.new(f"{kind} *")

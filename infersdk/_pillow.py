@@ -1,7 +1,7 @@
-"""The pixels of PIL images where they lie: Pillow (11.3 and later) lends its memory by Arrow's C data interface.
+"""The pixels of PIL images without a copy: Pillow (11.3 and later) exports its memory by Arrow's C data interface.
 
-`np.asarray(image)` runs an encoder over the image, which takes about as long as decoding a JPEG file; here nothing is
-copied. Only images of one byte ("L") or four bytes a pixel ("RGB", whose fourth byte is padding, and "RGBA") are read.
+`np.asarray(image)` runs an encoder over the image, which takes about as long as decoding a JPEG file. Here nothing is
+copied. The modes are those of one byte ("L") or four bytes a pixel ("RGB", whose fourth byte is padding, and "RGBA").
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["pixels_of"]
 
 _MODES = {"L": 1, "RGB": 4, "RGBA": 4}  # bytes a pixel in Pillow's memory
-_STRIP = 4 << 20  # bytes; those of 16 MB take longer, for their memory comes fresh from the system each time
+_STRIP = 4 << 20  # bytes; strips of 16 MB take longer, because the system maps new memory for each of them
 
 
 class _ArrowArray(ctypes.Structure):
@@ -39,15 +39,15 @@ _ArrowArray._fields_ = [
     ("private_data", ctypes.c_void_p),
 ]
 
-# A prototype of our own: those of ctypes.pythonapi are shared with whoever else uses it.
+# A prototype of our own: all users of ctypes.pythonapi share its prototypes.
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 
 class _Lent:
-    """Memory that belongs to a capsule, as NumPy asks for it. The array keeps this alive, this the capsule, and that
-    Pillow's memory, whatever becomes of the image."""
+    """Memory of a capsule, with NumPy's array interface. The array keeps this object alive, this object the capsule,
+    and the capsule Pillow's memory, even after the image has been deleted."""
 
     def __init__(self, capsule: object, address: int, shape: tuple[int, ...]) -> None:
         self._capsule = capsule
@@ -58,9 +58,9 @@ def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
     """The pixels of a loaded image of mode "L", "RGB" or "RGBA": uint8, (H, W) or (H, W, 3 or 4), equal to
     `np.asarray(image)` and read-only.
 
-    Mostly they lie in Pillow's own memory, three channels with four bytes from pixel to pixel, which `image_view` reads
-    in place: who changes the image then changes them. Where they do not lie in one block (Pillow starts another each
-    16 MB), or are mapped from a file, they are copied.
+    Usually they are Pillow's own memory, with three channels at a distance of four bytes, which `image_view` reads in
+    place; a change of the image changes them too. They are copied if they are not in one block (Pillow starts a new one
+    every 16 MB), or are mapped from a file.
     """
     pixels = _lent(image)
     if pixels is None:
@@ -72,28 +72,28 @@ def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
 
 @functools.cache
 def _pillow_lends() -> bool:
-    """11.2 does too, but never frees what it has lent."""
+    """Whether Pillow exports its memory. 11.2 does too, but never frees it."""
     from PIL import __version__
 
     return tuple(int(part) for part in __version__.split(".")[:2]) >= (11, 3)
 
 
 def _core() -> Any:
-    """How Pillow's memory is laid out; its environment variables can change that."""
+    """Pillow's C module, which knows the layout of its memory; environment variables can change the layout."""
     from PIL import Image
 
     return Image.core  # type: ignore[attr-defined]
 
 
 def _lent(image: Image.Image) -> npt.NDArray[np.uint8] | None:
-    """As they lie there, (H, W) or (H, W, 4); None where Pillow does not lend them as one piece without gaps."""
+    """Pillow's own pixels, (H, W) or (H, W, 4); None unless Pillow exports them as one block without gaps."""
     size, channels = image.width * image.height, _MODES[image.mode]
-    # What is read-only lies in another's memory, such as a file mapped. With an alignment there are gaps between rows.
+    # A read-only image is in other memory, such as a mapped file. With an alignment there are gaps between rows.
     if not _pillow_lends() or not size or image.readonly or _core().get_alignment() != 1:
         return None
     try:
         _, capsule = image.__arrow_c_array__()
-    except ValueError:  # it lies in several blocks
+    except ValueError:  # it is in several blocks
         return None
     array = _ArrowArray.from_address(_get_pointer(capsule, b"arrow_array"))
     values = array if channels == 1 else array.children[0].contents
@@ -105,7 +105,7 @@ def _lent(image: Image.Image) -> npt.NDArray[np.uint8] | None:
 
 
 def _copied(image: Image.Image) -> npt.NDArray[np.uint8] | None:
-    """The same, copied strip by strip, each of which fits a block: in a third of the time that NumPy's way takes."""
+    """A copy made strip by strip, each of which fits a block: in a third of the time of NumPy's conversion."""
     width, height = image.size
     if not _pillow_lends() or not width:
         return None

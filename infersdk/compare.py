@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from .errors import ConfigError, InputError, InputNameError
-from .infer import Infer, model_file
+from .infer import Infer
+from .model_source import ModelSource
 from .registry import load
 from .samples import random_inputs
 from .target import Target
@@ -294,7 +295,8 @@ def compare(
         InputError: there are no inputs, or they do not fit the model.
         BackendError, ModelError, InferenceError: a side cannot load or run the model.
     """
-    file = model_file(model)
+    ModelSource.of(model)  # raises for what is not a model file
+    file = Path(model)
     tolerance = tolerance or Tolerance()
     loaders = _loaders(sides)
     reference, *others = loaders

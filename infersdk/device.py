@@ -1,4 +1,4 @@
-"""Device names: `"cpu"`, `"cuda"`, `"cuda:1"`, and whatever else a backend knows (`"gpu"`, `"npu"`, `"auto"`)."""
+"""Device names: `"cpu"`, `"cuda"`, `"cuda:1"`, and the further kinds of a backend (`"gpu"`, `"npu"`, `"auto"`)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ __all__ = ["CPU", "Device"]
 
 @dataclass(frozen=True)
 class Device:
-    """A kind of device and its number among its like."""
+    """A kind of device and its number among the devices of this kind."""
 
     kind: str
     index: int = 0
 
     @classmethod
     def parse(cls, name: str | Device | None) -> Device:
-        """The device that `name` means; None means the processor.
+        """The device of a name; None is the processor.
 
         Raises:
-            DeviceUnavailableError: the name is not of the form `kind` or `kind:number`.
+            DeviceUnavailableError: The name has not the form `kind` or `kind:number`.
         """
         if isinstance(name, Device):
             return name
         text = "cpu" if name is None else name if isinstance(name, str) else ""
         match = re.fullmatch(r"([A-Za-z][A-Za-z_]*)(?::(\d{1,6}))?", text)
         if match is None:
-            raise DeviceUnavailableError(f'device {name!r} is not understood; write "cpu", "cuda" or "cuda:1", say')
+            raise DeviceUnavailableError(f'unknown device {name!r}; use a name such as "cpu", "cuda" or "cuda:1"')
         return cls(match[1].lower(), int(match[2] or 0))
 
     @property
     def ordinal(self) -> int:
-        """The number that the native core takes: a CUDA ordinal, or -1 for anything that is not CUDA."""
+        """The number for the native core: a CUDA ordinal, or -1 for any other kind."""
         return self.index if self.kind == "cuda" else -1
 
     def __str__(self) -> str:

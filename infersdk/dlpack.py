@@ -1,7 +1,7 @@
-"""DLPack for tensors on a device: lending to torch, CuPy, JAX and numba, and borrowing from them, without copies.
+"""DLPack for tensors on a device: export to torch, CuPy, JAX and numba, and import from them, without copies.
 
-The host side needs nothing here: NumPy speaks DLPack for it. The structs are those of the DLPack specification
-(https://dmlc.github.io/dlpack/latest/c_api.html), of the unversioned kind that every consumer takes.
+For the host side NumPy implements DLPack. The structs are those of the DLPack specification
+(https://dmlc.github.io/dlpack/latest/c_api.html), of the unversioned form that every consumer takes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _python.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _python.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _python.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
-#: Kept until the consumer calls the deleter: the struct, its arrays, and what holds the memory.
+#: What an export keeps until the consumer calls the deleter: the struct, its arrays, and the holder of the memory.
 _lent: dict[int, tuple[Any, ...]] = {}
 
 
 @ffi.def_extern(name="ifs_py_dlpack_release")  # type: ignore[untyped-decorator]
 def _release(managed: Any) -> None:
-    """The deleter of what was lent; a consumer may call it from any thread."""
+    """The deleter of an export. The consumer may call it from any thread."""
     _lent.pop(address(managed), None)
 
 
-# In a capsule's destructor its reference count is 0: ctypes must see it as a bare address.
+# In its destructor a capsule has the reference count 0, so ctypes must take it as a bare address.
 _address_of_capsule = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -48,13 +48,13 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # type: ignore[untyped-decorator]
 def _drop_capsule(capsule: int) -> None:
-    """A capsule that nobody took over still owns its tensor."""
+    """Frees the tensor of a capsule that no consumer has taken."""
     if _is_valid(capsule, b"dltensor"):
         _lent.pop(_address_of_capsule(capsule, b"dltensor"), None)
 
 
 def lend(at: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple[int, int], holder: object) -> Any:
-    """A capsule over memory at `at`; `holder` is kept until the consumer is done with it."""
+    """A capsule over the memory at an address; `holder` is kept until the consumer is done."""
     managed = ffi.new("DLManagedTensor *")
     dims = ffi.new("int64_t[]", list(shape) or [0])
     tensor = managed.dl_tensor
@@ -70,20 +70,20 @@ def lend(at: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple[in
 
 
 class Borrowed:
-    """Somebody else's tensor, taken out of its capsule: given back when this object goes.
+    """A tensor of another library, taken out of its capsule. It is returned at the end of this object.
 
     Attributes:
-        address, shape, dtype: as usual. The elements are dense and in C order.
-        device: (kind, number), the kind being CPU, CUDA or CUDA_HOST.
+        address, shape, dtype: Of the tensor. The elements are dense and in C order.
+        device: (kind, number), where the kind is CPU, CUDA or CUDA_HOST.
     """
 
     def __init__(self, capsule: Any) -> None:
         self._managed = ffi.NULL
         try:
-            place = _python.PyCapsule_GetPointer(capsule, b"dltensor")
+            pointer = _python.PyCapsule_GetPointer(capsule, b"dltensor")
         except ValueError:
-            raise BufferError(f"{capsule!r} is no capsule of a tensor, or was taken before") from None
-        self._managed = ffi.cast("DLManagedTensor *", place)
+            raise BufferError(f"{capsule!r} does not hold a tensor, or it was taken before; export a new one") from None
+        self._managed = ffi.cast("DLManagedTensor *", pointer)
         _python.PyCapsule_SetName(capsule, b"used_dltensor")
         tensor = self._managed.dl_tensor
         self.shape = tuple(int(tensor.shape[i]) for i in range(tensor.ndim))

@@ -178,6 +178,13 @@ class OutputError(InferSDKError, OSError):
     """A result that could not be written."""
 
 
+def text_of(error: BaseException) -> str:
+    """The message of an error. That of a native library which is not UTF-8 comes as a UnicodeDecodeError around it."""
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.decode("utf-8", "replace")
+    return str(error)
+
+
 def relative_to(path: str | os.PathLike[str]) -> str:
     """What a message adds when nothing is at `path`: where it was looked for, unless the path says so."""
     if os.path.isabs(path):

@@ -30,9 +30,8 @@ from .infer import BackendInfo, Infer
 from .stream import device_info
 
 if TYPE_CHECKING:
-    import os
-
     from .device import Device
+    from .model_source import ModelLike
     from .options import BackendOptions
     from .tensor import Tensor
 
@@ -187,7 +186,7 @@ class HotSwap(Infer):
     that serves. The tensors are made for the device that was asked for.
 
     Args:
-        model: the model file.
+        model: as `load()` takes it.
         target: the class of the backend that was asked for.
         stand_in: loads the Infer that serves at first.
         device, precision, max_batch, options: for the target.
@@ -196,7 +195,7 @@ class HotSwap(Infer):
 
     def __init__(
         self,
-        model: str | os.PathLike[str],
+        model: ModelLike,
         target: type[Infer],
         stand_in: Callable[[], Infer],
         *,

@@ -6,11 +6,9 @@ checks, the tensors and the convenient call. `infersdk.testing.InferContract` is
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,12 +20,9 @@ from .errors import (
     ConfigError,
     InputError,
     InputNameError,
-    ModelFormatError,
-    ModelNotFoundError,
-    ShapeError,
     UnsupportedModelError,
-    relative_to,
 )
+from .model_source import ModelLike, ModelSource
 from .options import BackendOptions
 from .tensor import Tensor
 from .tensor_spec import TensorSpec, by_name, known_shapes
@@ -38,7 +33,7 @@ if TYPE_CHECKING:
 
     from .stream import Stream
 
-__all__ = ["BackendInfo", "Infer", "model_file"]
+__all__ = ["BackendInfo", "Infer", "new_tensor"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +67,7 @@ class Infer(ABC):
         backend: the name it was loaded under.
         device: where it runs, as a name (`"cpu"`, `"cuda:0"`).
         max_batch: the largest batch it takes; None where neither the backend nor the user sets a limit.
+        model: the `ModelSource` that it was loaded from.
         input_specs, output_specs: what the model declares about its inputs and outputs, in order.
         inputs, outputs: the tensors bound to them, by name.
         metadata: what the model file says about itself, text by key.
@@ -89,6 +85,8 @@ class Infer(ABC):
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     #: The operators of one's own that the model uses, an `infersdk.custom_ops.operator_set.OperatorSet`; or None.
     custom_ops: Any = None
+    #: The formats that it reads, by their names in `infersdk.formats`; None leaves all to the runtime.
+    formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
 
@@ -176,7 +174,7 @@ class Infer(ABC):
 
     def __init__(
         self,
-        model: str | os.PathLike[str],
+        model: ModelLike,
         *,
         device: Device | None = None,
         precision: str | None = None,
@@ -191,7 +189,7 @@ class Infer(ABC):
         self._lent: set[str] = set()  # names whose tensors belong to the user
         self._bound: list[int] | None = None  # the generations of the tensors when they were bound
         self._unbindable: TensorSpec | None = None  # the first input or output that no tensor can hold
-        self.model = model_file(model)
+        self.model = ModelSource.of(model)
         self._device = device or Device.parse(None)
         self._requested_precision = precision
         self.max_batch = max_batch
@@ -199,6 +197,7 @@ class Infer(ABC):
         self.input_specs: tuple[TensorSpec, ...] = ()
         self.output_specs: tuple[TensorSpec, ...] = ()
         self.metadata: Mapping[str, str] = MappingProxyType({})
+        self.model.check_format(self.formats, self.backend)
         self._load()
         self._check_max_batch()
         self._create_tensors()
@@ -335,6 +334,7 @@ class Infer(ABC):
             return
         self._closed = True
         self._close()
+        self.model = self.model.forget()
         for name, tensor in (*self._inputs.items(), *self._outputs.items()):
             if name not in self._lent:
                 tensor.close()
@@ -375,7 +375,7 @@ class Infer(ABC):
             if spec.kind == "tensor":
                 feeds[spec.name] = array = np.asarray(given[spec.name])
                 spec.check(array.shape, array.dtype)
-                self._check_max(spec, array.shape)
+                spec.check_batch(array.shape, self.max_batch)
         return self._call(feeds)
 
     def _check_max_batch(self) -> None:
@@ -396,38 +396,23 @@ class Infer(ABC):
         bindable = self._unbindable is None
         self._bound = None
         self._lent = set()
-        self._inputs = {spec.name: self._new_tensor(spec) for spec in self.input_specs if bindable}
-        self._outputs = {spec.name: self._new_tensor(spec) for spec in self.output_specs if bindable}
+        self._inputs = {
+            spec.name: new_tensor(spec, self._device, self.max_batch) for spec in self.input_specs if bindable
+        }
+        self._outputs = {
+            spec.name: new_tensor(spec, self._device, self.max_batch) for spec in self.output_specs if bindable
+        }
         self._inputs_view = MappingProxyType(self._inputs)
         self._outputs_view = MappingProxyType(self._outputs)
-
-    def _new_tensor(self, spec: TensorSpec) -> Tensor:
-        """A tensor of the shape that the model declares, with 1 for each free dimension."""
-        shape = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
-        tensor = Tensor(shape, spec.dtype, self._device)
-        if self.max_batch and spec.has_free_batch:
-            # Grown once and shrunk again, it keeps its capacity: its address stays for every batch up to the largest.
-            tensor.resize((self.max_batch, *shape[1:]))
-            reserve = tensor.device_ptr if self._device.ordinal >= 0 else tensor.host_ptr
-            reserve(write=True, read=False)
-            tensor.resize(shape)
-        return tensor
 
     def _rebind(self) -> None:
         self._check_bindable()  # a model without tensors is never bound, so each of its runs comes here
         for spec in self.input_specs:
             shape = self._inputs[spec.name].shape
             spec.check(shape)
-            self._check_max(spec, shape)
+            spec.check_batch(shape, self.max_batch)
         self._bind()
         self._bound = self._generations()
-
-    def _check_max(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
-        if self.max_batch and spec.has_free_batch and shape[0] > self.max_batch:
-            raise ShapeError(
-                f"a batch of {shape[0]} for input {spec.name!r} is more than max_batch={self.max_batch}; "
-                f"split it, or load the model with max_batch={shape[0]}"
-            )
 
     def _generations(self) -> list[int]:
         """Numbers that change with the shapes and addresses of the tensors, also of outputs that a user resized."""
@@ -453,26 +438,14 @@ class Infer(ABC):
         )
 
 
-def model_file(path: str | os.PathLike[str]) -> Path:
-    """The path of a model, checked as far as can be without reading it.
-
-    Raises:
-        ModelNotFoundError: there is nothing at that path.
-        ModelFormatError: it is a folder, or empty.
-        ConfigError: the path is not UTF-8.
-    """
-    file = Path(path)
-    try:
-        str(file).encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"the path {str(file)!r} is not UTF-8, and the runtimes cannot open it; rename it") from None
-    try:
-        size = file.stat().st_size
-    except (OSError, ValueError) as error:  # ValueError: a null character
-        why = getattr(error, "strerror", error)
-        raise ModelNotFoundError(f"no model at {str(file)!r} ({why}){relative_to(file)}") from None
-    if file.is_dir():
-        raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")
-    if size == 0:
-        raise ModelFormatError(f"{str(file)!r} is empty; was the download cut off?")
-    return file
+def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tensor:
+    """A tensor of the shape that a model declares, with 1 for each free dimension, and memory for `max_batch` rows."""
+    shape = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
+    tensor = Tensor(shape, spec.dtype, device)
+    if max_batch and spec.has_free_batch:
+        # Grown once and shrunk again, it keeps its capacity: its address stays for every batch up to the largest.
+        tensor.resize((max_batch, *shape[1:]))
+        reserve = tensor.device_ptr if device.ordinal >= 0 else tensor.host_ptr
+        reserve(write=True, read=False)
+        tensor.resize(shape)
+    return tensor

@@ -1,4 +1,4 @@
-"""MixMemory: a block on the host and one on a device that stand for the same bytes; and what all of them hold."""
+"""MixMemory: a block on the host and a block on a device that hold the same bytes; and statistics of all memories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Handle", "Head", "MemoryStats", "MixMemory", "device_of", "is_page_l
 
 
 class Head(enum.IntEnum):
-    """Which side of a memory is newer."""
+    """The side of a memory that is newer."""
 
     UNINITIALIZED = lib.IFS_HEAD_UNINITIALIZED
     HOST = lib.IFS_HEAD_HOST
@@ -30,7 +30,7 @@ def access_code(read: bool, write: bool) -> int:
 
 
 class Handle:
-    """Owns a native handle: freed by `close()`, by `with`, or with the object, once."""
+    """The owner of a native handle, which `close()`, `with` or the end of the object frees."""
 
     _c: Any  # None once closed
 
@@ -44,54 +44,54 @@ class Handle:
         return self._c
 
     def close(self) -> None:
-        """Gives the memory back now. Views that were handed out stay valid; everything else raises from here on."""
+        """Frees the memory now. Existing views stay valid; every other use raises ClosedError."""
         if self._c is not None:
             handle, self._c = self._c, None
             ffi.release(handle)
 
     def __enter__(self) -> Any:
-        self._open  # noqa: B018 - a closed one raises
+        self._open  # noqa: B018 - raises if closed
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def __reduce__(self) -> Any:  # else copy.copy() would make two owners of one handle
+    def __reduce__(self) -> Any:  # copy.copy() would make two owners of one handle
         raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled; create a new one")
 
 
 class MixMemory(Handle):
-    """A host block and a device block that stand for the same `nbytes` bytes, both allocated when first asked for.
+    """A host block and a device block that hold the same `nbytes` bytes. Each is allocated at its first access.
 
     Args:
-        nbytes: its size in bytes; asking for less than the capacity later allocates nothing.
-        device: `"cpu"`, or the CUDA device of the other side; the host block is page-locked then.
+        nbytes: The size in bytes. A later resize within the capacity allocates nothing.
+        device: `"cpu"`, or the CUDA device of the device side; the host block is page-locked then.
     """
 
     def __init__(self, nbytes: int = 0, device: str | Device | None = None) -> None:
         self._c = None
-        place = out("ifs_memory *")
-        check(lib.ifs_memory_create(Device.parse(device).ordinal, place))
-        self._own(place[0], lib.ifs_memory_destroy)
+        handle = out("ifs_memory *")
+        check(lib.ifs_memory_create(Device.parse(device).ordinal, handle))
+        self._own(handle[0], lib.ifs_memory_destroy)
         self.resize(nbytes)
 
     def resize(self, nbytes: int) -> None:
-        """Sets the size. Content stays when it fits the capacity, and is undefined otherwise."""
+        """Sets the size. The content is kept if it fits the capacity, and undefined otherwise."""
         if not 0 <= nbytes < 2**64:
-            raise InputError(f"a memory cannot have {nbytes} bytes")
+            raise InputError(f"a memory cannot have {nbytes} bytes; the size must be 0 to 2**64 - 1")
         check(lib.ifs_memory_resize(self._open, nbytes))
 
     def host_ptr(self, *, read: bool = True, write: bool = False) -> int:
-        """The address of the host side, brought up to date for `read`; `write` makes it the newer one."""
+        """The address of the host side, brought up to date for `read`. `write` makes it the newer side."""
         address_out = out("void *")
         check(lib.ifs_memory_host_ptr(self._open, access_code(read, write), address_out))
         return address(address_out[0])
 
     def device_ptr(self, *, read: bool = True, write: bool = False) -> int:
-        """The address of the device side, likewise.
+        """The address of the device side, as `host_ptr` gives that of the host side.
 
         Raises:
-            DeviceUnavailableError: there is no device half: a memory for the host, a CPU-only build, no GPU.
+            DeviceUnavailableError: The memory has no device, the build is CPU-only, or the machine has no GPU.
         """
         address_out = out("void *")
         check(lib.ifs_memory_device_ptr(self._open, access_code(read, write), ffi.NULL, address_out))
@@ -120,27 +120,31 @@ class MixMemory(Handle):
 
 
 def is_page_locked(array: npt.NDArray[Any]) -> bool:
-    """Whether the array lies in page-locked memory, so that a device can copy it from where it lies."""
+    """Whether the array is in page-locked memory, from which a device copies directly."""
     return bool(lib.ifs_is_page_locked(ffi.cast("void *", array.__array_interface__["data"][0])))
 
 
 def device_of(at: int) -> int:
-    """The ordinal of the device that an address lies on."""
-    place = out("int32_t")
-    check(lib.ifs_pointer_device(ffi.cast("void *", at), place))
-    if place[0] < 0:
+    """The ordinal of the CUDA device that an address is on.
+
+    Raises:
+        InputError: It is an address of the host.
+    """
+    ordinal = out("int32_t")
+    check(lib.ifs_pointer_device(ffi.cast("void *", at), ordinal))
+    if ordinal[0] < 0:
         raise InputError(f"{at:#x} is not an address on a CUDA device")
-    return int(place[0])
+    return int(ordinal[0])
 
 
 class MemoryStats(dict[str, int]):
-    """Bytes that the native core holds: host, pinned (page-locked) and device, now and at their peak; and `memories`,
-    how many there are.
+    """The bytes that the native core holds: host, pinned (page-locked) and device, now and at their peak; and the
+    number of `memories`.
     """
 
 
 def memory_stats() -> MemoryStats:
-    """What all tensors of the process hold now (`*_bytes`) and held at most (`*_peak`), and how many memories live."""
+    """The bytes that all tensors of the process hold (`*_bytes`), the peaks (`*_peak`), and the number of memories."""
     stats = out("ifs_memory_stats")
     lib.ifs_get_memory_stats(stats)
     return MemoryStats((name, int(getattr(stats, name))) for name, _ in ffi.typeof("ifs_memory_stats").fields)

@@ -12,17 +12,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from .device import Device
 from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError
 from .graph.domains import foreign_domains
-from .infer import Infer, model_file
+from .infer import Infer
+from .model_source import ModelLike, ModelSource
 from .precision import check_precision
 from .target import Target
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
     from .custom_ops import CustomOp
@@ -105,7 +106,7 @@ _FIELDS = ("path", "backend", "device", "precision", "max_batch", "while_buildin
 
 
 def load(
-    path: str | os.PathLike[str],
+    model: ModelLike,
     backend: str | None = None,
     *,
     device: str | Device | None = None,
@@ -114,35 +115,41 @@ def load(
     while_building: str | None = None,
     custom_ops: Sequence[type[CustomOp]] | None = None,
     cut_custom_ops: bool = False,
+    external_data: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Infer:
     """Loads a model on a backend. Strict: the backend, device and precision asked for, or an error.
 
     Args:
-        path: the model file; which kinds is the backend's matter (ONNX is read by all). Or a configuration of one
-            model (.toml, .yaml, .json: see `infersdk.config`), as `infersdk tune` writes it: what else is given here
-            goes before what it says.
+        model: the path of a model file, its bytes, or a binary file that is open for reading. Every backend reads ONNX,
+            and some read other formats. Or the path of a configuration of one model (.toml, .yaml, .json: see
+            `infersdk.config`), as `infersdk tune` writes it; the other arguments override what it says.
         backend: a name out of `infersdk.list_backends()`; None is `"onnxruntime"`.
-        device: `"cpu"`, `"cuda:0"`, or what else the backend knows; None is the backend's natural one.
-        precision: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; None takes the model as it was written.
-        max_batch: the largest batch that will be run; memory for it is set aside now.
-        while_building: another backend, as `"onnxruntime"`, `"onnxruntime@cpu"` or `"openvino/bf16"`, that serves until
-            this one is ready, which loads on a thread meanwhile: see `infersdk.hot_swap`.
+        device: `"cpu"`, `"cuda:0"`, or another one that the backend has; None is the backend's default.
+        precision: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; None runs the model as it was written.
+        max_batch: the largest batch that will be run; memory for it is reserved now.
+        while_building: another backend, such as `"onnxruntime"`, `"onnxruntime@cpu"` or `"openvino/bf16"`, that serves
+            until this one is loaded, on a thread of its own: see `infersdk.hot_swap`.
         custom_ops: the operators of one's own that the model uses, as classes (`infersdk.custom_ops.CustomOp`). Those
             of installed packages (entry points in the group `infersdk.custom_ops`) and of infersdk itself need not be
             given.
         cut_custom_ops: whether to cut the model at its custom operators where the backend could run them, too.
+        external_data: for a model that is given as bytes or as an open file: the folder of the weights that it keeps
+            in other files. Without it no other file is read. For an OpenVINO IR it is the .bin file.
         **options: the backend's own, checked against its `Options`.
+
+    A model that is given as bytes or as an open file stays in memory: what is made from it is written only to a folder
+    that an option names (`cache_dir`).
 
     Raises:
         BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
     """
-    if str(path).lower().endswith(_CONFIGURATIONS):
+    if _is_configuration(model):
         given = {
             "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
             "while_building": while_building,
         }  # fmt: skip
-        return _load_configured(path, {key: value for key, value in given.items() if value is not None}, options)
+        return _load_configured(model, {key: value for key, value in given.items() if value is not None}, options)
     backend = "onnxruntime" if backend is None else backend
     kind = backend_class(backend)
     check_precision(precision)
@@ -150,16 +157,16 @@ def load(
         raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
     from .config import convert
 
-    file = model_file(path)
+    source = ModelSource.of(model, external_data)
     place = Device.parse(device if device is not None else kind.default_device)
     own = convert(options, kind.Options, f"options of backend {backend!r}")
     make: Callable[..., Infer] = kind
-    if custom_ops or foreign_domains(file):
+    if custom_ops or foreign_domains(source):
         from .custom_ops.loading import with_custom_ops
 
-        make = with_custom_ops(kind, file, place, custom_ops, cut=cut_custom_ops)
+        make = with_custom_ops(kind, source, place, custom_ops, cut=cut_custom_ops)
     if while_building is None:
-        return make(file, device=place, precision=precision, max_batch=max_batch, options=own)
+        return make(source, device=place, precision=precision, max_batch=max_batch, options=own)
     from .hot_swap import HotSwap, check_device
 
     check_device(kind, backend, place)
@@ -167,15 +174,20 @@ def load(
     # Both take the same batches: what a request may be does not change with who serves it.
     largest = max_batch if max_batch is not None or getattr(own, "profiles", None) else kind.default_max_batch
     return HotSwap(
-        file,
+        source,
         kind,
-        lambda: load(file, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops),
+        lambda: load(source, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops),
         device=place,
         precision=precision,
         max_batch=max_batch,
         options=own,
         make=make,
     )
+
+
+def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
+    named = isinstance(model, (str, os.PathLike)) and not isinstance(model, ModelSource)
+    return named and str(model).lower().endswith(_CONFIGURATIONS)
 
 
 def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:

@@ -1,12 +1,12 @@
-"""Streams and events: work on a device that runs in order while the host goes on.
+"""Streams and events: work on a device that runs in order while the host continues.
 
 ::
 
     stream = Stream("cuda:0")
-    at = tensor.device_ptr(write=True, stream=stream)      # copies are queued on it, not waited for
-    ...                                                        # queue kernels that write there
-    tensor.fetch(stream)                                       # queue the copy home
-    tensor.numpy()                                             # waits for that copy alone
+    at = tensor.device_ptr(write=True, stream=stream)  # copies are queued on it, not waited for
+    ...                                                # queue kernels that write there
+    tensor.fetch(stream)                               # queue the copy to the host
+    tensor.numpy()                                     # waits for that copy alone
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ __all__ = ["CudaGraph", "DeviceInfo", "Event", "Stream", "default_stream", "devi
 def _ordinal(device: str | Device) -> int:
     parsed = Device.parse(device)
     if parsed.ordinal < 0:
-        raise DeviceUnavailableError(f'device {str(parsed)!r} has no streams; "cuda:0" and so on have')
+        raise DeviceUnavailableError(f"device {str(parsed)!r} has no streams; use a CUDA device such as 'cuda:0'")
     return parsed.ordinal
 
 
 class DeviceInfo(dict[str, Any]):
-    """`name`, `compute_capability` (major, minor), `multiprocessors`, `total_bytes`, `free_bytes`."""
+    """`name`, `compute_capability` (major, minor), `multiprocessors`, `total_bytes` and `free_bytes` of a device."""
 
 
 def device_count() -> int:
-    """How many CUDA devices there are; 0 where there is no driver, no GPU, or the build is CPU-only."""
-    place = out("int32_t")
-    return int(place[0]) if lib.ifs_device_count(place) == 0 else 0
+    """The number of CUDA devices; 0 without a driver, without a GPU, and in a CPU-only build."""
+    count = out("int32_t")
+    return int(count[0]) if lib.ifs_device_count(count) == 0 else 0
 
 
 def device_info(device: str | Device = "cuda:0") -> DeviceInfo:
-    """What a CUDA device is.
+    """The properties of a CUDA device.
 
     Raises:
-        DeviceUnavailableError: there is no such device.
+        DeviceUnavailableError: The device does not exist.
     """
     info = out("ifs_device_info")
     check(lib.ifs_get_device_info(_ordinal(device), info))
@@ -57,26 +57,26 @@ def device_info(device: str | Device = "cuda:0") -> DeviceInfo:
 
 
 class Stream(Handle):
-    """A CUDA stream of our own, which does not wait for the legacy default stream.
+    """A CUDA stream, which does not wait for the legacy default stream.
 
     `handle` is the cudaStream_t as a number, for other libraries.
     """
 
     def __init__(self, device: str | Device = "cuda:0") -> None:
         self._c = None
-        place = out("ifs_stream *")
-        check(lib.ifs_stream_create(_ordinal(device), place))
-        self._own(place[0], lib.ifs_stream_destroy)
+        native = out("ifs_stream *")
+        check(lib.ifs_stream_create(_ordinal(device), native))
+        self._own(native[0], lib.ifs_stream_destroy)
         self._lender: object = None
 
     @classmethod
     def wrap(cls, handle: int, device: str | Device = "cuda:0", lender: object = None) -> Stream:
-        """Borrows somebody else's cudaStream_t; `lender` is kept alive with it."""
+        """Borrows the cudaStream_t of another library, and keeps `lender` alive with it."""
         stream = cls.__new__(cls)
         stream._c = None
-        place = out("ifs_stream *")
-        check(lib.ifs_stream_wrap(_ordinal(device), ffi.cast("void *", handle), place))
-        stream._own(place[0], lib.ifs_stream_destroy)
+        native = out("ifs_stream *")
+        check(lib.ifs_stream_wrap(_ordinal(device), ffi.cast("void *", handle), native))
+        stream._own(native[0], lib.ifs_stream_destroy)
         stream._lender = lender
         return stream
 
@@ -89,11 +89,11 @@ class Stream(Handle):
         return Device("cuda", int(lib.ifs_stream_device(self._open)))
 
     def synchronize(self) -> None:
-        """Waits until all that is queued has run."""
+        """Waits until all queued work is done."""
         check(lib.ifs_stream_synchronize(self._open))
 
     def wait(self, event: Event) -> None:
-        """What is queued from now on waits for `event`; the host does not."""
+        """Makes work that is queued from now on wait for `event`. The host does not wait."""
         check(lib.ifs_stream_wait(self._open, event._open))
 
     def __repr__(self) -> str:
@@ -106,56 +106,60 @@ def default_stream(device: str | Device = "cuda:0") -> Stream:
 
 
 class Event(Handle):
-    """A mark in a stream; with `timing`, a clock too."""
+    """A point in a stream. With `timing`, it records the time too."""
 
     def __init__(self, device: str | Device = "cuda:0", *, timing: bool = False) -> None:
         self._c = None
-        place = out("ifs_event *")
-        check(lib.ifs_event_create(_ordinal(device), timing, place))
-        self._own(place[0], lib.ifs_event_destroy)
+        event = out("ifs_event *")
+        check(lib.ifs_event_create(_ordinal(device), timing, event))
+        self._own(event[0], lib.ifs_event_destroy)
 
     def record(self, stream: Stream) -> Event:
-        """Sets the mark behind all that is queued on `stream` now; returns the event itself."""
+        """Puts the event after all work that is queued on `stream` now, and returns the event."""
         check(lib.ifs_event_record(self._open, stream._open))
         return self
 
     def synchronize(self) -> None:
-        """Waits until the mark is reached."""
+        """Waits until the stream reaches the event."""
         check(lib.ifs_event_synchronize(self._open))
 
     @property
     def done(self) -> bool:
-        """Whether the mark is reached."""
-        place = out("int32_t")
-        check(lib.ifs_event_query(self._open, place))
-        return bool(place[0])
+        """Whether the stream has reached the event."""
+        done = out("int32_t")
+        check(lib.ifs_event_query(self._open, done))
+        return bool(done[0])
 
     def milliseconds_since(self, start: Event) -> float:
-        """The device's time from `start` to here; both made with `timing=True`, and reached."""
-        place = out("float")
-        check(lib.ifs_event_elapsed(start._open, self._open, place))
-        return float(place[0])
+        """The device's time from `start` to this event. Both have `timing=True`, and the stream has reached them."""
+        elapsed = out("float")
+        check(lib.ifs_event_elapsed(start._open, self._open, elapsed))
+        return float(elapsed[0])
 
 
 class CudaGraph(Handle):
-    """What a function queues on a stream, to be launched again in one go.
+    """The work that a function queues on a stream, to be launched again at once.
 
-    It holds the addresses that it was captured with: when one of them changes, capture anew.
+    Args:
+        stream: The stream to capture.
+        queue: Queues the work on it, and waits for nothing.
+
+    A graph keeps the addresses that it was captured with. When one of them changes, capture a new graph.
     """
 
     def __init__(self, stream: Stream, queue: Callable[[], object]) -> None:
         self._c = None
-        place = out("ifs_cuda_graph *")
+        graph = out("ifs_cuda_graph *")
         check(lib.ifs_cuda_graph_begin(stream._open))
         try:
             queue()
-        except BaseException:  # the stream has to leave the capture, whatever happened
-            lib.ifs_cuda_graph_end(stream._open, place)
-            lib.ifs_cuda_graph_destroy(place[0])
+        except BaseException:  # the stream must leave the capture in any case
+            lib.ifs_cuda_graph_end(stream._open, graph)
+            lib.ifs_cuda_graph_destroy(graph[0])
             raise
-        check(lib.ifs_cuda_graph_end(stream._open, place))
-        self._own(place[0], lib.ifs_cuda_graph_destroy)
+        check(lib.ifs_cuda_graph_end(stream._open, graph))
+        self._own(graph[0], lib.ifs_cuda_graph_destroy)
 
     def launch(self, stream: Stream) -> None:
-        """Queues all of it on `stream`."""
+        """Queues the work of the graph on `stream`."""
         check(lib.ifs_cuda_graph_launch(self._open, stream._open))

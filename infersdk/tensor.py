@@ -1,7 +1,7 @@
-"""Tensors: the Python face of the native ones.
+"""Tensors: the Python class over the native ones.
 
-A `Tensor` lives on the host, on a device, or on both, and copies between them only when the side that is asked for is
-the older one::
+A `Tensor` is on the host, on a device, or on both. An access copies between the two sides only if the side that is
+asked for is the older one::
 
     t = Tensor((8, 3, 640, 640), "float32", device="cuda:0")
     t.numpy(writable=True)[:] = 0      # head: HOST
@@ -11,18 +11,18 @@ the older one::
 
 from __future__ import annotations
 
-import math
-import operator
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import dlpack
+from ._exchange import as_dims, borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
 from ._lib import address, check, ffi, lib, out
 from .device import Device
-from .errors import DTypeError, InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
-from .memory import Handle, Head, access_code, device_of
+from .dtypes import DTYPES, dtype_code
+from .errors import InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
+from .memory import Handle, Head, access_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,41 +32,18 @@ if TYPE_CHECKING:
 
     from .stream import Stream
 
-__all__ = ["Tensor", "dtype_code", "pinned_empty"]
-
-_CODES: dict[np.dtype[Any], int] = {
-    np.dtype(name): getattr(lib, f"IFS_{name.upper()}")
-    for name in (
-        "float32", "float16", "int32", "uint8", "int8", "int64",
-        "bool", "float64", "int16", "uint16", "uint32", "uint64",
-    )
-}  # fmt: skip
-_DTYPES = {code: dtype for dtype, code in _CODES.items()}
-
-
-def dtype_code(dtype: npt.DTypeLike) -> int:
-    """The native number of a NumPy element type.
-
-    Raises:
-        DTypeError: tensors do not hold that type.
-    """
-    try:
-        return _CODES[np.dtype(dtype)]
-    except (KeyError, TypeError):
-        names = ", ".join(str(d) for d in _CODES)
-        raise DTypeError(f"a tensor cannot hold {dtype!r}; it holds {names}") from None
+__all__ = ["Tensor", "pinned_empty"]
 
 
 class _HostView:
-    """What a NumPy view of a tensor keeps alive: the block that it looks at, and who lent it."""
+    """The memory that a NumPy view of a tensor keeps alive: a block, and the lender of a borrowed one."""
 
     __slots__ = ("__array_interface__", "_block", "_lender", "at")
 
     def __init__(self, tensor: Tensor, writable: bool) -> None:
-        place, block = out("void *"), out("ifs_block *")
-        access = lib.IFS_READ_WRITE if writable else lib.IFS_READ
-        check(lib.ifs_tensor_hold(tensor._open, lib.IFS_SIDE_HOST, access, place, block))
-        self.at = address(place[0])
+        at, block = out("void *"), out("ifs_block *")
+        check(lib.ifs_tensor_hold(tensor._open, lib.IFS_SIDE_HOST, access_code(True, writable), at, block))
+        self.at = address(at[0])
         self._block = ffi.gc(block[0], lib.ifs_block_release)
         self._lender = tensor._lender
         self.__array_interface__ = {
@@ -78,11 +55,11 @@ class _HostView:
 
 
 class _Shared:
-    """What the tensors that share a memory know together.
+    """The state of the tensors that share a memory.
 
     Attributes:
-        resizes: how often it was resized.
-        stream: the stream that it was last used on: somebody else's must not go before the work on it is done.
+        resizes: How often one of them was resized.
+        stream: The stream that the memory was last used on. A wrapped stream has to live until its work is done.
     """
 
     __slots__ = ("resizes", "stream")
@@ -93,49 +70,48 @@ class _Shared:
 
 
 class Tensor(Handle):
-    """A dense C-order array whose bytes live on the host, on a device, or on both.
+    """A dense C-order array whose bytes are on the host, on a device, or on both.
 
     Args:
-        shape: its dimensions; `()` is a scalar, and a dimension may be 0.
-        dtype: any of float16/32/64, int8/16/32/64, uint8/16/32/64, bool.
+        shape: Its dimensions; `()` is a scalar, and a dimension may be 0.
+        dtype: float16/32/64, int8/16/32/64, uint8/16/32/64 or bool.
         device: `"cpu"`, or `"cuda:0"` and so on.
 
-    Nothing is allocated before the first access. One thread uses a tensor at a time; views of it (`tensor[2:4]`) may be
-    used by other threads.
+    Nothing is allocated before the first access. One thread uses a tensor at a time; other threads may use views of it
+    (`tensor[2:4]`).
     """
 
     def __init__(
         self, shape: Sequence[int], dtype: npt.DTypeLike = "float32", device: str | Device | None = None
     ) -> None:
         self._c = None
-        place = out("ifs_tensor *")
-        dims = _dims(shape)
-        check(lib.ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, place))
-        self._adopt(place[0])
+        handle, dims = out("ifs_tensor *"), as_dims(shape)
+        check(lib.ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, handle))
+        self._adopt(handle[0])
 
     def _adopt(self, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
-        """Makes this tensor the owner of a native one, in place of what it had."""
+        """Makes this tensor the owner of a native one, in place of the one that it had."""
         self.close()
         if shared is not None or not hasattr(self, "_shared"):
             self._shared = shared or _Shared()
         self._own(handle, lib.ifs_tensor_destroy)
         self._lender = lender
-        self._place = out("void *")
+        self._address = out("void *")
         self._views: list[tuple[int, npt.NDArray[Any]] | None]  # one that is read-only, one that is writable
-        self._dtype = _DTYPES[lib.ifs_tensor_dtype(handle)]
+        self._dtype = DTYPES[lib.ifs_tensor_dtype(handle)]
         self._reshaped()
         return self
 
     def _reshaped(self) -> None:
-        self._views = [None, None]  # they would keep a block that the tensor has grown out of
+        self._views = [None, None]  # they would keep a block that the tensor has outgrown
         self._shape: tuple[int, ...] = tuple(lib.ifs_tensor_dims(self._c)[0 : lib.ifs_tensor_ndim(self._c)])
 
     @property
     def _generation(self) -> int:
-        """Who has bound this tensor looks here whether to bind it anew: its owner's growth moves a view too."""
+        """Changes when addresses may have changed: with a resize of this tensor, or of one that shares its memory."""
         return self._shared.resizes
 
-    # ---- making one ----
+    # ---- creating ----
 
     @classmethod
     def _of(cls, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
@@ -145,58 +121,19 @@ class Tensor(Handle):
 
     @classmethod
     def wrap(cls, array: npt.ArrayLike, device: str | Device | None = None) -> Tensor:
-        """Borrows a NumPy array, without a copy: both see the same bytes, and the tensor keeps the array alive.
+        """Borrows a NumPy array, without a copy: both share the same bytes, and the tensor keeps the array alive.
 
-        A read-only array gives a tensor that refuses to be written. Anything but a C-contiguous array is an error.
-        What has a `__cuda_array_interface__` (CuPy, numba, PyCUDA, torch) is borrowed where it lies, on the device.
+        A read-only array gives a tensor that refuses write access. An array with a `__cuda_array_interface__` (CuPy,
+        numba, PyCUDA, torch) is borrowed on its device.
+
+        Raises:
+            ShapeError: The array is not C-contiguous.
+            InputError, DTypeError.
         """
         if (interface := getattr(array, "__cuda_array_interface__", None)) is not None:
-            return cls._wrap_cuda(interface, array)
+            return cls._of(borrow_cuda_array(interface), array)
         array = np.asanyarray(array)
-        if not array.flags.c_contiguous:
-            raise ShapeError(
-                f"an array with strides {array.strides} cannot be wrapped; pass np.ascontiguousarray(array)"
-            )
-        if not array.flags.aligned:
-            raise InputError(f"an array of {array.dtype} that is not aligned cannot be wrapped; pass np.array(array)")
-        code = dtype_code(array.dtype)
-        at, read_only = array.__array_interface__["data"]
-        ordinal = Device.parse(device).ordinal
-        handle = cls._borrowed(at, array.shape, code, ordinal, read_only=read_only, on_device=False)
-        return cls._of(handle, array)
-
-    @classmethod
-    def _borrowed(
-        cls, at: int, shape: Sequence[int], code: int, ordinal: int, *, read_only: bool, on_device: bool
-    ) -> Any:
-        """A native tensor over memory that somebody else keeps alive."""
-        memory, place, dims = out("ifs_memory *"), out("ifs_tensor *"), _dims(shape)
-        element = lib.ifs_dtype_size(code)
-        nbytes = math.prod(dims) * element
-        if nbytes and at % element:
-            raise InputError(f"{at:#x} is not aligned to the {element} bytes of an element; copy the array first")
-        wrap = lib.ifs_memory_wrap_device if on_device else lib.ifs_memory_wrap_host
-        check(wrap(ffi.cast("void *", at), nbytes, ordinal, read_only, memory))
-        try:
-            check(lib.ifs_tensor_on(memory[0], 0, code, len(dims), dims, place))
-        finally:
-            lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
-        return place[0]
-
-    @classmethod
-    def _wrap_cuda(cls, interface: dict[str, Any], lender: object) -> Tensor:
-        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
-        at, read_only = interface["data"]
-        strides, dense = interface.get("strides"), dtype.itemsize
-        for size, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
-            if size != 1 and stride != dense:
-                raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
-            dense *= size
-        ordinal = device_of(at)
-        if (stream := interface.get("stream")) is not None:
-            _wait_for(stream, ordinal)
-        handle = cls._borrowed(at, shape, dtype_code(dtype), ordinal, read_only=read_only, on_device=True)
-        return cls._of(handle, lender)
+        return cls._of(borrow_array(array, Device.parse(device)), array)
 
     @classmethod
     def _over(
@@ -205,80 +142,73 @@ class Tensor(Handle):
         """A tensor over memory at an address, on a CUDA device or else on the host, without a copy.
 
         Args:
-            lender: kept as long as the tensor and its views, so that the memory stays valid.
+            lender: Kept as long as the tensor and its views, so that the memory stays valid.
 
         Raises:
-            InputError: the address is not aligned to the elements.
+            InputError: The address is not aligned to the elements.
         """
         ordinal = Device.parse(device).ordinal
-        handle = cls._borrowed(at, shape, dtype_code(dtype), ordinal, read_only=False, on_device=ordinal >= 0)
-        return cls._of(handle, lender)
+        return cls._of(borrow(at, shape, dtype, ordinal, on_device=ordinal >= 0), lender)
 
     def _look_at(self, at: int, shape: Sequence[int], device: str | Device | None = None, *, lender: object) -> None:
         """Makes this tensor one over other memory, as `Tensor._over()` does. Its element type stays."""
         ordinal = Device.parse(device).ordinal
-        handle = self._borrowed(at, shape, dtype_code(self._dtype), ordinal, read_only=False, on_device=ordinal >= 0)
-        self._adopt(handle, lender)
+        self._adopt(borrow(at, shape, self._dtype, ordinal, on_device=ordinal >= 0), lender)
         self._shared.resizes += 1
 
     @classmethod
     def from_dlpack(cls, source: Any, *, stream: Stream | None = None) -> Tensor:
-        """Borrows whatever speaks DLPack (torch, CuPy, NumPy, ...), on the host or on a CUDA device, without a copy.
+        """Borrows any DLPack producer (torch, CuPy, NumPy, ...), on the host or on a CUDA device, without a copy.
 
-        For a device the producer's work is waited for: by `stream`, or without one by the host.
+        On a device, `stream` waits for the producer's work; without a stream, the host does.
+
+        Raises:
+            InputError: `source` does not export its memory, or not as a dense array.
         """
-        try:
-            kind, ordinal = source.__dlpack_device__()
-            if kind != dlpack.CUDA:
-                return cls.wrap(np.from_dlpack(source))
-            theirs = dlpack.Borrowed(source.__dlpack__(stream=stream.handle if stream is not None else 1))
-        except (AttributeError, BufferError, RuntimeError, TypeError) as error:
-            raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
-        if stream is None:
-            _wait_for(1, ordinal)
-        return cls._over(theirs.address, theirs.shape, theirs.dtype, Device("cuda", ordinal), lender=theirs)
+        handle, lender = borrow_dlpack(source, stream)
+        return cls._of(handle, lender)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | Device | None = None) -> Tensor:
-        """Reads a tensor file (the layout stands in `infersdk.h`).
+        """Reads a tensor file (`infersdk.h` describes the layout).
 
         Raises:
-            TensorFileError: no such file, or it is truncated, oversized, overflowing, or no tensor file at all.
+            TensorFileError: The file does not exist, or it is truncated, too long, or not a tensor file.
         """
-        place = out("ifs_tensor *")
+        handle = out("ifs_tensor *")
         try:
-            check(lib.ifs_tensor_load(_file_name(path), Device.parse(device).ordinal, place))
+            check(lib.ifs_tensor_load(_file_name(path), Device.parse(device).ordinal, handle))
         except OutputError as error:  # the core has one code for input and output
             raise TensorFileError(str(error)) from None
-        return cls._of(place[0])
+        return cls._of(handle[0])
 
     @classmethod
     def from_bytes(cls, data: Buffer, device: str | Device | None = None) -> Tensor:
-        """The same from the content of a tensor file."""
-        place, chars = out("ifs_tensor *"), ffi.from_buffer(data)
-        check(lib.ifs_tensor_parse(chars, len(chars), Device.parse(device).ordinal, place))
-        return cls._of(place[0])
+        """Reads the content of a tensor file from memory, as `load()` does."""
+        handle, chars = out("ifs_tensor *"), ffi.from_buffer(data)
+        check(lib.ifs_tensor_parse(chars, len(chars), Device.parse(device).ordinal, handle))
+        return cls._of(handle[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a tensor file, replacing `path` in one step.
 
         Raises:
-            OutputError: it cannot be written; what was at `path` is untouched.
+            OutputError: The file cannot be written; what was at `path` is unchanged.
         """
         check(lib.ifs_tensor_save(self._open, _file_name(path)))
 
-    # ---- what it is ----
+    # ---- properties ----
 
     @property
     def shape(self) -> tuple[int, ...]:
         if self._c is None:
-            self._open  # noqa: B018 - it raises
+            self._open  # noqa: B018 - raises
         return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
         if self._c is None:
-            self._open  # noqa: B018 - it raises
+            self._open  # noqa: B018 - raises
         return self._dtype
 
     @property
@@ -296,7 +226,7 @@ class Tensor(Handle):
 
     @property
     def device(self) -> Device:
-        """The device of its other side; `cpu` if it lives on the host alone."""
+        """The device of its device side; `cpu` if it is on the host alone."""
         ordinal = lib.ifs_tensor_device(self._open)
         return Device("cuda", ordinal) if ordinal >= 0 else Device("cpu")
 
@@ -320,10 +250,11 @@ class Tensor(Handle):
     def host_ptr(self, *, read: bool = True, write: bool = False) -> int:
         """The address of the first element on the host, brought up to date for `read`.
 
-        `write` makes the host the newer side; `write` without `read` promises to overwrite all, and copies nothing.
+        `write` makes the host the newer side. `write` without `read` promises to overwrite all elements, and copies
+        nothing.
         """
-        check(lib.ifs_tensor_host_ptr(self._open, access_code(read, write), self._place))
-        return address(self._place[0])
+        check(lib.ifs_tensor_host_ptr(self._open, access_code(read, write), self._address))
+        return address(self._address[0])
 
     def device_ptr(self, *, read: bool = True, write: bool = False, stream: Stream | None = None) -> int:
         """The address of the first element on the device, as `host_ptr` gives that on the host.
@@ -337,14 +268,14 @@ class Tensor(Handle):
         """
         access = access_code(read, write)
         if stream is None:
-            check(lib.ifs_tensor_device_ptr(self._open, access, ffi.NULL, self._place))
+            check(lib.ifs_tensor_device_ptr(self._open, access, ffi.NULL, self._address))
         else:
-            check(lib.held_ifs_tensor_device_ptr(self._open, access, stream._open, self._place))
+            check(lib.held_ifs_tensor_device_ptr(self._open, access, stream._open, self._address))
         self._shared.stream = stream
-        return address(self._place[0])
+        return address(self._address[0])
 
     def fetch(self, stream: Stream) -> None:
-        """Queues the copy to the host on `stream`, if the device is newer; a later access on the host waits for it."""
+        """Queues the copy to the host on `stream` if the device is newer. A later access on the host waits for it."""
         check(lib.held_ifs_memory_fetch(lib.held_ifs_tensor_memory(self._open), stream._open))
         self._shared.stream = stream
 
@@ -353,17 +284,17 @@ class Tensor(Handle):
         """The device side for CuPy, numba, PyCUDA and others (version 3); it becomes the newer side.
 
         Raises:
-            AttributeError: it lives on the host alone.
+            AttributeError: The tensor is on the host alone.
         """
         if self._c is None or lib.ifs_tensor_device(self._c) < 0:
-            raise AttributeError("__cuda_array_interface__: this tensor lives on the host alone")
-        at = self.device_ptr(write=True)  # all is done on return: no stream for the consumer to wait for
+            raise AttributeError("__cuda_array_interface__: this tensor is on the host alone")
+        at = self.device_ptr(write=True)  # waits, so the consumer needs no stream to wait for
         return {"shape": self._shape, "typestr": self._dtype.str, "data": (at, False), "version": 3, "strides": None}
 
     def numpy(self, *, writable: bool = False) -> npt.NDArray[Any]:
         """A view of the host side, without a copy; `writable=True` makes the host the newer side.
 
-        The view stays valid when the tensor is closed or grows out of its memory (it then shows the old content).
+        The view stays valid when the tensor is closed or outgrows its memory; it then shows the old content.
         """
         at = self.host_ptr(write=writable)
         cached = self._views[writable]
@@ -381,39 +312,29 @@ class Tensor(Handle):
         return array.copy() if copy else array
 
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        """A DLPack capsule: of the device side where there is one, else of the host side. That becomes the newer side.
+        """A DLPack capsule of the device side if there is one, else of the host side. That side becomes the newer one.
 
-        `stream` is the consumer's CUDA stream as the standard has it (1 and None: the legacy default stream, 2: the
-        per-thread one, -1: do not wait); it waits for what is queued for the tensor, the host does not. What was lent
-        read-only goes out read-only, or not at all to who does not know of that (BufferError). So is asking for a copy,
-        or for another device, of what lies on a device: it is only ever lent where it lies.
+        `stream` is the consumer's CUDA stream as the standard numbers it: 1 and None are the legacy default stream, 2
+        is the per-thread one, and with -1 nobody waits. The stream waits for the work that is queued for the tensor;
+        the host does not.
+
+        Raises:
+            BufferError: The memory is read-only and the consumer does not support that, or a copy or another device is
+                asked for, which a tensor with a device side does not give.
         """
-        if self.__dlpack_device__()[0] == dlpack.CPU:
+        device = self.__dlpack_device__()
+        if device[0] == dlpack.CPU:
             try:
                 array = self.numpy(writable=True)
             except ReadOnlyError:
                 array = self.numpy()
             return array.__dlpack__(stream=stream, **options)
-        if options.get("copy") or options.get("dl_device") not in (None, self.__dlpack_device__()):
-            raise BufferError(f"this tensor is lent where it lies, on {self.device}; copy what was lent")
+        if options.get("copy") or options.get("dl_device") not in (None, device):
+            raise BufferError(f"this tensor is exported without a copy, on {self.device}; copy it afterwards")
         try:
-            if stream == -1:
-                at = self.device_ptr(write=True)
-            else:
-                theirs = out("ifs_stream *")
-                native = ffi.cast("void *", 1 if stream is None else stream)
-                check(lib.ifs_stream_wrap(self.device.ordinal, native, theirs))
-                try:
-                    check(lib.ifs_tensor_lend(self._open, theirs[0], self._place))
-                finally:
-                    lib.ifs_stream_destroy(theirs[0])
-                at = address(self._place[0])
+            return lend_dlpack(self._open, self.shape, self.dtype, device[1], stream, self._lender)
         except ReadOnlyError as error:
             raise BufferError(str(error)) from None
-        block = out("ifs_block *")
-        check(lib.ifs_memory_hold(lib.ifs_tensor_memory(self._open), lib.IFS_SIDE_DEVICE, block))
-        holder = (ffi.gc(block[0], lib.ifs_block_release), self._lender)
-        return dlpack.lend(at, self.shape, self.dtype, self.__dlpack_device__(), holder)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         ordinal = int(lib.ifs_tensor_device(self._open))
@@ -422,12 +343,12 @@ class Tensor(Handle):
     # ---- shape and content ----
 
     def resize(self, shape: Sequence[int]) -> Tensor:
-        """Gives it a new shape. What fits the capacity keeps address and content; returns the tensor itself.
+        """Gives the tensor a new shape, and returns it. If it fits the capacity, addresses and content are kept.
 
         Raises:
-            ShapeError: a view or a borrowed tensor would outgrow its memory.
+            ShapeError: A view or a borrowed tensor would outgrow its memory.
         """
-        dims = _dims(shape)
+        dims = as_dims(shape)
         if tuple(dims) != self.shape:
             check(lib.ifs_tensor_resize(self._open, len(dims), dims))
             self._reshaped()
@@ -435,30 +356,31 @@ class Tensor(Handle):
         return self
 
     def __getitem__(self, rows: slice) -> Tensor:
-        """A view of some rows of the first axis: `batch[2:4]`. It shares the memory."""
+        """A view of rows of the first axis: `batch[2:4]`. It shares the memory."""
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             raise InputError(f"a tensor is sliced along its first axis, tensor[2:4]; for {rows!r} use tensor.numpy()")
         if not self.shape:
             raise ShapeError("a scalar has no axis to slice")
         start, stop, _ = rows.indices(self._shape[0])
-        place = out("ifs_tensor *")
-        check(lib.ifs_tensor_slice(self._open, start, max(start, stop), place))
-        return Tensor._of(place[0], self._lender, self._shared)
+        handle = out("ifs_tensor *")
+        check(lib.ifs_tensor_slice(self._open, start, max(start, stop), handle))
+        return Tensor._of(handle[0], self._lender, self._shared)
 
     def offset(self, *index: int) -> int:
-        """The element number of an index, missing last indices being 0: `t.offset(2)` is where the third row starts."""
-        place = out("int64_t")
+        """The element number of an index. Missing last indices are 0: the third row starts at `t.offset(2)`."""
+        offset = out("int64_t")
         try:
             indices = ffi.new("int64_t[]", index)
         except OverflowError:
             raise InputError(f"index {index} is out of range for shape {self.shape}") from None
-        check(lib.ifs_tensor_offset(self._open, len(index), indices, place))
-        return int(place[0])
+        check(lib.ifs_tensor_offset(self._open, len(index), indices, offset))
+        return int(offset[0])
 
     def copy_from(self, source: Tensor | npt.ArrayLike) -> Tensor:
-        """Overwrites all elements with those of `source` (as many), converting the type; returns the tensor itself.
+        """Overwrites all elements with those of `source`, and returns the tensor.
 
-        Integers saturate, floating point is truncated towards zero, NaN becomes 0.
+        `source` has as many elements. The type is converted: integers saturate, floating point is truncated towards
+        zero, NaN becomes 0.
         """
         if not isinstance(source, Tensor):
             source = Tensor.wrap(np.require(source, requirements=["C", "A"]))
@@ -492,21 +414,11 @@ def _unpickled(array: npt.NDArray[Any], device: str) -> Tensor:
 
 
 def _file_name(path: str | os.PathLike[str]) -> bytes:
-    """The name as the core takes it: a C string, which a null character would cut short."""
+    """The name as the core takes it: a C string, which ends at a null character."""
     name = os.fsencode(path)
     if b"\0" in name:
-        raise OutputError(f"{os.fspath(path)!r}: a null character cannot be part of a file's name")
+        raise OutputError(f"{os.fspath(path)!r}: a file name cannot contain a null character")
     return name
-
-
-def _wait_for(stream: int, ordinal: int) -> None:
-    """Waits on the host for somebody else's stream."""
-    place = out("ifs_stream *")
-    check(lib.ifs_stream_wrap(ordinal, ffi.cast("void *", stream), place))
-    try:
-        check(lib.ifs_stream_synchronize(place[0]))
-    finally:
-        lib.ifs_stream_destroy(place[0])
 
 
 def pinned_empty(
@@ -514,20 +426,9 @@ def pinned_empty(
 ) -> npt.NDArray[Any]:
     """An uninitialised NumPy array in page-locked memory, from which copies to `device` run at the speed of the bus.
 
-    The memory is given back when the last view of it goes.
+    The memory is freed with the last view of it.
 
     Raises:
-        DeviceUnavailableError: there is no such device.
+        DeviceUnavailableError: The device does not exist.
     """
     return Tensor(shape, dtype, device).numpy(writable=True)
-
-
-def _dims(shape: Sequence[int]) -> list[int]:
-    """The dimensions as plain ints that fit the core's int64."""
-    try:
-        dims = [operator.index(d) for d in shape]
-    except TypeError:
-        raise ShapeError(f"a shape is a sequence of whole numbers, not {shape!r}") from None
-    if any(not -(2**63) <= d < 2**63 for d in dims):
-        raise ShapeError(f"the size of shape {tuple(dims)} overflows")
-    return dims

@@ -56,6 +56,14 @@ class TensorSpec:
         if not fits:
             raise ShapeError(f"{side} {self.name!r} takes shape {self.text}, not {tuple(shape)}")
 
+    def check_batch(self, shape: tuple[int, ...], largest: int | None) -> None:
+        """Raises ShapeError if an array of that shape has a larger batch than the model was loaded for."""
+        if largest and self.has_free_batch and shape[0] > largest:
+            raise ShapeError(
+                f"a batch of {shape[0]} for input {self.name!r} is more than max_batch={largest}; "
+                f"split it, or load the model with max_batch={shape[0]}"
+            )
+
     @property
     def text(self) -> str:
         """The shape as a person would write it: `(batch, 3, 640, 640)`."""

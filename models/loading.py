@@ -6,7 +6,7 @@ import builtins
 import importlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -23,6 +23,9 @@ from .pose import YOLOv8Pose
 from .preprocessor import ImageInput
 from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
+
+if TYPE_CHECKING:
+    from ..model_source import ModelLike
 
 __all__ = ["TYPES", "create", "fitting_types", "load", "wrapper_type"]
 
@@ -47,12 +50,12 @@ _SAME = {
 
 
 def load(
-    path: str | os.PathLike[str] | Infer, backend: str = "onnxruntime", *, type: str | None = None, **settings: Any
+    path: ModelLike | Infer, backend: str = "onnxruntime", *, type: str | None = None, **settings: Any
 ) -> VisionModel[Any]:
     """The wrapper that fits a model.
 
     Args:
-        path: the model file, or an `Infer` that is loaded already.
+        path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already.
         backend: what runs it; see `infersdk.load()`.
         type: a name of `TYPES`, or `"module:Class"` for a wrapper of your own; None decides by the file's metadata and
             shapes.

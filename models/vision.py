@@ -16,6 +16,7 @@ from ..config import convert
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import HostImage, ImageSource
 from ..infer import Infer
+from ..model_source import ModelLike
 from ..registry import load
 from .declaration import UNCHECKED, Declared, argument
 from .description import ModelDescription
@@ -58,7 +59,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     configuration files, on every backend, on the processor and on GPUs.
 
     Args:
-        path: the model file, or an `Infer` that is loaded already.
+        path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already.
         backend: what runs it; see `infersdk.load()`.
         device, precision, max_batch, while_building: as `infersdk.load()` takes them.
         options: the backend's own settings. They may also be given as further keyword arguments.
@@ -81,7 +82,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         BackendError, ModelError: see `infersdk.load()`.
     """
 
-    path: str | os.PathLike[str] | Infer = argument(kw_only=False)
+    path: ModelLike | Infer = argument(kw_only=False)
     backend: str = argument(default="onnxruntime", kw_only=False)
     device: str | None = None
     precision: str | None = None
@@ -99,7 +100,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     #: The settings that one call or request may give otherwise: `detector(image, conf=0.5)`.
     per_call: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, path: str | os.PathLike[str] | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
+    def __init__(self, path: ModelLike | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
         own = {name: settings.pop(name) for name in self.Settings.__struct_fields__ if name in settings}
         self.path, self.backend = path, backend
         self._set(own)
@@ -441,7 +442,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
 def _load_network(
     kind: type[VisionModel[Any]],
-    path: str | os.PathLike[str],
+    path: ModelLike,
     backend: str,
     settings: Any,
     options: Mapping[str, Any],

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..graph.files import load_proto
+
 if TYPE_CHECKING:
-    from pathlib import Path
+    from ..model_source import ModelSource
 
 __all__ = ["wants_normalized_input"]
 
@@ -22,20 +24,19 @@ __all__ = ["wants_normalized_input"]
 NORMALIZED_FROM, RAW_BELOW = 0.25, 0.08
 
 
-def wants_normalized_input(file: Path) -> bool | None:
+def wants_normalized_input(source: ModelSource) -> bool | None:
     """Whether the weights want normalised pixels; None where the file does not tell."""
-    if file.suffix.lower() != ".onnx":
+    if not source.is_onnx:
         return None
     try:
-        import onnx
         from onnx import numpy_helper
     except ImportError:
         return None
-    model = onnx.load(file)
+    model = load_proto(source)
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Conv" and node.input[1] in weights:
-            kernel = numpy_helper.to_array(weights[node.input[1]], str(file.parent)).astype(np.float64)
+            kernel = numpy_helper.to_array(weights[node.input[1]], str(source.external_data or "")).astype(np.float64)
             norm = float(np.median(np.sqrt(np.square(kernel).reshape(len(kernel), -1).sum(1))))
             if norm >= NORMALIZED_FROM:
                 return True

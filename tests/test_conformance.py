@@ -26,7 +26,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes", reason="a dependency of onnx")
 from onnx.backend.base import Backend, BackendRep  # noqa: E402
 from onnx.backend.test import BackendTest  # noqa: E402
 
-from infersdk.tensor import _CODES  # noqa: E402
+from infersdk.dtypes import DTYPES  # noqa: E402
 from infersdk.testing.onnx_backend import backend_for  # noqa: E402
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: The element types that tensors hold, as ONNX numbers them.
-NUMBERS = {onnx.helper.np_dtype_to_tensor_dtype(dtype) for dtype in _CODES}
+NUMBERS = {onnx.helper.np_dtype_to_tensor_dtype(dtype) for dtype in DTYPES.values()}
 #: How many parts the cases are dealt into: parts run side by side under xdist.
 PARTS = {"onnxruntime": 1, "openvino": 4}
 

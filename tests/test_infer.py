@@ -16,12 +16,9 @@ from infersdk import Head, Infer, Tensor, memory_stats
 from infersdk.errors import (
     ClosedError,
     DTypeError,
-    ModelFormatError,
-    ModelNotFoundError,
     ReadOnlyError,
     ShapeError,
 )
-from infersdk.infer import model_file
 
 pytest.importorskip("onnxruntime")
 models = pytest.importorskip("onnx_models")
@@ -223,26 +220,3 @@ def test_close_frees_all_but_what_was_lent(infer: Infer) -> None:
     with pytest.raises(ClosedError, match=r"the onnxruntime model double.onnx was closed; load it again"):
         infer.forward()
     assert repr(infer) == "<OnnxRuntimeInfer double.onnx, closed>"
-
-
-# ---- model files ----
-
-
-def test_paths_that_lead_to_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelNotFoundError) as missing:
-        model_file("yolo.onnx")
-    assert str(missing.value) == (
-        f"no model at 'yolo.onnx' (No such file or directory); the path is relative to {tmp_path}"
-    )
-    assert isinstance(missing.value, FileNotFoundError)
-    with pytest.raises(ModelNotFoundError) as missing:
-        model_file(tmp_path / "yolo.onnx")
-    assert "relative" not in str(missing.value)
-    with pytest.raises(ModelNotFoundError, match="null"):
-        model_file("yolo\0.onnx")
-    with pytest.raises(ModelFormatError, match="is a folder; give the model file in it"):
-        model_file(tmp_path)
-    (tmp_path / "empty.onnx").touch()
-    with pytest.raises(ModelFormatError, match=r"'empty.onnx' is empty; was the download cut off\?"):
-        model_file("empty.onnx")

@@ -154,7 +154,7 @@ def test_more_than_the_machine_has_is_an_error_with_the_size() -> None:
 
 
 def test_devices_that_are_none() -> None:
-    with pytest.raises(DeviceUnavailableError, match="device 'cuda:one' is not understood"):
+    with pytest.raises(DeviceUnavailableError, match="unknown device 'cuda:one'"):
         MixMemory(8, "cuda:one")
     place = out("ifs_memory *")
     with pytest.raises(InputError, match="unknown device -2; use a CUDA ordinal from 0"):

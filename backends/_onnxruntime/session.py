@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -14,15 +15,21 @@ from typing import Any
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from ...errors import ModelFormatError, UnsupportedModelError
+from ...errors import ModelFormatError, UnsupportedModelError, text_of
 
 __all__ = ["load_libraries", "message_of", "start_session"]
 
 
 def start_session(
-    source: str | bytes, name: str, options: Callable[[], Any], provider: str, settings: Mapping[str, str]
+    source: str | bytes,
+    name: str,
+    options: Callable[[], Any],
+    provider: str,
+    settings: Mapping[str, str],
+    *,
+    keep_in_memory: bool,
 ) -> tuple[Any, bytes | None]:
-    """A session, and the graph that it executes, as an ONNX file without its weights.
+    """A session, and the graph that it executes, as an ONNX file.
 
     The graph is None where the runtime could not write it: the disk is full, or it holds what a file cannot.
 
@@ -31,22 +38,16 @@ def start_session(
         name: the model, for messages.
         options: makes the session's options; each session has its own.
         provider, settings: the execution provider.
+        keep_in_memory: whether nothing of the model may be written to a disk.
 
     Raises:
         ModelFormatError, UnsupportedModelError: the model is damaged, or the runtime cannot load it.
     """
     providers = [(provider, dict(settings))]
-    writing = options()
-    try:
-        with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
-            file = Path(folder, "executed.onnx")
-            writing.optimized_model_filepath = str(file)
-            for key, value in (("file_name", "weights"), ("min_size_in_bytes", "1024")):
-                writing.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
-            session = ort.InferenceSession(source, writing, providers=providers)
-            return session, file.read_bytes()
-    except Exception:  # either the model is at fault or the writing: the second try shows which
-        pass
+    write = _written_to_memory if keep_in_memory else _written_to_disk
+    writing = options()  # raises for custom operators that cannot be registered
+    with contextlib.suppress(Exception):  # either the model is at fault or the writing: the second try shows which
+        return write(source, writing, providers)
     try:
         return ort.InferenceSession(source, options(), providers=providers), None
     except (ort_errors.InvalidProtobuf, ort_errors.NoModel) as error:
@@ -57,6 +58,26 @@ def start_session(
         if re.search("No graph was found|Invalid model", str(error)):  # and no class of their own for these
             raise ModelFormatError(f"{name!r} is not a valid ONNX model: {message_of(error)}") from None
         raise UnsupportedModelError(f"ONNX Runtime cannot load {name!r}: {message_of(error)}") from None
+
+
+def _written_to_disk(source: str | bytes, options: Any, providers: Any) -> tuple[Any, bytes]:
+    """A session and its graph, by way of a file; the weights are written beside it and not read."""
+    with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
+        file = Path(folder, "executed.onnx")
+        options.optimized_model_filepath = str(file)
+        for key, value in (("file_name", "weights"), ("min_size_in_bytes", "1024")):
+            options.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
+        session = ort.InferenceSession(source, options, providers=providers)
+        return session, file.read_bytes()
+
+
+def _written_to_memory(source: str | bytes, options: Any, providers: Any) -> tuple[Any, bytes]:
+    """The same by way of a file that is only in memory, weights included."""
+    descriptor = os.memfd_create("infersdk-executed", os.MFD_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        options.optimized_model_filepath = f"/proc/self/fd/{descriptor}"
+        session = ort.InferenceSession(source, options, providers=providers)
+        return session, file.read()
 
 
 @functools.cache
@@ -70,7 +91,7 @@ def load_libraries() -> None:
 
 def message_of(error: Exception) -> str:
     """The runtime's message in one line, without its code, the file's name, and the lines of its own source."""
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"^Load model from .*? failed: ?", "", text)
     return re.sub(r"/\S+\.(?:cc|h):\d+ [^()]*\([^()]*\)(?: const)? ", "", text)

@@ -11,8 +11,10 @@ import openvino as ov
 from openvino.frontend import FrontEndManager
 
 from ...device import Device
+from ...errors import text_of
 
 __all__ = [
+    "FAILURES",
     "capabilities", "compiles", "core", "devices", "executed_precisions", "execution_devices", "is_busy",
     "known_properties", "metadata_of", "offered", "our_name", "port_name", "readers", "reason", "written_precision",
 ]  # fmt: skip
@@ -26,6 +28,10 @@ _PRECISIONS = {
 _HEAVY = ("convolution", "deconvolution", "fullyconnected", "matmul", "gemm", "fully_connected", "lstm", "gru", "rnn")
 #: The layers that only move data.
 _MOVES = ("input", "output", "const", "reorder", "convert", "reshape", "result", "parameter", "constant", "convertlike")
+
+
+#: What a call of the runtime raises: an error, or one of decoding where its message is not UTF-8.
+FAILURES = (RuntimeError, UnicodeDecodeError)
 
 
 # ---- OpenVINO as a whole ----
@@ -88,16 +94,16 @@ def offered(target: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if name))
 
 
-def is_busy(error: RuntimeError) -> bool:
+def is_busy(error: Exception) -> bool:
     """Whether the infer request is running for another thread."""
-    return "is busy" in str(error)
+    return "is busy" in text_of(error)
 
 
 def compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:
     """Whether a model would compile with some of its properties left out."""
     try:
         core().compile_model(model, target, {k: v for k, v in properties.items() if k not in without})
-    except RuntimeError:
+    except FAILURES:
         return False
     return True
 
@@ -177,5 +183,5 @@ def _text_of(layer: Any, key: str) -> str:
 
 def reason(error: Exception) -> str:
     """The runtime's message in one line, without the lines of its own source."""
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     return str(re.sub(r"Exception from \S+:\d+: |Check '[^']*' failed at \S+:\d+: ", "", text).strip() or text)

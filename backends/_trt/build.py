@@ -23,6 +23,7 @@ from ...graph.digest import file_digest, model_digest
 from ...graph.info import onnx_info
 from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
 from ...graph.precision import main_precision
+from ...model_source import ModelLike, ModelSource
 from ...precision import describe_layers, keeps_precision
 from ...tensor_spec import TensorSpec
 from .details import EngineDetails, TensorDetails
@@ -43,7 +44,7 @@ _SCHEMA = 3
 
 def engine_key(
     flavour: Flavour,
-    model: Path,
+    onnx: ModelLike,
     *,
     precision: str | None,
     max_batch: int | None,
@@ -57,7 +58,7 @@ def engine_key(
         ConfigError: an option that is not what it should be.
         ModelError: the model cannot be read.
     """
-    digest = model_digest(model)
+    digest = model_digest(onnx)
     parts: dict[str, Any] = {
         "schema": _SCHEMA,
         "backend": flavour.backend,
@@ -83,7 +84,7 @@ def engine_key(
 
 def build_engine(
     flavour: Flavour,
-    model: Path,
+    onnx: ModelLike,
     *,
     digest: str,
     precision: str | None,
@@ -106,7 +107,7 @@ def build_engine(
             names the node and the operator.
         PrecisionUnavailableError, ConfigError: what was asked for does not fit the model.
     """
-    trt, started = flavour.trt, time.monotonic()
+    trt, started, model = flavour.trt, time.monotonic(), ModelSource.of(onnx)
     info = onnx_info(model)
     targets = _targets(flavour, capabilities)
     source = _source(model, info.precision, precision, flavour, options)
@@ -166,7 +167,7 @@ def build_engine(
                 outputs=[TensorDetails.of(spec) for spec in outputs],
                 profiles=profiles,
                 metadata=dict(info.metadata),
-                model=str(model.absolute()),
+                model=str(model) if model.path is None else str(model.path.absolute()),
                 model_sha256=digest,
                 options=_told(options, precision, max_batch),
                 build_seconds=round(time.monotonic() - started, 3),
@@ -189,7 +190,7 @@ def _passes(flavour: Flavour, precision: str | None, options: Options) -> list[P
     return list(loading_passes(flavour.backend, "cuda", precision, keep_nodes=keep, keep_io=not options.half_io))
 
 
-def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, options: Options) -> bytes | None:
+def _source(model: ModelSource, written: str, wanted: str | None, flavour: Flavour, options: Options) -> bytes | None:
     """What to parse; None is the file itself. The network is built in the types of the graph."""
     if options.fp16_keep and (wanted != "fp16" or written != "fp32"):
         raise ConfigError(
@@ -201,7 +202,7 @@ def _source(model: Path, written: str, wanted: str | None, flavour: Flavour, opt
             f"precision {wanted!r}: {model.name} is {written}, and {flavour.title} runs a graph in the types it is "
             f"written in; {how}, or leave precision out"
         )
-    return prepared_model(model, _passes(flavour, wanted, options))
+    return prepared_model(model, _passes(flavour, wanted, options)) or model.content
 
 
 def _described(
@@ -249,7 +250,7 @@ def spec_of(flavour: Flavour, name: str, dtype: Any, shape: Sequence[int], known
     return TensorSpec(name, kind, tuple(dims))
 
 
-def _parser_error(flavour: Flavour, model: Path, parser: Any) -> Exception:
+def _parser_error(flavour: Flavour, model: ModelSource, parser: Any) -> Exception:
     """The first thing that the parser could not take, by node and operator."""
     errors = [parser.get_error(i) for i in range(parser.num_errors)]
     if any(error.code() == flavour.trt.ErrorCode.MODEL_DESERIALIZE_FAILED for error in errors):

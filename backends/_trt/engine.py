@@ -13,6 +13,7 @@ import msgspec
 
 from ...cache import Cache, Manifest, key_of, read_manifest, write_blob
 from ...errors import EngineError, UnsupportedModelError
+from ...model_source import ModelLike, ModelSource
 from .build import last, shape_tensor, spec_of
 from .compiled import Compiled, compiled_for
 from .details import EngineDetails, TensorDetails
@@ -52,9 +53,9 @@ def write_engine(path: Path, data: bytes, details: EngineDetails, backend: str) 
     return manifest
 
 
-def read_engine(path: Path, flavour: Flavour, device: CudaDevice | None) -> tuple[bytes, EngineDetails | None]:
-    """An engine file, and what its manifest says, if it has one. All that can be known is checked before the runtime
-    gets to see it.
+def read_engine(engine: ModelLike, flavour: Flavour, device: CudaDevice | None) -> tuple[bytes, EngineDetails | None]:
+    """An engine, and what its manifest says, if there is one next to its file. Everything that can be checked without
+    the runtime is checked first.
 
     Args:
         device: the GPU that it should run on; None leaves that out.
@@ -62,10 +63,11 @@ def read_engine(path: Path, flavour: Flavour, device: CudaDevice | None) -> tupl
     Raises:
         EngineError: it is damaged, no engine, or for another runtime, version or GPU.
     """
-    data = path.read_bytes()
-    beside = manifest_path(path)
+    source = ModelSource.of(engine)
+    data = source.read()
+    beside = None if source.path is None else manifest_path(source.path)
     details = None
-    if beside.exists():
+    if beside is not None and beside.exists():
         manifest = read_manifest(beside)
         try:
             details = msgspec.convert(manifest.details, EngineDetails) if manifest else None
@@ -73,20 +75,20 @@ def read_engine(path: Path, flavour: Flavour, device: CudaDevice | None) -> tupl
             details = None
         if manifest is None or details is None:
             raise EngineError(
-                f"{str(beside)!r} should be the manifest of {path.name}, but cannot be understood; build the engine "
+                f"{str(beside)!r} should be the manifest of {source.name}, but cannot be understood; build the engine "
                 "anew, or remove that file to go without its checks"
             )
         if not manifest.matches(data):
             raise EngineError(
-                f"{str(path)!r} is damaged: it has {len(data):,} bytes, and its manifest says {manifest.nbytes:,} with "
-                f"SHA-256 {manifest.sha256[:16]}...; copy it again, or {_again(flavour, details)}"
+                f"{str(source)!r} is damaged: it has {len(data):,} bytes, and its manifest says {manifest.nbytes:,} "
+                f"with SHA-256 {manifest.sha256[:16]}...; copy it again, or {_again(flavour, details)}"
             )
         if manifest.backend != flavour.backend:
             raise EngineError(
-                f"{str(path)!r} is an engine of backend {manifest.backend!r}, and {flavour.backend!r} was asked for"
+                f"{str(source)!r} is an engine of backend {manifest.backend!r}, and {flavour.backend!r} was asked for"
             )
-        check_details(str(path), details, flavour, device)
-    check_header(str(path), data, flavour)
+        check_details(str(source), details, flavour, device)
+    check_header(str(source), data, flavour)
     return data, details
 
 

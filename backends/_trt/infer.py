@@ -25,6 +25,7 @@ from ...errors import (
     PrecisionUnavailableError,
     ShapeError,
 )
+from ...formats import FORMATS
 from ...infer import BackendInfo, Infer
 from ...precision import keeps_precision
 from ...stream import CudaGraph, Stream
@@ -45,6 +46,7 @@ _log = logging.getLogger("infersdk.tensorrt")
 #: CUDA graphs that an Infer keeps: one for each batch size and set of addresses.
 GRAPHS = 16
 
+_ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 #: Options that have no effect on an engine that is built already.
 _BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
@@ -55,6 +57,7 @@ class _TensorRt(Infer):
     default_device = "cuda:0"
     default_max_batch = 1
     Options = Options
+    formats = ("onnx", "tensorrt", "tensorrt-rtx")
     flavour: ClassVar[Flavour]
 
     @classmethod
@@ -70,7 +73,7 @@ class _TensorRt(Infer):
         load_plugins(self.flavour, self.options.plugins)
         cache = self._open_cache()
         with self._cuda:
-            built = self.model.suffix.lower() in SUFFIXES
+            built = self.model.suffix.lower() in SUFFIXES or self.model.format in _ENGINES
             details = self._load_file(cache) if built else self._load_onnx(cache)
             inputs, outputs = self._engine.describe(details)
             self.input_specs = tuple(tensor.spec for tensor in inputs)
@@ -86,14 +89,16 @@ class _TensorRt(Infer):
 
     def _cuda_device(self) -> Any:
         if self._device.kind != "cuda":
-            there = ", ".join(f"cuda:{i}" for i in range(device_count())) or "none on this machine"
+            there = ", ".join(f"cuda:{i}" for i in range(device_count())) or "no device of this machine"
             raise DeviceUnavailableError(
-                f"device {self.device!r}: {self.flavour.title} runs on NVIDIA GPUs, of which there are: {there}"
+                f"device {self.device!r} is not supported; {self.flavour.title} runs on: {there}"
             )
         return cuda_device(self._device.index)
 
     def _open_cache(self) -> Cache | None:
         folder = self.options.cache_dir
+        if folder is None and self.model.path is None:
+            return None  # what is made from a model in memory stays there
         if not self.options.cache:
             if folder is not None:
                 raise ConfigError(f"cache_dir={folder!r} names a folder for engines, and cache=False keeps none")

@@ -10,7 +10,7 @@ import msgspec
 from .energy import NOT_MEASURABLE
 from .machine import Contention, total_contention
 from .report import Accuracy, ColdStart, Energy, Loading, Memory, RefusedRate, Row, ScenarioResult
-from .server import LATE, REQUESTS
+from .server import keeps_bound
 from .statistics import median_of_rounds, percentile_of_rounds
 from .worker import ENERGY_SCENARIOS
 
@@ -113,7 +113,7 @@ class CombinationRun:
         requests, late = counts[rate]
         return by_rate[rate], {
             "rate": rate, "bound_ms": self._settings.latency_bound_ms, "late": late,
-            "keeps_bound": None if requests < REQUESTS and late == 0 else late <= LATE * requests,
+            "keeps_bound": keeps_bound(requests, late),
             "refused": [RefusedRate(rate=r, requests=counts[r][0], late=counts[r][1]) for r in rates[:-1]],
         }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Energy: what a GPU's driver counts (NVML), or the processor itself (RAPL, through Linux' powercap).
 
-Both count all that the chip used, idle power and other processes included, and nothing but that chip: for a model on a
-GPU the processor's share is left out. On a machine that does other things as well they say little.
+Both count all that the chip used, idle power and other processes included, and only that chip: for a model on a GPU the
+processor's share is not in it. On a machine that does other things as well they say little.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EnergyMeter(ABC):
     """Joules between two readings.
 
     Attributes:
-        source: what counts them.
+        source: the counter.
     """
 
     source = ""
@@ -39,14 +39,14 @@ class EnergyMeter(ABC):
 
     @abstractmethod
     def joules(self, before: Any, after: Any) -> float:
-        """What went by between two readings."""
+        """The energy between two readings."""
 
 
 class Watch:
     """The mean power while it is open.
 
-    Counters move in steps, NVML's some times a second and not evenly: so what counts is the energy from one of their
-    steps to a later one, over the time between these two, and not what they showed at the ends of some stretch.
+    Counters move in steps, NVML's a few times a second and not evenly. So the energy is taken from one step to a later
+    one, over the time between these two, instead of from readings at the ends of the measurement.
     """
 
     #: Seconds between two looks at the counter.
@@ -69,7 +69,7 @@ class Watch:
 
     @property
     def watts(self) -> float | None:
-        """None when it is not known; `source` says why."""
+        """None when it is unknown; `source` says why."""
         if self._error is not None or len(self._steps) < 2:
             return None
         (start, first), (end, last) = self._steps[0], self._steps[-1]
@@ -77,10 +77,10 @@ class Watch:
 
     @property
     def source(self) -> str:
-        """What counts, or what went wrong."""
+        """The counter, or what went wrong."""
         if self._error is not None:
             return f"{NOT_MEASURABLE}: {self._meter.source} says {self._error}"
-        return self._meter.source if len(self._steps) > 1 else f"{self._meter.source} did not move twice in a turn"
+        return self._meter.source if len(self._steps) > 1 else f"{self._meter.source} did not move twice in a round"
 
     def _look(self) -> None:
         try:
@@ -108,7 +108,7 @@ class _Nvml(EnergyMeter):
 
 
 class _Rapl(EnergyMeter):
-    """The packages' counters, which run over at a limit that they name."""
+    """The packages' counters, which start again from 0 at a limit that the system names."""
 
     def __init__(self, folder: Path = _POWERCAP) -> None:
         # intel-rapl:0 is a package; intel-rapl:0:0 and the like are parts of it, counted in it.
@@ -133,7 +133,7 @@ class _Rapl(EnergyMeter):
 
 
 def open_meter(device: str) -> tuple[EnergyMeter | None, str]:
-    """The meter for what runs on `device` (`"cuda:0"`, `"cpu"`), or None with the reason why there is none."""
+    """The meter for a device (`"cuda:0"`, `"cpu"`), or None with the reason why there is none."""
     index = cuda_index(device)
     if index is not None:
         try:
@@ -143,10 +143,10 @@ def open_meter(device: str) -> tuple[EnergyMeter | None, str]:
         except Exception as error:  # the driver's own kinds, which are known only where it is
             return None, f"{NOT_MEASURABLE}: NVML says {error}"
     if device.partition(":")[0] != "cpu":
-        return None, f"{NOT_MEASURABLE}: nothing counts the energy of {device}"
+        return None, f"{NOT_MEASURABLE}: no counter is known for the energy of {device}"
     try:
         return _Rapl(), ""
     except PermissionError:
-        return None, f"{NOT_MEASURABLE}: the counters in {_POWERCAP} are for root alone"
+        return None, f"{NOT_MEASURABLE}: only root may read the counters in {_POWERCAP}"
     except (OSError, ValueError):
         return None, f"{NOT_MEASURABLE}: no RAPL counters in {_POWERCAP}"

@@ -1,4 +1,4 @@
-"""The machine that a measurement is of, and what else it did meanwhile."""
+"""The machine of a measurement, and what else it did meanwhile."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _memory() -> int | None:
 
 
 def available_bytes() -> int | None:
-    """Memory that new processes can have without others being pushed out."""
+    """Memory that new processes can have before others are pushed out of it."""
     return _kilobytes("/proc/meminfo", "MemAvailable")
 
 
@@ -108,10 +108,10 @@ def peak_resident_bytes() -> int:
 
 
 class Contention(msgspec.Struct, frozen=True, kw_only=True):
-    """What disturbed a measurement. None where the system does not tell.
+    """What disturbed a measurement. None where the system does not say.
 
     Attributes:
-        seconds: that were looked at.
+        seconds: of the measurement.
         others: the share of all processors' time that other processes used.
         steal: the share that the hypervisor gave to other machines.
         run_delay: seconds that threads of this process waited for a processor, a second of measuring: for others, or
@@ -131,7 +131,7 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load:
-    """Reads the counters when made, and again when asked what has happened since."""
+    """Reads the counters now, and again in `since()`."""
 
     def __init__(self) -> None:
         self._before = _counters()
@@ -155,7 +155,7 @@ class Load:
 
 
 def total_contention(parts: list[Contention]) -> Contention | None:
-    """Of several measurements together: shares are weighted by their seconds."""
+    """The contention of several measurements together: shares are weighted by their seconds."""
     seconds = sum(part.seconds for part in parts)
     if not parts or not seconds:
         return None

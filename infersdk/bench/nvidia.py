@@ -1,8 +1,8 @@
-"""An NVIDIA GPU as its driver's management library (NVML) sees it: its energy, its memory, and what of that is ours.
+"""An NVIDIA GPU as its driver's management library (NVML) sees it: its energy, its memory, and our share of that.
 
-NVML numbers all GPUs of the machine by their place in it; CUDA those that it may see, and the fastest first. The
-address on the PCI bus is the same for both, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER say. Of a part of a GPU
-(MIG) it is the whole GPU's.
+NVML numbers all GPUs of the machine by their slot; CUDA numbers those that it may see, the fastest first. The address
+on the PCI bus is the same for both, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER say. A part of a GPU (MIG) has
+the address of the whole GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def cuda_index(device: str) -> int | None:
 
 @functools.cache
 def pci_address(index: int) -> bytes:
-    """Where CUDA's device `index` is on the PCI bus. This starts the driver, and makes no context.
+    """The address of CUDA's device `index` on the PCI bus. This starts the driver, and makes no context.
 
     Raises:
         OSError: there is no driver, or no such device.
@@ -46,7 +46,7 @@ def pci_address(index: int) -> bytes:
 
 @functools.cache
 def nvml_handle(index: int) -> tuple[Any, Any]:
-    """NVML, and what it calls CUDA's device `index`.
+    """NVML, and its handle of CUDA's device `index`.
 
     Raises:
         ImportError: nvidia-ml-py is not installed.
@@ -59,7 +59,7 @@ def nvml_handle(index: int) -> tuple[Any, Any]:
 
 
 def process_bytes(index: int) -> int | None:
-    """Memory of a GPU that this process holds now; None where the driver does not tell.
+    """Memory of a GPU that this process holds now; None where the driver does not say.
 
     In a container NVML may list no processes, or those of the host by the host's numbers.
     """
@@ -84,16 +84,16 @@ def used_bytes(index: int) -> int | None:
 
 def start_cuda(index: int) -> None:
     """Makes CUDA's context on a device, if there is one: it takes tenths of a second, whatever is loaded afterwards."""
-    _cuda_says(index)  # if nothing, loading will say what is wrong
+    _info(index)  # if there is none, loading says what is wrong
 
 
 def free_share(index: int) -> float:
-    """The share of a device's memory that is free; 1 where that cannot be told."""
-    info = _cuda_says(index)
+    """The share of a device's memory that is free; 1 where that is unknown."""
+    info = _info(index)
     return float(info["free_bytes"] / info["total_bytes"]) if info and info["total_bytes"] else 1.0
 
 
-def _cuda_says(index: int) -> DeviceInfo | None:
+def _info(index: int) -> DeviceInfo | None:
     try:
         return device_info(f"cuda:{index}")
     except InferSDKError:
@@ -103,11 +103,11 @@ def _cuda_says(index: int) -> DeviceInfo | None:
 class DeviceMemory:
     """Device memory of this process, as seen at the ends of its steps.
 
-    Where the driver does not tell it by process it is what was in use on the GPU more at the end of a step than at its
-    beginning, summed over our own steps: in between others come and go.
+    Where the driver does not report it by process, it is how much more of the GPU was in use at the end of a step than
+    at its beginning, summed over our own steps, since in between other processes come and go.
 
     Attributes:
-        peak: the most so far, in bytes; None before the first step has ended, or where nothing can be told.
+        peak: the most so far, in bytes; None before the first step has ended, or where it is unknown.
         source: how it is known.
     """
 
@@ -132,7 +132,7 @@ class DeviceMemory:
         mine = process_bytes(self._index)
         if mine is not None:
             if not self.source.startswith("NVML: this process"):
-                self.peak = None  # what was guessed before gives way
+                self.peak = None  # the estimates before do not count any more
             self.source = "NVML: this process, at the ends of steps"
         elif after is None or self.source.startswith("NVML: this process"):
             return
@@ -148,5 +148,5 @@ class DeviceMemory:
     def _used(self) -> int | None:
         if self._by_nvml:
             return used_bytes(self._index)
-        info = _cuda_says(self._index)
+        info = _info(self._index)
         return int(info["total_bytes"] - info["free_bytes"]) if info else None

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError, InferSDKError
-from ..infer import model_file
+from ..model_source import ModelSource
 from ..target import Target
 from .cold_start import StartError, cold_start
 from .combination_run import CombinationRun
@@ -107,7 +107,7 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> None
     if not combinations:
         raise ConfigError("there is nothing to measure")
     for combination in combinations:
-        model_file(combination.model)
+        ModelSource.of(combination.model)
     if settings.scenarios and "server" in settings.scenarios and settings.latency_bound_ms is None:
         raise ConfigError("the scenario 'server' needs the latency that its requests have to keep: latency_bound_ms")
     if settings.data is None and (settings.annotations or settings.labels):

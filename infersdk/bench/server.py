@@ -23,16 +23,23 @@ if TYPE_CHECKING:
 
     from ..pipeline import Pipeline
 
-__all__ = ["Server"]
+__all__ = ["Server", "keeps_bound"]
 
 #: The share of the requests that may be late.
 LATE = 0.01
-#: A rate is refused on so much evidence: with so many requests more than `LATE` of them, or so many late ones.
+#: A rate is judged with so many requests, or so many late ones.
 REQUESTS, LATE_ONES = 100, 3
 #: Requests of a trial while the rate is searched, and how often the range of rates is halved.
 TRIAL, HALVINGS = 50, 6
 #: A rate that was refused during the rounds is lowered by this factor.
 LOWER = 0.9
+
+
+def keeps_bound(requests: int, late: int) -> bool | None:
+    """Whether at most 1 % of the requests were late; None where there are too few of them to judge."""
+    if requests < REQUESTS and late < LATE_ONES:
+        return None
+    return late <= LATE * requests
 
 
 class Server:
@@ -102,8 +109,7 @@ class Server:
         assert found.late is not None
         self._requests += len(found.latencies)
         self._late += found.late
-        sure = self._requests >= REQUESTS or self._late >= LATE_ONES
-        if sure and self._late > LATE * self._requests:
+        if keeps_bound(self._requests, self._late) is False:
             self.rate *= LOWER
             self._requests = self._late = 0
         return found

@@ -1,7 +1,7 @@
-"""The statistics of repeated measurements: medians with intervals, percentiles, outliers, and what has moved.
+"""The statistics of repeated measurements: medians with intervals, percentiles, outliers, and ratios.
 
-A combination is measured in rounds, each a little while long, with the rounds of all the others in between. What one
-round gives is one observation: samples within a round share what the machine did just then. So intervals come from
+A combination is measured in rounds, each a little while long, with the rounds of all the others in between. One round
+is one observation: samples within a round share what the machine did just then. So intervals come from
 resampling whole rounds (Efron, *Bootstrap methods: another look at the jackknife*, 1979, the percentile method), with
 the percentiles moved outwards for few rounds (Hesterberg, *What teachers should know about the bootstrap*, 2015, the
 expanded percentile interval): unmoved, the interval of a median of ten held the truth in 93 to 94 % of simulated cases,
@@ -32,9 +32,9 @@ KEPT = 2000
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure with its 95 % interval, and what each round gave for it.
+    """A figure with its 95 % interval, and its value in each round.
 
-    With fewer than three rounds there is no telling how far the figure may be off: `low` and `high` are None.
+    Fewer than three rounds do not show how far the figure may be off: `low` and `high` are None.
     """
 
     value: float
@@ -60,8 +60,8 @@ def percentile_of_rounds(rounds: Sequence[Sequence[float]], q: float) -> Estimat
     """The percentile `q` (0 to 100) of the samples of all rounds together.
 
     Returns:
-        None where there are too few samples to tell: at least one has to lie beyond it, so 10 for the 90th and 100 for
-        the 99th.
+        None where there are too few samples: at least one has to lie beyond the percentile, so it takes 10 for the 90th
+        and 100 for the 99th.
     """
     count = sum(len(samples) for samples in rounds)
     if count * (100 - q) / 100 < 1:
@@ -78,7 +78,7 @@ def percentile_of_rounds(rounds: Sequence[Sequence[float]], q: float) -> Estimat
 def ratio(new: Sequence[float], old: Sequence[float]) -> Estimate:
     """The median of the rounds `new` over that of `old`, with its interval from resampling both.
 
-    The rounds of the two are of different runs, so they are resampled apart.
+    The rounds of the two are of different runs, so they are resampled separately.
     """
     a, b = np.asarray(new, np.float64), np.asarray(old, np.float64)
     value = float(np.median(a) / np.median(b)) if np.median(b) else float("inf")
@@ -101,7 +101,7 @@ def outliers(samples: Sequence[float]) -> int:
 
 
 def thinned(samples: Sequence[float]) -> list[float]:
-    """The samples, or so many quantiles of theirs that percentiles up to the 99th stay what they are."""
+    """The samples, or as many of their quantiles as keep percentiles up to the 99th the same."""
     if len(samples) <= KEPT:
         return [float(sample) for sample in samples]
     return [float(v) for v in np.quantile(np.asarray(samples, np.float64), np.linspace(0, 1, KEPT))]
@@ -122,19 +122,19 @@ class Steady:
         self.windows: list[float] = []
 
     def add(self, figure: float) -> bool:
-        """Takes what one window gave, as its median run; tells whether it is steady."""
+        """Takes the figure of one window, such as its median run; returns whether it is steady."""
         self.windows.append(figure)
         last = self.windows[-3:]
         return len(last) == 3 and max(last) <= (1 + self._within) * min(last)
 
 
 def _resampled(count: int, times: int = RESAMPLES, seed: int = 0) -> npt.NDArray[np.int64]:
-    """Indices of rounds, drawn with replacement: the same ones each time, so that a report does not flicker."""
+    """Indices of rounds, drawn with replacement: the same each time, so that a report is the same each time."""
     return np.random.default_rng(seed).integers(0, count, (times, count))
 
 
 def _interval(values: npt.NDArray[np.float64], rounds: int) -> tuple[float, float]:
-    """The middle of what `rounds` rounds gave when they were resampled; no percentile is beyond the values."""
+    """The interval of the figures of resampled rounds, expanded for their number; it stays within the figures."""
     spread = math.sqrt(rounds / (rounds - 1)) * _student(rounds - 1)
     tail = 100 * NormalDist().cdf(-spread)
     low, high = np.percentile(values, [tail, 100 - tail])

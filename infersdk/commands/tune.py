@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     from ..bench.plan import usable_backends
     from ..bench.tune import tune
     from ..bench.tuned_file import tuned_toml
-    from ..infer import model_file
+    from ..model_source import ModelSource
     from ..precision import check_precision
 
     for model in arguments.models:
-        model_file(model)
+        ModelSource.of(model)
     if arguments.output.suffix.lower() != ".toml":
         raise ConfigError(
             f"{str(arguments.output)!r}: the configuration is written as TOML; give a name that ends in .toml"

@@ -6,7 +6,6 @@ The tensors between them are handed on where they lie. On a GPU all of it is que
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 import weakref
 from collections import Counter
@@ -19,10 +18,11 @@ import msgspec
 import numpy as np
 
 from ..errors import ConfigError, PrecisionUnavailableError
-from ..graph.files import read_model, write_model
+from ..graph.files import model_bytes, read_model, write_model
 from ..graph.passes import ToFloat16, loading_passes
 from ..graph.precision import main_precision
-from ..infer import BackendInfo, Infer
+from ..infer import BackendInfo, Infer, new_tensor
+from ..model_source import ModelLike, ModelSource
 from ..precision import describe_layers, keeps_precision
 from ..tensor import Tensor
 from ..tensor_spec import TensorSpec
@@ -60,7 +60,7 @@ class CutInfer(Infer):
 
     def __init__(
         self,
-        model: str | os.PathLike[str],
+        model: ModelLike,
         kind: type[Infer],
         *,
         device: Device,
@@ -137,11 +137,16 @@ class CutInfer(Infer):
                 )
 
     def _load_segment(self, segment: Segment, index: int, folder: Path, precision: str | None) -> Infer:
-        file = folder / f"{self.model.stem}-segment{index}.onnx"
-        large = sum(v.const_value.nbytes for v in segment.model.graph.initializers.values() if v.const_value) > _LARGE
-        write_model(segment.model, file, external_data=f"{file.name}.data" if large else None)
+        name = f"{self.model.stem}-segment{index}.onnx"
+        source: ModelLike
+        if self.model.path is None:  # what is made from a model in memory stays there
+            source = ModelSource(None, model_bytes(segment.model), name=name)
+        else:
+            source = folder / name
+            weights = (v.const_value.nbytes for v in segment.model.graph.initializers.values() if v.const_value)
+            write_model(segment.model, source, external_data=f"{name}.data" if sum(weights) > _LARGE else None)
         return self._kind(
-            file, device=self._device, precision=precision, max_batch=self.max_batch,
+            source, device=self._device, precision=precision, max_batch=self.max_batch,
             options=self._segment_options(segment, index),
         )  # fmt: skip
 
@@ -180,7 +185,9 @@ class CutInfer(Infer):
             if isinstance(step, KernelCall):
                 call = next(calls)
                 for name, dtype, shape in zip(call.outputs, call.signature.outputs, call.shapes, strict=True):
-                    self._values[name] = self._owned(self._new_tensor(TensorSpec(name, np.dtype(dtype), shape)))
+                    self._values[name] = self._owned(
+                        new_tensor(TensorSpec(name, np.dtype(dtype), shape), self._device, self.max_batch)
+                    )
                 continue
             segment = next(segments)
             for name in step.inputs:

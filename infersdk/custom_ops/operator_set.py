@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CustomOpError, ModelFormatError, UnsupportedModelError
@@ -16,6 +15,8 @@ from .onnx_schema import registered
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ..model_source import ModelSource
 
 __all__ = ["ModelNode", "OperatorSet", "custom_nodes", "declared", "explain", "operators_for"]
 
@@ -132,7 +133,7 @@ def _installed() -> Iterator[tuple[Any, str]]:
 # ---- what a model uses ----
 
 
-def operators_for(path: Path, custom_ops: Sequence[type[CustomOp]] | None) -> OperatorSet | None:
+def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | None) -> OperatorSet | None:
     """The custom operators that an ONNX file uses; None if it uses none. Their nodes are checked.
 
     A file of another format is taken at its word: it uses all that are given.
@@ -141,15 +142,15 @@ def operators_for(path: Path, custom_ops: Sequence[type[CustomOp]] | None) -> Op
         CustomOpError: an operator that nobody declared, is declared twice, or is of another version than the model's;
             an attribute that a node may not have, or lacks.
     """
-    domains = foreign_domains(path)
+    domains = foreign_domains(source)
     if not domains and not custom_ops:
         return None
     ops = declared(custom_ops or (), domains)
-    if path.suffix.lower() != ".onnx":
+    if not source.is_onnx:
         return ops if len(ops) else None
     from ..graph.files import read_model
 
-    used = {node.op.title(): type(node.op) for node in custom_nodes(read_model(path), ops, path.name)}
+    used = {node.op.title(): type(node.op) for node in custom_nodes(read_model(source), ops, source.name)}
     return OperatorSet(list(used.values())) if used else None
 
 
@@ -223,21 +224,21 @@ def undeclared(raw: ir.Node, what: str) -> str:
     )
 
 
-def explain(path: Path, ops: OperatorSet | None, error: Exception) -> Exception:
+def explain(source: ModelSource, ops: OperatorSet | None, error: Exception) -> Exception:
     """What to raise where a backend refused a model: what is wrong with one of its custom operators, or the error."""
-    if not isinstance(error, ModelFormatError | UnsupportedModelError) or not foreign_domains(path):
+    if not isinstance(error, ModelFormatError | UnsupportedModelError) or not foreign_domains(source):
         return error
     from ..graph.files import read_model
 
-    model = read_model(path)
+    model = read_model(source)
     for raw, _ in all_nodes(model):
         foreign = raw.domain not in KNOWN_DOMAINS and raw.op_identifier() not in model.functions
         if foreign and (ops is None or ops.get(raw.domain, raw.op_type) is None):
-            return UnsupportedModelError(f"{undeclared(raw, path.name)}. The backend says: {error}")
-    return _wrong_inputs(path, ops) or error
+            return UnsupportedModelError(f"{undeclared(raw, source.name)}. The backend says: {error}")
+    return _wrong_inputs(source, ops) or error
 
 
-def _wrong_inputs(path: Path, ops: OperatorSet | None) -> Exception | None:
+def _wrong_inputs(source: ModelSource, ops: OperatorSet | None) -> Exception | None:
     """What ONNX's shape inference finds wrong with the inputs of a custom operator, as their types."""
     import onnx
 
@@ -245,7 +246,7 @@ def _wrong_inputs(path: Path, ops: OperatorSet | None) -> Exception | None:
 
     try:
         with registered(*(ops or ())):
-            onnx.shape_inference.infer_shapes(load_proto(path), strict_mode=True)
+            onnx.shape_inference.infer_shapes(load_proto(source), strict_mode=True)
     except Exception as error:
         wrong = raised(error)
         if isinstance(wrong, CustomOpError):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
+from ..errors import ModelError
+from ..model_source import ModelLike, ModelSource
+
 __all__ = ["KNOWN_DOMAINS", "foreign_domains", "model_domains"]
 
 #: The domains of the ONNX standard, and those that runtimes have operators of their own in.
@@ -19,12 +22,13 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _OPSET_IMPORT = 8  # of ModelProto; the domain is field 1 of what it holds
 
 
-def model_domains(path: str | os.PathLike[str]) -> set[str]:
-    """The domains that a file imports operators of; empty for what is no ONNX file. The graph is skipped over."""
+def model_domains(model: ModelLike) -> set[str]:
+    """The domains that an ONNX file imports operators of; empty for any other file. The graph is not read."""
     domains = set()
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with ModelSource.of(model).open() as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
             while (field := _varint(file)) is not None:
                 number, kind = field >> 3, field & 7
                 if kind == _BYTES:
@@ -42,14 +46,14 @@ def model_domains(path: str | os.PathLike[str]) -> set[str]:
                     file.seek(8 if kind == _FIXED64 else 4, os.SEEK_CUR)
                 else:
                     return set()
-    except (OSError, UnicodeDecodeError, IndexError):
+    except (OSError, ModelError, UnicodeDecodeError, IndexError):
         return set()
     return domains
 
 
-def foreign_domains(path: str | os.PathLike[str]) -> set[str]:
+def foreign_domains(model: ModelLike) -> set[str]:
     """Those that neither the standard nor a runtime has."""
-    return model_domains(path) - KNOWN_DOMAINS
+    return model_domains(model) - KNOWN_DOMAINS
 
 
 def _varint(file: BinaryIO) -> int | None:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._files import atomic_write
 from ..errors import BackendUnavailableError, ModelFormatError, OutputError, UnsupportedModelError
-from ..infer import model_file
+from ..model_source import ModelLike, ModelSource
 
 if TYPE_CHECKING:
     import os
 
     import onnx_ir as ir
 
-__all__ = ["model_bytes", "parse_model", "read_model", "require_onnx", "write_model"]
+__all__ = ["EXTERNAL_KEY", "external_files", "model_bytes", "parse_model", "read_model", "require_onnx", "write_model"]
 
 #: What protobuf puts into one message.
 LARGEST_MESSAGE = 2**31 - 1
+#: A tensor in another file has the name of that file under the key "location": this is how protobuf writes that key.
+EXTERNAL_KEY = b"\x0a\x08location"
 
 
 def require_onnx(purpose: str) -> None:
@@ -35,21 +38,24 @@ def require_onnx(purpose: str) -> None:
             )
 
 
-def read_model(path: str | os.PathLike[str]) -> ir.Model:
-    """The model in an ONNX file. Weights in other files are read when they are looked at.
+def read_model(model: ModelLike) -> ir.Model:
+    """An ONNX model. Weights in other files are read when they are used.
 
     Raises:
         ModelNotFoundError, ModelFormatError: there is no such file, or it is not an ONNX model.
         UnsupportedModelError: it has weights in a form that would be lost.
         BackendUnavailableError: the `onnx` or `onnx_ir` package is not installed.
     """
-    file = model_file(path)
+    source = ModelSource.of(model)
     require_onnx("reading an ONNX file")
     import onnx_ir as ir
 
-    model = _from_proto(load_proto(file), str(file))
-    ir.external_data.set_base_dir(model.graph, str(file.parent))
-    return model
+    if source.path is None and source.mentions(EXTERNAL_KEY):
+        external_files(source)  # raises for those that cannot be found
+    found = _from_proto(load_proto(source), str(source))
+    if source.external_data is not None:
+        ir.external_data.set_base_dir(found.graph, str(source.external_data))
+    return found
 
 
 def parse_model(content: bytes) -> ir.Model:
@@ -68,17 +74,61 @@ def parse_model(content: bytes) -> ir.Model:
     return _from_proto(proto, "the model")
 
 
-def load_proto(file: Path) -> Any:
-    """The `onnx.ModelProto` in a file, without weights that are in other files."""
+def load_proto(source: ModelSource) -> Any:
+    """The `onnx.ModelProto` of a model, without weights that are in other files."""
     import onnx
 
     try:
-        proto = onnx.load(str(file), load_external_data=False)
+        if source.path is None:
+            proto = onnx.load_model_from_string(source.read())
+        else:
+            proto = onnx.load(str(source.path), load_external_data=False)
     except Exception as error:  # protobuf's own exceptions differ between its implementations
-        raise ModelFormatError(f"{str(file)!r} is not an ONNX model, or is corrupt: {error}") from None
+        raise ModelFormatError(f"{str(source)!r} is not an ONNX model, or is corrupt: {error}") from None
     if not proto.graph.output:
-        raise ModelFormatError(f"{str(file)!r} is not an ONNX model: it has no graph with outputs")
+        raise ModelFormatError(f"{str(source)!r} is not an ONNX model: it has no graph with outputs")
     return proto
+
+
+def external_files(model: ModelLike) -> list[Path]:
+    """The files that hold weights of an ONNX model, by name.
+
+    They are read from the model itself, not from its graph: a graph would leave out weights that are sparse.
+
+    Raises:
+        ModelNotFoundError, ModelFormatError: there is no such file, it is not a model, it keeps weights outside of its
+            folder, or it is in memory and no folder was named.
+    """
+    source = ModelSource.of(model)
+    require_onnx("reading the names of a model's files of weights")
+    import onnx
+
+    names: set[str] = set()
+    for tensor in _tensors(load_proto(source).graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            names.update(entry.value for entry in tensor.external_data if entry.key == "location")
+    for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ModelFormatError(f"{str(source)!r} keeps weights in {name!r}, which is outside of its folder")
+    if names and source.external_data is None:
+        raise ModelFormatError(
+            f"the {source} keeps weights in {', '.join(map(repr, sorted(names)))}: name their folder by external_data="
+        )
+    return [source.external_data / name for name in sorted(names) if source.external_data is not None]
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """All tensors of a graph: weights, constants, and those of the graphs within it."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield attribute.t
+            yield from attribute.tensors
+            for inner in (attribute.g, *attribute.graphs):
+                if inner.ByteSize():
+                    yield from _tensors(inner)
 
 
 def _from_proto(proto: Any, name: str) -> ir.Model:

@@ -14,10 +14,11 @@ from .files import read_model
 from .precision import precision_of
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     import onnx_ir as ir
+
+    from ..model_source import ModelLike
 
 __all__ = ["ModelInfo", "onnx_info"]
 
@@ -41,21 +42,21 @@ class ModelInfo:
     precision: str
 
 
-def onnx_info(path: str | os.PathLike[str]) -> ModelInfo:
+def onnx_info(model: ModelLike) -> ModelInfo:
     """Reads what `ModelInfo` holds. Errors are those of `read_model`."""
-    model = read_model(path)
-    graph = model.graph
+    found = read_model(model)
+    graph = found.graph
     weights = graph.initializers
     return ModelInfo(
         inputs=tuple(_spec(value) for value in graph.inputs if value.name not in weights),
         outputs=tuple(_spec(value) for value in graph.outputs),
         opset=graph.opset_imports.get("", 0),
-        ir_version=model.ir_version,
-        producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
-        metadata=dict(model.metadata_props),
+        ir_version=found.ir_version,
+        producer=f"{found.producer_name or ''} {found.producer_version or ''}".strip(),
+        metadata=dict(found.metadata_props),
         operators=Counter(node.op_type for node in graph),
         parameters=sum(prod(value.const_value.shape.numpy()) for value in weights.values() if value.const_value),
-        precision=precision_of(model),
+        precision=precision_of(found),
     )
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ..dtypes import dtype_code
 from ..errors import DTypeError
-from ..tensor import dtype_code
 from .files import read_model, write_model
 from .passes.name_nodes import node_names
 from .shapes import infer_shapes

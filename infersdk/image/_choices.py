@@ -1,4 +1,4 @@
-"""Names of enum values in, numbers of the native core out."""
+"""The native numbers of named choices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ __all__ = ["choice"]
 
 
 def choice(what: str, value: str, table: dict[str, int]) -> int:
+    """The number of `value` in `table`.
+
+    Raises:
+        InputError: `value` is not in `table`; `what` names the parameter.
+    """
     try:
         return table[value]
     except (KeyError, TypeError):
-        raise InputError(f"{what} is {value!r}; choose one of {', '.join(map(repr, table))}") from None
+        raise InputError(f"{what} is {value!r}; use one of {', '.join(map(repr, table))}") from None

@@ -1,4 +1,4 @@
-"""Where the pixels of an image go on a network's canvas, and the way back."""
+"""Where the pixels of an image go on a network's canvas, and the map back to the image."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ _INT32_MAX = 2**31 - 1
 
 
 def _size(what: str, size: Sequence[int]) -> tuple[int, int]:
-    """`size` as (width, height), small enough for the core to judge."""
+    """`size` as (width, height). The core checks the limits; here they only have to fit int32."""
     try:
         width, height = (int(side) for side in size)
     except (TypeError, ValueError, OverflowError):  # the last for infinity
-        raise InputError(f"{what} is {size!r}; give (width, height)") from None
+        raise InputError(f"{what} is {size!r}; use (width, height)") from None
     if not (-_INT32_MAX <= width <= _INT32_MAX and -_INT32_MAX <= height <= _INT32_MAX):
-        raise InputError(f"{what} is {width} x {height}; no side can be that long")
+        raise InputError(f"{what} is {width} x {height}; a side can be at most 2**20 pixels")
     return width, height
 
 
 class Geometry:
-    """Where the pixels of an image go on the network's canvas, and the way back. Immutable.
+    """Where the pixels of an image go on the network's canvas, and the map back to the image. Immutable.
 
-    Made by one of the class methods; every size is (width, height). Raises InputError for sizes outside 1 to 2^20.
+    The class methods create geometries. Every size is (width, height), and every side 1 to 2**20 pixels; they raise
+    InputError for other sizes.
     """
 
     __slots__ = ("_c",)
@@ -41,7 +42,7 @@ class Geometry:
     _c: Any  # ifs_geometry *
 
     def __init__(self) -> None:
-        raise TypeError("make a Geometry with letterbox, letterbox_warp, stretch, resize, resize_crop or affine")
+        raise TypeError("create a Geometry by letterbox, letterbox_warp, stretch, resize, resize_crop or affine")
 
     @classmethod
     def _make(cls, function: Any, *args: Any) -> Geometry:
@@ -52,10 +53,10 @@ class Geometry:
 
     @classmethod
     def letterbox(cls, source: Sequence[int], canvas: Sequence[int], *, scale_up: bool = True) -> Geometry:
-        """YOLOv5's letterbox: the whole image, its proportions kept, centred, resized as OpenCV does.
+        """YOLOv5's letterbox: the whole image with its proportions, centred, resized as OpenCV does.
 
-        Scale r = min(canvas_h / h, canvas_w / w), at most 1 unless `scale_up`; size round(w r) x round(h r); the odd
-        pixel of padding goes to the right and the bottom.
+        The scale is r = min(canvas_h / h, canvas_w / w), at most 1 unless `scale_up`, and the size round(w r) x
+        round(h r). An odd pixel of padding goes to the right or the bottom.
         """
         args = (*_size("source", source), *_size("canvas", canvas), int(scale_up))
         return cls._make(lib.ifs_geometry_letterbox, *args)
@@ -68,14 +69,14 @@ class Geometry:
 
     @classmethod
     def stretch(cls, source: Sequence[int], canvas: Sequence[int]) -> Geometry:
-        """The whole image over the whole canvas, whatever that does to its proportions."""
+        """The whole image over the whole canvas; its proportions may change."""
         return cls._make(lib.ifs_geometry_stretch, *_size("source", source), *_size("canvas", canvas))
 
     @classmethod
     def resize(
         cls, source: Sequence[int], canvas: Sequence[int], resized: Sequence[int], offset: Sequence[int] = (0, 0)
     ) -> Geometry:
-        """Any size at any place: the image at `resized`, with its corner at `offset` on the canvas."""
+        """Any size at any offset: the image is resized to `resized`, with its corner at `offset` on the canvas."""
         sizes = (*_size("source", source), *_size("canvas", canvas), *_size("resized", resized))
         return cls._make(lib.ifs_geometry_resize, *sizes, *_size("offset", offset))
 
@@ -88,20 +89,24 @@ class Geometry:
 
     @classmethod
     def affine(cls, source: Sequence[int], canvas: Sequence[int], to_source: ArrayLike) -> Geometry:
-        """Any affine map, sampled bilinearly: `to_source` is 2 x 3 and carries canvas to source in edge coordinates.
+        """Any affine map, sampled bilinearly: `to_source` is 2 x 3 and maps canvas to source in edge coordinates.
 
-        A matrix for pixel *centres* (as cv2.warpAffine with WARP_INVERSE_MAP takes) becomes one for edges by
-        m[:, 2] += 0.5 - 0.5 * (m[:, 0] + m[:, 1]). Raises InputError unless finite and invertible.
+        A matrix for pixel centres (as cv2.warpAffine with WARP_INVERSE_MAP takes it) becomes one for edges by
+        m[:, 2] += 0.5 - 0.5 * (m[:, 0] + m[:, 1]).
+
+        Raises:
+            InputError: The map is not finite, or cannot be inverted.
+            ShapeError: `to_source` is not 2 x 3.
         """
         matrix = np.ascontiguousarray(to_source, dtype=np.float64)
         if matrix.shape != (2, 3):
-            raise ShapeError(f"to_source has shape {matrix.shape}; an affine map is (2, 3)")
+            raise ShapeError(f"to_source has shape {matrix.shape}; an affine map has (2, 3)")
         numbers = ffi.from_buffer("double[]", matrix)
         return cls._make(lib.ifs_geometry_affine, *_size("source", source), *_size("canvas", canvas), numbers)
 
     @property
     def kind(self) -> Literal["resize", "warp"]:
-        """How pixels are sampled: as OpenCV's INTER_LINEAR resize, or bilinearly through the affine map."""
+        """How pixels are sampled: by OpenCV's INTER_LINEAR resize, or bilinearly through the affine map."""
         return "resize" if self._c.kind == lib.IFS_GEOMETRY_RESIZE else "warp"
 
     @property
@@ -116,7 +121,7 @@ class Geometry:
 
     @property
     def resized(self) -> tuple[int, int] | None:
-        """(width, height) that the image is resized to; None for a warp."""
+        """(width, height) of the resized image; None for a warp."""
         return (self._c.resized_width, self._c.resized_height) if self.kind == "resize" else None
 
     @property
@@ -130,10 +135,10 @@ class Geometry:
         return np.array(list(self._c.to_source), dtype=np.float64).reshape(2, 3)
 
     def to_source(self, points: ArrayLike) -> NDArray[np.float64]:
-        """Canvas points (N, 2) to source points (N, 2), float64. Nothing is clipped."""
+        """Maps canvas points (N, 2) to points of the image (N, 2), in float64. They are not clipped."""
         xy = np.asarray(points, dtype=np.float64)
         if xy.ndim != 2 or xy.shape[1] != 2:
-            raise ShapeError(f"points have shape {xy.shape}; give (N, 2), a row of x and y for each")
+            raise ShapeError(f"points have shape {xy.shape}; use (N, 2), a row of x and y for each point")
         matrix = self.matrix
         mapped: NDArray[np.float64] = xy @ matrix[:, :2].T + matrix[:, 2]
         return mapped

@@ -29,13 +29,18 @@ _DTYPES = {
 
 
 class PixelTransform:
-    """What the network wants: y = x * scale + bias in float32, and the channels' order, layout and type. Immutable.
+    """The input that a network expects: y = x * scale + bias in float32, and the order, layout and type. Immutable.
 
-    order   "rgb", "bgr" or "gray": the channels of the output, whatever the image's own format.
-    layout  "chw" or "hwc".
-    dtype   float32, float16, or uint8 (rounded to nearest even, saturated).
-    fill    the padding, before the scaling, in the order of the output's channels; one number or one for each.
-    scale, bias   one number or one for each channel of the output.
+    Args:
+        order: "rgb", "bgr" or "gray": the channels of the output, for any format of the image.
+        layout: "chw" or "hwc".
+        dtype: float32, float16, or uint8 (rounded to the nearest, ties to even, and saturated).
+        fill: The padding before scaling, in the order of the output's channels: one number, or one for each channel.
+        scale, bias: One number, or one for each channel of the output.
+
+    Raises:
+        InputError: A number is out of range, or the number of channels is wrong.
+        DTypeError: `dtype` is another type.
     """
 
     __slots__ = ("_c", "_dtype")
@@ -55,12 +60,12 @@ class PixelTransform:
         c.layout = choice("layout", layout, _LAYOUTS)
         self._dtype = np.dtype(dtype)
         if self._dtype not in _DTYPES:
-            raise DTypeError(f"dtype is {self._dtype}; a network's input can be float32, float16 or uint8")
+            raise DTypeError(f"dtype is {self._dtype}; use float32, float16 or uint8")
         c.dtype = _DTYPES[self._dtype]
         channels = 1 if order == "gray" else 3
         colour = _per_channel("fill", fill, channels)
         if not all(value == int(value) and 0 <= value <= 255 for value in colour):
-            raise InputError(f"fill is {fill!r}; give whole numbers of 0 to 255")
+            raise InputError(f"fill is {fill!r}; use whole numbers from 0 to 255")
         scales = _per_channel("scale", scale, channels)
         biases = _per_channel("bias", bias, channels)
         for i in range(3):
@@ -83,8 +88,8 @@ class PixelTransform:
     ) -> PixelTransform:
         """y = (x / max_value - mean) / std, as scale = 1 / (max_value std) and bias = -mean / std.
 
-        Both are computed in float64 and rounded to float32 once; the result differs from the three float32 operations
-        of other libraries in the last bits. ImageNet: normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)).
+        Both are computed in float64 and rounded to float32 once, so the result differs in the last bits from libraries
+        that compute three float32 operations. For ImageNet: normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)).
         """
         channels = 1 if order == "gray" else 3
         means, stds = _per_channel("mean", mean, channels), _per_channel("std", std, channels)
@@ -126,7 +131,7 @@ class PixelTransform:
         return tuple(self._c.bias)[: self.channels]
 
     def shape(self, geometry: Geometry) -> tuple[int, int, int]:
-        """The shape of one image's output."""
+        """The shape of the output of one image."""
         width, height = geometry.canvas
         if self._c.layout == lib.IFS_LAYOUT_CHW:
             return self.channels, height, width
@@ -147,7 +152,7 @@ class PixelTransform:
 
 
 def _per_channel(what: str, value: float | Sequence[float], channels: int) -> list[float]:
-    """One finite float for each channel."""
+    """`value` as one finite float for each channel."""
     try:
         numbers = (
             [float(cast("float", value))] * channels
@@ -155,9 +160,9 @@ def _per_channel(what: str, value: float | Sequence[float], channels: int) -> li
             else [float(v) for v in cast("Sequence[float]", value)]
         )
     except (TypeError, ValueError):
-        raise InputError(f"{what} is {value!r}; give a number, or {channels}") from None
+        raise InputError(f"{what} is {value!r}; use one number, or {channels}") from None
     if len(numbers) != channels:
-        raise InputError(f"{what} has {len(numbers)} numbers; the output has {channels} channels")
+        raise InputError(f"{what} has {len(numbers)} numbers, but the output has {channels} channels")
     if not all(abs(number) < 3.4e38 for number in numbers):
         raise InputError(f"{what} is {value!r}; numbers must be finite in float32")
     return numbers

@@ -1,7 +1,7 @@
-"""Images as the native core reads them: pixels in place, on the host or on a device.
+"""Images as the native core reads them: pixels in their own memory, on the host or on a device.
 
-An image is a uint8 ndarray of (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or NV12 as (H * 3 / 2, W). Sizes are
-(width, height) throughout; coordinates are pixels from the top left edge, so the first pixel's centre is (0.5, 0.5).
+An image is a uint8 ndarray of (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or NV12 as (H * 3 / 2, W). Sizes are always
+(width, height). Coordinates are pixels from the top left edge, so the centre of the first pixel is (0.5, 0.5).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INT32_MAX = 2**31 - 1
 
 
 class ImageView:
-    """An image as the core reads it: made by `image_view`. Keeps the array alive and shares its memory."""
+    """An image as the core reads it, from `image_view`. It shares the memory of the array and keeps it alive."""
 
     __slots__ = ("_c", "_keep", "format")
 
@@ -64,9 +64,9 @@ class ImageView:
 
 
 def _dense_rows(array: NDArray[np.uint8], pixel: int) -> tuple[NDArray[np.uint8], int]:
-    """An array whose pixels lie side by side and whose rows follow one another, and the bytes from row to row.
+    """An array whose pixels are adjacent and whose rows ascend in memory, and the bytes from row to row.
 
-    That is `array` itself where it can be, else a copy. NumPy promises nothing about the strides of axes of length 1.
+    It is `array` itself if that has this form, else a copy. The strides of axes of length 1 have no meaning in NumPy.
     """
     strides, row = array.strides, pixel * array.shape[1]
     if strides[1] == pixel and strides[0] >= row and (array.ndim == 2 or strides[2] == 1):
@@ -75,7 +75,7 @@ def _dense_rows(array: NDArray[np.uint8], pixel: int) -> tuple[NDArray[np.uint8]
 
 
 def _is_padded(array: NDArray[np.uint8]) -> bool:
-    """Whether these are the first three channels of four that lie in memory together, the last pixel's fourth too."""
+    """Whether these are the first three of four channels in one block of memory that holds the last fourth one too."""
     base, (height, width), strides = array.base, array.shape[:2], array.strides
     if (
         strides[1:] != (4, 1)
@@ -101,16 +101,23 @@ def _pointer(array: NDArray[np.uint8]) -> Any:
 def image_view(
     array: NDArray[np.uint8], format: PixelFormat | None = None, uv: NDArray[np.uint8] | None = None
 ) -> ImageView:
-    """A view of `array` as an image. Without `format`: gray, bgr or bgra by the number of channels.
+    """A view of an array as an image.
 
-    NV12 (`format="nv12"`) is either one array of (H * 3 / 2, W), or the Y plane (H, W) with `uv` of (H / 2, W) or
-    (H / 2, W / 2, 2). Rows may be any distance apart, as in a region of a larger image. What the core cannot read in
-    place (mirrored rows, every second pixel, channels reversed by [..., ::-1]) is copied once, here; three channels of
-    four, as `bgra[..., :3]`, are read in place.
-    Raises DTypeError unless uint8, ShapeError for a shape that is no image of that format.
+    Args:
+        array: uint8. Rows may be any distance apart, as in a region of a larger image. Three channels of four, as
+            `bgra[..., :3]`, are read in place. An array that the core cannot read in place (mirrored rows, every second
+            pixel, channels reversed by `[..., ::-1]`) is copied here, once.
+        format: By default gray, bgr or bgra, by the number of channels.
+        uv: For "nv12" only: (H / 2, W) or (H / 2, W / 2, 2), with `array` the Y plane (H, W). Without `uv`, `array` is
+            one array of (H * 3 / 2, W).
+
+    Raises:
+        DTypeError: The array is not uint8.
+        ShapeError: The shape is not that of an image of this format.
+        InputError: It is not an array, the format is unknown, or `uv` is given for another format.
     """
     if not isinstance(array, np.ndarray):
-        raise InputError(f"an image is a uint8 ndarray, not {type(array).__name__}; np.asarray makes one")
+        raise InputError(f"an image is a uint8 ndarray, not {type(array).__name__}; convert it by np.asarray")
     if array.dtype != np.uint8:
         raise DTypeError(f"an image is uint8, not {array.dtype}; scale it to 0..255 and use .astype(np.uint8)")
     shape = array.shape
@@ -118,12 +125,12 @@ def image_view(
     if format is None:
         format = _DEFAULT_FORMAT.get(channels)  # noqa: A001
     if format is None or array.ndim not in (2, 3) or 0 in shape:
-        raise ShapeError(f"an image of shape {shape}; give (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), none of them 0")
+        raise ShapeError(f"an image of shape {shape}; use (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), none of them 0")
     code = choice("format", format, _FORMATS)
     if channels != _CHANNELS[format]:
         raise ShapeError(f"an image of shape {shape} is not {format!r}, which has {_CHANNELS[format]} channels")
     if max(shape) > _INT32_MAX:
-        raise ShapeError(f"an image of shape {shape}; no side can be that long")
+        raise ShapeError(f"an image of shape {shape}; a side can be at most 2**20 pixels")
     if channels == 3 and _is_padded(array):
         stride, code = array.strides[0], _FORMATS[f"{format}a"]
     else:
@@ -135,11 +142,11 @@ def image_view(
     c.format = code
     if format != "nv12":
         if uv is not None:
-            raise InputError(f"uv goes with format='nv12'; this image is {format!r}")
+            raise InputError(f"uv is for format='nv12'; this image is {format!r}")
         return ImageView(c, (array,), format)
     if uv is None:
         if shape[0] % 3 or shape[1] % 2:
-            raise ShapeError(f"NV12 of shape {shape}; one array is (H * 3 / 2, W), with H and W even")
+            raise ShapeError(f"NV12 of shape {shape}; one array has (H * 3 / 2, W), with H and W even")
         c.height = shape[0] // 3 * 2
         c.uv = c.data + c.height * stride
         c.uv_stride = stride
@@ -148,7 +155,7 @@ def image_view(
         raise DTypeError(f"uv is uint8, not {uv.dtype}")
     if uv.shape not in ((shape[0] // 2, shape[1]), (shape[0] // 2, shape[1] // 2, 2)) or shape[0] % 2 or shape[1] % 2:
         raise ShapeError(
-            f"Y of shape {shape} and uv of {uv.shape}; uv is (H / 2, W) or (H / 2, W / 2, 2), H and W even"
+            f"Y of shape {shape} and uv of {uv.shape}; uv has (H / 2, W) or (H / 2, W / 2, 2), with H and W even"
         )
     uv, c.uv_stride = _dense_rows(uv, 1 if uv.ndim == 2 else 2)
     c.uv = _pointer(uv)
@@ -165,14 +172,14 @@ def device_image_view(
     uv_stride: int | None = None,
     lender: object = None,
 ) -> ImageView:
-    """An image that lies on a device, for `preprocess_batch`. It must not be given to functions of the host.
+    """An image on a device, for `preprocess_batch`. Functions of the host must not get it.
 
     Args:
-        address: Of its first pixel.
+        address: The address of its first pixel.
         size: (width, height).
         format: As for `image_view`.
-        stride: Bytes from a row to the next; dense if None.
-        uv, uv_stride: "nv12" only: the plane of U and V. Without `uv` it lies right behind the rows of Y.
+        stride: Bytes from a row to the next; None is dense rows.
+        uv, uv_stride: For "nv12" only: the plane of U and V. Without `uv`, it follows the rows of Y.
         lender: Kept alive with the image.
     """
     width, height = size
@@ -186,5 +193,5 @@ def device_image_view(
         c.uv = ffi.cast("uint8_t *", address + height * c.stride if uv is None else uv)
         c.uv_stride = c.stride if uv_stride is None else uv_stride
     elif uv is not None:
-        raise InputError(f"uv goes with format='nv12'; this image is {format!r}")
+        raise InputError(f"uv is for format='nv12'; this image is {format!r}")
     return ImageView(c, (lender,), format)

@@ -1,4 +1,4 @@
-"""The native kernels as plain functions over NumPy arrays."""
+"""The operations of the native core: on NumPy arrays here, on CUDA devices in `ops.device`."""
 
 from .classification import topk
 from .detection import DETECTION, DetectionDecoder, DetectStats, nms

@@ -1,7 +1,7 @@
-"""A batch of images on the processor's threads, and on its way to a device.
+"""A batch of images on the processor's threads: preprocessed there, or copied to a device.
 
-One call handles a whole batch, without the interpreter's lock: the threads preprocess image by image, or carry the
-images as they are to the device.
+One call handles a whole batch and releases the GIL. Its threads preprocess image by image, or copy the images to the
+device as they are.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ __all__ = ["ImageBatch", "Workers", "shared_workers"]
 
 
 class Workers:
-    """A pool of native threads; the calling one is one of them.
+    """A pool of native threads. The calling thread is one of them.
 
     Args:
-        threads: 1 to 256; None is one for each processor that this process may use, 16 at most.
+        threads: 1 to 256. None is one for each processor that this process may use, at most 16.
     """
 
     def __init__(self, threads: int | None = None) -> None:
         self._c: Any = None
         if threads is None:
             threads = min(available_processors(), 16)
-        place = out("ifs_workers *")
-        check(lib.ifs_workers_create(threads, place))
-        self._c = ffi.gc(place[0], lib.ifs_workers_destroy)
+        handle = out("ifs_workers *")
+        check(lib.ifs_workers_create(threads, handle))
+        self._c = ffi.gc(handle[0], lib.ifs_workers_destroy)
         self._process = os.getpid()
 
     @property
@@ -44,9 +44,9 @@ class Workers:
     @property
     def _open(self) -> Any:
         if self._c is None:
-            raise ClosedError("these workers were closed; make new ones")
+            raise ClosedError("these workers were closed; create new ones")
         if self._process != os.getpid():
-            raise InputError("these workers were made before a fork, and their threads stayed behind; make new ones")
+            raise InputError("these workers were created before a fork, and a fork has no threads; create new ones")
         return self._c
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class Workers:
 
 
 def available_processors() -> int:
-    """Processors that this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -69,22 +69,23 @@ def _workers_of(process: int, device: int, shares_cpu: bool) -> Workers:
 
 
 def shared_workers(device: int = 0, *, shares_cpu: bool = False) -> Workers:
-    """The pool that the wrappers of this process share on a device, a pool for each: whoever feeds one device does not
-    wait for another. Its threads start when it is first asked for.
+    """The pool that the wrappers of this process share on a device. The first call starts its threads.
+
+    Each device has its own pool, so that one device does not wait for another.
 
     Args:
-        shares_cpu: for who shares the processors with many threads of the user's, as a pipeline does: half of the
-            processors, 12 at most. A pool that takes them all keeps those threads from their requests, and with them
+        shares_cpu: The processors are shared with many other threads, as in a pipeline. The pool then has half of the
+            processors, at most 12: a pool of all of them would delay the threads that submit requests, and with them
             the next batch.
     """
     return _workers_of(os.getpid(), device, shares_cpu)
 
 
 class ImageBatch:
-    """Images and their geometries, as the native core takes them: made once, filled for each batch.
+    """Images and their geometries in native arrays, which are created once and filled for each batch.
 
     Args:
-        capacity: images that fit.
+        capacity: The number of images that fit.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -92,7 +93,7 @@ class ImageBatch:
         self._images = ffi.new("ifs_image[]", capacity)
         self._on_device = ffi.new("ifs_image[]", capacity)
         self._geometries = ffi.new("ifs_geometry[]", capacity)
-        self._placement = ffi.new("ifs_geometry[]", capacity)  # of the images as they lie on the device
+        self._geometries_on_device = ffi.new("ifs_geometry[]", capacity)
         self._keep: Sequence[ImageView] = ()
         self._size = out("size_t")
 
@@ -100,9 +101,9 @@ class ImageBatch:
         return len(self._keep)
 
     def fill(self, images: Sequence[ImageView], geometries: Sequence[Geometry]) -> None:
-        """Takes the images of a batch; they are kept alive until the next one is taken."""
+        """Sets the images of a batch. They are kept alive until the next batch is set."""
         if len(images) > self.capacity:
-            raise InputError(f"{len(images)} images in a batch made for {self.capacity}")
+            raise InputError(f"{len(images)} images do not fit a batch of {self.capacity}; create a larger one")
         for i, (image, geometry) in enumerate(zip(images, geometries, strict=True)):
             self._images[i] = image._c[0]
             self._geometries[i] = geometry._c[0]
@@ -110,7 +111,7 @@ class ImageBatch:
 
     @property
     def geometries(self) -> Any:
-        """The C array, for whoever maps boxes back."""
+        """The C array of the geometries, for mapping boxes back to the images."""
         return self._geometries
 
     def preprocess(
@@ -123,7 +124,11 @@ class ImageBatch:
         device: int = 0,
         stream: Stream | None = None,
     ) -> None:
-        """All images into memory at `host`, and each on to `device` (an address) as soon as it is done."""
+        """Preprocesses all images to the address `host`, where `nbytes` bytes may be written.
+
+        With `device`, an address on the device of `stream`, the copy of each output to it is queued as soon as the
+        output is complete.
+        """
         pool = ffi.NULL if workers is None else workers._open
         queue = ffi.NULL if stream is None else stream._open
         check(
@@ -142,15 +147,15 @@ class ImageBatch:
 
     @property
     def upload_nbytes(self) -> int:
-        """Bytes that the images take on a device; of one that is shrunk by a whole number, the rows that are read."""
+        """The bytes that `upload` copies to a device."""
         check(lib.ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
         return int(self._size[0])
 
     def upload(self, staging: int, device: int, nbytes: int, stream: Stream, *, workers: Workers | None = None) -> None:
-        """Queues the images as they are for `device`, an address, by way of `staging` unless page-locked.
+        """Queues copies of the images to the address `device`. Images that are not page-locked go through `staging`.
 
-        Of an image whose height is divided by a whole number above 2, only the rows that a resize reads are brought
-        over: one in three of 1080 on their way to 360.
+        If a resize divides the height of an image by a whole number above 2, only the rows that it reads are copied:
+        every third one of 1080 for a height of 360.
         """
         check(
             lib.ifs_upload(
@@ -163,21 +168,21 @@ class ImageBatch:
                 nbytes,
                 stream._open,
                 self._on_device,
-                self._placement,
+                self._geometries_on_device,
             )
         )
 
-    def stay(self) -> None:
-        """The images lie on the device already."""
+    def use_device_images(self) -> None:
+        """Says that the images are on the device already, so that no upload is needed."""
         for i in range(len(self._keep)):
-            self._on_device[i], self._placement[i] = self._images[i], self._geometries[i]
+            self._on_device[i], self._geometries_on_device[i] = self._images[i], self._geometries[i]
 
     def preprocess_on_device(self, transform: PixelTransform, device: int, nbytes: int, stream: Stream) -> None:
-        """Queues the preprocessing of the uploaded images into `device` (an address) on `stream`."""
+        """Queues the preprocessing of the images on the device to the address `device`, on `stream`."""
         check(
             lib.ifs_cuda_preprocess(
                 self._on_device,
-                self._placement,
+                self._geometries_on_device,
                 len(self._keep),
                 transform._c,
                 ffi.cast("void *", device),

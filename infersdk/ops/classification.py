@@ -25,16 +25,16 @@ def topk(
 
     Args:
         scores: `[classes]`, or `[rows, classes]`, float32 or float16.
-        k: How many; from 1 to the number of classes.
-        softmax: Gives exp(x - max) / sum over all classes instead of the scores as they are. Computed in float32, with
-            the same bits on every machine.
+        k: The number of results, from 1 to the number of classes.
+        softmax: Return exp(x - max) / sum over all classes in place of the scores. It is computed in float32, with the
+            same bits on every machine.
 
     Returns:
         Class numbers (int32) and scores (float32), both `[k]`, or `[rows, k]`.
 
     Raises:
-        ShapeError, DTypeError: `scores` is not such an array.
-        InputError: `k` is out of range, a score is NaN, or, for softmax, the largest of a row is infinite.
+        ShapeError, DTypeError: `scores` has another shape or type.
+        InputError: `k` is out of range, a score is NaN, or, with softmax, the largest score of a row is infinite.
     """
     scores = np.asarray(scores)
     dtype = _DTYPES.get(scores.dtype.str)
@@ -44,7 +44,7 @@ def topk(
         raise ShapeError(f"scores have shape {scores.shape}; topk takes (classes,) or (rows, classes)")
     n = scores.shape[-1]
     if not 1 <= k <= n:
-        raise InputError(f"k is {k}; with {n} classes it is a number from 1 to {n}")
+        raise InputError(f"k is {k}; with {n} classes it must be 1 to {n}")
     scores = np.ascontiguousarray(scores)
     shape = k if scores.ndim == 1 else (len(scores), k)
     class_ids = np.empty(shape, np.int32)

@@ -1,4 +1,4 @@
-"""From a detection network's output to boxes: decoding, exact greedy NMS, and the way back to the image."""
+"""From a detection network's output to boxes: decoding, exact greedy NMS, and mapping back to the image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     class HasGeometry(Protocol):
-        """What an image went through on its way to the network; `infersdk.ops.Geometry` is one."""
+        """How an image came to the network, such as an `infersdk.image.Geometry`."""
 
         _c: Any
         """The `ifs_geometry *`."""
@@ -42,16 +42,16 @@ _DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
 
 
 class DetectStats(NamedTuple):
-    """What became of the candidates of one image; nothing is lost in silence."""
+    """What became of the candidates of one image, so that no limit drops them silently."""
 
     candidates: int
-    """Above the confidence threshold."""
+    """Candidates above the confidence threshold."""
     dropped_candidates: int
-    """Of those, left out by `max_candidates`."""
+    """Candidates dropped by `max_candidates`."""
     kept: int
-    """That NMS kept."""
+    """Detections that NMS kept."""
     dropped_detections: int
-    """Of those, left out by `max_det`."""
+    """Kept detections dropped by `max_det`."""
 
 
 class DetectionDecoder:
@@ -66,19 +66,19 @@ class DetectionDecoder:
         num_anchors: Boxes that the head gives; 25200 for YOLOv5 at 640 x 640.
         extra: Numbers of an anchor behind its classes: mask coefficients, keypoints. They are not decoded; the field
             `row` of a detection says at which anchor they stand.
-        conf: Objectness and score must be above it.
-        iou: A box is suppressed by a better one when their intersection over union is above it.
-        max_det: At most so many boxes come out.
-        max_candidates: The best so many go into NMS; 0 for all.
-        multi_label: A box for each class above `conf`, instead of one for the best class.
-        class_agnostic: Boxes of different classes suppress one another too.
-        strides: "yolox" only, in the order of its grids: (8, 16, 32).
-        dtype: Of the output, "float32" or "float16".
+        conf: The threshold that objectness and score must exceed.
+        iou: A better box suppresses another one if their intersection over union exceeds it.
+        max_det: The limit on the number of boxes returned.
+        max_candidates: The number of best candidates that NMS takes; 0 is all.
+        multi_label: Return a box for each class above `conf`, instead of one for the best class.
+        class_agnostic: Let boxes of different classes suppress one another too.
+        strides: For "yolox" only: the strides in the order of its grids, (8, 16, 32).
+        dtype: The element type of the output, "float32" or "float16".
 
     Raises:
-        InputError: A parameter is out of its range; the message names it.
+        InputError: A parameter is out of range; the message names it.
 
-    One thread at a time. `close()` frees the native memory, `with` does so at its end.
+    One thread uses a decoder at a time. `close()`, or the end of a `with` block, frees the native memory.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class DetectionDecoder:
     ) -> None:
         self._c: Any = None
         if head not in _HEADS:
-            raise InputError(f"head is {head!r}; there are {', '.join(_HEADS)}")
+            raise InputError(f"head is {head!r}; use one of {', '.join(_HEADS)}")
         if dtype not in _DTYPES:
-            raise DTypeError(f"dtype is {dtype!r}; a head's output is float32 or float16")
+            raise DTypeError(f"dtype is {dtype!r}; use float32 or float16")
         if len(strides) > lib.IFS_MAX_STRIDES:
-            raise InputError(f"strides has {len(strides)} numbers; at most {lib.IFS_MAX_STRIDES} are possible")
+            raise InputError(f"strides has {len(strides)} numbers; use at most {lib.IFS_MAX_STRIDES}")
         params = ffi.new("ifs_detect_params *")
         params.head = _HEADS[head]
         params.dtype = _DTYPES[dtype]
@@ -127,8 +127,8 @@ class DetectionDecoder:
         self._dtype = np.dtype(dtype)
         numbers = num_classes + extra
         self._shape = (4 + numbers, num_anchors) if head == "yolov8" else (num_anchors, 5 + numbers)
-        most = num_anchors * num_classes if multi_label else num_anchors
-        self._out = np.zeros(min(max_det, most), DETECTION)  # no more can come out
+        limit = num_anchors * num_classes if multi_label else num_anchors
+        self._out = np.zeros(min(max_det, limit), DETECTION)
         self._out_c = ffi.from_buffer("ifs_detection[]", self._out, require_writable=True)
         self._count = ffi.new("int32_t *")
         self._stats = ffi.new("ifs_detect_stats *")
@@ -146,7 +146,7 @@ class DetectionDecoder:
     def __call__(
         self, output: npt.NDArray[Any] | int, geometry: HasGeometry
     ) -> tuple[npt.NDArray[np.void], DetectStats]:
-        """The boxes in one image's output, best first.
+        """Decodes the output of one image to boxes, best first.
 
         Args:
             output: An array of `shape` (or `(1, *shape)`) and `dtype`, in C order; or the address of its first element.
@@ -162,12 +162,12 @@ class DetectionDecoder:
         """
         handle = self._c
         if handle is None:
-            raise ClosedError("the detector was closed; make a new one")
+            raise ClosedError("the decoder was closed; create a new one")
         if isinstance(output, np.ndarray):
             if output.dtype != self._dtype:
-                raise DTypeError(f"the output is {output.dtype}, the detector was made for {self._dtype}")
+                raise DTypeError(f"the output is {output.dtype}, but the decoder was made for {self._dtype}")
             if output.shape not in (self._shape, (1, *self._shape)):
-                raise ShapeError(f"the output has shape {output.shape}, the detector was made for {self._shape}")
+                raise ShapeError(f"the output has shape {output.shape}, but the decoder was made for {self._shape}")
             if not output.flags.c_contiguous:
                 raise InputError("the output is not in C order; pass np.ascontiguousarray(output)")
             first = ffi.from_buffer(output)
@@ -182,7 +182,7 @@ class DetectionDecoder:
         )
 
     def close(self) -> None:
-        """Frees the native memory. More than once is fine."""
+        """Frees the native memory. A second call does nothing."""
         handle, self._c = self._c, None
         if handle is not None:
             ffi.release(handle)
@@ -210,20 +210,19 @@ def nms(
     iou: float = 0.45,
     max_det: int | None = None,
 ) -> npt.NDArray[np.int64]:
-    """Exact greedy NMS: the indices of the boxes that stay, best first, equal scores by index.
+    """Exact greedy NMS: the indices of the boxes that are kept, best first, equal scores by index.
 
     Args:
-        boxes: `[n, 4]` of x1, y1, x2, y2; used as float32. A box of no area stays, and suppresses none.
+        boxes: `[n, 4]` of x1, y1, x2, y2; used as float32. A box without area is kept, and suppresses no other.
         scores: `[n]`; used as float32.
-        class_ids: `[n]` integers; only boxes of one class suppress one another. None: all are of one.
-        iou: A box goes when its intersection over union with a better one that stays is above it, evaluated in float32
-            as `inter > iou * (area_a + area_b - inter)`.
-        max_det: At most so many indices; None for all.
+        class_ids: `[n]` integers; only boxes of one class suppress one another. None: all boxes have one class.
+        iou: A kept box suppresses another one if `inter > iou * (area_a + area_b - inter)`, in float32.
+        max_det: The limit on the number of indices; None is no limit.
 
     Raises:
         ShapeError: The numbers of boxes, scores and classes differ.
         DTypeError: `class_ids` are not integers that fit 32 bits.
-        InputError: A box or score is not finite, or `iou` not within 0 to 1.
+        InputError: A box or score is not finite, or `iou` is not 0 to 1.
     """
     boxes = np.ascontiguousarray(boxes, np.float32)
     scores = np.ascontiguousarray(scores, np.float32)
@@ -241,7 +240,7 @@ def nms(
             ids = ids.astype(np.int32)
         classes = ffi.from_buffer("int32_t[]", np.ascontiguousarray(ids))
     if max_det is not None and max_det < 0:
-        raise InputError(f"max_det is {max_det}; it must be 0 or more, or None for all")
+        raise InputError(f"max_det is {max_det}; it must be 0 or more, or None for no limit")
     keep = np.empty(n, np.int64)
     count = ffi.new("int64_t *")
     check(

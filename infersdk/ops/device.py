@@ -1,17 +1,18 @@
-"""The operations on a CUDA device: whole batches, queued on a stream, with the same bits as on the host.
+"""The operations on a CUDA device: whole batches, queued on a stream, with the bits of the host.
 
 ::
 
     stream = Stream("cuda:0")
-    preprocess_batch(images, geometries, transform, batch, stream=stream)     # images lie on the device
-    ...                                                                         # the network, on the same stream
-    detector = DeviceDetectionDecoder(DetectionDecoder(conf=0.25), max_batch=32)
-    detector.run(output, geometries, block, stream=stream)
-    block.fetch(stream)                                                         # one small copy brings all home
-    boxes, stats = detector.unpack(block.numpy(), 0)                            # waits for that copy alone
+    preprocess_batch(images, geometries, transform, batch, stream=stream)  # the images are on the device
+    ...                                                                    # the network, on the same stream
+    decoder = DeviceDetectionDecoder(DetectionDecoder(conf=0.25), max_batch=32)
+    decoder.run(output, geometries, block, stream=stream)
+    block.fetch(stream)                                                    # one small copy of all results
+    boxes, stats = decoder.unpack(block.numpy(), 0)                        # waits for that copy alone
 
-Everything that takes a `stream` returns at once. Without one, work goes to the legacy default stream. Nothing is
-allocated in a call, so that calls can be captured into a `CudaGraph`; it keeps the addresses, images and geometries.
+Each function that takes a `stream` queues its work there and returns at once. Without a stream, the work is queued on
+the legacy default stream. A call allocates nothing, so it can be captured into a `CudaGraph`; the graph keeps the
+addresses, images and geometries of the call.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import numpy as np
 
 from .._lib import check, ffi, lib
 from ..device import Device
+from ..dtypes import dtype_code
 from ..errors import ClosedError, DTypeError, InputError, ShapeError
 from ..stream import default_stream
-from ..tensor import Tensor, dtype_code
+from ..tensor import Tensor
 from .detection import DETECTION, DetectionDecoder, DetectStats
 
 if TYPE_CHECKING:
@@ -53,21 +55,21 @@ def preprocess_batch(
     *,
     stream: Stream | None = None,
 ) -> Tensor:
-    """Images that lie on the device into the first slices of `out`, in one launch for up to 40; returns `out`.
+    """Preprocesses images on the device to the first slices of `out`, and returns `out`. One launch handles 40 images.
 
     Args:
         views: From `device_image_view`; they may differ in size and format.
-        geometries: One for each image; all of one canvas.
-        transform: One for all.
-        out: On the device, of the transform's type: `[len(views) or more, *transform.shape(geometry)]`.
+        geometries: One for each image, all with one canvas.
+        transform: One for all images.
+        out: A tensor of the transform's type with a device side: `[len(views) or more, *transform.shape(geometry)]`.
 
     Raises:
-        ShapeError: A geometry is not one of its image, the canvases differ, or `out` is too small.
-        DTypeError: `out` is of another type than the transform's.
-        DeviceUnavailableError: There is no such device, or the build is CPU-only.
+        ShapeError: A geometry was made for another size, the canvases differ, or `out` is too small.
+        DTypeError: `out` has not the type of the transform.
+        DeviceUnavailableError: The device does not exist, or the build is CPU-only.
     """
     if len(views) != len(geometries):
-        raise ShapeError(f"{len(views)} images and {len(geometries)} geometries; give one for each")
+        raise ShapeError(f"{len(views)} images and {len(geometries)} geometries; give one for each image")
     if out.dtype != transform.dtype:
         raise DTypeError(f"out is {out.dtype}; the transform gives {transform.dtype}")
     _check_on_device(out)
@@ -85,24 +87,24 @@ def preprocess_batch(
 
 
 class DeviceDetectionDecoder:
-    """`DetectionDecoder` for batches on a device: decoding, exact NMS and mapping to the images, in a few launches.
+    """A `DetectionDecoder` for batches on a device: decoding, exact NMS and mapping to the images in a few launches.
 
     Args:
-        detector: Whose parameters to take.
-        max_batch: The most images of a run.
-        device: Where its workspace is allocated, once.
+        decoder: The decoder whose parameters are taken.
+        max_batch: The limit on the number of images of a run.
+        device: The device on which the workspace is allocated, once.
 
-    Its runs are queued on one stream, or ordered by events: they share the workspace.
+    All runs share the workspace, so they are queued on one stream, or ordered by events.
     """
 
-    def __init__(self, detector: DetectionDecoder, max_batch: int = 1, device: str | Device = "cuda:0") -> None:
+    def __init__(self, decoder: DetectionDecoder, max_batch: int = 1, device: str | Device = "cuda:0") -> None:
         self._c: Any = None
         self._device = Device.parse(device)
         handle = ffi.new("ifs_cuda_detection_decoder **")
-        check(lib.ifs_cuda_detection_decoder_create(detector._params, max_batch, self._device.ordinal, handle))
+        check(lib.ifs_cuda_detection_decoder_create(decoder._params, max_batch, self._device.ordinal, handle))
         self._c = ffi.gc(handle[0], lib.ifs_cuda_detection_decoder_destroy)
-        self._max_det = int(detector._params.max_detections)
-        self._shape, self._dtype = detector.shape, detector.dtype
+        self._max_det = int(decoder._params.max_detections)
+        self._shape, self._dtype = decoder.shape, decoder.dtype
         names = [*DetectStats._fields, "count", "reserved", "boxes"]
         self.row = np.dtype(
             {
@@ -112,12 +114,12 @@ class DeviceDetectionDecoder:
                 "itemsize": int(lib.ifs_cuda_detections_nbytes(self._max_det, 1)),
             }
         )
-        """What a run writes for an image: the statistics, the number of boxes, and space for `max_det` of them."""
+        """The layout of an image's results: the statistics, the number of boxes, and space for `max_det` boxes."""
 
     @property
     def _open(self) -> Any:
         if self._c is None:
-            raise ClosedError("the detector was closed; make a new one")
+            raise ClosedError("the decoder was closed; create a new one")
         return self._c
 
     @property
@@ -127,7 +129,7 @@ class DeviceDetectionDecoder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the workspace on the device."""
+        """The bytes of the workspace on the device."""
         return int(lib.ifs_cuda_detection_decoder_nbytes(self._open))
 
     def block(self, n: int) -> Tensor:
@@ -142,10 +144,10 @@ class DeviceDetectionDecoder:
         *,
         stream: Stream | None = None,
     ) -> Tensor:
-        """Queues the detection for `len(geometries)` images; returns `block`, whose device side it will write.
+        """Queues the decoding of `len(geometries)` images, and returns `block`, whose device side it writes.
 
         Args:
-            output: `(n or more, *shape)` of the detector's type, on the device; or the address of its first element.
+            output: `(n or more, *shape)` of the decoder's type on the device, or the address of its first element.
             geometries: How each image came to the network.
             block: From `block(n)`.
 
@@ -156,9 +158,9 @@ class DeviceDetectionDecoder:
         queue = stream or default_stream(self._device)
         if isinstance(output, Tensor):
             if output.dtype != self._dtype:
-                raise DTypeError(f"the outputs are {output.dtype}, the detector was made for {self._dtype}")
+                raise DTypeError(f"the outputs are {output.dtype}, but the decoder was made for {self._dtype}")
             if output.shape[1:] != self._shape or len(output) < n:
-                raise ShapeError(f"the outputs have shape {output.shape}; {n} images give ({n}, *{self._shape})")
+                raise ShapeError(f"the outputs have shape {output.shape}; {n} images need ({n}, *{self._shape})")
             output = output.device_ptr(stream=queue)
         geometries_c = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
         at = block.device_ptr(read=block.nbytes != n * self.row.itemsize, write=True, stream=queue)
@@ -176,18 +178,18 @@ class DeviceDetectionDecoder:
         return block
 
     def unpack(self, block: npt.NDArray[np.uint8], index: int) -> tuple[npt.NDArray[np.void], DetectStats]:
-        """Image `index` of a block on the host, as `DetectionDecoder` returns it: `DETECTION` rows, and stats."""
+        """The results of image `index` of a block on the host, as `DetectionDecoder` returns them."""
         boxes = np.empty(self._max_det, DETECTION)
         count, stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
-        place = ffi.from_buffer("ifs_detection[]", boxes, require_writable=True)
+        boxes_c = ffi.from_buffer("ifs_detection[]", boxes, require_writable=True)
         source = ffi.from_buffer(np.ascontiguousarray(block))
-        check(lib.ifs_cuda_detections_unpack(source, block.nbytes, self._max_det, index, place, count, stats))
+        check(lib.ifs_cuda_detections_unpack(source, block.nbytes, self._max_det, index, boxes_c, count, stats))
         return boxes[: count[0]].copy(), DetectStats(
             stats.candidates, stats.dropped_candidates, stats.kept, stats.dropped_detections
         )
 
     def close(self) -> None:
-        """Frees the workspace; waits for the device. More than once is fine."""
+        """Waits for the device and frees the workspace. A second call does nothing."""
         handle, self._c = self._c, None
         if handle is not None:
             ffi.release(handle)
@@ -210,13 +212,13 @@ def topk_rows(
     softmax: bool = True,
     stream: Stream | None = None,
 ) -> None:
-    """The `k` best classes of each row, and their scores, as `topk` gives them; meant for small `k`.
+    """The `k` best classes of each row and their scores, as `topk` returns them. Meant for a small `k`.
 
-    A row in which there is NaN (with `softmax`: or whose maximum is infinite) gets classes of -1 and scores of NaN.
+    A row with NaN (with `softmax`, also one with an infinite maximum) gets classes of -1 and scores of NaN.
 
     Args:
         scores: `(rows, classes)`, float32 or float16, on the device.
-        class_ids, best: `(rows, k)` of int32 and float32 on the device: written.
+        class_ids, best: The results, `(rows, k)` of int32 and float32 on the device.
 
     Raises:
         ShapeError, DTypeError, InputError.
@@ -228,7 +230,7 @@ def topk_rows(
             raise DTypeError(f"{name} is {tensor.dtype}, not {dtype}")
         if tensor.shape != (scores.shape[0], k):
             raise ShapeError(
-                f"{name} has shape {tensor.shape}; the {k} best of {scores.shape} are {scores.shape[0], k}"
+                f"{name} has shape {tensor.shape}; the {k} best of {scores.shape} need {scores.shape[0], k}"
             )
     _check_on_device(scores)
     queue = stream or default_stream(scores.device)

@@ -3,7 +3,7 @@
 ::
 
     geometry = Geometry.letterbox((1920, 1080), (640, 640))     # where the pixels go
-    transform = PixelTransform()                                # RGB, CHW, float32, x / 255: what YOLOv5 wants
+    transform = PixelTransform()                                # RGB, CHW, float32, x / 255: the input of YOLOv5
     x = preprocess(frame, geometry, transform)                  # (3, 640, 640) float32
     boxes = geometry.to_source(points)                          # canvas points back to the image
 """
@@ -36,10 +36,19 @@ def preprocess(
     format: PixelFormat | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """`image` through `geometry` and `transform`: an array of `transform.shape(geometry)`.
+    """Preprocesses an image, and returns an array of `transform.shape(geometry)`.
 
-    `out` is written and returned if given: any writable C-contiguous array of the right number of elements and type,
-    such as a slice of a batch. Raises ShapeError when the image's size is not the geometry's.
+    Args:
+        image: The image; without a view, a uint8 array as `image_view` takes it.
+        geometry: Where its pixels go.
+        transform: What becomes of them.
+        format: Of an array, as for `image_view`.
+        out: The array to write and return: writable and C-contiguous, of the transform's type, with as many elements,
+            such as a slice of a batch. None creates a new one.
+
+    Raises:
+        ShapeError: The geometry was made for an image of another size, or `out` has another number of elements.
+        DTypeError, InputError, ReadOnlyError: The image or `out` cannot be used; the message says why.
     """
     if not isinstance(image, ImageView):
         image = image_view(image, format)
@@ -52,9 +61,9 @@ def preprocess(
         if out.size != channels * height * width:
             raise ShapeError(f"out has shape {out.shape}, {out.size} elements; the transform gives {shape}")
         if not out.flags.c_contiguous:
-            raise InputError(f"out of shape {out.shape} is not C-contiguous; give a whole array or a slice of a batch")
+            raise InputError(f"out of shape {out.shape} is not C-contiguous; use a whole array or a slice of a batch")
         if not out.flags.writeable:
-            raise ReadOnlyError("out is read-only; give an array that can be written")
+            raise ReadOnlyError("out is read-only; use a writable array")
     check(lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address_of(out)), out.nbytes))
     return out
 
@@ -62,7 +71,7 @@ def preprocess(
 def preprocess_into(
     image: ImageView | NDArray[np.uint8], geometry: Geometry, transform: PixelTransform, address: int, nbytes: int
 ) -> None:
-    """As `preprocess`, to memory at `address` where `nbytes` may be written. The caller vouches for it."""
+    """As `preprocess`, to the memory at `address`, where `nbytes` bytes may be written. Nothing checks the address."""
     if not isinstance(image, ImageView):
         image = image_view(image)
     check(lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address), nbytes))
@@ -76,10 +85,14 @@ def letterbox(
     scale_up: bool = True,
     format: PixelFormat | None = None,
 ) -> tuple[NDArray[Any], Geometry]:
-    """The letterboxed image and the geometry that leads back: YOLOv5's preprocessing in one call.
+    """Preprocesses an image as YOLOv5 does, and returns the result and the geometry that maps boxes back.
 
-    `size` is (width, height) of the canvas, or the side of a square one. The default transform is RGB, CHW, float32,
-    divided by 255, with padding of 114.
+    Args:
+        image: As for `preprocess`.
+        size: (width, height) of the canvas, or the side of a square one.
+        transform: By default RGB, CHW, float32, divided by 255, with padding of 114.
+        scale_up: Enlarge an image that is smaller than the canvas.
+        format: As for `preprocess`.
     """
     if not isinstance(image, ImageView):
         image = image_view(image, format)

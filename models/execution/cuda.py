@@ -119,7 +119,7 @@ class InFlightBatch:
             frames = self._frames.device_ptr(read=False, write=True, stream=stream)
             batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
         else:
-            batch.stay()
+            batch.use_device_images()
         at = tensor.device_ptr(read=False, write=True, stream=stream)
         batch.preprocess_on_device(transform, at, tensor.nbytes, stream)
 

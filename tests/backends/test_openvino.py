@@ -90,7 +90,7 @@ def test_ir_without_its_weights(net: Path, weights: bytes | None, tmp_path: Path
     (tmp_path / "net.bin").unlink()
     if weights:
         (tmp_path / "net.bin").write_bytes(weights)
-    with pytest.raises(ModelFormatError, match=r"net\.xml.*beside it, in 'net\.bin'"):
+    with pytest.raises(ModelFormatError, match=r"net\.xml.*next to it, in 'net\.bin'"):
         load(tmp_path / "net.xml")
 
 

@@ -373,7 +373,8 @@ def test_the_wrapper_is_chosen_by_shapes() -> None:
     image = ("n", 3, 640, 640)
     assert kind(image, ("n", 25200, 85)) == "yolov5"
     assert kind(image, ("n", 84, 8400)) == "yolov8"
-    assert kind(image, ("n", 300, 6)) == "arrays"  # NMS built in
+    assert kind(image, ("n", 300, 6)) == "end-to-end"
+    assert kind(image, ("n", 300, 7)) == "arrays"
     assert kind(image, ("n", 1000)) == kind(image, ("n", 1000, 1, 1)) == "classifier"
     assert kind(image, ("n", 21, 640, 640)) == "arrays"
     assert kind(("n", 640, 640, 3), ("n", 1000), dtype="uint8") == "classifier"

@@ -14,7 +14,7 @@ from infersdk.bench import BenchSettings, Report, bench, combine
 from infersdk.bench.cold_start import STAGES, StartError, cold_start
 from infersdk.bench.combination_run import CombinationRun
 from infersdk.bench.plan import Combination
-from infersdk.bench.server import LATE, LOWER, Server
+from infersdk.bench.server import LOWER, Server, keeps_bound
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ConfigError
 
@@ -57,14 +57,14 @@ def test_the_server_keeps_its_bound_or_says_that_it_does_not(report: Report) -> 
         server = row.scenarios["server"]
         assert server.late is not None
         assert server.rate is not None
-        assert server.keeps_bound is (server.late <= LATE * server.requests)
+        assert server.keeps_bound is keeps_bound(server.requests, server.late)
         if server.keeps_bound and server.latency_ms["p99"] is not None:
             assert server.latency_ms["p99"].value <= 400 * 1.01
         # The requests that arrive are those of the rate: a Poisson process of that mean.
         seconds = SETTINGS.time * len(server.throughput.rounds) / SETTINGS.rounds
         assert abs(server.requests - server.rate * seconds) < 6 * np.sqrt(server.rate * seconds)
         assert all(refused.rate > server.rate for refused in server.refused)
-        assert all(refused.late > LATE * refused.requests for refused in server.refused)
+        assert all(keeps_bound(refused.requests, refused.late) is False for refused in server.refused)
 
 
 def test_a_cold_start_is_its_stages(report: Report) -> None:
@@ -175,6 +175,22 @@ def test_latency_counts_from_when_a_request_is_due() -> None:
     assert max(found.latencies) == pytest.approx(2.0, rel=0.1)  # the last one waited for all before it
     assert found.seconds == pytest.approx(3.0, rel=0.1)
     assert server.rate == pytest.approx(LOWER * 3000)
+
+
+@pytest.mark.parametrize(
+    ("requests", "late", "judgement"),
+    [
+        (99, 0, None),
+        (99, 2, None),
+        (50, 3, False),
+        (100, 1, True),
+        (100, 2, False),
+        (1000, 10, True),
+        (1000, 11, False),
+    ],
+)
+def test_a_rate_is_judged_on_enough_requests(requests: int, late: int, judgement: bool | None) -> None:
+    assert keeps_bound(requests, late) is judgement
 
 
 def test_a_lowered_rate_is_what_is_reported() -> None:

@@ -33,7 +33,7 @@ def test_readme_shows_the_results_that_are_there() -> None:
 
 def test_each_row_has_its_figure(table: ModuleType) -> None:
     results = json.loads(table.RESULTS.read_text())
-    assert [row.what for row in table.ROWS if row.found(results) is None] == []
+    assert [row.what for row in table.ROWS if row.cell(results) is None] == []
 
 
 def test_ratios(table: ModuleType) -> None:
@@ -47,10 +47,10 @@ def test_ratios(table: ModuleType) -> None:
         "files": {"bench_a.py": {"tests": [timed("ours[b]", 2.0), timed("theirs", 9.0), kept]}},
     }
     row = table.Row("a", "b", "bench_a.py", ("ours[a]", "ours[b]"), "theirs")
-    assert row.found(results) == "4.5 x"
-    assert table.Row("a", "b", "bench_a.py", "share", share=True).found(results) == "99.1% (97.0% to 100.0%)"
-    assert table.Row("a", "b", "bench_b.py", "share").found(results) is None
-    assert table.Row("a", "b", "bench_a.py", ("none",), "theirs").found(results) is None
+    assert row.cell(results) == "4.5 x"
+    assert table.Row("a", "b", "bench_a.py", "share", share=True).cell(results) == "99.1% (97.0% to 100.0%)"
+    assert table.Row("a", "b", "bench_b.py", "share").cell(results) is None
+    assert table.Row("a", "b", "bench_a.py", ("none",), "theirs").cell(results) is None
     assert "Measured on 2026-01-02 on 2 cores (Some Processor), Python 3.11.7" in table.table(results)
     with pytest.raises(ValueError, match="has no lines"):
         table.replaced("# a README without marks", "")

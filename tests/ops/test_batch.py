@@ -101,7 +101,7 @@ def test_errors_come_out_of_the_threads(rng: np.random.Generator) -> None:
     with pytest.raises(errors.ShapeError, match=str(into.nbytes - 1)):
         batch.preprocess(transform, into.ctypes.data, into.nbytes - 1, workers=workers)
     batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
-    with pytest.raises(errors.InputError, match="made for 4"):
+    with pytest.raises(errors.InputError, match="5 images do not fit a batch of 4"):
         batch.fill([image_view(images[0])] * 5, [geometries[0]] * 5)
     for wrong in (0, 257, -1):
         with pytest.raises(errors.InputError, match=str(wrong)):

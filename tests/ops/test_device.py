@@ -661,7 +661,7 @@ def test_device_images() -> None:
     assert (image._c.stride, image._c.uv_stride, image.size) == (10, 10, (6, 4))
     assert int(ffi.cast("uintptr_t", image._c.uv)) == 1040
     assert device_image_view(1000, (6, 4), "rgba")._c.stride == 24
-    with pytest.raises(errors.InputError, match="uv goes with"):
+    with pytest.raises(errors.InputError, match="uv is for format"):
         device_image_view(1000, (6, 4), uv=5)
     with pytest.raises(errors.InputError, match="format is 'cmyk'"):
         device_image_view(1000, (6, 4), "cmyk")  # type: ignore[arg-type]

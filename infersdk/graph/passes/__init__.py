@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ...errors import ConfigError, UnsupportedModelError
-from ..files import model_bytes, read_model
+from ...model_source import ModelLike, ModelSource
+from ..files import EXTERNAL_KEY, model_bytes, read_model
 from .free_batch import FreeBatch
 from .name_nodes import NameNodes
 from .resize_input import ResizeInput
@@ -35,8 +35,8 @@ class Pass(Protocol):
     name: ClassVar[str]
     version: ClassVar[int]
 
-    def concerns(self, file: Path) -> bool:
-        """A quick look at the file: False if the pass is certain to leave the model in it unchanged."""
+    def concerns(self, source: ModelSource) -> bool:
+        """A quick look at the file: False if the pass is certain to leave the model unchanged."""
 
     def apply(self, model: ir.Model) -> bool:
         """Changes the model in place; returns whether it did."""
@@ -90,19 +90,23 @@ def apply_passes(model: ir.Model, passes: Iterable[Pass]) -> bool:
     return changed
 
 
-def prepared_model(file: Path, passes: Iterable[Pass]) -> bytes | None:
-    """The model in a file after the passes, as the bytes of an ONNX file; None where they leave it as it is.
+def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
+    """The model after the passes, as the bytes of an ONNX file; None where they leave it as it is.
+
+    A model in memory that keeps weights in files comes with them inside.
 
     Raises:
         ModelFormatError, UnsupportedModelError: the file cannot be read as a graph, or the result is too large.
         ConfigError: a setting of a pass does not fit the model.
         BackendUnavailableError: a package that reads graphs is not installed.
     """
-    wanted = [one for one in passes if one.concerns(file)]
-    if not wanted:
+    source = ModelSource.of(model)
+    wanted = [one for one in passes if one.concerns(source)]
+    apart = source.path is None and source.is_onnx and source.mentions(EXTERNAL_KEY)
+    if not wanted and not apart:
         return None
-    model = read_model(file)
+    graph = read_model(source)
     try:
-        return model_bytes(model) if apply_passes(model, wanted) else None
+        return model_bytes(graph) if apply_passes(graph, wanted) or apart else None
     except (ConfigError, UnsupportedModelError) as error:
-        raise type(error)(f"{file.name}: {error}") from None
+        raise type(error)(f"{source.name}: {error}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import UnsupportedModelError
@@ -12,6 +11,8 @@ from ._sizes import BATCH, data_inputs, fixed, lift_constants, shapes_of, write_
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ...model_source import ModelSource
 
 __all__ = ["FreeBatch"]
 
@@ -33,7 +34,7 @@ class FreeBatch:
     name: ClassVar[str] = "free-batch"
     version: ClassVar[int] = 1
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import ConfigError
@@ -12,6 +11,8 @@ from ._sizes import data_inputs, fixed, lift_constants, shapes_of, write_outputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ...model_source import ModelSource
 
 __all__ = ["ResizeInput", "image_input"]
 
@@ -37,7 +38,7 @@ class ResizeInput:
     width: int
     height: int
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,6 +29,8 @@ from .name_nodes import NameNodes
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
+
+    from ...model_source import ModelSource
 
 __all__ = ["ALWAYS_FP32", "FP16_MAX", "ToFloat16", "round_to_float16", "stays_fp32"]
 
@@ -90,7 +91,7 @@ class ToFloat16:
     keep_ops: tuple[str, ...] = ()
     keep_io: bool = True
 
-    def concerns(self, file: Path) -> bool:
+    def concerns(self, source: ModelSource) -> bool:
         return True
 
     def apply(self, model: ir.Model) -> bool:

@@ -9,9 +9,7 @@ zero point is not 0. TensorRT takes only the signed form.
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -20,6 +18,8 @@ from ..weights import add_weight
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from ...model_source import ModelSource
 
 __all__ = ["UnsignedActivations"]
 
@@ -33,8 +33,8 @@ class UnsignedActivations:
     name: ClassVar[str] = "unsigned-activations"
     version: ClassVar[int] = 2
 
-    def concerns(self, file: Path) -> bool:
-        return file.suffix.lower() == ".onnx" and _mentions(file, b"QuantizeLinear")
+    def concerns(self, source: ModelSource) -> bool:
+        return source.is_onnx and source.mentions(b"QuantizeLinear")
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -81,11 +81,3 @@ def _signed_zero_point(value: ir.Value | None) -> int | None:
     if tensor.dtype != ir.DataType.INT8 or tensor.size != 1:
         return None
     return int(tensor.numpy().item())
-
-
-def _mentions(file: Path, word: bytes) -> bool:
-    try:
-        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(word) >= 0
-    except (OSError, ValueError):  # an empty file cannot be mapped
-        return False

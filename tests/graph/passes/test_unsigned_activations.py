@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx_models import node, save, value
 
-from infersdk.errors import ModelFormatError
+from infersdk.errors import ModelError, ModelFormatError
 from infersdk.graph.files import model_bytes, read_model
 from infersdk.graph.passes import UnsignedActivations, prepared_model
 
@@ -114,11 +114,16 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
 
 
 def test_files_that_it_does_not_concern(tmp_path: Path) -> None:
-    (tmp_path / "empty.onnx").write_bytes(b"")
     (tmp_path / "other.onnx").write_bytes(b"not a model")
+    (tmp_path / "junk.onnx").write_bytes(b"QuantizeLinear, but no model")  # the runtime says what is wrong with it
     (tmp_path / "model.xml").write_bytes(b"QuantizeLinear")
-    for name in ("empty.onnx", "other.onnx", "none.onnx", "model.xml"):
+    for name in ("other.onnx", "junk.onnx", "model.xml"):
         assert prepared(tmp_path / name) is None
-    (tmp_path / "junk.onnx").write_bytes(b"QuantizeLinear, but no model")
-    with pytest.raises(ModelFormatError, match="is not an ONNX model"):
-        prepared(tmp_path / "junk.onnx")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    for name in ("empty.onnx", "none.onnx"):
+        with pytest.raises(ModelError, match=name):
+            prepared(tmp_path / name)
+    whole = graph(tmp_path / "m.onnx").read_bytes()
+    (tmp_path / "cut.onnx").write_bytes(whole[: len(whole) * 3 // 4])
+    with pytest.raises(ModelFormatError, match="is not an ONNX model, or is corrupt"):
+        prepared(tmp_path / "cut.onnx")

@@ -1,0 +1,261 @@
+"""Which format a model file has, by its content, and what to do with it.
+
+One table for `load()`, `infersdk info` and every message: what a file is called, which backends read it, and what helps
+with one that no backend reads. A name's suffix decides only where the content cannot.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import BinaryIO
+
+__all__ = ["FORMATS", "FileFormat", "format_of"]
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A kind of file.
+
+    Attributes:
+        key: its name in `Infer.formats`.
+        title: what a message calls it, with its article.
+        suffixes: what its files usually end in.
+        remedy: what to do with it where the backend that was asked for does not read it; `{file}` stands for its path.
+    """
+
+    key: str
+    title: str
+    suffixes: tuple[str, ...]
+    remedy: str
+
+    def help_for(self, file: str) -> str:
+        """The remedy, for the file of that path."""
+        return self.remedy.replace("{file}", file)
+
+
+_EXPORT = "export it to ONNX where it was trained: torch.onnx.export(model, example_inputs, 'model.onnx')"
+_TF2ONNX = "convert it to ONNX (pip install tf2onnx): python -m tf2onnx.convert"
+_NO_MODEL = "give the path of a model"
+
+#: All formats that are recognised, by their keys.
+FORMATS: dict[str, FileFormat] = {
+    entry.key: entry
+    for entry in (
+        FileFormat("onnx", "an ONNX model", (".onnx",), "load it with any backend that reads ONNX: onnxruntime, say"),
+        FileFormat("ort", "a model in ONNX Runtime's own format", (".ort",), "load it with backend='onnxruntime'"),
+        FileFormat("openvino", "an OpenVINO IR", (".xml",), "load it with backend='openvino'"),
+        FileFormat(
+            "tensorrt", "a TensorRT engine", (".engine", ".plan", ".trt"), "load it with backend='tensorrt'"
+        ),
+        FileFormat(
+            "tensorrt-rtx", "a TensorRT-RTX engine", (".engine", ".plan"), "load it with backend='tensorrt-rtx'"
+        ),
+        FileFormat(
+            "ncnn", "an ncnn model", (".param",),
+            "load it with backend='ncnn' of the package infersdk-ncnn, or take the ONNX file that it was made from",
+        ),
+        FileFormat("pnnx", "a PNNX graph", (".pnnx.param",), "take the ONNX or PyTorch file that it was made from"),
+        FileFormat("torchscript", "a TorchScript model", (".pt", ".pth", ".torchscript"), _EXPORT),
+        FileFormat("torch-export", "an exported PyTorch program", (".pt2",), _EXPORT),
+        FileFormat(
+            "torch-checkpoint", "a PyTorch checkpoint (weights and Python objects, without a graph)", (".pt", ".pth"),
+            f"{_EXPORT}; for a model of Ultralytics: yolo export model={{file}} format=onnx",
+        ),
+        FileFormat(
+            "safetensors", "a file of weights (safetensors), without a graph", (".safetensors",),
+            "export the model that they belong to to ONNX",
+        ),
+        FileFormat(
+            "tflite", "a TensorFlow Lite model", (".tflite",), f"{_TF2ONNX} --tflite {{file}} --output model.onnx"
+        ),
+        FileFormat(
+            "tensorflow-graph", "a frozen TensorFlow graph", (".pb",),
+            f"{_TF2ONNX} --graphdef {{file}} --inputs NAME:0 --outputs NAME:0 --output model.onnx",
+        ),
+        FileFormat(
+            "tensorflow-saved-model", "a TensorFlow SavedModel", (".pb",),
+            f"{_TF2ONNX} --saved-model FOLDER --output model.onnx, where FOLDER is the one that has {{file}}",
+        ),
+        FileFormat(
+            "keras", "a Keras model", (".keras", ".h5", ".hdf5"),
+            "export it to ONNX: keras.saving.load_model('{file}').export('model.onnx', format='onnx')",
+        ),
+        FileFormat("coreml", "a Core ML model", (".mlmodel",), "take the model that it was converted from"),
+        FileFormat(
+            "paddle", "a PaddlePaddle model", (".pdmodel",),
+            "convert it to ONNX (pip install paddle2onnx): paddle2onnx --model_filename {file} --save_file model.onnx",
+        ),
+        FileFormat("gguf", "a language model (GGUF)", (".gguf",), "this package does not run language models"),
+        FileFormat(
+            "git-lfs", "a pointer of Git LFS, in place of the file itself", (),
+            "fetch the file: git lfs pull",
+        ),
+        FileFormat("html", "a web page", (".html",), "the download gave a page instead of the file: check its address"),
+        FileFormat("image", "an image", (), _NO_MODEL),
+        FileFormat("tensor", "a tensor file", (), f"infersdk.Tensor.load() reads it; {_NO_MODEL}"),
+        FileFormat("numpy", "a NumPy file", (".npy", ".npz"), _NO_MODEL),
+        FileFormat("archive", "an archive", (".zip", ".tar", ".gz", ".7z"), "unpack it first"),
+    )
+}  # fmt: skip
+
+#: What files begin with: the offset, the bytes, the format.
+_MAGIC: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"vtrt", "tensorrt-rtx"),
+    (0, b"ftrt", "tensorrt"),
+    (0, b"ptrt", "tensorrt"),
+    (4, b"ORTM", "ort"),
+    (4, b"TFL3", "tflite"),
+    (0, b"\x89HDF\r\n\x1a\n", "keras"),
+    (0, b"GGUF", "gguf"),
+    (0, b"\xe2\xe2\xcf\xfc", "tensor"),
+    (0, b"version https://git-lfs.github.com/spec/", "git-lfs"),
+    (0, b"\x93NUMPY", "numpy"),
+    (0, b"\x89PNG\r\n\x1a\n", "image"),
+    (0, b"\xff\xd8\xff", "image"),
+    (0, b"GIF8", "image"),
+    (8, b"WEBP", "image"),
+    (0, b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "torch-checkpoint"),  # torch.save() before PyTorch 1.6
+    (0, b"\x1f\x8b", "archive"),
+    (0, b"BZh", "archive"),
+    (0, b"7z\xbc\xaf\x27\x1c", "archive"),
+    (257, b"ustar", "archive"),
+)
+
+#: Formats of protobuf messages that look alike: their suffixes decide.
+_PROTOBUF_SUFFIXES = {".pdmodel": "paddle", ".mlmodel": "coreml"}
+
+#: Reads so many bytes from an offset on; fewer at the end.
+Read = Callable[[int, int], bytes]
+
+
+def format_of(source: BinaryIO | bytes, name: str = "") -> FileFormat | None:
+    """The format of a file or of bytes; None where it is not recognised.
+
+    Args:
+        source: the content. Of a file a few kilobytes are read.
+        name: the file's name, for what the content leaves open.
+    """
+    stream = io.BytesIO(source) if isinstance(source, bytes) else source
+
+    def read(offset: int, count: int) -> bytes:
+        stream.seek(offset)
+        return stream.read(count)
+
+    size = stream.seek(0, io.SEEK_END)
+    head = read(0, 4096)
+    suffix = PurePath(name).suffix.lower()
+    key = _by_magic(head) or _by_text(head) or _of_zip(stream, head)
+    if key is None and _is_safetensors(head, size):
+        key = "safetensors"
+    if key is None:
+        key = _of_protobuf(read, size, suffix)
+    return FORMATS[key] if key is not None else None
+
+
+def _by_magic(head: bytes) -> str | None:
+    return next((key for offset, magic, key in _MAGIC if head[offset : offset + len(magic)] == magic), None)
+
+
+def _by_text(head: bytes) -> str | None:
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith(b"7767517"):
+        return "pnnx" if b"pnnx." in head else "ncnn"
+    lowered = text[:256].lower()
+    if lowered.startswith((b"<!doctype html", b"<html")):
+        return "html"
+    if text.startswith(b"<") and re.search(rb"<net[\s>]", head):
+        return "openvino"
+    return None
+
+
+def _of_zip(stream: BinaryIO, head: bytes) -> str | None:
+    """PyTorch and Keras keep models in zip archives."""
+    if not head.startswith(b"PK\x03\x04"):
+        return None
+    try:
+        names = zipfile.ZipFile(stream).namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError):
+        return "archive"  # damaged
+    inner = {name.partition("/")[2] or name for name in names}
+    if any(name.startswith("code/") for name in inner):
+        return "torchscript"
+    if "data.pkl" in inner:
+        return "torch-checkpoint"
+    if "archive_format" in inner or any(name.endswith("exported_program.json") for name in inner):
+        return "torch-export"
+    if "model.weights.h5" in inner:
+        return "keras"
+    return "numpy" if names and all(name.endswith(".npy") for name in names) else "archive"
+
+
+def _is_safetensors(head: bytes, size: int) -> bool:
+    return len(head) > 9 and head[8:10] == b'{"' and int.from_bytes(head[:8], "little") <= size - 8
+
+
+# ---- protobuf ----
+
+
+def _of_protobuf(read: Read, size: int, suffix: str) -> str | None:
+    """ONNX, TensorFlow and others store a protobuf message; the types of its fields tell which."""
+    fields = _fields(read, size)
+    if not fields:
+        return None
+    if suffix in _PROTOBUF_SUFFIXES:
+        return _PROTOBUF_SUFFIXES[suffix]
+    kinds = dict(fields)
+    if kinds.get(7) == _BYTES and all(number in _ONNX and kind == _ONNX[number] for number, kind in fields):
+        return "onnx"  # a graph, and nothing that a ModelProto does not have
+    if kinds.get(1) == _VARINT and kinds.get(2) == _BYTES and set(kinds) <= {1, 2}:
+        return "tensorflow-saved-model"
+    if kinds.get(1) == _BYTES and set(kinds) <= {1, 2, 3, 4, 5} and suffix == ".pb":
+        return "tensorflow-graph"
+    return None
+
+
+_VARINT, _BYTES = 0, 2
+_WIDTHS = {1: 8, 5: 4}  # bytes of the types of fixed size
+#: The fields of an ONNX ModelProto, with their types.
+_ONNX = {1: _VARINT, 2: _BYTES, 3: _BYTES, 4: _BYTES, 5: _VARINT, 6: _BYTES, 7: _BYTES, 8: _BYTES, 14: _BYTES,
+         20: _BYTES, 25: _BYTES, 26: _BYTES}  # fmt: skip
+#: Fields to look at: a TensorFlow graph has one for each node.
+_MOST_FIELDS = 64
+
+
+def _fields(read: Read, size: int) -> list[tuple[int, int]]:
+    """Numbers and types of the first fields of a message; none where it is not one. The last may be cut off."""
+    found: list[tuple[int, int]] = []
+    offset = 0
+    while offset < size and len(found) < _MOST_FIELDS:
+        head = read(offset, 20)
+        tag, length = _varint(head)
+        number, kind = tag >> 3, tag & 7
+        if not length or not 0 < number < 1 << 20 or kind not in (_VARINT, _BYTES, *_WIDTHS):
+            return []
+        if kind == _VARINT:
+            _, used = _varint(head[length:])
+            step = length + used if used else 0
+        elif kind == _BYTES:
+            count, used = _varint(head[length:])
+            step = length + used + count if used else 0
+        else:
+            step = length + _WIDTHS[kind]
+        if not step:
+            return []
+        found.append((number, kind))
+        offset += step
+    return found
+
+
+def _varint(data: bytes) -> tuple[int, int]:
+    """The number at the front, and its bytes; 0 bytes where it is not complete."""
+    value = 0
+    for i, byte in enumerate(data[:10]):
+        value |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            return value, i + 1
+    return 0, 0

@@ -1,0 +1,199 @@
+"""ModelSource: a model to load, in a file or in memory."""
+
+from __future__ import annotations
+
+import functools
+import io
+import mmap
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import BinaryIO
+
+from .errors import (
+    ConfigError,
+    InputError,
+    ModelFormatError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+    relative_to,
+)
+from .formats import FORMATS, FileFormat, format_of
+
+__all__ = ["ModelLike", "ModelSource"]
+
+_IN_MEMORY = "model in memory"
+
+
+class ModelSource(os.PathLike[str]):
+    """A model in a file, or in memory. It is its path wherever a path is taken, if it has one.
+
+    What is made from a model in memory stays in memory as well: nothing is written unless a folder for that is named.
+
+    Attributes:
+        path: the file; None for a model in memory.
+        content: the bytes of a model in memory; None for a file, and after `forget()`.
+        name: what messages call it: the file's name.
+        external_data: where the weights are that the model keeps outside of itself: a folder, or for an OpenVINO IR in
+            memory its .bin file. None where nothing outside may be read.
+    """
+
+    def __init__(
+        self, path: Path | None, content: bytes | None = None, *, name: str = "", external_data: Path | None = None
+    ) -> None:
+        self.path, self.content = path, content
+        self.name = path.name if path is not None else name or _IN_MEMORY
+        self.external_data = path.parent if path is not None else external_data
+
+    @classmethod
+    def of(cls, model: ModelLike, external_data: str | os.PathLike[str] | None = None) -> ModelSource:
+        """The source of a model, checked as far as possible without reading a file.
+
+        Args:
+            model: a path, the bytes of a model, or a binary file that is open for reading.
+            external_data: the folder of a model's external weights, for a model in memory.
+
+        Raises:
+            ModelNotFoundError: there is nothing at that path.
+            ModelFormatError: it is a folder, or empty.
+            ConfigError: `external_data` is given with a path, or does not exist.
+            InputError: `model` is something else.
+        """
+        if isinstance(model, ModelSource):
+            return model
+        if isinstance(model, (str, os.PathLike)):
+            if external_data is not None:
+                raise ConfigError(
+                    "external_data is for a model in memory; a file's external weights are found in its own folder"
+                )
+            return cls(_checked(Path(model)))
+        content, name = _content(model)
+        if not content:
+            raise ModelFormatError(f"the {name or _IN_MEMORY} is empty; was it read to its end already?")
+        folder = None if external_data is None else Path(external_data)
+        if folder is not None and not folder.exists():
+            raise ConfigError(f"external_data: there is nothing at {str(folder)!r}{relative_to(folder)}")
+        return cls(None, content, name=name, external_data=folder)
+
+    @functools.cached_property
+    def format(self) -> FileFormat | None:
+        """Its format, by its content; None where that is not recognised."""
+        with self.open() as file:
+            return format_of(file, self.name)
+
+    def check_format(self, readable: Collection[str] | None, backend: str) -> None:
+        """Raises ModelFormatError for a format that a backend does not read, with what helps.
+
+        Args:
+            readable: the formats that it reads, by their keys; None leaves all to the runtime.
+        """
+        found = self.format
+        if readable is not None and found is not None and found.key not in readable:
+            raise ModelFormatError(
+                f"{str(self)!r} is {found.title}, which backend {backend!r} does not read; {found.help_for(str(self))}"
+            )
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the file's name, as it is."""
+        return Path(self.name).suffix
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its suffix."""
+        return Path(self.name).stem
+
+    @property
+    def is_onnx(self) -> bool:
+        return self.format is FORMATS["onnx"]
+
+    def open(self) -> BinaryIO:
+        """Its content as a binary file that can seek.
+
+        Raises:
+            ModelFormatError: the file cannot be read.
+            UnsupportedModelError: it was in memory, and the model that was loaded from it is closed.
+        """
+        if self.path is None:
+            if self.content is None:
+                raise UnsupportedModelError(f"the {self.name} is not kept after close(); load it again")
+            return io.BytesIO(self.content)
+        try:
+            return open(self.path, "rb")
+        except OSError as error:
+            raise ModelFormatError(f"{str(self)!r} cannot be read: {error.strerror or error}") from None
+
+    def read(self) -> bytes:
+        """All its bytes. Errors are those of `open()`."""
+        if self.content is not None:
+            return self.content
+        with self.open() as file:
+            return file.read()
+
+    def mentions(self, word: bytes) -> bool:
+        """Whether its bytes have `word` somewhere. False for a file that cannot be read."""
+        if self.path is None:
+            return self.content is not None and word in self.content
+        try:
+            with open(self.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return content.find(word) >= 0
+        except (OSError, ValueError):  # an empty file cannot be mapped
+            return False
+
+    def forget(self) -> ModelSource:
+        """The same without the bytes of a model in memory."""
+        return self if self.path is not None else ModelSource(None, name=self.name)
+
+    def __fspath__(self) -> str:
+        """Raises UnsupportedModelError for a model in memory."""
+        if self.path is None:
+            raise UnsupportedModelError(f"the {self.name} has no path, and a file is needed here; save it first")
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path) if self.path is not None else self.name
+
+    def __repr__(self) -> str:
+        return f"<ModelSource {self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelSource) and (self.path, self.content) == (other.path, other.content)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.content))
+
+
+#: What `load()` takes as a model.
+ModelLike = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | ModelSource
+
+
+def _checked(file: Path) -> Path:
+    try:
+        size = file.stat().st_size
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        reason = getattr(error, "strerror", error)
+        raise ModelNotFoundError(f"no model at {str(file)!r} ({reason}){relative_to(file)}") from None
+    if file.is_dir():
+        raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")
+    if size == 0:
+        raise ModelFormatError(f"{str(file)!r} is empty; was the download cut off?")
+    return file
+
+
+def _content(model: object) -> tuple[bytes, str]:
+    """The bytes of a model in memory, and its name if it has one."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model), ""
+    read = getattr(model, "read", None)
+    if not callable(read) or isinstance(model, io.TextIOBase):
+        raise InputError(
+            f"a model is a path, bytes, or a binary file that is open for reading, not a {type(model).__name__}"
+        )
+    try:
+        content = read()
+    except (OSError, ValueError) as error:  # ValueError: it is closed
+        raise ModelFormatError(f"the model cannot be read: {error}") from None
+    if not isinstance(content, bytes):
+        raise InputError(f"the model is read as {type(content).__name__}, not bytes; open the file with 'rb'")
+    name = getattr(model, "name", "")
+    return content, Path(name).name if isinstance(name, str) else ""

@@ -79,6 +79,10 @@ class Plan:
         """The nodes of the graph."""
         return {node.name: node for node in self.model.graph}
 
+    def is_bounded(self, name: str) -> bool:
+        """Whether a value lies between 0 and 1, whatever the data."""
+        return self._graph.is_bounded(name)
+
     def without(self, exclude: Collection[str]) -> Plan:
         """The same with more nodes in floating point; with a layer its activation function stays so.
 

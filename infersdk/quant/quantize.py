@@ -17,7 +17,6 @@ from .._files import atomic_write
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights
-from .functions import BOUNDED
 from .plan import Plan, channel_axis, plan, weight_array
 from .ranges import scale_and_zero_point
 from .schemes import Scheme
@@ -29,7 +28,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["QuantizedGraph", "quantize", "quantized_model", "weight_codes"]
+__all__ = [
+    "QuantizedGraph", "WeightCodes", "correct_bias", "insert_quantizer", "output_axis", "quantize", "quantized_model",
+    "range_of_point", "weight_codes",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,25 +89,25 @@ def quantized_model(
         CalibrationError: the table lacks an activation.
     """
     scheme = planned.scheme
-    made_by = {value.name: node for node in planned.model.graph for value in node.outputs}
-    bounded = {
-        name for name in planned.points.values() if name in made_by and made_by[name].op_type in BOUNDED
-    }
-    table.require(name for name in planned.activations if name not in bounded)
+    table.require(planned.activations)
     model = planned.model.clone()
     graph = model.graph
     values = {value.name or "": value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     nodes = {node.name or "": node for node in graph}
     chosen = set(planned.nodes)
-    for name, source in planned.points.items():
-        found = _BOUNDS if source in bounded else table.tensors[source]
-        _insert(graph, values[name], found, scheme, chosen)
+    for name in planned.points:
+        value = values[name]
+        readers = _readers(value, scheme, chosen)
+        if readers:
+            restored = insert_quantizer(graph, value, range_of_point(planned, table, name), scheme, name)
+            for use in readers:
+                use.node.replace_input_with(use.idx, restored)
     corrected = 0
     for name in planned.layers:
-        codes = weight_codes(weight_array(nodes[name]), _output_axis(nodes[name]))
+        codes = weight_codes(weight_array(nodes[name]), output_axis(nodes[name]))
         known = table.tensors.get(planned.nodes_by_name[name].inputs[0].name or "")
         if bias_correction and known is not None and known.mean:
-            corrected += _correct_bias(graph, nodes[name], codes, np.asarray(known.mean))
+            corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean))
         _store_weights(graph, nodes[name], codes)
     graph.sort()
     drop_unused_weights(graph)
@@ -123,40 +125,46 @@ def quantized_model(
     return model, record
 
 
-_BOUNDS = TensorRange(min=0.0, max=1.0, low=0.0, high=1.0, threshold=1.0)
-
-
 # ---- activations ----
 
 
-def _insert(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, chosen: Collection[str]) -> None:
-    """Quantises a value for the nodes that compute with it in 8 bits."""
+def range_of_point(planned: Plan, table: CalibrationTable, name: str) -> TensorRange:
+    """The range of a value that is quantised."""
+    source = planned.points[name]
+    return _BOUNDS if planned.is_bounded(source) else table.tensors[source]
+
+
+_BOUNDS = TensorRange(min=0.0, max=1.0, low=0.0, high=1.0, threshold=1.0)
+
+
+def insert_quantizer(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
+    """A value as 8 bits and back: what the new DequantizeLinear gives."""
     import onnx_ir as ir
 
-    readers = [use for use in value.uses() if use.node.name in chosen and not _is_weight_input(use)]
-    if scheme.between:
-        maker = value.producer()
-        # What is computed in 8 bits is there in 8 bits alone: whoever reads it in floating point converts it.
-        if maker is not None and (maker.name in chosen or _behind_layer(maker, chosen)):
-            readers = list(value.uses())
-    if not readers:
-        return
     low, high = (-found.threshold, found.threshold) if scheme.signed else (found.low, found.high)
     scale, zero = scale_and_zero_point(low, high, signed=scheme.signed)
-    name = value.name or ""
     parameters = [
         add_weight(graph, f"{name}_scale", np.asarray(scale)),
         add_weight(graph, f"{name}_zero_point", np.asarray(zero, scheme.dtype)),
     ]
     quantise = ir.node("QuantizeLinear", [value, *parameters], name=f"{name}_QuantizeLinear")
     restore = ir.node("DequantizeLinear", [quantise.outputs[0], *parameters], name=f"{name}_DequantizeLinear")
-    quantise.outputs[0].name, restore.outputs[0].name = f"{name}_quantized", f"{name}_dequantized"
-    quantise.outputs[0].type = ir.TensorType(ir.DataType.INT8 if scheme.signed else ir.DataType.UINT8)
-    restore.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-    quantise.outputs[0].shape = restore.outputs[0].shape = value.shape
+    codes, restored = quantise.outputs[0], restore.outputs[0]
+    codes.name, restored.name = f"{name}_quantized", f"{name}_dequantized"
+    codes.type = ir.TensorType(ir.DataType.INT8 if scheme.signed else ir.DataType.UINT8)
+    restored.type = ir.TensorType(ir.DataType.FLOAT)
+    codes.shape = restored.shape = value.shape
     graph.extend([quantise, restore])
-    for use in readers:
-        use.node.replace_input_with(use.idx, restore.outputs[0])
+    return restored
+
+
+def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[ir.Usage]:
+    """What reads a value as 8 bits."""
+    maker = value.producer()
+    if scheme.between and maker is not None and (maker.name in chosen or _behind_layer(maker, chosen)):
+        # What is computed in 8 bits is there in 8 bits alone: whoever reads it in floating point converts it.
+        return list(value.uses())
+    return [use for use in value.uses() if use.node.name in chosen and not _is_weight_input(use)]
 
 
 def _is_weight_input(use: ir.Usage) -> bool:
@@ -197,7 +205,7 @@ def weight_codes(weights: npt.NDArray[np.float32], axis: int) -> WeightCodes:
     return WeightCodes(codes, scales.reshape(-1), axis % weights.ndim)
 
 
-def _output_axis(node: ir.Node) -> int:
+def output_axis(node: ir.Node) -> int:
     """The axis of the output channels in the weights of a layer."""
     if node.op_type == "Conv":
         return 0
@@ -223,7 +231,7 @@ def _store_weights(graph: ir.Graph, node: ir.Node, codes: WeightCodes) -> None:
     node.replace_input_with(1, restore.outputs[0])
 
 
-def _correct_bias(graph: ir.Graph, node: ir.Node, codes: WeightCodes, means: npt.NDArray[np.float64]) -> bool:
+def correct_bias(graph: ir.Graph, node: ir.Node, codes: WeightCodes, means: npt.NDArray[np.float64]) -> bool:
     """Adds to the bias what rounding the weights takes from the mean of each output channel; whether it could.
 
     A layer is linear: the mean of its outputs changes by sum_k (w - w')[o, k] * mean(x_k), borders aside (M. Nagel et

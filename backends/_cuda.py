@@ -94,7 +94,7 @@ class CudaDevice:
         # Kept for the life of the process, as the CUDA runtime in the core keeps it too.
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._handle)
         self._context = context.value
-        self._popped = ctypes.byref(ctypes.c_void_p())  # where the context that is taken off goes: nobody reads it
+        self._popped = ctypes.byref(ctypes.c_void_p())  # receives the context that is popped; it is not read
         # These take a moment: to let go of the interpreter's lock for them would take longer.
         holding = ctypes.PyDLL(_driver()._name)
         self._push, self._pop = holding.cuCtxPushCurrent_v2, holding.cuCtxPopCurrent_v2

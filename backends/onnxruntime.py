@@ -23,6 +23,7 @@ from ..errors import (
     ConfigError,
     DeviceUnavailableError,
     InferenceError,
+    ModelFormatError,
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
@@ -33,7 +34,7 @@ from ..stream import Stream
 from ._batch_buckets import BatchBuckets, next_size
 from ._onnxruntime.cuda_graphs import CudaGraphs
 from ._onnxruntime.options import Options, session_options
-from ._onnxruntime.session import load_libraries, message_of, start_session
+from ._onnxruntime.session import load_libraries, message_of, metadata_of, start_session
 from ._onnxruntime.values import feed, spec_of
 
 if TYPE_CHECKING:
@@ -103,9 +104,12 @@ class OnnxRuntimeInfer(Infer):
                 "check the driver and the CUDA and cuDNN libraries, or load with device='cpu'"
             )
         self._session.disable_fallback()
-        self.input_specs = tuple(spec_of(node, "input", self.model.name) for node in self._session.get_inputs())
-        self.output_specs = tuple(spec_of(node, "output", self.model.name) for node in self._session.get_outputs())
-        self.metadata = MappingProxyType(dict(self._session.get_modelmeta().custom_metadata_map))
+        try:
+            self.input_specs = tuple(spec_of(node, "input", self.model.name) for node in self._session.get_inputs())
+            self.output_specs = tuple(spec_of(node, "output", self.model.name) for node in self._session.get_outputs())
+        except UnicodeDecodeError as error:
+            raise ModelFormatError(f"{str(self.model)!r} has a tensor whose name is not UTF-8: {error}") from None
+        self.metadata = MappingProxyType(metadata_of(self._session, self.model))
         self._allocated: set[str] = set()  # outputs whose shapes only a run shows
         self._data_dependent = False  # whether each run may show others
         self._check_precision()

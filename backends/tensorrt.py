@@ -45,7 +45,7 @@ def build(
     max_batch: int | None = None,
     **options: Any,
 ) -> Manifest:
-    """Builds an engine file, with its manifest beside it (`model.engine` and `model.engine.json`).
+    """Builds an engine file, and its manifest in the same folder (`model.engine` and `model.engine.json`).
 
     Args:
         onnx: the model.

@@ -2,9 +2,9 @@
 
     pytest benchmarks/bench_infer_openvino.py --benchmark-columns=min,median,rounds
 
-The tiny network is all overhead; the real one shows what is left of it beside real work. Baselines are the calls that a
-user would write: an infer request over arrays bound once, the quickest there is; and calling the compiled model, which
-is what the tutorials show.
+The tiny network is all overhead; the real one shows how little of it is left with real work. Baselines are the calls
+that a user would write: an infer request over arrays bound once, the quickest there is; and calling the compiled model,
+which is what the tutorials show.
 """
 
 from __future__ import annotations

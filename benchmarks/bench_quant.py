@@ -1,8 +1,8 @@
 """Calibration side by side with ONNX Runtime's, and INT8 models side by side with FP32 ones.
 
 Run: `pytest -s benchmarks/bench_quant.py` (pytest-benchmark; the test data of INFERSDK_ASSETS). Thresholds are
-searched in the same 60 histograms: ONNX Runtime's calibrator gets them mirrored, as it works on signed values. The way
-of the memory is a process for 20 images and one for 500, with the peak of each.
+searched in the same 60 histograms: ONNX Runtime's calibrator gets them mirrored, as it works on signed values. For
+memory there is a process with 20 images and one with 500, and the peak of each.
 """
 
 from __future__ import annotations

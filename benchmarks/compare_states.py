@@ -1,4 +1,4 @@
-"""Compares the speed of two installed states of the project on one machine, in turns.
+"""Compares the speed of two installed states of the project on one machine, in alternation.
 
     python benchmarks/compare_states.py BEFORE AFTER [--minutes 15] [--output states.json]
     python benchmarks/compare_states.py BEFORE AFTER --set gpu
@@ -10,7 +10,7 @@ package that this program imports. For example
     python benchmarks/compare_states.py ../old:/tmp/old-site .:/tmp/new-site
 
 Each file of benchmarks runs in two processes at the same time, one a state, of which only one works at any moment: they
-measure each row in slices, in turns, and who comes first alternates (`lockstep/pytest_lockstep.py`). What else the
+measure each row in slices that alternate, and so does who comes first (`lockstep/pytest_lockstep.py`). What else the
 machine does falls on both alike. All of it is repeated in new processes until the time is up, since a process may by
 chance be a slow one. The ratio of a row is speed after over speed before, so more than 1 is faster; it is the median
 over the pairs of processes, and its 95 % interval is that of resampled pairs. A row that ran in fewer than three pairs
@@ -160,7 +160,7 @@ class State:
 
 
 class Process:
-    """The tests of some files of one state, waiting for their turns."""
+    """The tests of some files of one state, waiting to be let on."""
 
     def __init__(self, state: State, files: list[str], slices: int, seconds: float) -> None:
         self.state, self._rest = state, b""
@@ -216,7 +216,7 @@ class Process:
         except BrokenPipeError:
             self.ended = True
 
-    def turn(self) -> list[dict[str, Any]]:
+    def step(self) -> list[dict[str, Any]]:
         """Lets it work until it waits again: what it says meanwhile."""
         self.answer({})
         return self.until_it_waits()
@@ -270,8 +270,8 @@ class Row:
             "row": self.name, "ratio": estimate.value, "low": estimate.low, "high": estimate.high,
             "verdict": self._verdict(estimate, by_pair=by_pair), "by": "pair" if by_pair else "slice", "ratios": ratios,
             **{
-                name: median([v for pair in self.pairs for v in pair[place]])
-                for place, name in enumerate(("before", "after"))
+                name: median([v for pair in self.pairs for v in pair[index]])
+                for index, name in enumerate(("before", "after"))
             },
             "unit": "/s" if self.rate else "s",
         }  # fmt: skip
@@ -314,30 +314,30 @@ class Comparison:
                     raise SystemExit(f"{state.name}: no tests: {process.output.decode(errors='replace')}")
             for process in processes:
                 process.answer({"run": common})
-            for place, process in enumerate(processes):
-                self._keep(place, process.until_it_waits())
+            for index, process in enumerate(processes):
+                self._keep(index, process.until_it_waits())
             first = self.pairs % 2
             while not all(process.ended for process in processes):
-                for place in (first, 1 - first):
-                    if not processes[place].ended:
-                        self._keep(place, processes[place].turn())
+                for index in (first, 1 - first):
+                    if not processes[index].ended:
+                        self._keep(index, processes[index].step())
                 first = 1 - first
         finally:
             for process in processes:
                 process.close()
         self.pairs += 1
 
-    def _keep(self, place: int, messages: list[dict[str, Any]]) -> None:
+    def _keep(self, index: int, messages: list[dict[str, Any]]) -> None:
         for message in messages:
             if "figure" in message:
                 name = f"{message['test']}" + ("" if message["figure"] == "time" else f" {message['figure']}()")
-                self._add(name, place, message["value"], rate=message["rate"])
+                self._add(name, index, message["value"], rate=message["rate"])
             elif message["outcome"] == "passed":
-                self._keep_printed(place, message)
+                self._keep_printed(index, message)
             elif message["outcome"] == "failed":
-                self.failures.setdefault(message["test"], {})[("before", "after")[place]] = message["reason"]
+                self.failures.setdefault(message["test"], {})[("before", "after")[index]] = message["reason"]
 
-    def _keep_printed(self, place: int, message: dict[str, Any]) -> None:
+    def _keep_printed(self, index: int, message: dict[str, Any]) -> None:
         file = message["test"].partition("::")[0]
         for printed in PRINTED:
             if printed.file == file:
@@ -345,13 +345,13 @@ class Comparison:
                     *keys, value = match.groups()
                     name = f"{message['test']} {printed.name.format(*keys)}"
                     figure = float(value.replace(",", "")) * (printed.unit or 1)
-                    self._add(name, place, figure, rate=printed.unit is None)
+                    self._add(name, index, figure, rate=printed.unit is None)
 
-    def _add(self, name: str, place: int, value: float, *, rate: bool) -> None:
+    def _add(self, name: str, index: int, value: float, *, rate: bool) -> None:
         row = self.rows.setdefault(name, Row(name, rate))
         while len(row.pairs) <= self.pairs:
             row.pairs.append(([], []))
-        row.pairs[self.pairs][place].append(value)
+        row.pairs[self.pairs][index].append(value)
 
     def results(self) -> list[dict[str, Any]]:
         return [result for row in self.rows.values() if (result := row.result()) is not None]
@@ -364,11 +364,11 @@ class Comparison:
             return None
         above = [
             [
-                median(f[place]) - median(h[place])
+                median(f[index]) - median(h[index])
                 for f, h in zip(ours.pairs, theirs.pairs, strict=True)
                 if all((*f, *h))
             ]
-            for place in (0, 1)
+            for index in (0, 1)
         ]
         more = median_of_rounds([a - b for b, a in zip(*above, strict=True)])
         return {"before": median(above[0]), "after": median(above[1]), "more": more.value, "low": more.low,
@@ -407,10 +407,12 @@ def show(comparison: Comparison) -> bool:
         one = "" if r["by"] == "pair" else f" (of {len(r['ratios'])} slices)"
         print(f"{r['verdict']:8} {r['row']:{width}} {r['ratio']:.3f} ({interval}) {both}{one}")
     if found := comparison.forward_above_binding():
-        told = f" (95 %: {found['low'] * 1e6:+.2f} to {found['high'] * 1e6:+.2f})" if found["low"] is not None else ""
+        interval = (
+            f" (95 %: {found['low'] * 1e6:+.2f} to {found['high'] * 1e6:+.2f})" if found["low"] is not None else ""
+        )
         print(
             f"forward() above a binding by hand: {found['before'] * 1e6:.2f} us before, {found['after'] * 1e6:.2f} us "
-            f"after, {found['more'] * 1e6:+.2f} us{told}"
+            f"after, {found['more'] * 1e6:+.2f} us{interval}"
         )
     for state, names in comparison.only.items():
         if names:

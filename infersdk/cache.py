@@ -245,7 +245,7 @@ class Cache:
         return (data, manifest) if manifest.matches(data) else None
 
     def _mark_used(self, key: str, manifest: Manifest) -> None:
-        """Only the order of eviction depends on it, so it waits for nobody."""
+        """Only the order of eviction depends on it, so it does not wait for the lock."""
         manifest.last_used = _now()
         with contextlib.suppress(OSError), self._locked(key, shared=True, block=False):
             stored = read_manifest(self._manifest_path(key))

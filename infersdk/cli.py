@@ -2,7 +2,7 @@
 
 Thin: each subcommand is a module of `infersdk.commands` with a `register(subparsers)`; its work is in the library.
 
-Exit codes: 0 done; 1 a check failed (two backends differ, say); 2 wrong usage or input, or output that cannot be
+Exit codes: 0 done; 1 a check failed, for example two backends differ; 2 wrong usage or input, or output that cannot be
 written; 3 a backend, device or precision that is not available here; 4 failed while running; 130 interrupted, 143
 terminated.
 """
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-COMMANDS = ("demo", "detect", "classify", "info", "compare", "bench", "tune", "quantize", "build", "cache", "doctor")
+COMMANDS = (
+    "demo", "detect", "classify", "info", "graph", "compare", "bench", "tune", "quantize", "build", "cache", "doctor",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -399,7 +399,7 @@ def _loader(side: str) -> Loader:
 
 def _call(runner: Runner, sample: Arrays) -> Arrays:
     if isinstance(runner, Infer):
-        # A runtime may have folded an input away, one that only lends its shape, say.
+        # A runtime may have folded an input away, such as one whose shape alone is used.
         taken = {spec.name for spec in runner.input_specs}
         return runner({name: array for name, array in sample.items() if name in taken})
     return runner(sample)

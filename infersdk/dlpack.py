@@ -7,6 +7,7 @@ For the host side NumPy implements DLPack. The structs are those of the DLPack s
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ __all__ = ["Borrowed", "lend"]
 CPU, CUDA, CUDA_HOST = 1, 2, 3
 
 _KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}
+_BITS = {"i": (8, 16, 32, 64), "u": (8, 16, 32, 64), "f": (16, 32, 64), "b": (8,)}
+_MAX_NDIM = 16  # as the core's IFS_MAX_NDIM
 _LETTERS = {code: letter for letter, code in _KINDS.items()}
 
 _python = ctypes.pythonapi
@@ -69,6 +72,24 @@ def lend(at: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple[in
     return _python.PyCapsule_New(key, b"dltensor", ctypes.cast(_drop_capsule, ctypes.c_void_p))
 
 
+def _dtype_of(dtype: Any) -> np.dtype[Any]:
+    kind, bits = _LETTERS.get(dtype.code), int(dtype.bits)
+    if kind is None or dtype.lanes != 1 or bits not in _BITS[kind]:
+        raise DTypeError(
+            f"DLPack type code {dtype.code} with {bits} bits and {dtype.lanes} lanes is not supported; pass integers "
+            "of 8 to 64 bits, floating point of 16 to 64, or bools of 8"
+        )
+    return np.dtype(f"{kind}{bits // 8}")
+
+
+def _sizes(numbers: Any, ndim: int, what: str) -> tuple[int, ...]:
+    if not 0 <= ndim <= _MAX_NDIM or (ndim and numbers == ffi.NULL):
+        raise ShapeError(
+            f"a DLPack tensor of {ndim} dimensions cannot be read; 0 to {_MAX_NDIM}, with their {what}, can"
+        )
+    return tuple(int(numbers[i]) for i in range(ndim))
+
+
 class Borrowed:
     """A tensor of another library, taken out of its capsule. It is returned at the end of this object.
 
@@ -86,15 +107,16 @@ class Borrowed:
         self._managed = ffi.cast("DLManagedTensor *", pointer)
         _python.PyCapsule_SetName(capsule, b"used_dltensor")
         tensor = self._managed.dl_tensor
-        self.shape = tuple(int(tensor.shape[i]) for i in range(tensor.ndim))
-        kind = _LETTERS.get(tensor.dtype.code)
-        if kind is None or tensor.dtype.lanes != 1:
-            raise DTypeError(f"DLPack type code {tensor.dtype.code} with {tensor.dtype.lanes} lanes is not supported")
-        self.dtype = np.dtype(f"{kind}{tensor.dtype.bits // 8}")
+        self.dtype = _dtype_of(tensor.dtype)
+        self.shape = _sizes(tensor.shape, tensor.ndim, "shape")
+        if any(size < 0 for size in self.shape):
+            raise ShapeError(f"a DLPack tensor cannot have shape {self.shape}: a dimension is negative")
+        if math.prod(self.shape) * self.dtype.itemsize >= 2**63:
+            raise ShapeError(f"a DLPack tensor of shape {self.shape} and type {self.dtype} is larger than any memory")
         self.device = (int(tensor.device.device_type), int(tensor.device.device_id))
         self.address = address(tensor.data) + int(tensor.byte_offset)
         if tensor.strides != ffi.NULL:
-            strides = tuple(int(tensor.strides[i]) for i in range(tensor.ndim))
+            strides = _sizes(tensor.strides, tensor.ndim, "strides")
             dense = 1
             for size, stride in zip(reversed(self.shape), reversed(strides), strict=True):
                 if size != 1 and stride != dense:

@@ -83,8 +83,6 @@ class Infer(ABC):
     default_max_batch: ClassVar[int | None] = None
     #: What `load(..., **options)` takes for this backend.
     Options: ClassVar[type[BackendOptions]] = BackendOptions
-    #: The operators of one's own that the model uses, an `infersdk.custom_ops.operator_set.OperatorSet`; or None.
-    custom_ops: Any = None
     #: The formats that it reads, by their names in `infersdk.formats`; None leaves all to the runtime.
     formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
@@ -183,7 +181,7 @@ class Infer(ABC):
         custom_ops: Any = None,
     ) -> None:
         self._closed = True  # until everything is there
-        self.custom_ops = custom_ops
+        self.custom_ops = custom_ops  # the operators of one's own that the model uses, an `OperatorSet`; or None
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[str, Tensor] = {}
         self._lent: set[str] = set()  # names whose tensors belong to the user

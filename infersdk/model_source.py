@@ -56,7 +56,7 @@ class ModelSource(os.PathLike[str]):
         Raises:
             ModelNotFoundError: there is nothing at that path.
             ModelFormatError: it is a folder, or empty.
-            ConfigError: `external_data` is given with a path, or does not exist.
+            ConfigError: the path is not UTF-8; or `external_data` is given with a path, or does not exist.
             InputError: `model` is something else.
         """
         if isinstance(model, ModelSource):
@@ -168,6 +168,10 @@ ModelLike = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO |
 
 
 def _checked(file: Path) -> Path:
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the path {str(file)!r} is not UTF-8, and the runtimes cannot open it; rename it") from None
     try:
         size = file.stat().st_size
     except (OSError, ValueError) as error:  # ValueError: a null character

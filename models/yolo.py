@@ -77,7 +77,7 @@ class YOLO(VisionModel[Detections]):
         if cls.task == "detect" and model.keypoints is not None:
             return f"its metadata says that its boxes have {model.keypoints[0]} keypoints"
         if model.prototypes is not None:
-            return "it gives mask prototypes beside its boxes"
+            return "it gives mask prototypes as well as boxes"
         return cls.refuses_head(model.head.shape, model)
 
     @classmethod

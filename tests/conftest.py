@@ -56,9 +56,11 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that run for minutes run when they are asked for: -m soak."""
-    if "soak" not in config.getoption("-m", ""):
-        soaks = [item for item in items if item.get_closest_marker("soak")]
-        items[:] = [item for item in items if item not in soaks]
-        if soaks:
-            config.hook.pytest_deselected(items=soaks)
+    """Tests that run for minutes or hours run when they are asked for: -m soak, -m fuzz."""
+    for marker in ("soak", "fuzz"):
+        if marker in config.getoption("-m", ""):
+            continue
+        left_out = [item for item in items if item.get_closest_marker(marker)]
+        items[:] = [item for item in items if item not in left_out]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)

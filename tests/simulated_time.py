@@ -44,10 +44,6 @@ class _Request(Request):
     def cancel(self) -> bool:
         raise NotImplementedError
 
-    @property
-    def ended(self) -> bool:
-        return self.settled
-
 
 class _Buffer:
     def __init__(self, capacity: int, sizes: Sequence[int]) -> None:
@@ -96,7 +92,7 @@ class Simulation:
         self.group = InstanceGroup(0, buffers, max_in_flight, max_running, lock)
         self.scheduler = Scheduler([self.group], max_delay, self.statistics, lock, lambda: self.now)
         if not learns:
-            self.scheduler._complete = lambda batch: False  # type: ignore[method-assign]
+            self.scheduler._complete = lambda batch, occupied: occupied >= batch.capacity  # type: ignore[method-assign]
         self._admission = Admission(self.scheduler, self.statistics, StaggeredWakeup(), threading.Condition(lock))
         self._seconds, self._copy, self._host, self._lag, self._think = seconds, copy, host, lag, think
         self._max_delay = max_delay
@@ -130,6 +126,13 @@ class Simulation:
 
     # ---- events ----
 
+    @property
+    def wakeup(self) -> StaggeredWakeup:
+        raise NotImplementedError
+
+    def withdraw(self, request: Request) -> bool:
+        raise NotImplementedError
+
     def _at(self, time: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), event))
 
@@ -139,9 +142,9 @@ class Simulation:
         self._at(self._host_free, then)
 
     def _submit(self, comes_back: bool) -> None:
-        request = _Request(comes_back, None, None)
+        request = _Request(self, comes_back, None, None)
         request.submitted = self.now
-        if self._admission.admit(request, preparing=True):
+        if self._admission.admit(request, True):
             self.scheduler.prepared(request)
         else:
             self._admission.enqueue(request, None)

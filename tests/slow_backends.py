@@ -9,6 +9,7 @@ from typing import Any
 
 from infersdk import Infer  # noqa: TC001
 from infersdk.backends.openvino import OpenVinoInfer, Options
+from infersdk.model_source import ModelSource
 
 #: Those that were loaded.
 made: weakref.WeakSet[Infer] = weakref.WeakSet()
@@ -32,7 +33,7 @@ class SlowOpenVino(OpenVinoInfer):
         if self.options.fail:
             raise RuntimeError(self.options.fail)
         if self.options.instead is not None:
-            self.model = self.options.instead
+            self.model = ModelSource.of(self.options.instead)
         super()._load()
         made.add(self)
 

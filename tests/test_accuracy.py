@@ -129,7 +129,7 @@ def test_annotations_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no folder of images at .*none"):
         read_coco(annotations, tmp_path / "none")
     annotations.write_text("no json")
-    with pytest.raises(ConfigError, match="is no JSON"):
+    with pytest.raises(ConfigError, match="is not JSON"):
         read_coco(annotations, images)
     annotations.write_text("[1]")
     with pytest.raises(ConfigError, match="no COCO annotation file"):

@@ -195,7 +195,7 @@ def test_the_demo_frozen_by_pyinstaller(wheel: Path, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import sys\nfrom infersdk.cli import main\nsys.exit(main())\n")
     # What is installed here besides, and would go with the application: runtimes, and what other packages import.
     others = "openvino tensorrt_rtx tensorrt_rtx_bindings cv2 av torch scipy pandas matplotlib IPython pytest"
-    others += " vl_convert tkinter cryptography sympy"
+    others += " vl_convert tkinter cryptography"  # sympy comes with onnx-ir
     left_out = [f"--exclude-module={name}" for name in others.split()]
     command = [sys.executable, "-P", "-m", "PyInstaller", "--noconfirm", "--onedir", "--log-level=WARN", *left_out]
     done = subprocess.run(

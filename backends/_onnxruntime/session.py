@@ -10,14 +10,18 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from ...errors import ModelFormatError, UnsupportedModelError, text_of
+from ...graph.files import load_proto, require_onnx
 
-__all__ = ["load_libraries", "message_of", "start_session"]
+if TYPE_CHECKING:
+    from ...model_source import ModelSource
+
+__all__ = ["load_libraries", "message_of", "metadata_of", "start_session"]
 
 
 def start_session(
@@ -95,3 +99,12 @@ def message_of(error: Exception) -> str:
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"^Load model from .*? failed: ?", "", text)
     return re.sub(r"/\S+\.(?:cc|h):\d+ [^()]*\([^()]*\)(?: const)? ", "", text)
+
+
+def metadata_of(session: Any, model: ModelSource) -> dict[str, str]:
+    """The metadata of a model. Bytes that are not UTF-8 are replaced; the runtime's interface raises for them."""
+    try:
+        return dict(session.get_modelmeta().custom_metadata_map)
+    except UnicodeDecodeError:
+        require_onnx("reading metadata that is not UTF-8")
+        return {entry.key: entry.value for entry in load_proto(model).metadata_props}

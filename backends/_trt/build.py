@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...cache import Cache, key_of, parse_size
+from ...device import Device
 from ...errors import (
     BackendError,
     ConfigError,
@@ -20,6 +21,7 @@ from ...errors import (
     UnsupportedModelError,
 )
 from ...graph.digest import file_digest, model_digest
+from ...graph.files import model_bytes, parse_model, read_model
 from ...graph.info import onnx_info
 from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
 from ...graph.precision import main_precision
@@ -28,10 +30,12 @@ from ...precision import describe_layers, keeps_precision
 from ...tensor_spec import TensorSpec
 from .details import EngineDetails, TensorDetails
 from .layers import network_layers
+from .plugins import mark_nodes, register_operators
 from .profiles import make_profiles
 from .progress import make_monitor, run_cancellable
 
 if TYPE_CHECKING:
+    from ...custom_ops.operator_set import OperatorSet
     from .._cuda import CudaDevice
     from .flavour import Flavour
     from .options import Options
@@ -51,6 +55,7 @@ def engine_key(
     options: Options,
     capabilities: Sequence[str],
     device: CudaDevice | None,
+    custom_ops: OperatorSet | None = None,
 ) -> tuple[str, str]:
     """The key of the engine that `build_engine` would make of the same arguments, and the digest of the model.
 
@@ -74,6 +79,7 @@ def engine_key(
         "optimization_level": options.optimization_level,
         "plugins": [_plugin_digest(path) for path in options.plugins],
         "tag": options.cache_tag,
+        "custom_ops": custom_ops.versions() if custom_ops is not None else [],
         "capabilities": sorted(capabilities) or (device.capability if device else None),
         # An engine of the full TensorRT holds kernels that were chosen by timing them on this very GPU.
         "gpu": device.name if device and not flavour.capability_targeting else None,
@@ -93,6 +99,7 @@ def build_engine(
     capabilities: Sequence[str] = (),
     device: CudaDevice | None = None,
     timings: Cache | None = None,
+    custom_ops: OperatorSet | None = None,
 ) -> tuple[bytes, EngineDetails]:
     """Builds an engine; Ctrl-C stops the build and is raised again.
 
@@ -101,6 +108,7 @@ def build_engine(
         capabilities: compute capabilities to build for (TensorRT-RTX); none are those it builds for by itself.
         device: the GPU to build on, where one is needed.
         timings: where the timing cache is kept, for a flavour that has one.
+        custom_ops: the custom operators of the model, which become plugins.
 
     Raises:
         ModelFormatError, UnsupportedModelError: the model is broken, or more than the runtime can do; the message
@@ -112,6 +120,9 @@ def build_engine(
     targets = _targets(flavour, capabilities)
     source = _source(model, info.precision, precision, flavour, options)
     load_plugins(flavour, options.plugins)
+    if custom_ops is not None:
+        register_operators(flavour, custom_ops, Device("cuda", device.index if device is not None else 0))
+        source = _with_plugins(model, source, custom_ops)
     cancelled = threading.Event()
     monitor = make_monitor(trt, options.progress, cancelled)
 
@@ -170,6 +181,7 @@ def build_engine(
                 model=str(model) if model.path is None else str(model.path.absolute()),
                 model_sha256=digest,
                 options=_told(options, precision, max_batch),
+                custom_ops=custom_ops.versions() if custom_ops is not None else [],
                 build_seconds=round(time.monotonic() - started, 3),
             )
             return bytes(blob), details
@@ -203,6 +215,12 @@ def _source(model: ModelSource, written: str, wanted: str | None, flavour: Flavo
             f"written in; {how}, or leave precision out"
         )
     return prepared_model(model, _passes(flavour, wanted, options)) or model.content
+
+
+def _with_plugins(model: ModelSource, source: bytes | None, ops: OperatorSet) -> bytes:
+    graph = read_model(model) if source is None else parse_model(source)
+    mark_nodes(graph, ops, model.name)
+    return model_bytes(graph)
 
 
 def _described(

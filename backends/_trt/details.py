@@ -42,6 +42,7 @@ class EngineDetails(msgspec.Struct, kw_only=True):
         metadata: what the ONNX file said of itself.
         model, model_sha256: that file.
         options: how it was built.
+        custom_ops: the operators that it has as plugins, `domain::name@version`.
     """
 
     version: str
@@ -57,6 +58,7 @@ class EngineDetails(msgspec.Struct, kw_only=True):
     options: dict[str, Any]
     build_seconds: float
     layers: dict[str, int] = {}
+    custom_ops: list[str] = []
 
     def plain(self) -> dict[str, Any]:
         """As it will be read back from a manifest."""

@@ -19,6 +19,7 @@ from .compiled import Compiled, compiled_for
 from .details import EngineDetails, TensorDetails
 
 if TYPE_CHECKING:
+    from ...custom_ops.operator_set import OperatorSet
     from .._cuda import CudaDevice
     from .flavour import Flavour
     from .options import Options
@@ -34,7 +35,7 @@ SUFFIXES = (".engine", ".plan", ".trtmodel")
 
 
 def manifest_path(engine: Path) -> Path:
-    """Where the manifest of an engine file lies: beside it."""
+    """The path of an engine file's manifest: in the same folder."""
     return engine.with_name(engine.name + ".json")
 
 
@@ -103,6 +104,18 @@ def check_details(what: str, details: EngineDetails, flavour: Flavour, device: C
         raise EngineError(
             f"{what!r} was built for compute capability {' and '.join(details.capabilities)}, and {device} "
             f"({device.name}) has {device.capability}; {_again(flavour, details)}"
+        )
+
+
+def check_operators(what: str, details: EngineDetails | None, ops: OperatorSet | None) -> None:
+    """Raises EngineError if an engine has custom operators that are not declared, or in another version."""
+    built = details.custom_ops if details is not None else []
+    declared = ops.versions() if ops is not None else []
+    if missing := sorted(set(built) - set(declared)):
+        there = ", ".join(declared) or "none"
+        raise EngineError(
+            f"{what!r} was built with operator {missing[0]}, and declared are: {there}; load it with custom_ops=[...] "
+            "of that version, or build it anew"
         )
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -34,10 +34,15 @@ from .._batch_buckets import next_size
 from .._cuda import cuda_device, device_count
 from .build import build_engine, engine_key, last, load_plugins
 from .details import EngineDetails
-from .engine import SUFFIXES, Engine, check_details, check_header, read_engine
+from .engine import SUFFIXES, Engine, check_details, check_header, check_operators, read_engine
 from .flavour import FLAVOURS, Flavour
 from .options import Options
+from .plugins import register_operators, takes_plugins
 from .profiles import fits
+from .queued import QueuedRuns
+
+if TYPE_CHECKING:
+    from ...device import Device
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
 
@@ -51,7 +56,7 @@ _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 _BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
-class _TensorRt(Infer):
+class _TensorRt(QueuedRuns, Infer):
     """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
 
     default_device = "cuda:0"
@@ -64,6 +69,10 @@ class _TensorRt(Infer):
     def probe(cls) -> BackendInfo:
         return BackendInfo(cls.flavour.version, tuple(f"cuda:{i}" for i in range(device_count())))
 
+    @classmethod
+    def runs_custom_ops(cls, device: Device) -> bool:
+        return takes_plugins(cls.flavour)
+
     # ---- loading ----
 
     def _load(self) -> None:
@@ -71,6 +80,8 @@ class _TensorRt(Infer):
         if not self.flavour.runtime_cache and self.options.kernel_specialization:
             raise ConfigError("kernel_specialization is an option of backend 'tensorrt-rtx' alone")
         load_plugins(self.flavour, self.options.plugins)
+        if self.custom_ops is not None:
+            register_operators(self.flavour, self.custom_ops, self._device)
         cache = self._open_cache()
         with self._cuda:
             built = self.model.suffix.lower() in SUFFIXES or self.model.format in _ENGINES
@@ -114,19 +125,21 @@ class _TensorRt(Infer):
             if getattr(self.options, name) != getattr(Options(), name):
                 raise ConfigError(f"{name} is for building an engine, and {self.model.name} is built already")
         data, details = read_engine(self.model, self.flavour, self._cuda)
+        check_operators(str(self.model), details, self.custom_ops)
         self._engine = Engine(self.flavour, data, str(self.model), self._cuda, cache)
         return details
 
     def _load_onnx(self, cache: Cache | None) -> EngineDetails:
         key, digest = engine_key(
             self.flavour, self.model, precision=self._requested_precision, max_batch=self.max_batch,
-            options=self.options, capabilities=(), device=self._cuda,
+            options=self.options, capabilities=(), device=self._cuda, custom_ops=self.custom_ops,
         )  # fmt: skip
 
         def make() -> tuple[bytes, dict[str, Any]]:
             data, details = build_engine(
                 self.flavour, self.model, digest=digest, precision=self._requested_precision,
                 max_batch=self.max_batch, options=self.options, device=self._cuda, timings=cache,
+                custom_ops=self.custom_ops,
             )  # fmt: skip
             return data, details.plain()
 
@@ -141,7 +154,7 @@ class _TensorRt(Infer):
         except (EngineError, msgspec.ValidationError):
             if not there:
                 raise
-            # It is whole, but the runtime does not take it any more: after a change of the driver, say.
+            # It is whole, but the runtime does not take it any more: for example after a change of the driver.
             cache.remove(key)
             data, raw, _ = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
             details = self._take(data, raw, cache)
@@ -188,6 +201,7 @@ class _TensorRt(Infer):
     def _start(self) -> None:
         """A stream of this Infer's own; contexts come with the shapes that need them."""
         self.stream: Stream = Stream(self._device)
+        self._own_stream = True
         self._contexts: dict[int, _Context] = {}  # by the profile
         self._scratch: Tensor | None = None  # the device memory that they run in, one at a time
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
@@ -258,7 +272,7 @@ class _TensorRt(Infer):
         )
 
     def _stage(self, name: str, tensor: Tensor) -> Tensor:
-        """Where the engine reads or writes for `tensor`: there, or beside it if it lives on the host alone."""
+        """The address that the engine uses for `tensor`: its own, or that of a copy if it lives on the host alone."""
         if tensor.device == self._device:
             return tensor
         stage = self._stages.get(name)
@@ -342,7 +356,7 @@ class _TensorRt(Infer):
         captured.graph.launch(self.stream)
 
     def _renew(self) -> None:
-        """Another context instead of the current one, which an error has left in nobody knows what state."""
+        """Another context instead of the current one, whose state is unknown after an error."""
         profile = self._context.profile
         self._contexts.pop(profile, None)
         for key, captured in self._graphs.items():
@@ -421,7 +435,8 @@ class _TensorRt(Infer):
         del self._context, self._engine
         if self._scratch is not None:
             self._scratch.close()
-        self.stream.close()
+        if self._own_stream:
+            self.stream.close()
         for stage in self._stages.values():
             stage.close()
 

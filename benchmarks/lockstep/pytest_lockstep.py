@@ -1,8 +1,8 @@
-"""A pytest plugin: the benchmarks of one state of the project, measured only while it is this process's turn.
+"""A pytest plugin: the benchmarks of one state of the project, measured only while this process is let on.
 
-`benchmarks/compare_states.py` starts two such processes, one a state, and lets them measure in turns. The plugin runs
-inside either state, so it imports nothing of the project. It replaces pytest-benchmark's `benchmark` fixture, and wraps
-the functions of a benchmark file that return a rate or take a while (`WRAPPED`).
+`benchmarks/compare_states.py` starts two such processes, one a state, and lets them measure in alternation. The plugin
+runs inside either state, so it imports nothing of the project. It replaces pytest-benchmark's `benchmark` fixture, and
+wraps the functions of a benchmark file that return a rate or take a while (`WRAPPED`).
 
 The protocol is one JSON object a line, over two inherited pipes (`LOCKSTEP_IN`, `LOCKSTEP_OUT`):
 `{"tests": [...]}` out and `{"run": [...]}` in, once; then `{"wait": true}` out and an empty object in for each turn,

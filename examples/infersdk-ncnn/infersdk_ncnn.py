@@ -65,9 +65,9 @@ class NcnnInfer(Infer):
             from infersdk_ncnn_convert import convert
 
             with tempfile.TemporaryDirectory() as folder:
-                self._open(convert(self.model, Path(folder) / "model.param"))
+                self._open(convert(Path(self.model), Path(folder) / "model.param"))
         else:
-            self._open(self.model)
+            self._open(Path(self.model))
 
     def _open(self, param: Path) -> None:
         shapes = input_shapes(param) | {name: tuple(shape) for name, shape in self.options.shapes.items()}
@@ -80,7 +80,7 @@ class NcnnInfer(Infer):
         weights = param.with_suffix(".bin")
         if not weights.is_file() or net.load_model(str(weights)) != 0:
             raise ModelFormatError(
-                f"{self.model.name} needs its weights beside it: {str(weights)!r} is missing or broken"
+                f"{self.model.name} needs its weights in the same folder: {str(weights)!r} is missing or broken"
             )
         if untold := [name for name in net.input_names() if not shapes.get(name)]:
             raise UnsupportedModelError(

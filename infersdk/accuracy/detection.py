@@ -86,7 +86,7 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
         names = {image["id"]: str(image["file_name"]) for image in parts["images"]}
         categories = {int(category["id"]): str(category["name"]) for category in parts["categories"]}
         boxes = [_box(number, entry) for number, entry in enumerate(parts["annotations"], 1)]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{str(path)!r} is no COCO annotation file: {_told(error)}") from None
     for box in boxes:
         for key, known in (("image_id", names), ("category_id", categories)):
@@ -95,7 +95,7 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
     if not place.is_dir():
         raise ConfigError(f"no folder of images at {str(place)!r}")
     files = {number: place / name for number, name in names.items()}
-    missing = [file for file in files.values() if not file.is_file()]
+    missing = [file for file in files.values() if not _is_file(file)]
     if missing:
         raise ConfigError(
             f"{len(missing)} of the {len(files)} images of {path.name} are not in {str(place)!r}, "
@@ -111,13 +111,20 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
     return CocoTruth(files, tuple(sorted(categories.items())), whole)
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for the file system
+        return False
+
+
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the annotations {str(path)!r}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{str(path)!r} is no JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{str(path)!r} is not JSON that can be read: {error}") from None
 
 
 def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One combination on its way through a session, and the row that comes of it."""
+"""What a session has measured of one combination, and the row of the report that it becomes."""
 
 from __future__ import annotations
 

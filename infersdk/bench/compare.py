@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Comparison", "compare_reports"]
 
-#: The least change that counts, however sure it is: nobody should act on less.
+#: The least change that counts, however sure it is: less is not worth acting on.
 THRESHOLD = 0.03
 
 

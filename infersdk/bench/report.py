@@ -87,7 +87,7 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True):
         cold_seconds: with nothing kept of an earlier load; for TensorRT this builds the engine.
         cached_seconds: with what the backend kept; None for one that keeps nothing.
         cold_first_run_seconds, cached_first_run_seconds: of the first run after each, with the copies in and out:
-            TensorRT-RTX compiles its kernels there, and keeps them too. None where it could not be told.
+            TensorRT-RTX compiles its kernels there, and keeps them too. None where it is unknown.
     """
 
     import_seconds: float
@@ -325,13 +325,13 @@ def read_report(path: str | os.PathLike[str]) -> Report:
         data = json.loads(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read the report {str(file)!r}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{str(file)!r} is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{str(file)!r} is not JSON that can be read: {error}") from None
     if not isinstance(data, dict) or data.get("kind") != "infersdk-bench":
         raise ConfigError(f"{str(file)!r} is not a report of `infersdk bench`; give a file of `infersdk bench -o`")
     if data.get("schema") != SCHEMA:
         raise ConfigError(f"{str(file)!r} has schema {data.get('schema')}, and this infersdk reads {SCHEMA}; update it")
     try:
         return msgspec.convert(data, Report)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: a lone surrogate in a name
         raise ConfigError(f"{str(file)!r} is damaged: {error}") from None

@@ -46,7 +46,7 @@ class Server:
     """Requests at random to a pipeline.
 
     Args:
-        pipeline, items: what serves, and what the requests carry, in turn.
+        pipeline, items: what serves, and what the requests carry, one after another.
         bound: seconds that 99 % of the requests may take at most.
         seed: of the arrivals.
         clock, sleep: the time, for tests.

@@ -29,7 +29,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "build",
         help="build a TensorRT engine file from an ONNX model",
-        description="Builds an engine file, with its manifest beside it. TensorRT-RTX needs no GPU for it.",
+        description="Builds an engine file, and its manifest in the same folder. TensorRT-RTX needs no GPU for it.",
     )
     parser.add_argument("model", help="the ONNX file")
     parser.add_argument("-o", "--output", help="the engine file; by default the model's name with .engine")

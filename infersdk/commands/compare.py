@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sides(arguments: argparse.Namespace) -> list[str] | dict[str, str | Loader]:
-    """The model on each backend; with candidates, those beside it, whatever file they are asked for."""
+    """The model on each backend; with candidates, those as well, on the same backends."""
     found = contenders(arguments)
     model = str(arguments.model)
     if all(contender.model == model for contender in found):

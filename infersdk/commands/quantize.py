@@ -285,7 +285,7 @@ def _search(
         )
 
 
-# ---- what is told ----
+# ---- the report ----
 
 
 def _list(planned: Any, *, as_json: bool) -> None:

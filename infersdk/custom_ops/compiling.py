@@ -52,22 +52,24 @@ def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, lab
     """The machine code (a cubin) of CUDA code for GPUs of one compute capability, as `"9.0"`.
 
     Args:
-        types: the element type of each type variable, which become macros.
+        types: the element type of each type variable, which becomes the name of a C++ type.
 
     Raises:
         CustomOpError: there is no compiler, or it does not take the code; the message has what it says.
     """
     architecture = f"sm_{capability.replace('.', '')}"
-    macros = [f"-D{name}={CUDA_TYPES[dtype]}" for name, dtype in types.items()]
-    text = ("#include <cuda_fp16.h>\n" if "float16" in types.values() else "") + source.text()
+    # No macros: CUDA's own headers call their types T, too.
+    names = "".join(f"typedef {CUDA_TYPES[dtype]} {name};\n" for name, dtype in types.items())
+    half = "#include <cuda_fp16.h>\n" if "float16" in types.values() else ""
+    text = f"{half}{names}#line 1\n{source.text()}"
     compiler = _cuda_compiler(source, label)
     if compiler == "nvcc":
         found = str(nvcc_path())
-        command = [found, "-cubin", f"-arch={architecture}", *macros, *source.options]
+        command = [found, "-cubin", f"-arch={architecture}", *source.options]
         parts = {"cuda": 1, "source": text, "command": command[1:], "compiler": _version([found, "--version"])}
         return _cached(parts, label, lambda: _run_compiler(command, ".cu", text, [], label))
     nvrtc = _Nvrtc.load()
-    options = [f"--gpu-architecture={architecture}", *macros, *source.options]
+    options = [f"--gpu-architecture={architecture}", *source.options]
     options += [f"--include-path={folder}" for folder in _cuda_includes()]
     parts = {"cuda": 1, "source": text, "options": options, "compiler": f"nvrtc {nvrtc.version}"}
     return _cached(parts, label, lambda: nvrtc.compile(text, options, label))
@@ -183,6 +185,9 @@ class _Nvrtc:
     """NVRTC through ctypes; it needs no GPU."""
 
     def __init__(self, path: Path) -> None:
+        for builtins in path.parent.glob("libnvrtc-builtins.so.*"):  # found by name, where only a system's folders are
+            if ".alt." not in builtins.name:
+                ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
         self._library = ctypes.CDLL(str(path))
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._check(self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))

@@ -5,14 +5,15 @@ The tensors between them are handed on where they lie. On a GPU all of it is que
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from ..graph.precision import main_precision
 from ..infer import BackendInfo, Infer, new_tensor
 from ..model_source import ModelLike, ModelSource
 from ..precision import describe_layers, keeps_precision
+from ..stream import CudaGraph, Stream
 from ..tensor import Tensor
 from ..tensor_spec import TensorSpec
 from .cutting import KernelCall, Plan, Segment, cut
@@ -41,6 +43,19 @@ _log = logging.getLogger("infersdk.custom_ops")
 
 #: Files of a segment that are larger keep their weights in a file of their own.
 _LARGE = 1 << 30
+#: CUDA graphs that a model keeps: one for each set of shapes and addresses.
+GRAPHS = 16
+
+
+@runtime_checkable
+class Capturable(Protocol):
+    """A backend whose runs can be queued on a stream that is given, and so become part of one CUDA graph."""
+
+    def use_stream(self, stream: Stream) -> None: ...
+
+    def place_run(self) -> tuple[Any, ...] | None: ...
+
+    def queue_run(self) -> None: ...
 
 
 class CutInfer(Infer):
@@ -104,7 +119,7 @@ class CutInfer(Infer):
             raise
         limits = [segment.max_batch for segment in self._segments if segment.max_batch is not None]
         self.max_batch = min(limits, default=self.max_batch)
-        self.stream = next((segment.stream for segment in self._segments if segment.stream is not None), None)
+        self._share_stream()
         self._check_precision()
         _log.info("%s", self.describe())
 
@@ -156,9 +171,23 @@ class CutInfer(Infer):
             changes["profiles"] = {n: r for n, r in self.options.profiles.items() if n in segment.inputs}
         if getattr(self.options, "fp16_keep", None):
             changes["fp16_keep"] = []  # the whole model is converted already
+        if self._captures:
+            changes["cuda_graph"] = False  # one graph of all is captured instead
         if getattr(self.options, "progress", None) is not None:
             changes["progress"] = _share(self.options.progress, index, len(self.plan.segments))
         return msgspec.structs.replace(self.options, **changes) if changes else self.options
+
+    def _share_stream(self) -> None:
+        """All on one stream, where the backend can be given one; otherwise tensors order the streams by events."""
+        self.stream = next((segment.stream for segment in self._segments if segment.stream is not None), None)
+        self._own_stream: Stream | None = None
+        if self.stream is not None and all(isinstance(segment, Capturable) for segment in self._segments):
+            self.stream = self._own_stream = Stream(self._device)
+            for segment in self._segments:
+                segment.use_stream(self.stream)  # type: ignore[attr-defined]
+        elif self.stream is None and self._device.ordinal >= 0:
+            self.stream = self._own_stream = Stream(self._device)
+        self._graphs: OrderedDict[tuple[Any, ...], CudaGraph | None] = OrderedDict()
 
     def _node(self, call: KernelCall) -> Node:
         return Node(call.op, native_op(type(call.op), call.signature, self._device), call.name)
@@ -219,37 +248,100 @@ class CutInfer(Infer):
     def _bind(self) -> None:
         pass  # each segment sees by itself which shapes and addresses have changed
 
+    @property
+    def _captures(self) -> bool:
+        return bool(getattr(self.options, "cuda_graph", False)) and issubclass(self._kind, Capturable)
+
     def _enqueue(self) -> None:
+        key = self._placed() if self._captures else None
+        if key is None:
+            self._run_steps()
+        elif key not in self._graphs:
+            self._graphs[key] = None  # the first run goes as it is: kernels make their state, runtimes compile
+            if len(self._graphs) > GRAPHS:
+                self._graphs.popitem(last=False)
+            self._run_steps()
+        else:
+            self._replay(key)
+
+    def _placed(self) -> tuple[Any, ...] | None:
+        """Sizes and places all values for a run; what a graph is captured with, or None where it cannot be."""
+        segments, nodes, key = iter(self._segments), iter(self._nodes), []
+        for step in self.plan.steps:
+            if isinstance(step, Segment):
+                part = next(segments).place_run()  # type: ignore[attr-defined]
+                if part is None:
+                    return None
+                key.append(part)
+            else:
+                key.append(tuple(self._place_kernel(step, next(nodes))))
+        return None if self._copies() else tuple(key)
+
+    def _copies(self) -> list[str]:
+        """Outputs that are inputs or weights of the model: they are copied."""
+        return [name for name in self._outputs if name in self._inputs or name in self.plan.weights]
+
+    def _replay(self, key: tuple[Any, ...]) -> None:
+        assert self.stream is not None
+        self._graphs.move_to_end(key)
+        graph = self._graphs[key]
+        if graph is None:
+            with contextlib.ExitStack() as guards:
+                for guard in {id(s.capture_guard): s.capture_guard for s in self._segments}.values():  # type: ignore[attr-defined]
+                    guards.enter_context(guard)
+                graph = self._graphs[key] = CudaGraph(self.stream, lambda: self._queue_all(key))
+        graph.launch(self.stream)
+
+    def _queue_all(self, key: tuple[Any, ...]) -> None:
+        assert self.stream is not None
+        segments, nodes = iter(self._segments), iter(self._nodes)
+        for step, part in zip(self.plan.steps, key, strict=True):
+            if isinstance(step, Segment):
+                next(segments).queue_run()  # type: ignore[attr-defined]
+            else:
+                count = len(step.inputs)
+                next(nodes).run(part[:count], part[count:], self.stream.handle)
+
+    def _run_steps(self) -> None:
         segments, nodes = iter(self._segments), iter(self._nodes)
         for step in self.plan.steps:
             if isinstance(step, Segment):
                 next(segments).enqueue()
             else:
                 self._run_kernel(step, next(nodes))
-        for name, tensor in self._outputs.items():
-            if name in self._inputs or name in self.plan.weights:
-                source = self._values[name]
-                tensor.resize(source.shape).copy_from(source)
+        for name in self._copies():
+            source = self._values[name]
+            self._outputs[name].resize(source.shape).copy_from(source)
 
     def _run_kernel(self, call: KernelCall, node: Node) -> None:
+        if self.stream is not None:
+            places = self._place_kernel(call, node)
+            count = len(call.inputs)
+            node.run(places[:count], places[count:], self.stream.handle)
+            return
+        inputs, outputs = self._sized(call, node)
+        node.run_arrays([t.numpy() for t in inputs], [t.numpy(writable=True) for t in outputs])
+
+    def _sized(self, call: KernelCall, node: Node) -> tuple[list[Tensor], list[Tensor]]:
+        """The inputs, and the outputs in the shapes that follow from them."""
         inputs = [self._values[name] for name in call.inputs]
         outputs = [self._values[name] for name in call.outputs]
         for tensor, shape in zip(outputs, node.shapes([tensor.shape for tensor in inputs]), strict=True):
             if tensor.shape != shape:
                 tensor.resize(shape)
-        if self._device.ordinal < 0:
-            node.run_arrays([t.numpy() for t in inputs], [t.numpy(writable=True) for t in outputs])
-            return
-        stream = self.stream
-        node.run(
-            [(tensor.device_ptr(stream=stream), tensor.shape) for tensor in inputs],
-            [(tensor.device_ptr(read=False, write=True, stream=stream), tensor.shape) for tensor in outputs],
-            stream.handle if stream is not None else 0,
-        )
+        return inputs, outputs
+
+    def _place_kernel(self, call: KernelCall, node: Node) -> list[tuple[int, tuple[int, ...]]]:
+        """Where a kernel reads and writes on the device, inputs first."""
+        inputs, outputs = self._sized(call, node)
+        return [
+            *((tensor.device_ptr(stream=self.stream), tensor.shape) for tensor in inputs),
+            *((tensor.device_ptr(read=False, write=True, stream=self.stream), tensor.shape) for tensor in outputs),
+        ]
 
     def _wait(self) -> None:
         for segment in self._segments:
-            segment.wait()
+            segment.wait()  # each says by itself what failed
         super()._wait()
 
     # ---- the rest ----
@@ -289,13 +381,16 @@ class CutInfer(Infer):
     def _clone(self, twin: CutInfer) -> None:
         twin._own = []
         twin._segments = [segment.clone() for segment in self._segments]
-        twin.stream = next((segment.stream for segment in twin._segments if segment.stream is not None), None)
+        twin._share_stream()
 
     def _close(self) -> None:
+        getattr(self, "_graphs", {}).clear()
         for segment in self._segments:
             segment.close()
         for tensor in self._own:
             tensor.close()
+        if getattr(self, "_own_stream", None) is not None:
+            self._own_stream.close()  # type: ignore[union-attr]
 
 
 def _spec(value: ir.Value) -> TensorSpec:

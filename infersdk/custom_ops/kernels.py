@@ -60,7 +60,7 @@ class CSource:
 class CudaSource:
     """CUDA code of one kernel, compiled when the operator is first used on a GPU, cached by content.
 
-    Each type variable of the operator is a macro for the C++ type, so that `const T *x` is right for all of them::
+    Each type variable of the operator is the name of the C++ type, so that `const T *x` is right for all of them::
 
         CudaSource(
             '''extern "C" __global__ void scale(const T *x, T *y, long long count, float factor) {
@@ -140,7 +140,8 @@ def launch_rule(source: CudaSource, op: Any, rule: Rule) -> Rule:
         raise CustomOpError(f"launch gives the block {launch.block!r}; it has 1 to 1024 threads")
     if (launch.threads is None) == (not launch.grid):
         raise CustomOpError("launch gives neither or both of threads= and grid=; give one of them")
-    grid = _three(launch.grid, "grid") if launch.grid else (ceil_div(launch.threads or 0, math.prod(block)), 1, 1)
+    threads = launch.threads
+    grid = _three(launch.grid, "grid") if threads is None else (ceil_div(threads, math.prod(block)), 1, 1)
     arguments = tuple(_argument(value) for value in launch.arguments)
     if len(arguments) > 64:
         raise CustomOpError(f"launch gives {len(arguments)} arguments; 64 at most")

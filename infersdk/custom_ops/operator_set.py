@@ -139,7 +139,7 @@ def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | No
     A file of another format is taken at its word: it uses all that are given.
 
     Raises:
-        CustomOpError: an operator that nobody declared, is declared twice, or is of another version than the model's;
+        CustomOpError: an operator is not declared, is declared twice, or is of another version than the model's;
             an attribute that a node may not have, or lacks.
     """
     domains = foreign_domains(source)
@@ -216,9 +216,9 @@ def all_nodes(model: ir.Model) -> Iterator[tuple[ir.Node, bool]]:
 
 
 def undeclared(raw: ir.Node, what: str) -> str:
-    """The message for a node whose operator nobody declared."""
+    """The message for a node whose operator is not declared."""
     return (
-        f"operator {raw.domain}::{raw.op_type}, node {node_name(raw)!r} of {what}: nobody declares it. Derive a class "
+        f"operator {raw.domain}::{raw.op_type}, node {node_name(raw)!r} of {what}: not declared. Derive a class "
         f"from infersdk.custom_ops.CustomOp with domain = {raw.domain!r} and name = {raw.op_type!r}, and load the "
         "model with custom_ops=[that class]; or install the package that declares it"
     )

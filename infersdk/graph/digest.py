@@ -37,7 +37,7 @@ def model_digest(model: ModelLike) -> str:
         name = os.path.relpath(weights, source.external_data)
         try:
             whole.update(f"\n{name} {file_digest(weights)}".encode())
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a null character in the name
             raise ModelFormatError(
                 f"{str(source)!r} keeps weights in {name!r}, which cannot be read: {error}"
             ) from None

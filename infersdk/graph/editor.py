@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
+from ..errors import ConfigError, ModelFormatError
 from .files import model_bytes, parse_model, read_model, write_model
 from .parts import extract_part, join_models, rewire
-from .passes import Pass, apply_passes
+from .passes import Pass, SetOpset, apply_passes
 from .weights import Weights, add_weight, drop_unused_weights, graph_values
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Graph:
 
     @property
     def metadata(self) -> MutableMapping[str, str]:
-        """The texts that exporters leave in a model: names of classes, say."""
+        """The texts that exporters leave in a model: such as the names of classes."""
         return self.model.metadata_props
 
     def nodes(self, operator: str | Collection[str] | None = None, name: str | None = None) -> list[ir.Node]:
@@ -364,20 +364,7 @@ class Graph:
         Raises:
             UnsupportedModelError: ONNX's converter cannot do it.
         """
-        import onnx
-        import onnx_ir as ir
-
-        if version == self.opset:
-            return
-        ir.external_data.load_to_model(self.model)
-        try:
-            proto = onnx.version_converter.convert_version(ir.to_proto(self.model), version)
-        except Exception as error:  # whatever its C++ throws
-            raise UnsupportedModelError(f"opset {self.opset} cannot become {version}: {error}") from None
-        least = onnx.helper.find_min_ir_version_for(list(proto.opset_import), ignore_unknown=True)
-        proto.ir_version = max(proto.ir_version, least)
-        self.model = ir.from_proto(proto)
-        self.weights = Weights(self.model)
+        self.apply(SetOpset(version))
 
     def infer_shapes(self) -> None:
         """Writes the shapes and types into the values, as far as they can be inferred."""

@@ -38,6 +38,15 @@ def require_onnx(purpose: str) -> None:
             )
 
 
+#: Fields of text that name nothing in the graph.
+_DESCRIPTIONS = frozenset({
+    "onnx.ModelProto.producer_name", "onnx.ModelProto.producer_version", "onnx.ModelProto.domain",
+    "onnx.ModelProto.doc_string", "onnx.GraphProto.doc_string", "onnx.NodeProto.doc_string",
+    "onnx.AttributeProto.doc_string", "onnx.TensorProto.doc_string", "onnx.ValueInfoProto.doc_string",
+    "onnx.FunctionProto.doc_string", "onnx.StringStringEntryProto.key", "onnx.StringStringEntryProto.value",
+})  # fmt: skip
+
+
 def read_model(model: ModelLike) -> ir.Model:
     """An ONNX model. Weights in other files are read when they are used.
 
@@ -71,6 +80,7 @@ def parse_model(content: bytes) -> ir.Model:
         proto = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's own exceptions differ between its implementations
         raise ModelFormatError(f"these {len(content)} bytes are not an ONNX model, or are corrupt: {error}") from None
+    _decode_text(proto, "the model")
     return _from_proto(proto, "the model")
 
 
@@ -87,7 +97,27 @@ def load_proto(source: ModelSource) -> Any:
         raise ModelFormatError(f"{str(source)!r} is not an ONNX model, or is corrupt: {error}") from None
     if not proto.graph.output:
         raise ModelFormatError(f"{str(source)!r} is not an ONNX model: it has no graph with outputs")
+    _decode_text(proto, repr(str(source)))
     return proto
+
+
+def _decode_text(message: Any, name: str) -> None:
+    """Replaces bytes of descriptions and metadata that are not UTF-8, which protobuf returns as `bytes`.
+
+    Raises:
+        ModelFormatError: a name in the graph is not UTF-8. Replacing its bytes could make two names one.
+    """
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                _decode_text(inner, name)
+        elif field.type == field.TYPE_STRING:
+            for text in value if not isinstance(value, (str, bytes)) else [value]:
+                if not isinstance(text, bytes):
+                    continue
+                if field.full_name not in _DESCRIPTIONS:
+                    raise ModelFormatError(f"{name} has a {field.name} that is not UTF-8: {text!r}; is it damaged?")
+                setattr(message, field.name, text.decode("utf-8", "replace"))
 
 
 def external_files(model: ModelLike) -> list[Path]:

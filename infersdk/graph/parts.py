@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..errors import ConfigError
 from .types import inner_graphs
 from .weights import graph_values
@@ -12,7 +14,7 @@ from .weights import graph_values
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["extract_part", "join_models", "rewire"]
+__all__ = ["extract_part", "join_models", "rewire", "tail_inputs"]
 
 
 def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
@@ -105,3 +107,45 @@ def _replace_in_branches(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
                 for index, output in enumerate(branch.outputs):
                     if output is old:
                         branch.outputs[index] = new
+
+
+def tail_inputs(model: ir.Model) -> list[str]:
+    """Where the postprocessing of a model begins: the values that it takes from the layers with weights.
+
+    The tail is what no layer with weights comes after. The convolution that YOLOv8 takes the mean of a distribution
+    with is part of it: its weights are 0, 1, 2, ...
+    """
+    body: set[ir.Node] = set()
+    for node in reversed(list(model.graph)):
+        if node in body or _has_weights(node):
+            body.add(node)
+            body.update(maker for value in node.inputs if value is not None and (maker := value.producer()) is not None)
+    crossing = [
+        output
+        for node in model.graph
+        if node in body
+        for output in node.outputs
+        if output.is_graph_output() or any(reader not in body for reader in output.consumers())
+    ]
+    return [value.name or "" for value in crossing if not _is_size(value)]
+
+
+def _is_size(value: ir.Value) -> bool:
+    maker = value.producer()
+    return maker is not None and maker.op_type in ("Shape", "Size", "Constant")
+
+
+def _has_weights(node: ir.Node) -> bool:
+    if (
+        node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul")
+        or len(node.inputs) < 2
+        or node.inputs[1] is None
+    ):
+        return False
+    tensor = node.inputs[1].const_value
+    if tensor is None:
+        return False
+    if node.op_type != "Conv" or tensor.shape[0] != 1:
+        return True
+    values = tensor.numpy().reshape(-1)
+    return values.size < 4 or not np.allclose(values, np.arange(values.size), atol=0.1)  # quantised ones are rounded

@@ -9,14 +9,15 @@ rewritten is an error that names it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import UnsupportedModelError
+from .builder import GraphBuilder
 from .grids import regrid
-from .tracing import Shape, ShapeTrace, node_label
+from .regrouping import level_limits, regroup, resolve_target
+from .tracing import ShapeTrace, node_label
 from .weights import add_weight, drop_unused_weights
 
 if TYPE_CHECKING:
@@ -40,19 +41,8 @@ _DEFAULT_AXIS = {"Hardmax": -1, "LogSoftmax": -1, "Softmax": -1, "TopK": -1}
 _END = np.iinfo(np.int64).max
 
 
-class ShapeChange:
-    """Rewrites a model for inputs of other shapes.
-
-    Args:
-        model: constants are weights in it (`LiftConstantsToInitializersPass`).
-        before, after: the shape of each input, in numbers.
-        free_batch: the sizes that change are a batch of any size; `after` holds an example of it.
-        image: rows and columns of the image, before and after, where these change.
-
-    Attributes:
-        old, new: the traces. What comes behind a node whose result depends on data is in neither.
-        changed: the nodes whose constants were rewritten.
-    """
+class _TwoTraces:
+    """A model traced with the old and the new shapes of its inputs, and what both traces know together."""
 
     def __init__(
         self,
@@ -67,33 +57,6 @@ class ShapeChange:
         self.old, self.new = ShapeTrace(model, before), ShapeTrace(model, after)
         self.changed: list[ir.Node] = []
         self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of feature maps
-        self._mends: dict[str, Callable[[ir.Node], None]] = dict.fromkeys(_ALONG_AN_AXIS, self._check_axes)
-        self._mends |= {
-            "Reshape": self._mend_reshape, "Resize": self._mend_resize, "Slice": self._mend_slice,
-            "Split": self._mend_split, "Expand": self._mend_expand, "Concat": self._mend_concat,
-            "LSTM": self._mend_states, "GRU": self._mend_states, "RNN": self._mend_states,
-        }  # fmt: skip
-
-    def run(self) -> bool:
-        """Rewrites the model; returns whether anything had to change.
-
-        Raises:
-            UnsupportedModelError: a node cannot take the new size.
-        """
-        for node in list(self._model.graph):
-            self.old.step(node)
-            if node.op_type in _ELEMENTWISE:
-                self._mend_elementwise(node)
-            elif mend := self._mends.get(node.op_type):
-                mend(node)
-            self.new.step(node)
-            self._check(node)
-        for node in self._model.graph:
-            for output in node.outputs:
-                if not output.is_graph_output():
-                    output.shape = output.type = None  # of the old size; a type without a shape is not valid
-        drop_unused_weights(self._model.graph)
-        return bool(self.changed)
 
     # ---- what is known ----
 
@@ -154,6 +117,59 @@ class ShapeChange:
         if node not in self.changed:
             self.changed.append(node)
 
+
+class ShapeChange(_TwoTraces):
+    """Rewrites a model for inputs of other shapes.
+
+    Args:
+        model: constants are weights in it (`LiftConstantsToInitializersPass`).
+        before, after: the shape of each input, in numbers.
+        free_batch: the sizes that change are a batch of any size; `after` holds an example of it.
+        image: rows and columns of the image, before and after, where these change.
+
+    Attributes:
+        old, new: the traces. What comes behind a node whose result depends on data is in neither.
+        changed: the nodes whose constants were rewritten.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        before: Mapping[str, Sequence[int]],
+        after: Mapping[str, Sequence[int]],
+        *,
+        free_batch: bool = False,
+        image: tuple[tuple[int, int], tuple[int, int]] | None = None,
+    ) -> None:
+        super().__init__(model, before, after, free_batch=free_batch, image=image)
+        self._mends: dict[str, Callable[[ir.Node], None]] = dict.fromkeys(_ALONG_AN_AXIS, self._check_axes)
+        self._mends |= {
+            "Reshape": self._mend_reshape, "Resize": self._mend_resize, "Slice": self._mend_slice,
+            "Split": self._mend_split, "Expand": self._mend_expand, "Concat": self._mend_concat,
+            "LSTM": self._mend_states, "GRU": self._mend_states, "RNN": self._mend_states,
+        }  # fmt: skip
+
+    def run(self) -> bool:
+        """Rewrites the model; returns whether anything had to change.
+
+        Raises:
+            UnsupportedModelError: a node cannot take the new size.
+        """
+        for node in list(self._model.graph):
+            self.old.step(node)
+            if node.op_type in _ELEMENTWISE:
+                self._mend_elementwise(node)
+            elif mend := self._mends.get(node.op_type):
+                mend(node)
+            self.new.step(node)
+            self._check(node)
+        for node in self._model.graph:
+            for output in node.outputs:
+                if not output.is_graph_output():
+                    output.shape = output.type = None  # of the old size; a type without a shape is not valid
+        drop_unused_weights(self._model.graph)
+        return bool(self.changed)
+
     # ---- Reshape ----
 
     def _mend_reshape(self, node: ir.Node) -> None:
@@ -162,8 +178,11 @@ class ShapeChange:
         if shapes is None or shapes[0] == shapes[1] or target is None or result is None or None in result:
             return
         keeps_zero = not node.attributes.get_int("allowzero", 0)
-        wanted = self._regroup(node, *shapes, result)
-        if _resolve(target, shapes[1], keeps_zero) == wanted:
+        try:
+            wanted = regroup(*shapes, [int(size or 0) for size in result], self._sizes, free_batch=self._free)
+        except ValueError as error:
+            raise self._error(node, str(error)) from None
+        if resolve_target(target, shapes[1], keeps_zero) == wanted:
             return
         entries = [int(entry) for entry in target]
         for index, (old, size) in enumerate(zip(result, wanted, strict=True)):
@@ -212,53 +231,6 @@ class ShapeChange:
             self._write(concat, index, wanted)
         self.new.step(concat)
 
-    def _regroup(self, node: ir.Node, old: Sequence[int], new: Sequence[int], result: Shape) -> tuple[int, ...]:
-        """What the shape of a Reshape's result becomes.
-
-        The axes before and behind it are read as groups of the same number of elements: [1, 255, 80, 80] to
-        [1, 3, 85, 80, 80] as 1 to 1, 255 to 3 x 85, and twice 80 to 80.
-        """
-        sizes = [int(size or 0) for size in result]
-        wanted, i, j = list(sizes), 0, 0
-        while i < len(old) or j < len(sizes):
-            start, first = i, j
-            left, right = 1, 1
-            while True:
-                if i < len(old) and (left < right or i == start):
-                    left, i = left * old[i], i + 1
-                elif j < len(sizes) and (right < left or j == first):
-                    right, j = right * sizes[j], j + 1
-                else:
-                    break
-            if left != right:
-                raise self._error(node, f"it makes {sizes} of {list(old)}")
-            if tuple(old[start:i]) != tuple(new[start:i]):
-                wanted[first:j] = self._split_group(node, old[start:i], new[start:i], sizes[first:j])
-        return tuple(wanted)
-
-    def _split_group(
-        self, node: ir.Node, old: Sequence[int], new: Sequence[int], sizes: Sequence[int]
-    ) -> Sequence[int]:
-        """The axes that a group of axes becomes, one of which at least changes."""
-        count = prod(new)
-        if len(sizes) == 1:
-            return [count]
-        if not sizes:
-            raise self._error(node, f"it takes {list(old)} together to one number")
-        if len(sizes) == 2 and (pair := self._sizes.get((sizes[0], sizes[1]))) and prod(pair) == count:
-            return pair
-        changes = {a: b for a, b in zip(old, new, strict=True) if a != b}
-        found = [
-            [*sizes[:index], changes[size], *sizes[index + 1 :]]
-            for index, size in enumerate(sizes)
-            if size in changes and prod(sizes) // size * changes[size] == count
-        ]
-        if len(found) != 1 and self._free and sizes[0] == old[0]:
-            found = [[new[0], *sizes[1:]]]
-        if len(found) != 1 or prod(found[0]) != count:
-            raise self._error(node, f"it makes {list(sizes)} of {list(old)}, and what of {list(new)} is not known")
-        return found[0]
-
     # ---- other sizes ----
 
     def _mend_resize(self, node: ir.Node) -> None:
@@ -304,24 +276,11 @@ class ShapeChange:
                 made[index] = _END if self._free else after
             elif self._free:
                 raise self._error(node, f"it takes a part of the batch, from or to {limit}")
-            elif (moved := self._level_limits(before, after).get(limit)) is not None:
+            elif (moved := level_limits(self._sizes, before, after).get(limit)) is not None:
                 made[index] = moved
             elif end:
                 raise self._error(node, f"it ends at {limit} of {before}, and where in {after} is not known")
         return made
-
-    def _level_limits(self, before: int, after: int) -> dict[int, int]:
-        """Where levels end in an axis that holds the cells of several, one after another, before and after."""
-        known = sorted(self._sizes.items(), key=lambda entry: -prod(entry[0]))
-        areas = [(prod(old), prod(new)) for old, new in known]
-        for first in range(len(areas)):
-            for last in range(first + 2, len(areas) + 1):
-                totals = np.sum(areas[first:last], axis=0)
-                repeat = before // int(totals[0])
-                if repeat and before == repeat * totals[0] and after == repeat * totals[1]:
-                    steps = np.cumsum(np.repeat(areas[first:last], repeat, axis=0), axis=0)
-                    return {int(old): int(new) for old, new in steps}
-        return {}
 
     def _mend_split(self, node: ir.Node) -> None:
         shapes = self._shapes(node.inputs[0])
@@ -333,7 +292,7 @@ class ShapeChange:
         sizes = self._constant(node.inputs[1]) if len(node.inputs) > 1 else None
         if sizes is not None:
             before, after = shapes[0][axis], shapes[1][axis]
-            limits = self._level_limits(before, after)
+            limits = level_limits(self._sizes, before, after)
             ends = [limits.get(int(end)) for end in np.cumsum(sizes)]
             if None not in ends:
                 made = np.diff(np.asarray(ends, sizes.dtype), prepend=0)
@@ -437,26 +396,17 @@ class ShapeChange:
 
     def _repeat(self, node: ir.Node, index: int, model: int, rank: int) -> None:
         """Puts an Expand before an input: as many along the first axis as another input has."""
-        import onnx_ir as ir
-
-        graph, value, like = self._model.graph, node.inputs[index], node.inputs[model]
-        assert value is not None
-        names = [f"{node.name}_{value.name}_{what}" for what in ("shape", "batch", "target", "repeated")]
-        zero = add_weight(graph, f"{names[1]}_index", np.asarray([0], np.int64))
-        ones = add_weight(graph, f"{names[2]}_ones", np.ones(rank - 1, np.int64))
-        for constant in (zero, ones):
-            self.new.know(constant)
-        shape = ir.node("Shape", [like], name=names[0])
-        batch = ir.node("Gather", [shape.outputs[0], zero], {"axis": 0}, name=names[1])
-        target = ir.node("Concat", [batch.outputs[0], ones], {"axis": 0}, name=names[2])
-        expand = ir.node("Expand", [value, target.outputs[0]], name=names[3])
-        made = [shape, batch, target, expand]
-        for one, name in zip(made, names, strict=True):
-            one.outputs[0].name = f"{name}_output"
-        graph.insert_before(node, made)
-        for one in made:
+        value, like = node.inputs[index], node.inputs[model]
+        build = GraphBuilder(self._model.graph, f"{node.name}/repeat/", node)
+        batch = build("Gather", build("Shape", like), build.ints(0), axis=0)
+        target = build("Concat", batch, np.ones(rank - 1, np.int64), axis=0)
+        repeated = build("Expand", value, target)
+        for one in build.nodes:
+            for constant in one.inputs:
+                if constant is not None and constant.is_initializer() and constant not in self.new.shapes:
+                    self.new.know(constant)
             self.new.step(one)
-        node.replace_input_with(index, expand.outputs[0])
+        node.replace_input_with(index, repeated)
         self._note(node)
 
     def _mend_states(self, node: ir.Node) -> None:
@@ -469,19 +419,3 @@ class ShapeChange:
                 raise self._error(node, "it starts from states that are not 0")
             node.replace_input_with(index, None)
             self._note(node)
-
-
-def _resolve(target: npt.NDArray[Any], shape: Sequence[int], keeps_zero: bool) -> tuple[int, ...] | None:
-    """The shape that a Reshape with this target gives; None if it does not fit."""
-    sizes = [int(entry) for entry in target]
-    for index, entry in enumerate(sizes):
-        if entry == 0 and keeps_zero:
-            if index >= len(shape):
-                return None
-            sizes[index] = shape[index]
-    if -1 in sizes:
-        rest = -prod(sizes)
-        if rest <= 0 or prod(shape) % rest:
-            return None
-        sizes[sizes.index(-1)] = prod(shape) // rest
-    return tuple(sizes) if prod(sizes) == prod(shape) else None

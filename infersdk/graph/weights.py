@@ -51,7 +51,7 @@ class Weights(MutableMapping[str, Any]):
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._graph = model.graph
+        self._model = model
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         tensor = self._tensor(name)
@@ -64,9 +64,9 @@ class Weights(MutableMapping[str, Any]):
     def __setitem__(self, name: str, array: npt.NDArray[Any]) -> None:
         import onnx_ir as ir
 
-        values = dict(graph_values(self._graph))
+        values = dict(graph_values(self._model.graph))
         if name not in values:
-            add_weight(self._graph, name, np.asarray(array))
+            add_weight(self._model.graph, name, np.asarray(array))
             return
         value = values[name]
         tensor = ir.tensor(np.asarray(array), name=name)
@@ -80,16 +80,16 @@ class Weights(MutableMapping[str, Any]):
         value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(np.shape(array))
 
     def __delitem__(self, name: str) -> None:
-        value = self._graph.initializers.get(name)
+        value = self._model.graph.initializers.get(name)
         if value is None:
             raise KeyError(name)
         if value.uses() or value.is_graph_output():
             raise ConfigError(f"weight {name!r} is taken by {[node.name for node in value.consumers()]}")
-        del self._graph.initializers[name]
+        del self._model.graph.initializers[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._graph.initializers
-        for node in self._graph:
+        yield from self._model.graph.initializers
+        for node in self._model.graph:
             if node.op_type == "Constant":
                 yield node.outputs[0].name or ""
 
@@ -99,10 +99,10 @@ class Weights(MutableMapping[str, Any]):
     def _tensor(self, name: str) -> Any:
         import onnx_ir as ir
 
-        value = self._graph.initializers.get(name)
+        value = self._model.graph.initializers.get(name)
         if value is not None and value.const_value is not None:
             return value.const_value
-        for node in self._graph:
+        for node in self._model.graph:
             if node.op_type == "Constant" and node.outputs[0].name == name:
                 attribute = next(iter(node.attributes.values()))
                 if attribute.type == ir.AttributeType.TENSOR:

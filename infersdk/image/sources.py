@@ -88,7 +88,7 @@ class DeviceImage:
             return False
         try:
             return int(ask()[0]) == 2  # kDLCUDA
-        except Exception:  # of a device that DLPack does not know: torch's "meta", say
+        except Exception:  # of a device that DLPack does not know, such as torch's "meta"
             return False
 
 
@@ -174,7 +174,7 @@ def _from_stream(stream: Any) -> HostImage:
 
 
 def _from_dlpack(source: Any) -> npt.NDArray[Any]:
-    """A torch tensor on the host, say."""
+    """An array of another library on the host, such as a torch tensor."""
     try:
         return np.from_dlpack(source)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

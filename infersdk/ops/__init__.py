@@ -2,12 +2,16 @@
 
 from .classification import topk
 from .detection import DETECTION, DetectionDecoder, DetectStats, nms
+from .masks import MASK, PackedMasks, assemble_masks
 from .preprocess import letterbox, preprocess, preprocess_into
 
 __all__ = [
     "DETECTION",
+    "MASK",
     "DetectStats",
     "DetectionDecoder",
+    "PackedMasks",
+    "assemble_masks",
     "letterbox",
     "nms",
     "preprocess",

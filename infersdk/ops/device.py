@@ -99,19 +99,20 @@ class DeviceDetectionDecoder:
 
     def __init__(self, decoder: DetectionDecoder, max_batch: int = 1, device: str | Device = "cuda:0") -> None:
         self._c: Any = None
-        self._device = Device.parse(device)
+        self.device = Device.parse(device)
         handle = ffi.new("ifs_cuda_detection_decoder **")
-        check(lib.ifs_cuda_detection_decoder_create(decoder._params, max_batch, self._device.ordinal, handle))
+        check(lib.ifs_cuda_detection_decoder_create(decoder._params, max_batch, self.device.ordinal, handle))
         self._c = ffi.gc(handle[0], lib.ifs_cuda_detection_decoder_destroy)
-        self._max_det = int(decoder._params.max_detections)
+        self.params = decoder._params
+        self.max_det = int(decoder._params.max_detections)
         self._shape, self._dtype = decoder.shape, decoder.dtype
         names = [*DetectStats._fields, "count", "reserved", "boxes"]
         self.row = np.dtype(
             {
                 "names": names,
-                "formats": [*["<i8"] * len(DetectStats._fields), "<i4", "<i4", (DETECTION, (self._max_det,))],
+                "formats": [*["<i8"] * len(DetectStats._fields), "<i4", "<i4", (DETECTION, (self.max_det,))],
                 "offsets": [*range(0, 8 * len(DetectStats._fields), 8), 32, 36, 40],
-                "itemsize": int(lib.ifs_cuda_detections_nbytes(self._max_det, 1)),
+                "itemsize": int(lib.ifs_cuda_detections_nbytes(self.max_det, 1)),
             }
         )
         """The layout of an image's results: the statistics, the number of boxes, and space for `max_det` boxes."""
@@ -128,13 +129,18 @@ class DeviceDetectionDecoder:
         return self._shape
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type of the output."""
+        return self._dtype
+
+    @property
     def nbytes(self) -> int:
         """The bytes of the workspace on the device."""
         return int(lib.ifs_cuda_detection_decoder_nbytes(self._open))
 
     def block(self, n: int) -> Tensor:
         """A tensor for the results of `n` images: `(n, row.itemsize)` bytes, on the host and the device."""
-        return Tensor((n, self.row.itemsize), "uint8", self._device)
+        return Tensor((n, self.row.itemsize), "uint8", self.device)
 
     def run(
         self,
@@ -155,7 +161,7 @@ class DeviceDetectionDecoder:
             ClosedError, ShapeError, DTypeError, InputError.
         """
         n = len(geometries)
-        queue = stream or default_stream(self._device)
+        queue = stream or default_stream(self.device)
         if isinstance(output, Tensor):
             if output.dtype != self._dtype:
                 raise DTypeError(f"the outputs are {output.dtype}, but the decoder was made for {self._dtype}")
@@ -179,11 +185,11 @@ class DeviceDetectionDecoder:
 
     def unpack(self, block: npt.NDArray[np.uint8], index: int) -> tuple[npt.NDArray[np.void], DetectStats]:
         """The results of image `index` of a block on the host, as `DetectionDecoder` returns them."""
-        boxes = np.empty(self._max_det, DETECTION)
+        boxes = np.empty(self.max_det, DETECTION)
         count, stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
         boxes_c = ffi.from_buffer("ifs_detection[]", boxes, require_writable=True)
         source = ffi.from_buffer(np.ascontiguousarray(block))
-        check(lib.ifs_cuda_detections_unpack(source, block.nbytes, self._max_det, index, boxes_c, count, stats))
+        check(lib.ifs_cuda_detections_unpack(source, block.nbytes, self.max_det, index, boxes_c, count, stats))
         return boxes[: count[0]].copy(), DetectStats(
             stats.candidates, stats.dropped_candidates, stats.kept, stats.dropped_detections
         )

@@ -20,7 +20,7 @@ class Admission:
 
     Args:
         wakeup: wakes the threads that wait for a slot.
-        drained: notified when a slot is free that nobody waits for.
+        drained: notified when a slot is free and no request waits for it.
     """
 
     def __init__(
@@ -29,21 +29,18 @@ class Admission:
         self.queue: deque[Request] = deque()  # requests that wait for a slot
         self._scheduler, self._statistics, self._wakeup, self._drained = scheduler, statistics, wakeup, drained
 
-    def admit(self, request: Request, *, preparing: bool) -> bool:
+    def admit(self, request: Request, preparing: bool) -> bool:
         """Gives a request a slot, if one is free and no request waits for it; see `Scheduler.add()`."""
         if self.queue:
             return False
-        self._statistics.submitted += 1
         self._statistics.in_pipeline += 1
-        if self._scheduler.add(request, preparing=preparing):
+        if self._scheduler.add(request, preparing):
             return True
-        self._statistics.submitted -= 1
         self._statistics.in_pipeline -= 1
         return False
 
     def enqueue(self, request: Request, waiter: Waiter | None) -> None:
         """Puts a request into the queue; `waiter` is the thread that waits until it has left the queue."""
-        self._statistics.submitted += 1
         self._statistics.in_pipeline += 1
         request.slot_waiter = waiter
         self.queue.append(request)

@@ -114,8 +114,6 @@ class BatchRunners:
             if sizes is not None:
                 self._group.batch_sizes = sizes
             self._admission.release(batch)
-        for request in requests:
-            request.item = None  # not under the lock: the caller's object may end here
         hand_out(requests, results)
 
     def _results(self, batch: BatchState, requests: list[Request]) -> tuple[Sequence[Any], float]:

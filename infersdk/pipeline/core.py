@@ -53,6 +53,9 @@ class _Step(Enum):
     EXPIRE = 3
 
 
+_NOTHING, _PREPARE, _WAIT, _EXPIRE = _Step  # faster to look up
+
+
 class PipelineCore:
     """What stands behind a `Pipeline`.
 
@@ -123,11 +126,11 @@ class PipelineCore:
                 changing = True
                 step = self._take_in(request, timeout, wait, reject, quick)
             changing = False
-            if step is _Step.PREPARE:
+            if step is _PREPARE:
                 self._workers.prepare(request)
-            elif step is _Step.WAIT:
+            elif step is _WAIT:
                 self._wait_for_slot(request, timeout)
-            elif step is _Step.EXPIRE:
+            elif step is _EXPIRE:
                 fail_expired([request])
         except (PipelineError, ClosedError):
             raise
@@ -140,22 +143,22 @@ class PipelineCore:
 
     def _take_in(self, request: Request, timeout: float | None, wait: bool, reject: bool, quick: bool) -> _Step:
         """Gives a request a slot, or puts it into the queue. Returns what the caller does next. Under the lock."""
-        self._check_open()
+        if self._lifecycle.closing:
+            self._check_open()
         if request.time_limit is not None and request.time_limit <= 0:
-            self._statistics.submitted += 1
             self._statistics.in_pipeline += 1
             self._admission.settle(request, "expired")
-            return _Step.EXPIRE
+            return _EXPIRE
         # A little work is done sooner here than another thread is woken up for it.
-        if self._admission.admit(request, preparing=quick):
-            step = _Step.PREPARE if quick else _Step.NOTHING
+        if self._admission.admit(request, quick):
+            step = _PREPARE if quick else _NOTHING
         else:
             if reject or (wait and timeout is not None and timeout <= 0):
                 self._statistics.rejected += 1
                 when = "; submit later, or make the pipeline with more slots" if reject else ", and timeout is 0"
                 raise Overloaded(f"all {self.slots} slots of {self._name} are taken{when}")
             self._admission.enqueue(request, Waiter() if wait else None)
-            step = _Step.WAIT if wait else _Step.NOTHING
+            step = _WAIT if wait else _NOTHING
         if request.deadline is not None:
             self._workers.watch(request)
         return step
@@ -167,7 +170,7 @@ class PipelineCore:
         try:
             if self.wakeup.wait(waiter, timeout):
                 return
-        except BaseException:  # Ctrl-C: the caller gets no future, so nobody will ask for the result
+        except BaseException:  # Ctrl-C: the caller gets no future, so its result is not needed
             request.cancel()
             raise
         self._locked(self._give_up, request, timeout)
@@ -178,7 +181,6 @@ class PipelineCore:
             return  # it got its slot at the last moment, or has ended
         request.settled = True
         self._admission.remove(request)
-        self._statistics.submitted -= 1
         self._statistics.in_pipeline -= 1
         self._statistics.rejected += 1
         raise Overloaded(f"all {self.slots} slots of {self._name} were taken for {timeout:g} s")

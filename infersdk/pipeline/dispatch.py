@@ -28,29 +28,29 @@ class Callers:
 
     Attributes:
         expected: that number; None as long as nothing is known.
+        peak: the peak of the last batches.
     """
 
     def __init__(self) -> None:
         self.expected: int | None = None
-        self._peak = self._old_peak = self._batches = 0
+        self.peak = self._old_peak = self._batches = 0
 
-    def request_came(self, in_pipeline: int) -> None:
-        """A request has come, and so many are in the pipeline now."""
-        if in_pipeline > self._peak:
-            self._peak = in_pipeline
-            if self.expected is not None and in_pipeline > self.expected:
-                self.expected = in_pipeline
+    def peak_rises(self, in_pipeline: int) -> None:
+        """A request has come, and more than `peak` are in the pipeline now."""
+        self.peak = in_pipeline
+        if self.expected is not None:
+            self.expected = max(self.expected, in_pipeline)
 
     def batch_left(self) -> None:
         """A batch has left."""
         self._batches += 1
         if self._batches == WINDOW:
-            self.expected = max(self._peak, self._old_peak)
-            self._old_peak, self._peak, self._batches = self._peak, 0, 0
+            self.expected = max(self.peak, self._old_peak)
+            self._old_peak, self.peak, self._batches = self.peak, 0, 0
 
     def waited_in_vain(self, in_pipeline: int) -> None:
         """A batch has waited for `max_delay`, and so many requests are in the pipeline now: there are no more."""
-        self.expected = self._peak = self._old_peak = in_pipeline
+        self.expected = self.peak = self._old_peak = in_pipeline
         self._batches = 0
 
 

@@ -6,54 +6,18 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .request import Request
-from .staggered_wakeup import StaggeredWakeup, Waiter
-from .threads import PipelineThread, end_request, log_error
+from .threads import PipelineThread, log_error
 
-__all__ = ["AsyncRequest", "FutureRequest", "MapRequest", "RequestOwner", "hand_out"]
+if TYPE_CHECKING:
+    from .request import RequestOwner
 
-
-class RequestOwner(Protocol):
-    """What a request knows of its pipeline."""
-
-    wakeup: StaggeredWakeup
-
-    def withdraw(self, request: Request) -> bool:
-        """Cancels a request, unless its batch has left or it has ended."""
+__all__ = ["AsyncRequest", "FutureRequest", "MapRequest", "hand_out"]
 
 
-class _AwaitedRequest(Request):
-    """A request whose end threads wait for."""
-
-    __slots__ = ("_owner", "_released", "_result_waiters")
-
-    def __init__(
-        self, owner: RequestOwner, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None
-    ) -> None:
-        super().__init__(item, parameters, time_limit)
-        self._owner = owner
-        self._result_waiters: list[Waiter] = []
-        self._released = False
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Waits until the request ends, at most `timeout` seconds."""
-        if self._released:
-            return
-        waiter = Waiter()
-        self._result_waiters.append(waiter)
-        # If the request has ended by now, this waiter may have been overlooked: then it must not wait.
-        self._owner.wakeup.wait(waiter, 0 if self._released else timeout)
-
-    def release_waiters(self) -> None:
-        """Ends the waiting of all threads."""
-        self._released = True
-        for waiter in self._result_waiters:
-            self._owner.wakeup.release(waiter)
-
-
-class MapRequest(_AwaitedRequest):
+class MapRequest(Request):
     """A request whose end one thread alone waits for, as `Pipeline.map()` does. It costs half as much as a future."""
 
     __slots__ = ("error", "result")
@@ -70,34 +34,30 @@ class MapRequest(_AwaitedRequest):
 
     def succeed(self, result: Any) -> None:
         self.result = result
-        self.release_waiters()
+        self.set_ended()
 
     def fail(self, error: BaseException) -> None:
         self.error = error
-        self.release_waiters()
-
-    @property
-    def ended(self) -> bool:
-        return self._released
+        self.set_ended()
 
     def cancel(self) -> bool:
         """Cancels the request, unless its batch has left."""
-        if not self._owner.withdraw(self):
+        if not self.owner.withdraw(self):
             return False
         self.fail(CancelledError())
         return True
 
 
-class FutureRequest(_AwaitedRequest, Future[Any]):
+class FutureRequest(Request, Future[Any]):
     """A request that is a `concurrent.futures.Future`."""
 
     def __init__(
         self, owner: RequestOwner, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None
     ) -> None:
         Future.__init__(self)
-        _AwaitedRequest.__init__(self, owner, item, parameters, time_limit)
+        Request.__init__(self, owner, item, parameters, time_limit)
         # The first callback: others may wait for the threads that it wakes.
-        Future.add_done_callback(self, FutureRequest.release_waiters)  # type: ignore[arg-type]
+        Future.add_done_callback(self, FutureRequest.set_ended)  # type: ignore[arg-type]
 
     def start(self) -> bool:
         try:
@@ -111,26 +71,22 @@ class FutureRequest(_AwaitedRequest, Future[Any]):
     def fail(self, error: BaseException) -> None:
         self.set_exception(error)
 
-    @property
-    def ended(self) -> bool:
-        return self.done()
-
     def cancel(self) -> bool:
         """Cancels the request, unless its batch has left. Its slot is free again at once."""
         if not Future.cancel(self):
             return False
-        if self._owner.withdraw(self):
+        if self.owner.withdraw(self):
             self.set_running_or_notify_cancel()  # informs the threads in concurrent.futures.wait()
         return True
 
     def result(self, timeout: float | None = None) -> Any:
         """As `Future.result()`."""
-        self.wait(timeout)
+        self.wait_for_end(timeout)
         return Future.result(self, 0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """As `Future.exception()`."""
-        self.wait(timeout)
+        self.wait_for_end(timeout)
         return Future.exception(self, 0)
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
@@ -162,23 +118,21 @@ class _Guarded:
 class AsyncRequest(Request):
     """A request whose end a coroutine awaits, as `Pipeline.infer()` does."""
 
-    __slots__ = ("_ended", "_future", "_owner", "loop")
+    __slots__ = ("_future", "loop")
 
     def __init__(
         self, owner: RequestOwner, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None
     ) -> None:
-        super().__init__(item, parameters, time_limit)
-        self._owner = owner
+        super().__init__(owner, item, parameters, time_limit)
         self.loop = asyncio.get_running_loop()
         self._future: asyncio.Future[Any] = self.loop.create_future()
-        self._ended = False
 
     async def wait(self) -> Any:
         """The result, once there is one. A coroutine that is cancelled takes its request back."""
         try:
             return await self._future
         except asyncio.CancelledError:
-            self._owner.withdraw(self)
+            self.owner.withdraw(self)
             raise
 
     def start(self) -> bool:
@@ -190,12 +144,8 @@ class AsyncRequest(Request):
     def fail(self, error: BaseException) -> None:
         end_in_loop(self.loop, [(self, error)])
 
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
     def cancel(self) -> bool:
-        if not self._owner.withdraw(self):
+        if not self.owner.withdraw(self):
             return False
         self.fail(CancelledError())
         return True
@@ -219,7 +169,7 @@ class AsyncRequest(Request):
 def end_in_loop(loop: asyncio.AbstractEventLoop, ends: Sequence[tuple[AsyncRequest, Any]]) -> None:
     """Ends several requests of one event loop, and wakes its thread once for all of them."""
     for request, _ in ends:
-        request._ended = True
+        request.ended = True
     try:
         loop.call_soon_threadsafe(_resolve_all, ends)
     except BaseException as error:
@@ -236,9 +186,16 @@ def hand_out(requests: Sequence[Request], results: Sequence[Any]) -> None:
     """Ends the requests of a batch, each with its result or with its exception."""
     loops: dict[asyncio.AbstractEventLoop, list[tuple[AsyncRequest, Any]]] = {}
     for request, result in zip(requests, results, strict=True):
+        request.item = None  # not under the lock: the caller's object may end here
         if type(request) is AsyncRequest:  # isinstance() of an abstract class takes longer
             loops.setdefault(request.loop, []).append((request, result))
-        else:
-            end_request(request, result)
+            continue
+        try:
+            if isinstance(result, BaseException):
+                request.fail(result)
+            else:
+                request.succeed(result)
+        except BaseException as error:
+            log_error("ending a request failed", error)
     for loop, ends in loops.items():
         end_in_loop(loop, ends)

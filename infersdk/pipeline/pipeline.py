@@ -257,7 +257,7 @@ class Pipeline(Generic[Result]):
 
 
 def _end(request: MapRequest, return_exceptions: bool) -> Any:
-    request.wait()
+    request.wait_for_end()
     result, error = request.result, request.error
     if error is None:
         return result

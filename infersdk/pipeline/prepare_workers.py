@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["PrepareWorkers", "fail_expired"]
 
 
-_NO_ERRORS: Mapping[Request, BaseException] = {}
-
-
 class PrepareWorkers:
     """Threads that prepare the rows of batches, and end requests whose deadline passes before their batch leaves."""
 
@@ -57,7 +54,10 @@ class PrepareWorkers:
             if isinstance(error, KeyboardInterrupt):  # it is meant for this thread, not for the holder of the future
                 raise
         else:
-            self._finish(batch, (request,), _NO_ERRORS)
+            with self._lock:
+                self._prepared(request)
+                if batch.sealed:
+                    self._scheduler.notify_prepared(batch)
 
     def _work(self) -> None:
         while True:
@@ -108,18 +108,21 @@ class PrepareWorkers:
         """These rows are prepared; requests that failed to be are ended."""
         failed = []
         with self._lock:
-            if self._lifecycle.fault is not None:  # all requests have failed, and nothing is to be relied on
-                return
             for request in requests:
-                if errors and request in errors and self._admission.settle(request, "failed"):
+                if request in errors and self._admission.settle(request, "failed"):
                     failed.append(request)
-                if self._scheduler.prepared(request):
-                    self._admission.serve_queue()
+                self._prepared(request)
             if batch.sealed:
                 self._scheduler.notify_prepared(batch)
         for request in failed:
             if request.start():
                 end_request(request, errors[request])
+
+    def _prepared(self, request: Request) -> None:
+        """The row of this request is prepared. Under the lock."""
+        # After a fault all requests have failed, and the state is not to be relied on.
+        if self._lifecycle.fault is None and self._scheduler.prepared(request):
+            self._admission.serve_queue()
 
 
 def fail_expired(requests: Sequence[Request]) -> None:

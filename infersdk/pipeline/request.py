@@ -7,13 +7,24 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .staggered_wakeup import Waiter
 
 if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
-    from .staggered_wakeup import Waiter
+    from .staggered_wakeup import StaggeredWakeup
 
-__all__ = ["BatchState", "Request"]
+__all__ = ["BatchState", "Request", "RequestOwner"]
+
+
+class RequestOwner(Protocol):
+    """What a request knows of its pipeline."""
+
+    wakeup: StaggeredWakeup
+
+    def withdraw(self, request: Request) -> bool:
+        """Cancels a request, unless its batch has left or it has ended."""
 
 
 class Request(ABC):
@@ -24,12 +35,14 @@ class Request(ABC):
     """
 
     __slots__ = (
-        "batch", "deadline", "dispatched", "item", "parameters", "preparing", "row", "settled", "slot_waiter",
-        "submitted", "time_limit",
+        "_end_waiters", "batch", "deadline", "dispatched", "ended", "item", "owner", "parameters", "preparing", "row",
+        "settled", "slot_waiter", "submitted", "time_limit",
     )  # fmt: skip
 
-    def __init__(self, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None) -> None:
-        self.item, self.parameters = item, parameters
+    def __init__(
+        self, owner: RequestOwner, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None
+    ) -> None:
+        self.owner, self.item, self.parameters = owner, item, parameters
         self.submitted = monotonic()
         self.time_limit = time_limit  # seconds within which its batch has to leave
         self.deadline = None if time_limit is None else self.submitted + time_limit  # on the monotonic clock
@@ -39,6 +52,8 @@ class Request(ABC):
         self.dispatched = False  # its batch has left
         self.settled = False  # it has ended, or a thread is about to end it
         self.slot_waiter: Waiter | None = None  # the thread that waits until this request has a slot
+        self.ended = False  # the caller has the result or the exception
+        self._end_waiters: list[Waiter] = []  # the threads that wait for that
 
     @abstractmethod
     def start(self) -> bool:
@@ -56,10 +71,20 @@ class Request(ABC):
     def cancel(self) -> bool:
         """Cancels it, unless its batch has left or it has ended. Its slot is free again at once."""
 
-    @property
-    @abstractmethod
-    def ended(self) -> bool:
-        """Whether the caller has the result or the exception."""
+    def wait_for_end(self, timeout: float | None = None) -> None:
+        """Waits until the request has ended, at most `timeout` seconds."""
+        if self.ended:
+            return
+        waiter = Waiter()
+        self._end_waiters.append(waiter)
+        # If the request has ended by now, this waiter may have been overlooked: then it must not wait.
+        self.owner.wakeup.wait(waiter, 0 if self.ended else timeout)
+
+    def set_ended(self) -> None:
+        """Ends the waiting of all threads."""
+        self.ended = True
+        for waiter in self._end_waiters:
+            self.owner.wakeup.release(waiter)
 
 
 class BatchState:
@@ -71,7 +96,7 @@ class BatchState:
 
     def __init__(self, buffer: BatchBuffer, group: int, lock: threading.Lock) -> None:
         self.buffer, self.group = buffer, group  # the index of its instance group
-        self.capacity = buffer.capacity
+        self.capacity = self.share = buffer.capacity  # the share is how many requests it takes before it may leave
         self.rows_prepared = threading.Condition(lock)  # the thread that runs it waits here for the last rows
         self.clear()
 

@@ -55,7 +55,7 @@ class Scheduler:
 
     # ---- requests in and out of batches ----
 
-    def add(self, request: Request, *, preparing: bool = False) -> bool:
+    def add(self, request: Request, preparing: bool = False) -> bool:
         """Gives a request a row, if one is free.
 
         Args:
@@ -77,8 +77,11 @@ class Scheduler:
             batch.unprepared.append(request)
             if self.idle_workers:
                 self.rows_to_prepare.notify()
-        self._callers.request_came(self._statistics.in_pipeline)
-        if not batch.sealed and (occupied >= batch.capacity or self._complete(batch)):
+        callers, in_pipeline = self._callers, self._statistics.in_pipeline
+        if in_pipeline > callers.peak:
+            callers.peak_rises(in_pipeline)
+        early = callers.expected is not None and in_pipeline >= callers.expected
+        if (early or occupied >= batch.share) and not batch.sealed and self._complete(batch, occupied):
             self._seal(batch)
         return True
 
@@ -91,8 +94,9 @@ class Scheduler:
         group = min((group for group in self.groups if group.free), key=lambda group: group.load, default=None)
         if group is None:
             return None
-        self._filling = group.free.popleft()
-        return self._filling
+        self._filling = batch = group.free.popleft()
+        batch.share = self._share(group)
+        return batch
 
     def _seal(self, batch: BatchState) -> None:
         batch.sealed = True
@@ -174,7 +178,7 @@ class Scheduler:
             filling = self._filling
             if filling is None or self.groups[filling.group] is not group:
                 return None, None
-            if not self._complete(filling) and not self.draining:
+            if not self.draining and not self._complete(filling, filling.occupied):
                 # Behind a batch that runs this one would only wait: it had better fill.
                 if group.in_flight >= group.max_running:
                     return None, None
@@ -190,17 +194,25 @@ class Scheduler:
         self._callers.batch_left()
         return batch, None
 
-    def _complete(self, batch: BatchState) -> bool:
-        """Whether a batch that is not full had better leave than wait for more requests."""
-        group, expected = self.groups[batch.group], self._callers.expected
-        if expected is None or group.in_flight + len(group.full) >= min(group.spread.batches, group.max_in_flight):
-            return False
-        if self._statistics.in_pipeline >= expected:
+    def _complete(self, batch: BatchState, occupied: int) -> bool:
+        """Whether a batch with so many requests had better leave than wait for more of them."""
+        if occupied >= batch.capacity:
             return True
+        expected, group = self._callers.expected, self.groups[batch.group]
+        return (
+            expected is not None
+            and (occupied >= batch.share or self._statistics.in_pipeline >= expected)
+            and group.in_flight + len(group.full) < min(group.spread.batches, group.max_in_flight)
+        )
+
+    def _share(self, group: InstanceGroup) -> int:
+        """How many callers a batch gets, in the next size that the model runs: padding would serve nobody."""
+        expected = self._callers.expected
+        if expected is None:
+            return group.batches[0].capacity
         share = expected / sum(group.spread.batches for group in self.groups)
-        sizes = group.batch_sizes  # padding is of no use to anybody: the share is a size that the model runs
-        at = bisect_left(sizes, share)
-        return at < len(sizes) and batch.occupied >= sizes[at]
+        sizes = group.batch_sizes
+        return sizes[min(bisect_left(sizes, share), len(sizes) - 1)]
 
     def outputs_ready(self, group: InstanceGroup) -> None:
         """A batch of this group is off the model."""

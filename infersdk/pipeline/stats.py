@@ -113,8 +113,8 @@ class Statistics:
     """The numbers behind `PipelineStats`. They change under the pipeline's lock."""
 
     def __init__(self) -> None:
-        self.submitted = self.done = self.failed = self.cancelled = self.expired = self.rejected = self.running = 0
-        self.in_pipeline = 0  # requests that were taken in and have not ended
+        self.in_pipeline = self.running = 0  # requests that have not ended; those of them that are on the model
+        self.done = self.failed = self.cancelled = self.expired = self.rejected = 0
         self.batch_sizes: dict[int, int] = {}
         self.queue, self.run, self.postprocess, self.total = Durations(), Durations(), Durations(), Durations()
         self._started = monotonic()
@@ -147,8 +147,9 @@ class Statistics:
 
     def snapshot(self, *, waiting: int, slots: int) -> PipelineStats:
         """The numbers now."""
+        submitted = self.in_pipeline + self.done + self.failed + self.cancelled + self.expired
         return PipelineStats(
-            submitted=self.submitted, done=self.done, failed=self.failed, cancelled=self.cancelled,
+            submitted=submitted, done=self.done, failed=self.failed, cancelled=self.cancelled,
             expired=self.expired, rejected=self.rejected, waiting=waiting,
             queued=self.in_pipeline - self.running - waiting, running=self.running, slots=slots,
             seconds=monotonic() - self._started, batch_sizes=dict(sorted(self.batch_sizes.items())),

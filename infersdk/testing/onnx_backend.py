@@ -41,7 +41,7 @@ class InferBackendRep(BackendRep):  # type: ignore[misc]  # onnx is looked at wi
     Attributes:
         infer: the model.
         input_names: the inputs of the ONNX graph, in its order. A runtime may have folded some of them away (an input
-            that only lends its type, say); what is given for those is not handed on.
+            whose type alone is used); what is given for those is not handed on.
     """
 
     def __init__(self, infer: Infer, input_names: Sequence[str]) -> None:
@@ -102,7 +102,7 @@ def backend_for(name: str, **options: Any) -> type[InferBackend]:
         options: handed to `load()` as they are.
 
     Raises:
-        BackendNotFoundError, BackendUnavailableError: there is none of that name, or it does not import.
+        BackendNotFoundError, BackendUnavailableError: there is no backend of that name, or it does not import.
     """
     backend_class(name)
     title = "".join(part.capitalize() for part in name.split("_"))

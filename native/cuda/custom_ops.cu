@@ -53,7 +53,7 @@ void ifs_cuda_code_unload(ifs_cuda_code *code) {
 #if LOADS_CODE
     ifs__device_guard guard(code->device);
     if (cudaLibraryUnload(code->library) != cudaSuccess)
-        cudaGetLastError(); /* there is nobody to tell, and it must not show as the failure of the next launch */
+        cudaGetLastError(); /* nothing can report it here, and it must not appear as the failure of the next launch */
 #endif
     free(code);
 }

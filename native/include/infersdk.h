@@ -14,10 +14,11 @@
  *   7. Preprocessing          one pass from an image to a network's input
  *   8. Detection              from a network's output to boxes: decoding, NMS, mapping back to the image
  *   9. Classification         softmax and top-k
- *  10. Devices                devices, streams, events, graphs, and memory that is used on streams
- *  11. Batches                many images on many threads, and their copies to a device
- *  12. Kernels                the operations of sections 7 to 9 on a device
- *  13. Calibration            ranges and histograms of activations, and the thresholds for INT8
+ *  10. Instance masks         from mask coefficients and prototypes to masks of the image
+ *  11. Devices                devices, streams, events, graphs, and memory that is used on streams
+ *  12. Batches                many images on many threads, and their copies to a device
+ *  13. Kernels                the operations of sections 7 to 10 on a device
+ *  14. Calibration            ranges and histograms of activations, and the thresholds for INT8
  *
  * Rules that hold everywhere
  *
@@ -169,10 +170,10 @@ ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes);
 /* The address of the host side, brought up to date for `access`. */
 ifs_status ifs_memory_host_ptr(ifs_memory *memory, int32_t access, void **out);
 
-typedef struct ifs_stream ifs_stream; /* section 10 */
+typedef struct ifs_stream ifs_stream; /* section 11 */
 
 /* The address of the device side, brought up to date for `access`. With `stream` NULL, the call waits until the copy is
- * done; section 10 says what a stream does. ERR_NO_DEVICE for a memory without a device, a CPU-only build, or a machine
+ * done; section 11 says what a stream does. ERR_NO_DEVICE for a memory without a device, a CPU-only build, or a machine
  * without a GPU. */
 ifs_status ifs_memory_device_ptr(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out);
 
@@ -184,8 +185,8 @@ size_t ifs_memory_device_capacity(const ifs_memory *memory);
 
 /*
  * A hold on one of the two blocks. Until it is released, the block keeps its address and stays valid, even if the
- * memory grows or is destroyed. So a view (a NumPy array, say) can outlive its tensor. A hold on a borrowed block does
- * not keep the lender alive. ERR_INVALID_ARGUMENT if that side has no block yet.
+ * memory grows or is destroyed. So a view, such as a NumPy array, can outlive its tensor. A hold on a borrowed block
+ * does not keep the lender alive. ERR_INVALID_ARGUMENT if that side has no block yet.
  */
 typedef struct ifs_block ifs_block;
 
@@ -480,7 +481,54 @@ ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class
 ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int32_t softmax, int32_t *class_ids,
                     float *out_scores);
 
-/* ---- 10. Devices --------------------------------------------------------------------------------------------- */
+/* ---- 10. Instance masks --------------------------------------------------------------------------------------- */
+
+/*
+ * Instance segmentation heads give each anchor a few mask coefficients (the extra numbers of section 8), and each image
+ * a set of prototypes. A mask is sigmoid(coefficients x prototypes), resized to the network's canvas and, without the
+ * padding, to the image, both bilinearly; cropped to the box of its detection; and above the threshold. mask_math.h
+ * defines the arithmetic, and all variants and the device give the same bits.
+ */
+
+#define IFS_MAX_COEFFICIENTS 256
+
+typedef struct ifs_mask_params {
+    int32_t dtype; /* of the prototypes: IFS_FLOAT32 or IFS_FLOAT16 */
+    int32_t num_coefficients; /* 1 to IFS_MAX_COEFFICIENTS */
+    int32_t width, height; /* of a prototype; at most those of the canvas */
+    float threshold; /* a pixel belongs to the mask if its value is above it; at least 0, below 1 */
+} ifs_mask_params;
+
+/* The pixels of one mask: bit x % 8 of byte offset + y * stride + x / 8 is pixel (x, y) of the crop. All pixels of the
+ * image outside the crop are 0, and so are the bits behind a row. */
+typedef struct ifs_mask {
+    int32_t x, y, width, height; /* the crop, in pixels of the image; it may be empty */
+    int32_t stride; /* bytes from a row to the next, a multiple of 4 */
+    int32_t reserved; /* 0 */
+    int64_t offset; /* of the first byte, a multiple of 4 */
+} ifs_mask;
+
+/* The layout of the masks of `n` detections: the crop of each is its box (the pixels c with x1 <= c < x2), as far as
+ * the canvas shows the image. `nbytes` receives the bytes of all masks. The geometry is a RESIZE, or a WARP that
+ * neither rotates nor shears (ERR_UNSUPPORTED). */
+ifs_status ifs_masks_layout(const ifs_mask_params *params, const ifs_geometry *geometry,
+                            const ifs_detection *detections, int32_t n, ifs_mask *masks, size_t *nbytes);
+
+typedef struct ifs_workers ifs_workers; /* section 12 */
+
+/* Writes `n` masks with this layout to `bits`. `prototypes` is [num_coefficients, height, width], and `coefficients` is
+ * [n, num_coefficients]. `workers` may be NULL. */
+ifs_status ifs_masks_assemble(ifs_workers *workers, const ifs_mask_params *params, const void *prototypes,
+                              const float *coefficients, const ifs_geometry *geometry, const ifs_mask *masks, int32_t n,
+                              uint8_t *bits, size_t nbytes);
+
+/* The run lengths of a mask in an image, as COCO defines them: down the columns, beginning with a run of zeros, which
+ * may be empty. `bits` points to the first row of the mask. `runs` holds `capacity`; `count` receives the number of
+ * runs, also where that is more (ERR_TOO_SMALL). */
+ifs_status ifs_mask_runs(const ifs_mask *mask, const uint8_t *bits, int32_t image_width, int32_t image_height,
+                         uint32_t *runs, int64_t capacity, int64_t *count);
+
+/* ---- 11. Devices --------------------------------------------------------------------------------------------- */
 
 /* Every function of this section is ERR_NO_DEVICE in a CPU-only build, and on a machine without a driver or a GPU.
  * Every call leaves the current device of the calling thread unchanged. */
@@ -557,13 +605,12 @@ int32_t ifs_is_page_locked(const void *address);
 /* The ordinal of the device that an address lies on; IFS_NO_DEVICE for host memory. */
 ifs_status ifs_pointer_device(const void *address, int32_t *out);
 
-/* ---- 11. Batches ---------------------------------------------------------------------------------------------- */
+/* ---- 12. Batches ---------------------------------------------------------------------------------------------- */
 
 /* A pool of threads that divide a batch among them. The caller is one of them, so a pool of 1 starts no thread. Several
  * threads may use one pool, one after another. Where a pool may be NULL, the caller works alone. In a child process
  * that was forked later, the pool has no threads and the caller works alone too; destroying it there frees the child's
  * copy. */
-typedef struct ifs_workers ifs_workers;
 
 ifs_status ifs_workers_create(int32_t threads, ifs_workers **out);
 void ifs_workers_destroy(ifs_workers *workers);
@@ -591,10 +638,10 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
                       void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream, ifs_image *out_images,
                       ifs_geometry *out_geometries);
 
-/* ---- 12. Kernels ---------------------------------------------------------------------------------------------- */
+/* ---- 13. Kernels ---------------------------------------------------------------------------------------------- */
 
 /*
- * The operations of sections 7 to 9 on device memory, with the same checks and the same bits. All of them queue their
+ * The operations of sections 7 to 10 on device memory, with the same checks and the same bits. All of them queue their
  * work on `stream`, which is not NULL and comes last, and return. They allocate nothing, wait for nothing, and decide
  * nothing by the content of device memory, so they can be captured into a CUDA graph; a graph repeats a call with the
  * images, geometries and addresses that it was captured with. The caller keeps all memory valid until the work is done.
@@ -655,7 +702,21 @@ ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t 
 ifs_status ifs_cuda_topk(const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
                          int32_t *class_ids, float *out_scores, ifs_stream *stream);
 
-/* ---- 13. Calibration ------------------------------------------------------------------------------------------ */
+/*
+ * The masks of the detections of `n` images, whose block `detections` a run of ifs_cuda_detection_decoder_run with the
+ * parameters `detect` has written; the first num_coefficients extra numbers of an anchor are its coefficients. All
+ * pointers but `geometries` are on the device: `output` as for the decoder, `prototypes` [n, num_coefficients, height,
+ * width], `masks` [n, max_detections], `bits` [n, capacity] and `needed` [n].
+ *
+ * Each mask has the layout and the bits of ifs_masks_assemble, with offsets from the start of its image's bits. Masks
+ * that do not fit the `capacity` bytes of an image have an offset of -1 and no bits; `needed` receives the bytes of all
+ * masks of an image, so that nothing is dropped silently.
+ */
+ifs_status ifs_cuda_masks(const ifs_mask_params *params, const ifs_detect_params *detect, const void *output,
+                          const void *prototypes, const ifs_geometry *geometries, int32_t n, const void *detections,
+                          ifs_mask *masks, uint8_t *bits, size_t capacity, int64_t *needed, ifs_stream *stream);
+
+/* ---- 14. Calibration ------------------------------------------------------------------------------------------ */
 
 /*
  * INT8 needs a range for each activation. The data comes in pieces, and one pass over it gives the ranges of the

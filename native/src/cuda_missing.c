@@ -6,6 +6,7 @@
  * The build compiles this file or native/cuda, never both.
  */
 #include "custom_ops.h"
+#include "custom_ops_detection.h"
 #include "device.h"
 
 #include <stdio.h>
@@ -68,6 +69,9 @@ MISSING(ifs_cuda_detection_decoder_create, const ifs_detect_params *params, int3
         ifs_cuda_detection_decoder **out)
 MISSING(ifs_cuda_detection_decoder_run, ifs_cuda_detection_decoder *decoder, const void *output,
         const ifs_geometry *geometries, int32_t n, void *detections, size_t nbytes, ifs_stream *stream)
+MISSING(ifs_cuda_masks, const ifs_mask_params *params, const ifs_detect_params *detect, const void *output,
+        const void *prototypes, const ifs_geometry *geometries, int32_t n, const void *detections, ifs_mask *masks,
+        uint8_t *bits, size_t capacity, int64_t *needed, ifs_stream *stream)
 MISSING(ifs_cuda_topk, const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
         int32_t *class_ids, float *out_scores, ifs_stream *stream)
 
@@ -77,12 +81,18 @@ MISSING(ifs_cuda_code_load, const void *image, const char *function, int32_t dev
 MISSING(ifs__cuda_code_launch, const ifs_cuda_code *code, ifs__launch *launch, int32_t device, void *stream)
 MISSING(ifs__cuda_call, ifs_op_kernel *kernel, const ifs_op_call *call, int32_t *result)
 
+int32_t ifs_cuda_detection_nms(const ifs_op_call *call) {
+    missing(call->device);
+    return IFS_OP_FAIL(call, "%s", ifs_last_error());
+}
+
 /* ---- objects that cannot exist in this build: there is nothing to free or to ask ---- */
 
 void ifs__device_free(int32_t device, void *block) {}
 void ifs__pinned_free(int32_t device, void *block) {}
 void ifs_stream_destroy(ifs_stream *stream) {}
 void ifs_event_destroy(ifs_event *event) {}
+void ifs_cuda_detection_nms_destroy(void *state) {}
 void ifs_cuda_code_unload(ifs_cuda_code *code) {}
 void ifs_cuda_graph_destroy(ifs_cuda_graph *graph) {}
 void ifs_cuda_detection_decoder_destroy(ifs_cuda_detection_decoder *decoder) {}

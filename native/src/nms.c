@@ -139,7 +139,9 @@ static grid grid_for(const ifs__nms *nms, const uint64_t *members, const float *
         if (size * size * 4 <= count && touched <= 8 * count) {
             /* A slightly smaller t allows for the rounding of areas and of t times their sum. */
             double parts = ceil(1 / (iou_threshold * 0.99999));
-            return (grid){size, parts <= 5 ? (int32_t)parts - 1 : 0, x1, y1, size / w, size / h};
+            int32_t points =
+                parts >= 1 && parts <= 5 ? (int32_t)parts - 1 : 0; /* of a threshold of -0.0: minus infinity */
+            return (grid){size, points, x1, y1, size / w, size / h};
         }
     }
     return g;

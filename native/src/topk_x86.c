@@ -5,7 +5,7 @@
  */
 #include "topk.h"
 
-#include "fmath.h"
+#include "fmath_x86.h"
 
 #if IFS__X86
 #include <immintrin.h>
@@ -26,32 +26,11 @@ IFS__TARGET_AVX512 static bool maximum_avx512(const float *x, size_t n, float *m
     return nan == 0;
 }
 
-/* ifs__exp on sixteen lanes. */
-IFS__TARGET_AVX512 static inline __m512 exp_avx512(__m512 x) {
-#define C(value) _mm512_set1_ps(value)
-    x = _mm512_max_ps(C(IFS__EXP_MIN), _mm512_min_ps(C(IFS__EXP_MAX), x));
-    __m512 t = _mm512_add_ps(_mm512_mul_ps(x, C(IFS__EXP_LOG2E)), C(IFS__EXP_ROUND));
-    __m512i n = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_castps_si512(C(IFS__EXP_ROUND)));
-    t = _mm512_sub_ps(t, C(IFS__EXP_ROUND));
-    __m512 r =
-        _mm512_sub_ps(_mm512_sub_ps(x, _mm512_mul_ps(t, C(IFS__EXP_LN2_HI))), _mm512_mul_ps(t, C(IFS__EXP_LN2_LO)));
-    __m512 q = _mm512_add_ps(_mm512_mul_ps(C(IFS__EXP_Q4), r), C(IFS__EXP_Q3));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), C(IFS__EXP_Q2));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), C(IFS__EXP_Q1));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), C(IFS__EXP_Q0));
-    __m512 p = _mm512_add_ps(C(1.0f), _mm512_add_ps(r, _mm512_mul_ps(_mm512_mul_ps(r, r), q)));
-    __m512i half = _mm512_srai_epi32(n, 1), bias = _mm512_set1_epi32(127);
-    __m512i scale1 = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-    __m512i scale2 = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(n, half), bias), 23);
-    return _mm512_mul_ps(_mm512_mul_ps(p, _mm512_castsi512_ps(scale1)), _mm512_castsi512_ps(scale2));
-#undef C
-}
-
 IFS__TARGET_AVX512 static void add_exps_avx512(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]) {
     __m512 sum = _mm512_loadu_ps(lanes), top = _mm512_set1_ps(max);
     for (size_t i = 0; i < n; i += 16) {
         __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-        __m512 e = exp_avx512(_mm512_sub_ps(_mm512_maskz_loadu_ps(valid, x + i), top));
+        __m512 e = ifs__exp_avx512(_mm512_sub_ps(_mm512_maskz_loadu_ps(valid, x + i), top));
         sum = _mm512_mask_add_ps(sum, valid, sum, e);
     }
     _mm512_storeu_ps(lanes, sum);
@@ -91,33 +70,12 @@ IFS__TARGET_AVX2 static bool maximum_avx2(const float *x, size_t n, float *max) 
     return good;
 }
 
-/* ifs__exp on eight lanes. */
-IFS__TARGET_AVX2 static inline __m256 exp_avx2(__m256 x) {
-#define C(value) _mm256_set1_ps(value)
-    x = _mm256_max_ps(C(IFS__EXP_MIN), _mm256_min_ps(C(IFS__EXP_MAX), x));
-    __m256 t = _mm256_add_ps(_mm256_mul_ps(x, C(IFS__EXP_LOG2E)), C(IFS__EXP_ROUND));
-    __m256i n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_castps_si256(C(IFS__EXP_ROUND)));
-    t = _mm256_sub_ps(t, C(IFS__EXP_ROUND));
-    __m256 r =
-        _mm256_sub_ps(_mm256_sub_ps(x, _mm256_mul_ps(t, C(IFS__EXP_LN2_HI))), _mm256_mul_ps(t, C(IFS__EXP_LN2_LO)));
-    __m256 q = _mm256_add_ps(_mm256_mul_ps(C(IFS__EXP_Q4), r), C(IFS__EXP_Q3));
-    q = _mm256_add_ps(_mm256_mul_ps(q, r), C(IFS__EXP_Q2));
-    q = _mm256_add_ps(_mm256_mul_ps(q, r), C(IFS__EXP_Q1));
-    q = _mm256_add_ps(_mm256_mul_ps(q, r), C(IFS__EXP_Q0));
-    __m256 p = _mm256_add_ps(C(1.0f), _mm256_add_ps(r, _mm256_mul_ps(_mm256_mul_ps(r, r), q)));
-    __m256i half = _mm256_srai_epi32(n, 1), bias = _mm256_set1_epi32(127);
-    __m256i scale1 = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-    __m256i scale2 = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(n, half), bias), 23);
-    return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(scale1)), _mm256_castsi256_ps(scale2));
-#undef C
-}
-
 IFS__TARGET_AVX2 static void add_exps_avx2(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]) {
     __m256 low = _mm256_loadu_ps(lanes), high = _mm256_loadu_ps(lanes + 8), top = _mm256_set1_ps(max);
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        low = _mm256_add_ps(low, exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(x + i), top)));
-        high = _mm256_add_ps(high, exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(x + i + 8), top)));
+        low = _mm256_add_ps(low, ifs__exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(x + i), top)));
+        high = _mm256_add_ps(high, ifs__exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(x + i + 8), top)));
     }
     _mm256_storeu_ps(lanes, low);
     _mm256_storeu_ps(lanes + 8, high);

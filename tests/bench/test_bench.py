@@ -178,8 +178,8 @@ def test_html_stands_alone_and_is_well_formed(report: Report) -> None:
     assert "no backend &#39;nonesuch&#39;" in page
 
 
-def test_what_a_gpu_tells(report: Report) -> None:
-    """A row as one on a GPU is: its device in each label, the device's memory, and a call that is told as a whole."""
+def test_a_row_of_a_gpu(report: Report) -> None:
+    """A row as on a GPU: its device in each label, the device's memory, and a call that is timed as a whole."""
     copy = msgspec.convert(msgspec.to_builtins(report), Report)
     row = copy.rows[0]
     assert row.ran is not None

@@ -106,7 +106,12 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
         }
     }  # fmt: skip
     with infersdk.load(file) as infer:
-        assert (infer.model, infer.backend, infer.max_batch, infer.options.threads) == (model, "onnxruntime", 1, 1)
+        assert (Path(infer.model), infer.backend, infer.max_batch, infer.options.threads) == (
+            model,
+            "onnxruntime",
+            1,
+            1,
+        )
     elsewhere = tmp_path / "configurations" / "tuned.toml"
     elsewhere.parent.mkdir()
     elsewhere.write_text(tuned_toml(found, data, elsewhere))

@@ -62,9 +62,9 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
     assert run("bench", "--compare", made["json"], slow) == 1
     assert "slower" in capsys.readouterr().out
     assert run("bench", "--compare", made["json"], slow, "--json") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["slower"] is True
-    assert any(change["verdict"] == "slower" for change in told["changes"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["slower"] is True
+    assert any(change["verdict"] == "slower" for change in report["changes"])
     assert run("bench", "--compare", slow, made["json"]) == 0
 
 

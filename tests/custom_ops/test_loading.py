@@ -33,15 +33,15 @@ def variant(**body: Any) -> type[CustomOp]:
     return type("HardSwish", (HardSwish,), body)
 
 
-def test_an_operator_that_nobody_declares(tmp_path: Path, backend: str) -> None:
+def test_an_operator_that_is_not_declared(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx")
     with pytest.raises(
         UnsupportedModelError,
-        match=r"operator tests.custom::HardSwish, node 'swish' of m.onnx: nobody declares it. Derive a class from "
+        match=r"operator tests.custom::HardSwish, node 'swish' of m.onnx: not declared. Derive a class from "
         r"infersdk.custom_ops.CustomOp with domain = 'tests.custom' and name = 'HardSwish', .*=\[that class\]",
     ):
         infersdk.load(path, backend)
-    with pytest.raises(CustomOpError, match="tests.custom::HardSwish, node 'swish' of m.onnx: nobody declares it"):
+    with pytest.raises(CustomOpError, match="tests.custom::HardSwish, node 'swish' of m.onnx: not declared"):
         infersdk.load(path, backend, custom_ops=[HardSwishInC])
 
 

@@ -511,6 +511,14 @@ def test_nms_of_any_boxes(rows: list[tuple[int, ...]], iou: float) -> None:
     assert_same_nms(boxes, scores, class_ids, iou)
 
 
+def test_a_threshold_of_minus_zero_is_zero(rng: np.random.Generator) -> None:
+    """With a grid, which takes many boxes: its cells were counted by 1 / iou."""
+    corners = rng.uniform(0, 500, (600, 2)).astype(F)
+    boxes = np.concatenate([corners, corners + rng.uniform(5, 40, (600, 2)).astype(F)], axis=1)
+    scores = rng.random(600).astype(F)
+    np.testing.assert_array_equal(nms(boxes, scores, iou=-0.0), nms(boxes, scores, iou=0.0))
+
+
 def test_nms_takes_what_numpy_takes() -> None:
     boxes = [[0, 0, 10, 10], [1, 1, 11, 11], [50, 50, 60, 60]]
     assert nms(boxes, [0.5, 0.9, 0.7]).tolist() == [1, 2]

@@ -130,7 +130,9 @@ def test_batch_buffers_that_raise(
         buffer.running = False
         raise kind("of the buffer")
 
-    monkeypatch.setattr(Scheduler, "_complete", lambda *_: False)  # both requests wait for others
+    monkeypatch.setattr(
+        Scheduler, "_complete", lambda _, batch, occupied: occupied >= batch.capacity
+    )  # both requests wait for others
     with Pipeline(model, max_delay=0.05) as pipeline:
         monkeypatch.setattr(SquaresBuffer, method, bad)
         for _ in range(4):

@@ -238,7 +238,7 @@ def test_data_that_differs_the_second_time(model: Path, data: list[np.ndarray[An
 
 
 def test_wrong_settings(model: Path, data: list[np.ndarray[Any, Any]]) -> None:
-    with pytest.raises(errors.ConfigError, match="'guess' is none of entropy, minmax, percentile"):
+    with pytest.raises(errors.ConfigError, match="unknown method 'guess'; the methods are entropy, minmax, percentile"):
         quant.calibrate(model, data, method="guess")  # type: ignore[arg-type]
     with pytest.raises(errors.ConfigError, match="percentile"):
         quant.calibrate(model, data, method="percentile", percentile=0)

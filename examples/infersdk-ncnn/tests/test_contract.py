@@ -66,7 +66,7 @@ def test_param_without_its_weights(weights: bytes | None, tmp_path: Path) -> Non
     param.with_suffix(".bin").unlink()
     if weights:
         param.with_suffix(".bin").write_bytes(weights)
-    with pytest.raises(ModelFormatError, match=r"net\.param needs its weights beside it.*net\.bin"):
+    with pytest.raises(ModelFormatError, match=r"net\.param needs its weights in the same folder.*net\.bin"):
         infersdk.load(param, "ncnn")
 
 

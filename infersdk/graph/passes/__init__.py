@@ -14,17 +14,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from ...errors import ConfigError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
 from ..files import EXTERNAL_KEY, model_bytes, read_model
+from .add_nms import AddNms
+from .clean_up import CleanUp
 from .free_batch import FreeBatch
+from .image_in import ImageIn
 from .name_nodes import NameNodes
 from .resize_input import ResizeInput
+from .set_opset import SetOpset
 from .to_float16 import ToFloat16
 from .unsigned_activations import UnsignedActivations
+from .weight_forms import NarrowIndices, ShrinkConstants, WeightsOffInputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "FreeBatch", "NameNodes", "Pass", "ResizeInput", "ToFloat16", "UnsignedActivations", "apply_passes",
+    "PASSES", "AddNms", "CleanUp", "FreeBatch", "ImageIn", "NameNodes", "NarrowIndices", "Pass", "ResizeInput",
+    "SetOpset", "ShrinkConstants", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes",
     "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
@@ -43,7 +49,10 @@ class Pass(Protocol):
 
 
 #: All passes there are.
-PASSES: tuple[type[Pass], ...] = (FreeBatch, NameNodes, ResizeInput, ToFloat16, UnsignedActivations)
+PASSES: tuple[type[Pass], ...] = (
+    AddNms, CleanUp, FreeBatch, ImageIn, NameNodes, NarrowIndices, ResizeInput, SetOpset, ShrinkConstants, ToFloat16,
+    UnsignedActivations, WeightsOffInputs,
+)  # fmt: skip
 
 
 def loading_passes(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ...model_source import ModelSource
 
-__all__ = ["FreeBatch"]
+__all__ = ["FreeBatch", "free_batch"]
 
 #: Stands for a batch of any size while shapes are traced: a prime that no other size is a multiple of.
 _EXAMPLE = 7919
@@ -38,24 +38,28 @@ class FreeBatch:
         return True
 
     def apply(self, model: ir.Model) -> bool:
-        import onnx_ir as ir
+        return free_batch(model) is not None
 
-        inputs = data_inputs(model)
-        sizes = {value.name: fixed(value.shape[0]) if value.shape else None for value in inputs}
-        known = {size for size in sizes.values() if size is not None}
-        if not known:
-            return False
-        if len(known) > 1:
-            raise UnsupportedModelError(f"the first axes of the inputs differ ({sizes}): none of them is the batch")
-        lift_constants(model)
-        before = shapes_of(model)
-        (size,) = known
-        after = {name: [_EXAMPLE, *shape[1:]] for name, shape in before.items() if shape}
-        before = {name: [size, *before[name][1:]] for name in after}
-        change = ShapeChange(model, before, after, free_batch=True)
-        change.run()
-        for value in inputs:
-            if value.shape:
-                value.shape = ir.Shape([BATCH, *list(value.shape)[1:]])
-        write_outputs(model, change, batch=_EXAMPLE)
-        return True
+
+def free_batch(model: ir.Model) -> ShapeChange | None:
+    """Frees the batch; returns what had to change, or None if it is free. Errors are those of the pass."""
+    import onnx_ir as ir
+
+    inputs = data_inputs(model)
+    sizes = {value.name: fixed(value.shape[0]) if value.shape else None for value in inputs}
+    known = {size for size in sizes.values() if size is not None}
+    if not known:
+        return None
+    if len(known) > 1:
+        raise UnsupportedModelError(f"the first axes of the inputs differ ({sizes}): none of them is the batch")
+    lift_constants(model)
+    (size,) = known
+    before = {name: [size, *shape[1:]] for name, shape in shapes_of(model).items() if shape}
+    after = {name: [_EXAMPLE, *shape[1:]] for name, shape in before.items()}
+    change = ShapeChange(model, before, after, free_batch=True)
+    change.run()
+    for value in inputs:
+        if value.shape:
+            value.shape = ir.Shape([BATCH, *list(value.shape)[1:]])
+    write_outputs(model, change, batch=_EXAMPLE)
+    return change

@@ -143,7 +143,7 @@ def _has_float16_form(node: ir.Node, types: Mapping[ir.Value, ir.DataType], opse
     inputs = [(index, types.get(value)) for index, value in enumerate(node.inputs) if value is not None]
     full = _full()
     if any(kind is None for _, kind in inputs):
-        return False  # not a tensor, or nobody knows of what
+        return False  # not a tensor, or one of an unknown type
     if full not in (kind for _, kind in inputs) and full not in (types.get(output) for output in node.outputs):
         return False
     known = signature(node, opsets)

@@ -1,14 +1,10 @@
 /*
- * fuzz_tensor.c - mutated tensor files against the reader, in one process and always the same ones.
- *
- *     fuzz_tensor ROUNDS FOLDER
+ * fuzz_tensor_file.c - mutated tensor files against the reader.
  *
  * Each is parsed from a block of exactly its size, so that the address sanitizer sees a read of one byte too many.
  * Whether a file is well-formed is worked out here a second time, in 128 bits, and the reader must agree.
  */
-#include "rounds.h"
-
-#include <string.h>
+#include "fuzz.h"
 
 static void put(uint8_t *at, uint32_t value) { memcpy(at, &value, 4); }
 
@@ -40,16 +36,16 @@ static const uint32_t interesting[] = {
     0x10000000, 0x00010000, 0x00008000, 0xFFFF0000, 0xFCCFE2E2, 0xE2E2CFFC, 0x3FFFFFFF,
 };
 
-/* Changes the file in one to four ways; returns its new size, at most `room`. */
-static size_t mutate(uint8_t *file, size_t size, size_t room) {
-    for (uint32_t turns = 1 + below(4); turns; turns--)
+/* Changes the file one to four times; returns its new size, at most `capacity`. */
+static size_t mutate(uint8_t *file, size_t size, size_t capacity) {
+    for (uint32_t changes = 1 + below(4); changes; changes--)
         switch (below(7)) {
         case 0: /* cut off */
             size = below((uint32_t)size + 1);
             break;
         case 1: { /* go on */
             size_t more = below(64);
-            for (size_t i = 0; i < more && size < room; i++)
+            for (size_t i = 0; i < more && size < capacity; i++)
                 file[size++] = (uint8_t)below(256);
             break;
         }
@@ -131,59 +127,44 @@ static void check_tensor(ifs_tensor *tensor, const uint8_t *file, size_t size) {
     CHECK(ifs_tensor_head(tensor) == IFS_HEAD_HOST);
 }
 
-int main(int argc, char **argv) {
-    if (argc != 3)
-        return 2;
-    unsigned long rounds = strtoul(argv[1], NULL, 10), good = 0, bad = 0;
-    char path[4096], again[4096];
-    snprintf(path, sizeof path, "%s/fuzz.bin", argv[2]);
-    snprintf(again, sizeof again, "%s/again.bin", argv[2]);
+static void one_case(void) {
+    static char path[4096], again[4096];
     static uint8_t file[1 << 16];
-    for (round_number = 0; round_number < rounds; round_number++) {
-        size_t size = seed_file(file);
-        if (round_number % 16) /* every sixteenth stays whole */
-            size = mutate(file, size, sizeof file);
-        uint8_t *exact = malloc(size ? size : 1);
-        CHECK(exact != NULL);
-        memcpy(exact, file, size);
-        ifs_tensor *const untouched = (ifs_tensor *)(uintptr_t)0x5A5A;
-        ifs_tensor *tensor = untouched;
-        ifs_status status = ifs_tensor_parse(exact, size, IFS_NO_DEVICE, &tensor);
-        CHECK(status == (well_formed(file, size) ? IFS_OK : IFS_ERR_FORMAT));
-        int through_file = round_number % 64 == 0; /* the disk is the slow part */
+    size_t size = seed_file(file);
+    if (below(16)) /* every sixteenth stays whole */
+        size = mutate(file, size, sizeof file);
+    uint8_t *data = exact(size);
+    memcpy(data, file, size);
+    ifs_tensor *const untouched = (ifs_tensor *)(uintptr_t)0x5A5A;
+    ifs_tensor *tensor = untouched;
+    ifs_status status = counted(ifs_tensor_parse(data, size, IFS_NO_DEVICE, &tensor));
+    CHECK(status == (well_formed(file, size) ? IFS_OK : IFS_ERR_FORMAT));
+    int through_file = below(64) == 0; /* the disk is the slow part */
+    snprintf(path, sizeof path, "%s/fuzz.bin", folder);
+    snprintf(again, sizeof again, "%s/again.bin", folder);
+    if (status == IFS_OK) {
+        if (through_file) { /* what was read can be written, and is the same file */
+            CHECK(ifs_tensor_save(tensor, again) == IFS_OK);
+            FILE *back = fopen(again, "rb");
+            CHECK(back != NULL);
+            static uint8_t bytes[sizeof file + 1];
+            size_t got = fread(bytes, 1, sizeof bytes, back);
+            CHECK(got == size && memcmp(bytes, file, size) == 0);
+            fclose(back);
+        }
+        check_tensor(tensor, file, size);
+        ifs_tensor_destroy(tensor);
+    } else
+        CHECK(tensor == untouched);
+    if (through_file) {
+        write_file(path, file, size);
+        tensor = untouched;
+        CHECK(ifs_tensor_load(path, IFS_NO_DEVICE, &tensor) == status);
         if (status == IFS_OK) {
-            if (through_file) { /* what was read can be written, and is the same file */
-                CHECK(ifs_tensor_save(tensor, again) == IFS_OK);
-                FILE *back = fopen(again, "rb");
-                CHECK(back != NULL);
-                static uint8_t bytes[sizeof file + 1];
-                size_t got = fread(bytes, 1, sizeof bytes, back);
-                CHECK(got == size && memcmp(bytes, file, size) == 0);
-                fclose(back);
-            }
             check_tensor(tensor, file, size);
             ifs_tensor_destroy(tensor);
-            good++;
-        } else {
+        } else
             CHECK(tensor == untouched);
-            CHECK(ifs_last_error()[0] != '\0');
-            bad++;
-        }
-        if (through_file) {
-            write_file(path, file, size);
-            tensor = untouched;
-            CHECK(ifs_tensor_load(path, IFS_NO_DEVICE, &tensor) == status);
-            if (status == IFS_OK) {
-                check_tensor(tensor, file, size);
-                ifs_tensor_destroy(tensor);
-            } else
-                CHECK(tensor == untouched);
-        }
-        free(exact);
     }
-    ifs_memory_stats stats;
-    ifs_get_memory_stats(&stats);
-    CHECK(stats.host_bytes == 0 && stats.memories == 0);
-    printf("%lu well-formed, %lu refused\n", good, bad);
-    return 0;
+    free(data);
 }

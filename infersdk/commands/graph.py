@@ -1,0 +1,398 @@
+"""`infersdk graph`: what is in an ONNX model, and edits of it, each checked before it is written."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .common import add_json_argument, console, print_json
+
+if TYPE_CHECKING:
+    from ..graph import Graph
+    from ..graph.passes import Pass
+
+
+def register(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "graph",
+        help="look into an ONNX model, lint it, and change it",
+        description="Shows what is in an ONNX model, tells what keeps it from running everywhere, and changes it: the "
+        "batch, the size of its input, pre- and postprocessing, parts and wholes.",
+    )
+    commands = parser.add_subparsers(dest="edit", metavar="COMMAND", required=True)
+    for add in (_add_show, _add_lint, _add_trial, _add_passes, _add_parts):
+        add(commands)
+
+
+def _command(commands: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("model", type=Path)
+    parser.set_defaults(func=run)
+    return parser
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the ONNX file to write")
+    parser.add_argument(
+        "--external-data", metavar="NAME", help="a file in the same folder for the weights; needed beyond 2 GiB"
+    )
+
+
+# ---- looking ----
+
+
+def _add_show(commands: Any) -> None:
+    parser = _command(commands, "show", "list the nodes of a model, or its weights", _show)
+    parser.add_argument("--operator", action="append", metavar="TYPE", help="only nodes of this type; repeatable")
+    parser.add_argument("--name", metavar="PATTERN", help="only of names that fit, '/model.24/*' say")
+    parser.add_argument("--weights", action="store_true", help="weights and constants instead of nodes")
+    parser.add_argument("--limit", type=int, default=200, metavar="N", help="rows at most (default: %(default)s)")
+    add_json_argument(parser)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from ..graph import open as open_graph
+
+    graph = open_graph(arguments.model)
+    rows = _weight_rows(graph, arguments) if arguments.weights else _node_rows(graph, arguments)
+    if arguments.json:
+        print_json(rows)
+        return 0
+    _print_table(str(arguments.model), rows[: arguments.limit])
+    if len(rows) > arguments.limit:
+        console().print(f"{len(rows) - arguments.limit} more: --limit {len(rows)} shows them")
+    return 0
+
+
+def _node_rows(graph: Graph, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    graph.infer_shapes()
+    return [
+        {
+            "node": node.name or "",
+            "operator": node.op_type,
+            "inputs": ", ".join(value.name or "" for value in node.inputs if value is not None),
+            "outputs": ", ".join(
+                f"{value.name} {value.shape if value.shape is not None else '?'}" for value in node.outputs
+            ),
+        }
+        for node in graph.nodes(arguments.operator, arguments.name)
+    ]
+
+
+def _weight_rows(graph: Graph, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    import fnmatch
+
+    rows = []
+    for name, array in graph.weights.items():
+        if arguments.name is None or fnmatch.fnmatchcase(name, arguments.name):
+            numbers = array.dtype.kind in "fiu" and array.size
+            rows.append(
+                {
+                    "weight": name,
+                    "type": str(array.dtype),
+                    "shape": list(array.shape),
+                    "from": float(array.min()) if numbers else None,
+                    "to": float(array.max()) if numbers else None,
+                }
+            )
+    return rows
+
+
+def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(title), title_justify="left")
+    for column in rows[0] if rows else ("nothing",):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape("" if cell is None else f"{cell:.6g}" if isinstance(cell, float) else str(cell))
+                        for cell in row.values()))  # fmt: skip
+    console().print(table)
+
+
+# ---- lint and trial ----
+
+
+def _add_lint(commands: Any) -> None:
+    parser = _command(commands, "lint", "tell what keeps a model from running everywhere, and mend it", _lint)
+    parser.add_argument("--fix", action="store_true", help="apply the edits that mend it, and write --output")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --fix: the ONNX file to write")
+    parser.add_argument("--trial", action="store_true", help="load it on the installed runtimes as well")
+    add_json_argument(parser)
+
+
+def _lint(arguments: argparse.Namespace) -> int:
+    from ..graph import open as open_graph
+    from ..graph.lint import fix, lint
+    from ..graph.trial import try_model
+
+    if arguments.fix != (arguments.output is not None):
+        raise ConfigError("--fix and --output go together: the file to write")
+    graph = open_graph(arguments.model)
+    found, fixed = lint(graph), []
+    if arguments.fix:
+        fixed = fix(graph)
+        graph.check()
+        graph.save(arguments.output)
+        found = lint(graph)
+    trials = try_model(arguments.output or arguments.model) if arguments.trial else []
+    findings = [
+        {
+            "rule": one.rule,
+            "where": one.where,
+            "what": one.what,
+            "why": one.why,
+            "backends": ", ".join(one.backends) or "all",
+            "fix": one.fix.name if one.fix else "",
+        }
+        for one in found
+    ]
+    if arguments.json:
+        print_json(
+            {
+                "findings": findings,
+                "fixed": [dataclasses.asdict(one) for one in fixed],
+                "trials": [dataclasses.asdict(one) for one in trials],
+            }
+        )
+    else:
+        for one in fixed:
+            console().print(f"{one.name}: {one.error}" if one.error else f"{one.name}: applied", markup=False)
+        _print_findings(str(arguments.output or arguments.model), findings)
+        if trials:
+            _print_table("trial", [dataclasses.asdict(one) for one in trials])
+    return 1 if found or any(one.status == "failed" for one in trials) else 0
+
+
+def _print_findings(title: str, findings: Sequence[dict[str, str]]) -> None:
+    """Each rule once, with why it matters, and the places under it."""
+    from rich.markup import escape
+
+    out = console()
+    out.print(f"{title}: {len(findings)} findings" if findings else f"{title}: nothing found", markup=False)
+    rules = dict.fromkeys(one["rule"] for one in findings)
+    for rule in rules:
+        places = [one for one in findings if one["rule"] == rule]
+        first = places[0]
+        mend = f"; --fix: {first['fix']}" if first["fix"] else ""
+        out.print(f"[bold]{escape(rule)}[/bold] ({escape(first['backends'])}): {escape(first['why'])}{escape(mend)}")
+        for one in places[:10]:
+            out.print(f"    {one['where']}: {one['what']}", markup=False)
+        if len(places) > 10:
+            out.print(f"    and {len(places) - 10} more", markup=False)
+
+
+def _add_trial(commands: Any) -> None:
+    parser = _command(commands, "trial", "load a model on the runtimes of this machine", _trial)
+    parser.add_argument("--backends", metavar="NAME,NAME", help="(default: onnxruntime,openvino,tensorrt-rtx)")
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="NAME=N,N,...", help="of an input with free axes; repeatable"
+    )
+    parser.add_argument(
+        "--compute-capability", default="8.9", metavar="X.Y", help="that TensorRT-RTX builds for (default: %(default)s)"
+    )
+    add_json_argument(parser)
+
+
+def _trial(arguments: argparse.Namespace) -> int:
+    from ..graph.trial import try_model
+    from .compare import shape_of
+
+    results = try_model(
+        arguments.model,
+        arguments.backends.split(",") if arguments.backends else None,
+        shapes=dict(shape_of(entry) for entry in arguments.shape),
+        compute_capability=arguments.compute_capability,
+    )
+    rows = [dataclasses.asdict(one) for one in results]
+    if arguments.json:
+        print_json(rows)
+    else:
+        _print_table(str(arguments.model), rows)
+    return 1 if any(one.status == "failed" for one in results) else 0
+
+
+# ---- edits that are passes ----
+
+
+def _add_passes(commands: Any) -> None:
+    _add_pass(commands, "free-batch", "let a model take batches of any size", _free_batch)
+    parser = _add_pass(commands, "resize-input", "give a model images of another size", _resize_input)
+    parser.add_argument("size", metavar="WIDTHxHEIGHT", help="640x384")
+    parser = _add_pass(commands, "image-in", "put preprocessing into a model: uint8 [n, h, w, c] goes in", _image_in)
+    parser.add_argument("--resize", choices=("none", "stretch", "letterbox"), default="none")
+    parser.add_argument("--bgr", action="store_true", help="images come in the other order of channels")
+    parser.add_argument("--divide", type=float, default=255.0, help="(default: %(default)s)")
+    parser.add_argument("--mean", type=_numbers, default=(0.0,), metavar="X,X,X", help="taken off after dividing")
+    parser.add_argument("--std", type=_numbers, default=(1.0,), metavar="X,X,X", help="divided by after that")
+    parser.add_argument("--pad", type=float, default=114.0, help="the border's value (default: %(default)s)")
+    parser = _add_pass(commands, "add-nms", "put decoding and NMS into a detector: boxes come out", _add_nms)
+    parser.add_argument("--head", required=True, choices=("yolov5", "yolov8", "yolox"))
+    parser.add_argument("--conf", type=float, default=0.25, help="the least score (default: %(default)s)")
+    parser.add_argument("--iou", type=float, default=0.45, help="overlap of boxes that are one (default: %(default)s)")
+    parser.add_argument("--limit", type=int, default=300, help="boxes of a class in an image (default: %(default)s)")
+    parser.add_argument("--multi-label", action="store_true", help="a box for each of its classes")
+    parser = _add_pass(commands, "to-float16", "convert a model to FP16", _to_float16)
+    parser.add_argument("--keep", action="append", default=[], metavar="NODE", help="a node that stays; repeatable")
+    parser.add_argument("--half-io", action="store_true", help="inputs and outputs in float16 too")
+    parser = _add_pass(commands, "opset", "write a model in another version of the standard", _opset)
+    parser.add_argument("version", type=int)
+    _add_pass(commands, "clean-up", "fold constants and take out what does nothing", _clean_up)
+
+
+def _add_pass(commands: Any, name: str, text: str, make: Callable[[argparse.Namespace], Pass]) -> Any:
+    parser = _command(commands, name, text, _apply)
+    _add_output(parser)
+    parser.set_defaults(make=make)
+    return parser
+
+
+def _apply(arguments: argparse.Namespace) -> int:
+    from ..graph import open as open_graph
+
+    graph = open_graph(arguments.model)
+    nodes = len(graph.nodes())
+    if not graph.apply(arguments.make(arguments)):
+        console().print("it is so already: the file is written as it was")
+    return _write(graph, arguments, f"{nodes} nodes")
+
+
+def _write(graph: Graph, arguments: argparse.Namespace, before: str) -> int:
+    graph.check()
+    written = graph.save(arguments.output, external_data=arguments.external_data)
+    console().print(f"{written}: {before} -> {len(graph.nodes())}", markup=False, soft_wrap=True)
+    console().print(repr(graph), markup=False, soft_wrap=True)
+    return 0
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _free_batch(arguments: argparse.Namespace) -> Pass:
+    from ..graph.passes import FreeBatch
+
+    return FreeBatch()
+
+
+def _resize_input(arguments: argparse.Namespace) -> Pass:
+    from ..graph.passes import ResizeInput
+
+    match = re.fullmatch(r"(\d+)[xX](\d+)", arguments.size)
+    if match is None:
+        raise ConfigError(f"{arguments.size!r} is not of the form WIDTHxHEIGHT, 640x384 say")
+    return ResizeInput(int(match[1]), int(match[2]))
+
+
+def _image_in(arguments: argparse.Namespace) -> Pass:
+    from ..graph.passes import ImageIn
+
+    return ImageIn(
+        resize=arguments.resize, bgr=arguments.bgr, divide=arguments.divide, mean=arguments.mean, std=arguments.std,
+        pad=arguments.pad,
+    )  # fmt: skip
+
+
+def _add_nms(arguments: argparse.Namespace) -> Pass:
+    from ..graph.passes import AddNms
+
+    return AddNms(arguments.head, arguments.conf, arguments.iou, arguments.limit, arguments.multi_label)
+
+
+def _to_float16(arguments: argparse.Namespace) -> Pass:
+    from ..graph.passes import ToFloat16
+
+    return ToFloat16(keep_nodes=tuple(arguments.keep), keep_io=not arguments.half_io)
+
+
+def _opset(arguments: argparse.Namespace) -> Pass:
+    from ..graph.passes import SetOpset
+
+    return SetOpset(arguments.version)
+
+
+def _clean_up(arguments: argparse.Namespace) -> Pass:
+    from ..graph.passes import CleanUp
+
+    return CleanUp()
+
+
+# ---- parts and wholes ----
+
+
+def _add_parts(commands: Any) -> None:
+    parser = _command(commands, "extract", "write a part of a model", _extract)
+    parser.add_argument("--inputs", required=True, metavar="NAME,NAME", help="the values that it takes")
+    parser.add_argument("--outputs", required=True, metavar="NAME,NAME", help="the values that it gives")
+    _add_output(parser)
+    parser = _command(commands, "split", "cut a model in two: its layers, and the postprocessing behind them", _split)
+    parser.add_argument("head", type=Path, help="the ONNX file for the first part")
+    parser.add_argument("tail", type=Path, help="the ONNX file for the second part")
+    parser.add_argument("--at", metavar="NAME,NAME", help="cut at these values (default: behind the last weights)")
+    parser = _command(commands, "join", "put one model behind another", _join)
+    parser.add_argument("other", type=Path)
+    parser.add_argument(
+        "--connect", action="append", metavar="OUTPUT=INPUT", help="what goes where (default: in order); repeatable"
+    )
+    _add_output(parser)
+    parser = _command(commands, "rename", "give nodes and values other names", _rename)
+    parser.add_argument("names", nargs="+", metavar="OLD=NEW")
+    _add_output(parser)
+
+
+def _extract(arguments: argparse.Namespace) -> int:
+    from ..graph import open as open_graph
+
+    graph = open_graph(arguments.model)
+    part = graph.extract(arguments.inputs.split(","), arguments.outputs.split(","))
+    return _write(part, arguments, f"{len(graph.nodes())} nodes")
+
+
+def _split(arguments: argparse.Namespace) -> int:
+    from ..graph import open as open_graph
+    from ..graph.parts import tail_inputs
+
+    graph = open_graph(arguments.model)
+    at = arguments.at.split(",") if arguments.at else tail_inputs(graph.model)
+    inputs, outputs = ([value.name or "" for value in side] for side in (graph.inputs, graph.outputs))
+    if set(at) == set(outputs):
+        raise ConfigError(f"nothing comes behind {', '.join(at)}; say by --at where to cut")
+    for part, path in ((graph.extract(inputs, at), arguments.head), (graph.extract(at, outputs), arguments.tail)):
+        part.check()
+        part.save(path)
+        console().print(f"{path}: {part!r}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _join(arguments: argparse.Namespace) -> int:
+    from ..graph import open as open_graph
+
+    graph, other = open_graph(arguments.model), open_graph(arguments.other)
+    before = f"{len(graph.nodes())} and {len(other.nodes())} nodes"
+    graph.join(other, _pairs(arguments.connect) if arguments.connect else None)
+    return _write(graph, arguments, before)
+
+
+def _rename(arguments: argparse.Namespace) -> int:
+    from ..graph import open as open_graph
+
+    graph = open_graph(arguments.model)
+    for old, new in _pairs(arguments.names).items():
+        graph.rename(old, new)
+    return _write(graph, arguments, f"{len(graph.nodes())} nodes")
+
+
+def _pairs(entries: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for entry in entries:
+        old, sign, new = entry.partition("=")
+        if not (old and sign and new):
+            raise ConfigError(f"{entry!r} is not of the form NAME=NAME")
+        pairs[old] = new
+    return pairs

@@ -1,0 +1,126 @@
+"""A detector that gives boxes: `infersdk::DetectionNMS` behind its head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UnsupportedModelError
+from ..graph.shapes import infer_shapes
+from .packaged.detection_nms import HEADS, DetectionNMS
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["add_detection_nms"]
+
+
+def add_detection_nms(model: ir.Model, head: str, **settings: Any) -> None:
+    """Puts DetectionNMS behind the one output of a detector; the model is changed.
+
+    Its outputs are then `detections`, `count` and `stats`, as `DetectionNMS` has them, on every backend alike.
+
+    Args:
+        head: "yolov5", "yolov8" or "yolox".
+        settings: num_classes, where the model's file leaves it open; and conf, iou, max_detections, max_candidates,
+            multi_label, class_agnostic, extra and strides of `DetectionNMS`.
+
+    Raises:
+        UnsupportedModelError: the model has not one output of a head with known sizes, or leaves its input's size open.
+        CustomOpError: a setting is unknown, or of another type.
+    """
+    import onnx_ir as ir
+
+    graph = model.graph
+    output = _head_output(graph, head)
+    width, height = _input_size(graph)
+    extra = settings.get("extra", 0)
+    values = _values_of_a_box(model, output, head)
+    leading = 4 if head == "yolov8" else 5
+    classes = settings.get("num_classes", None if values is None else values - leading - extra)
+    if classes is None:
+        raise UnsupportedModelError(
+            f"the output {output.name!r} leaves open how many numbers a box has: {output.shape}; give num_classes"
+        )
+    if classes < 1 or (values is not None and values != leading + classes + extra):
+        raise UnsupportedModelError(
+            f"the output {output.name!r} has {values} numbers for each box; a head of {head!r} has {leading}, one for "
+            f"each class ({classes}), and {extra} more"
+        )
+    if head == "yolox":
+        settings = {"strides": (8, 16, 32), **settings}
+    op = DetectionNMS.of({"head": head, "num_classes": classes, "width": width, "height": height} | settings)
+    assert output.shape is not None
+    results = _results(op, output.shape[0])
+    graph.append(
+        ir.node(op.name, [output], _attributes(op), domain=op.domain, outputs=results, name="infersdk_detection_nms")
+    )
+    graph.outputs.clear()
+    graph.outputs.extend(results)
+    graph.opset_imports[op.domain] = max(op.version, graph.opset_imports.get(op.domain, 0))
+    model.metadata_props["end2end"] = "True"
+
+
+def _head_output(graph: ir.Graph, head: str) -> ir.Value:
+    if head not in HEADS:
+        raise UnsupportedModelError(f"unknown head {head!r}; use one of {', '.join(HEADS)}")
+    outputs = [value for value in graph.outputs if value.shape is not None and len(value.shape) == 3]
+    if len(graph.outputs) != 1 or len(outputs) != 1:
+        found = ", ".join(f"{value.name} {value.shape}" for value in graph.outputs)
+        raise UnsupportedModelError(f"a head is one output of three dimensions, and this model gives {found}")
+    names = {value.name for node in graph for value in node.outputs} | {value.name for value in graph.inputs}
+    for name in DetectionNMS.outputs:
+        if name in names:
+            raise UnsupportedModelError(f"the model has a value {name!r}, which is the name of an output; rename it")
+    return outputs[0]
+
+
+def _values_of_a_box(model: ir.Model, output: ir.Value, head: str) -> int | None:
+    """The numbers that the head gives for each anchor; None where inference does not find them."""
+    axis = 1 if head == "yolov8" else 2
+    assert output.shape is not None
+    found = output.shape[axis]
+    if isinstance(found, int):
+        return found
+    tried = model.clone()  # for a batch of 1, by which inference sees more
+    (image,) = (value for value in tried.graph.inputs if not value.is_initializer())
+    assert image.shape is not None
+    result = tried.graph.outputs[0]
+    result.shape = None  # a name that the file gives would stand in the way
+    infer_shapes(tried, {image.name or "": [1, *(dim for dim in image.shape[1:] if isinstance(dim, int))]})
+    if result.shape is None or len(result.shape) != 3:
+        return None
+    found = result.shape[axis]
+    return found if isinstance(found, int) else None
+
+
+def _input_size(graph: ir.Graph) -> tuple[int, int]:
+    """(width, height) of the one input."""
+    inputs = [value for value in graph.inputs if not value.is_initializer()]
+    if len(inputs) == 1 and inputs[0].shape is not None and len(inputs[0].shape) == 4:
+        height, width = list(inputs[0].shape)[2:]
+        if isinstance(height, int) and isinstance(width, int):
+            return width, height
+    found = ", ".join(f"{value.name} {value.shape}" for value in inputs)
+    raise UnsupportedModelError(
+        f"boxes are clipped to the size of the input, [batch, 3, height, width] with fixed numbers, and this model "
+        f"takes {found}; fix the size first"
+    )
+
+
+def _results(op: DetectionNMS, batch: Any) -> list[ir.Value]:
+    import onnx_ir as ir
+
+    shapes = ([batch, op.max_detections, 6], [batch], [batch, 4])
+    return [
+        ir.Value(name=name, type=ir.TensorType(ir.DataType[_ONNX[dtype]]), shape=ir.Shape(shape))
+        for (name, dtype), shape in zip(op.outputs.items(), shapes, strict=True)
+    ]
+
+
+_ONNX = {"float32": "FLOAT", "int32": "INT32"}
+
+
+def _attributes(op: DetectionNMS) -> dict[str, Any]:
+    """The values as ONNX has them; an empty list, which has no type of its own, is the default and left out."""
+    values = {name: int(value) if isinstance(value, bool) else value for name, value in op.values().items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ()}

@@ -1,0 +1,67 @@
+"""infersdk::DetectionNMS: from the output of a detector's head to boxes, inside the model."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ..declaration import CustomOp
+from ..native import NativeFunction
+from ..shapes import require_equal
+
+__all__ = ["HEADS", "DetectionNMS"]
+
+#: The layouts of heads: see `infersdk.ops.DetectionDecoder`.
+HEADS = ("yolov5", "yolov8", "yolox")
+
+
+class DetectionNMS(CustomOp):
+    """Decodes a head's output and runs exact greedy NMS over it, as `infersdk.ops.DetectionDecoder` does.
+
+    Inputs:
+        output: [batch, anchors, 5 + classes + extra], or [batch, 4 + classes + extra, anchors] for "yolov8".
+
+    Outputs:
+        detections: [batch, max_detections, 6] of x1, y1, x2, y2 in pixels of the network's input, score and class; the
+            best first, and 0 behind the last.
+        count: [batch], how many of them are valid.
+        stats: [batch, 4]: candidates, those that `max_candidates` left out, boxes that NMS kept, those that
+            `max_detections` left out.
+
+    Attributes:
+        head: "yolov5", "yolov8" or "yolox".
+        num_classes: the classes of the head.
+        width, height: of the network's input.
+        extra: numbers of an anchor behind its classes.
+        strides: "yolox" only: of its grids, in their order.
+        conf, iou, max_detections, max_candidates, multi_label, class_agnostic: as for `DetectionDecoder`.
+    """
+
+    domain = "infersdk"
+    inputs: ClassVar[dict[str, str]] = {"output": "T"}
+    outputs: ClassVar[dict[str, str]] = {"detections": "float32", "count": "int32", "stats": "int32"}
+    types: ClassVar[dict[str, tuple[str, ...]]] = {"T": ("float32", "float16")}
+    # The native kernels read the attributes in this order.
+    head: str
+    num_classes: int
+    width: int
+    height: int
+    extra: int = 0
+    strides: tuple[int, ...] = ()
+    conf: float = 0.25
+    iou: float = 0.45
+    max_detections: int = 300
+    max_candidates: int = 30000
+    multi_label: bool = False
+    class_agnostic: bool = False
+
+    cpu = NativeFunction("ifs_detection_nms", "ifs_detection_nms_destroy")
+    cuda = NativeFunction("ifs_cuda_detection_nms", "ifs_cuda_detection_nms_destroy")
+
+    def shape(self, output: Any) -> Any:
+        if output.ndim != 3:
+            raise ValueError(f"the output of a head has 3 dimensions, not {output.ndim}")
+        if self.head == "yolov8":
+            require_equal(output[1], 4 + self.num_classes + self.extra, "a box has 4 + num_classes + extra numbers")
+        else:
+            require_equal(output[2], 5 + self.num_classes + self.extra, "a box has 5 + num_classes + extra numbers")
+        return (output[0], self.max_detections, 6), (output[0],), (output[0], 4)

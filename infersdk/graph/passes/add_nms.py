@@ -1,0 +1,175 @@
+"""Postprocessing inside the model: boxes come out, decoded and without duplicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...errors import ConfigError, UnsupportedModelError
+from ..builder import GraphBuilder
+from ._sizes import fixed
+from .resize_input import image_input
+from .set_opset import at_least_opset
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ...model_source import ModelSource
+
+__all__ = ["AddNms"]
+
+#: Heads, and the names of their axes: rows of x, y, width, height, then objectness where there is one, then scores.
+HEADS = ("yolov5", "yolov8", "yolox")
+#: What the new nodes are written in.
+OPSET = 13
+_OUTPUTS = ("boxes", "scores", "classes", "batch_indices")
+
+
+@dataclass(frozen=True)
+class AddNms:
+    """Decodes a detector's head and puts ONNX's NonMaxSuppression behind it.
+
+    The outputs are, for each of n boxes: `boxes` [n, 4] as x1, y1, x2, y2 in pixels of the input, `scores` [n],
+    `classes` [n] and `batch_indices` [n], the image that it is in, both int64. They come image by image, within that
+    class by class, the highest score first.
+
+    A model of an opset below 13 is raised to that.
+
+    Attributes:
+        head: `"yolov5"`: [b, n, 5 + classes]; `"yolov8"` (YOLO11): [b, 4 + classes, n]; `"yolox"`: [b, n, 5 + classes],
+            decoded here by strides 8, 16 and 32.
+        conf: the least score.
+        iou: boxes of one class that overlap by more than this are one.
+        limit: the most boxes of a class in an image.
+        multi_label: a box may come out once for each of its classes; without, for the best of them.
+
+    Raises (`apply`):
+        ConfigError: an unknown head, numbers outside of 0 to 1.
+        UnsupportedModelError: the output is not of that head, or the model has several.
+    """
+
+    name: ClassVar[str] = "add-nms"
+    version: ClassVar[int] = 1
+
+    head: str
+    conf: float = 0.25
+    iou: float = 0.45
+    limit: int = 300
+    multi_label: bool = False
+
+    def concerns(self, source: ModelSource) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        import onnx_ir as ir
+
+        self._check()
+        at_least_opset(model, OPSET)
+        output = self._head(model)
+        build = GraphBuilder(model.graph, "nms/")
+        rows = build("Cast", output, to=1) if output.dtype != ir.DataType.FLOAT else output
+        if self.head == "yolov8":
+            rows = build("Transpose", rows, perm=[0, 2, 1])
+        if self.head == "yolox":
+            rows = _decode_yolox(build, model, rows)
+        first = 4 if self.head == "yolov8" else 5
+        corners = _corners(build, rows)
+        scores = _columns(build, rows, first, None)
+        if first == 5:
+            scores = build("Mul", scores, _columns(build, rows, 4, 5))
+        if not self.multi_label:
+            scores = _best_only(build, scores)
+        by_class = build("Transpose", scores, perm=[0, 2, 1])
+        chosen = build(
+            "NonMaxSuppression", corners, by_class, build.ints(self.limit), np.asarray([self.iou], np.float32),
+            np.asarray([self.conf], np.float32), name="NonMaxSuppression",
+        )  # fmt: skip
+        image, kind, box = (build("Gather", chosen, build.ints(column), axis=1) for column in range(3))
+        found = (
+            build("GatherND", corners, build("Concat", image, box, axis=1)),
+            build("GatherND", by_class, chosen),
+            *(build("Squeeze", column, build.ints(1)) for column in (kind, image)),
+        )
+        self._give(model, output, found)
+        return True
+
+    def _check(self) -> None:
+        if self.head not in HEADS:
+            raise ConfigError(f"unknown head {self.head!r}; use one of {', '.join(HEADS)}")
+        for what in ("conf", "iou"):
+            if not 0 <= getattr(self, what) <= 1:
+                raise ConfigError(f"{what} is from 0 to 1, not {getattr(self, what)}")
+        if self.limit < 1:
+            raise ConfigError(f"limit is a whole number from 1, not {self.limit}")
+
+    def _head(self, model: ir.Model) -> ir.Value:
+        outputs = list(model.graph.outputs)
+        shapes = ", ".join(f"{value.name} {value.shape}" for value in outputs)
+        dims = [fixed(dim) for dim in outputs[0].shape or ()]
+        if len(outputs) != 1 or len(dims) != 3:
+            raise UnsupportedModelError(f"a head is one output with three axes; this model gives {shapes}")
+        rows, columns = (dims[2], dims[1]) if self.head == "yolov8" else (dims[1], dims[2])
+        least = 5 if self.head == "yolov8" else 6
+        if (columns is not None and columns < least) or (None not in (rows, columns) and rows < columns):  # type: ignore[operator]
+            raise UnsupportedModelError(f"the head of a {self.head} has another shape than {shapes}")
+        return outputs[0]
+
+    def _give(self, model: ir.Model, output: ir.Value, found: tuple[ir.Value, ...]) -> None:
+        import onnx_ir as ir
+
+        graph = model.graph
+        taken = {value.name for node in graph for value in node.outputs} | {value.name for value in graph.inputs}
+        graph.outputs.clear()
+        for name, value in zip(_OUTPUTS, found, strict=True):
+            if name in taken:
+                raise UnsupportedModelError(f"the model has a value {name!r}; rename it first")
+            kind = ir.DataType.FLOAT if name in ("boxes", "scores") else ir.DataType.INT64
+            value.name, value.type = name, ir.TensorType(kind)
+            value.shape = ir.Shape(["detections", 4] if name == "boxes" else ["detections"])
+            graph.outputs.append(value)
+
+
+def _columns(build: GraphBuilder, rows: ir.Value, start: int, end: int | None) -> Any:
+    limit = np.iinfo(np.int64).max if end is None else end
+    return build("Slice", rows, build.ints(start), build.ints(int(limit)), build.ints(2))
+
+
+def _corners(build: GraphBuilder, rows: ir.Value) -> Any:
+    """x1, y1, x2, y2 of centre and size."""
+    centre, size = _columns(build, rows, 0, 2), _columns(build, rows, 2, 4)
+    half = build("Mul", size, np.float32(0.5))
+    return build("Concat", build("Sub", centre, half), build("Add", centre, half), axis=2)
+
+
+def _best_only(build: GraphBuilder, scores: ir.Value) -> Any:
+    """The scores with 0 for all but the best of each row; of equal ones the first."""
+    best = build("ArgMax", scores, axis=2, keepdims=1)
+    count = build("Gather", build("Shape", scores), build.ints(2)[0])
+    classes = build("Range", np.asarray(0), count, np.asarray(1))
+    return build("Where", build("Equal", classes, best), scores, np.float32(0))
+
+
+def _decode_yolox(build: GraphBuilder, model: ir.Model, rows: ir.Value) -> Any:
+    """Centre (x + column) * stride, size exp(w) * stride, by the cells of strides 8, 16 and 32."""
+    value, axis = image_input(model)
+    height, width = (fixed(dim) for dim in list(value.shape or ())[axis : axis + 2])
+    if height is None or width is None:
+        raise UnsupportedModelError(
+            "the head of a yolox is decoded for one size, and the model takes any; resize-input"
+        )
+    cells, strides = [], []
+    for stride in (8, 16, 32):
+        y, x = np.mgrid[: height // stride, : width // stride]
+        cells.append(np.stack([x, y], axis=-1).reshape(-1, 2))
+        strides.append(np.full((cells[-1].shape[0], 1), stride))
+    grid, scale = (np.concatenate(parts)[None].astype(np.float32) for parts in (cells, strides))
+    count = fixed(list(rows.shape)[1]) if rows.shape is not None else None
+    if count is not None and count != grid.shape[1]:
+        raise UnsupportedModelError(
+            f"a yolox of {width}x{height} has {grid.shape[1]} cells of strides 8, 16 and 32, and this output {count}"
+        )
+    centre = build("Mul", build("Add", _columns(build, rows, 0, 2), grid), scale)
+    size = build("Mul", build("Exp", _columns(build, rows, 2, 4)), scale)
+    return build("Concat", centre, size, _columns(build, rows, 4, None), axis=2)

@@ -1,0 +1,150 @@
+"""Preprocessing inside the model: images go in as cameras and decoders give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from ...errors import ConfigError, UnsupportedModelError
+from ..builder import GraphBuilder
+from ._sizes import BATCH, fixed
+from .resize_input import image_input
+from .set_opset import at_least_opset
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ...model_source import ModelSource
+
+__all__ = ["ImageIn"]
+
+
+#: What the new nodes are written in.
+OPSET = 13
+
+
+@dataclass(frozen=True)
+class ImageIn:
+    """Makes the input uint8 of [batch, height, width, channels], resized and normalised by the model.
+
+    What the network gets is (x / divide - mean) / std, in its order of channels. A model of an opset below 13 is raised
+    to that.
+
+    Attributes:
+        resize: `"none"` takes images of the model's size; `"stretch"` and `"letterbox"` take any size. Letterbox keeps
+            the proportions and fills the border with `pad`, centred as `Geometry.letterbox` does. Results refer to the
+            resized image. The resize is ONNX's linear one in floating point; OpenCV's, in 8 bits, differs by up to 1.
+        bgr: images come in the order of OpenCV, and the network wants RGB; or the other way round.
+        divide: 255 for networks that take 0 to 1.
+        mean, std: one number, or one for each channel.
+        pad: the value of the border, 0 to 255.
+
+    Raises (`apply`):
+        ConfigError: the model has no input for images, or several; numbers that do not fit the channels.
+        UnsupportedModelError: the input is uint8 already; a resize is asked for, and the model has no fixed size.
+    """
+
+    name: ClassVar[str] = "image-in"
+    version: ClassVar[int] = 1
+
+    resize: Literal["none", "stretch", "letterbox"] = "none"
+    bgr: bool = False
+    divide: float = 255.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    pad: float = 114.0
+
+    def concerns(self, source: ModelSource) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        import onnx_ir as ir
+
+        at_least_opset(model, OPSET)
+        value, rows = image_input(model)
+        assert value.shape is not None
+        if value.dtype is None or not value.dtype.is_floating_point():
+            raise UnsupportedModelError(f"input {value.name!r} is {value.dtype}, not floating point: it needs no pass")
+        dims = list(value.shape)
+        channels = fixed(dims[1] if rows == 2 else dims[3])
+        self._check(channels, dims[rows : rows + 2])
+        graph, name, kind = model.graph, value.name or "image", value.dtype
+        free = ["height", "width"] if self.resize != "none" else dims[rows : rows + 2]
+        batch = dims[0] if fixed(dims[0]) is not None else BATCH
+        image = ir.Value(
+            name=f"{name}_image", type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape([batch, *free, channels])
+        )
+        build = GraphBuilder(graph, "image_in/", graph[0] if len(graph) else None)
+        pixels = build("Cast", image, to=int(ir.DataType.FLOAT))
+        pixels = build("Transpose", pixels, perm=[0, 3, 1, 2])
+        if self.resize != "none":
+            size = build.ints(*(int(fixed(dim) or 0) for dim in dims[rows : rows + 2]))
+            pixels = (_letterbox if self.resize == "letterbox" else _stretch)(build, pixels, size, self.pad)
+        if self.bgr:
+            pixels = build("Gather", pixels, build.ints(range((channels or 0) - 1, -1, -1)), axis=1)
+        pixels = self._normalise(build, pixels)
+        if rows == 1:
+            pixels = build("Transpose", pixels, perm=[0, 2, 3, 1])
+        if kind != ir.DataType.FLOAT:
+            pixels = build("Cast", pixels, to=int(kind))
+        for use in list(value.uses()):
+            if use.node not in build.nodes:
+                use.node.replace_input_with(use.idx, pixels)
+        inputs = graph.inputs
+        inputs[list(inputs).index(value)] = image
+        image.name, value.name = name, f"{name}_normalised"
+        return True
+
+    def _check(self, channels: int | None, size: list[Any]) -> None:
+        for what in ("mean", "std"):
+            given = getattr(self, what)
+            if len(given) not in (1, channels):
+                raise ConfigError(f"{what} is of {len(given)} numbers, and the images have {channels} channels")
+        if not self.divide or not all(self.std):
+            raise ConfigError(f"divide and std are numbers other than 0, not {self.divide} and {self.std}")
+        if self.resize not in ("none", "stretch", "letterbox"):
+            raise ConfigError(f"unknown resize {self.resize!r}; use none, stretch or letterbox")
+        if self.resize != "none" and None in [fixed(dim) for dim in size]:
+            raise UnsupportedModelError(
+                "the model takes images of any size: give it one (resize-input) to resize to it"
+            )
+        if self.bgr and channels is None:
+            raise UnsupportedModelError("the number of channels is free: their order cannot be changed")
+
+    def _normalise(self, build: GraphBuilder, pixels: ir.Value) -> ir.Value:
+        """x * scale + offset, with one number for each channel where they differ."""
+        std, mean = np.asarray(self.std, np.float64), np.asarray(self.mean, np.float64)
+        scale, offset = 1 / (self.divide * std), -mean / std
+        for operator, numbers, neutral in (("Mul", scale, 1.0), ("Add", offset, 0.0)):
+            if np.any(numbers != neutral):
+                shape = (1, -1, 1, 1) if numbers.size > 1 else ()
+                pixels = build(operator, pixels, numbers.astype(np.float32).reshape(shape))
+        return pixels
+
+
+_LINEAR = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
+
+
+def _stretch(build: GraphBuilder, pixels: ir.Value, size: Any, pad: float) -> ir.Value:
+    lead = build("Slice", build("Shape", pixels), build.ints(0), build.ints(2))
+    resized: ir.Value = build("Resize", pixels, None, None, build("Concat", lead, size, axis=0), **_LINEAR)
+    return resized
+
+
+def _letterbox(build: GraphBuilder, pixels: ir.Value, size: Any, pad: float) -> ir.Value:
+    """One scale for both sides, rounded to whole pixels; the odd pixel of the border is at the right and the bottom."""
+    shape = build("Shape", pixels)
+    old = build("Cast", build("Slice", shape, build.ints(2), build.ints(4)), to=11)  # double: as exact as the core
+    ratio = build("ReduceMin", build("Div", size.astype(np.float64), old), keepdims=1)
+    rounded = build("Cast", build("Round", build("Mul", old, ratio)), to=7)
+    new = build("Max", rounded, build.ints(1))
+    sizes = build("Concat", build("Slice", shape, build.ints(0), build.ints(2)), new, axis=0)
+    resized = build("Resize", pixels, None, None, sizes, **_LINEAR)
+    border = build("Sub", size, new)
+    first = build("Div", border, build.ints(2))
+    none = build.ints(0, 0)
+    pads = build("Concat", none, first, none, build("Sub", border, first), axis=0)
+    padded: ir.Value = build("Pad", resized, pads, np.float32(pad))
+    return padded

@@ -1,0 +1,58 @@
+"""Operators of another version of the ONNX standard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ...model_source import ModelSource
+
+__all__ = ["SetOpset", "at_least_opset"]
+
+
+@dataclass(frozen=True)
+class SetOpset:
+    """Rewrites the operators for a version of the standard (opset), by ONNX's converter.
+
+    Raises (`apply`):
+        UnsupportedModelError: the converter cannot do it.
+    """
+
+    name: ClassVar[str] = "set-opset"
+    version: ClassVar[int] = 1
+
+    opset: int
+
+    def concerns(self, source: ModelSource) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        import onnx
+        import onnx.version_converter
+        import onnx_ir as ir
+
+        old = model.graph.opset_imports.get("", 0)
+        if self.opset == old:
+            return False
+        ir.external_data.load_to_model(model)
+        try:
+            proto = onnx.version_converter.convert_version(ir.to_proto(model), self.opset)
+        except Exception as error:  # whatever its C++ throws
+            raise UnsupportedModelError(
+                f"opset {old} cannot become {self.opset}: {' '.join(str(error).split())}"
+            ) from None
+        model.graph = ir.from_proto(proto).graph
+        least = onnx.helper.find_min_ir_version_for(list(proto.opset_import), ignore_unknown=True)
+        model.ir_version = max(model.ir_version or 0, least)
+        return True
+
+
+def at_least_opset(model: ir.Model, opset: int) -> None:
+    """Raises the opset of a model that is older than what a pass writes. Errors are those of `SetOpset`."""
+    if model.graph.opset_imports.get("", 0) < opset:
+        SetOpset(opset).apply(model)

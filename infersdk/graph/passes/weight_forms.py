@@ -1,0 +1,150 @@
+"""Other forms of the same weights, which more runtimes take, or take better."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...errors import UnsupportedModelError
+from ..tracing import ShapeTrace
+from ._sizes import lift_constants, shapes_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx_ir as ir
+
+    from ...model_source import ModelSource
+
+__all__ = ["NarrowIndices", "ShrinkConstants", "WeightsOffInputs", "repeated_constants", "wide_indices"]
+
+#: Which input of an operator holds indices of int32 or int64.
+_INDICES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
+_INT32 = np.iinfo(np.int32)
+#: Operators that repeat a constant along an axis where it has the size 1.
+_BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where", "Min", "Max", "Equal", "Less", "Greater"})
+#: A constant of fewer elements is not worth it.
+_LEAST = 256
+
+
+@dataclass(frozen=True)
+class NarrowIndices:
+    """Constant indices in int32 instead of int64, where the operator takes both."""
+
+    name: ClassVar[str] = "narrow-indices"
+    version: ClassVar[int] = 1
+
+    def concerns(self, source: ModelSource) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        import onnx_ir as ir
+
+        lift_constants(model)
+        found = wide_indices(model)
+        for value in found:
+            assert value.const_value is not None
+            tensor = ir.tensor(value.const_value.numpy().astype(np.int32), name=value.name)
+            value.const_value, value.type = tensor, ir.TensorType(tensor.dtype)
+        return bool(found)
+
+
+def wide_indices(model: ir.Model) -> list[ir.Value]:
+    """Weights of int64 that are nothing but indices, and fit int32."""
+    found = []
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype.name != "INT64" or value.is_graph_input() or value.is_graph_output():
+            continue
+        uses = value.uses()
+        if uses and all(_INDICES.get(use.node.op_type) == use.idx and not use.node.domain for use in uses):
+            array = tensor.numpy()
+            if array.size and array.min() >= _INT32.min and array.max() <= _INT32.max:
+                found.append(value)
+    return found
+
+
+@dataclass(frozen=True)
+class ShrinkConstants:
+    """Constants that repeat along an axis, once: an anchor grid of [1, 3, 80, 80, 2] becomes [1, 3, 1, 1, 2]."""
+
+    name: ClassVar[str] = "shrink-constants"
+    version: ClassVar[int] = 1
+
+    def concerns(self, source: ModelSource) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        import onnx_ir as ir
+
+        lift_constants(model)
+        found = repeated_constants(model)
+        for value, array in found:
+            tensor = ir.tensor(np.ascontiguousarray(array), name=value.name)
+            value.const_value, value.shape = tensor, ir.Shape(array.shape)
+        return bool(found)
+
+
+def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]]]:
+    """Weights that can be shorter along some axes, with what they become.
+
+    Whatever takes such a weight repeats it by itself, since it takes it with a value that has these axes in full.
+    """
+    trace = ShapeTrace(model, shapes_of(model))
+    for node in model.graph:
+        with contextlib.suppress(UnsupportedModelError):  # a free axis whose example does not fit: less is known
+            trace.step(node)
+    found = []
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.size < _LEAST or value.is_graph_input() or value.is_graph_output():
+            continue
+        axes = set(range(len(tensor.shape)))
+        for use in value.uses():
+            axes &= _free_axes(use.node, value, trace)
+        if not axes:
+            continue
+        array = tensor.numpy()
+        for axis in sorted(axes):
+            first = array.take([0], axis=axis)
+            if array.shape[axis] > 1 and np.array_equal(np.broadcast_to(first, array.shape), array):
+                array = first
+        if array.size < tensor.size:
+            found.append((value, array))
+    return found
+
+
+def _free_axes(node: ir.Node, value: ir.Value, trace: ShapeTrace) -> set[int]:
+    """The axes of a weight that another input of the node has in full, too."""
+    shape = trace.shapes[value]
+    free: set[int] = set()
+    if node.op_type not in _BROADCASTING or node.domain:
+        return free
+    for other in node.inputs:
+        sizes = trace.shapes.get(other) if other is not None and other is not value else None
+        if sizes is None:
+            continue
+        lead = len(sizes) - len(shape)
+        free |= {axis for axis, size in enumerate(shape) if lead + axis >= 0 and sizes[lead + axis] == size}
+    return free
+
+
+@dataclass(frozen=True)
+class WeightsOffInputs:
+    """Weights that are inputs as well, as IR version 3 wanted it, as weights alone: runtimes fold only those."""
+
+    name: ClassVar[str] = "weights-off-inputs"
+    version: ClassVar[int] = 1
+
+    def concerns(self, source: ModelSource) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        from onnx_ir.passes.common import RemoveInitializersFromInputsPass
+
+        changed = bool(RemoveInitializersFromInputsPass()(model).modified)
+        if changed and (model.ir_version or 0) < 4:
+            model.ir_version = 4  # the first that has weights which are not inputs
+        return changed

@@ -1,0 +1,127 @@
+"""Instance masks on a CUDA device: those of the detections that a `DeviceDetectionDecoder` has written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._lib import check, ffi, lib
+from ..dtypes import dtype_code
+from ..errors import DTypeError, InputError, OutOfMemoryError, ShapeError
+from ..stream import default_stream
+from ..tensor import Tensor
+from .masks import MASK, PackedMasks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..image import Geometry
+    from ..stream import Stream
+    from .device import DeviceDetectionDecoder
+
+__all__ = ["DeviceMasks"]
+
+
+class DeviceMasks:
+    """The masks of a batch, with the bits of `assemble_masks`, and the memory that they are written to.
+
+    Args:
+        decoder: The decoder whose detections get masks; the first of its extra numbers are the coefficients.
+        max_batch: The limit on the number of images.
+        capacity: Bytes of bits for each image, a multiple of 4. A mask takes an eighth of a byte for each pixel of its
+            box, with rows of whole words of 4 bytes.
+        threshold: The value that a pixel of a mask exceeds; at least 0, below 1.
+    """
+
+    def __init__(
+        self, decoder: DeviceDetectionDecoder, max_batch: int, *, capacity: int = 1 << 20, threshold: float = 0.5
+    ) -> None:
+        if capacity < 0 or capacity % 4:
+            raise InputError(f"capacity is {capacity}; it must be a multiple of 4, 0 or more")
+        self._decoder, self._capacity, self._threshold = decoder, capacity, threshold
+        self._layout = Tensor((max_batch, decoder.max_det * MASK.itemsize), "uint8", decoder.device)
+        self._bits = Tensor((max_batch, capacity), "uint8", decoder.device)
+        self._needed = Tensor((max_batch,), "int64", decoder.device)
+        self._geometries: Sequence[Geometry] = ()
+
+    def run(
+        self,
+        output: Tensor,
+        prototypes: Tensor,
+        geometries: Sequence[Geometry],
+        block: Tensor,
+        *,
+        stream: Stream | None = None,
+    ) -> None:
+        """Queues the masks of `len(geometries)` images on `stream`, after the decoder's run.
+
+        Args:
+            output: As the decoder got it.
+            prototypes: `[n or more, coefficients, height, width]` on the device, float32 or float16.
+            geometries: How each image came to the network.
+            block: The decoder's results.
+
+        Raises:
+            ShapeError, DTypeError, InputError.
+        """
+        n = len(geometries)
+        if n > self._needed.shape[0]:
+            raise InputError(f"{n} images do not fit the {self._needed.shape[0]} that the masks were created for")
+        if prototypes.dtype not in (np.float32, np.float16):
+            raise DTypeError(f"prototypes are {prototypes.dtype}; use float32 or float16")
+        if prototypes.ndim != 4 or len(prototypes) < n:
+            raise ShapeError(f"prototypes have shape {prototypes.shape}; use ({n}, coefficients, height, width)")
+        if output.dtype != self._decoder.dtype or output.shape[1:] != self._decoder.shape or len(output) < n:
+            raise ShapeError(f"the outputs are {output.dtype} of {output.shape}; they must be those of the decoder")
+        params = ffi.new("ifs_mask_params *")
+        params.dtype = dtype_code(prototypes.dtype)
+        _, params.num_coefficients, params.height, params.width = prototypes.shape
+        params.threshold = self._threshold
+        queue = stream or default_stream(self._decoder.device)
+
+        def address(tensor: Tensor, *, write: bool = False) -> int:
+            return tensor.device_ptr(read=not write, write=write, stream=queue)
+
+        check(
+            lib.ifs_cuda_masks(
+                params,
+                self._decoder.params,
+                ffi.cast("void *", address(output)),
+                ffi.cast("void *", address(prototypes)),
+                ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries]),
+                n,
+                ffi.cast("void *", address(block)),
+                ffi.cast("ifs_mask *", address(self._layout, write=True)),
+                ffi.cast("uint8_t *", address(self._bits, write=True)),
+                self._capacity,
+                ffi.cast("int64_t *", address(self._needed, write=True)),
+                queue._open,
+            )
+        )
+        self._geometries = geometries
+
+    def fetch(self, stream: Stream) -> None:
+        """Queues the copies to the host on `stream`."""
+        for tensor in (self._needed, self._layout, self._bits):
+            tensor.fetch(stream)
+
+    def unpack(self, index: int, count: int) -> PackedMasks:
+        """The masks of image `index`, of which the decoder has returned `count` boxes. Waits for the copies.
+
+        Raises:
+            OutOfMemoryError: The masks of this image do not fit the capacity; the message says how much they need.
+        """
+        needed = int(self._needed.numpy()[index])
+        if needed > self._capacity:
+            raise OutOfMemoryError(
+                f"the {count} masks of image {index} need {needed} bytes, but the capacity is {self._capacity}; create "
+                f"DeviceMasks with a larger one"
+            )
+        layout = self._layout.numpy()[index].view(MASK)[:count].copy()
+        return PackedMasks(self._geometries[index].source, layout, self._bits.numpy()[index, :needed].copy())
+
+    def close(self) -> None:
+        """Frees the memory."""
+        for tensor in (self._needed, self._layout, self._bits):
+            tensor.close()

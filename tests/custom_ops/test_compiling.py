@@ -1,0 +1,135 @@
+"""Kernels in source: compiled for a GPU without one, kept by content, and errors that say what the compiler says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infersdk.cache import Cache
+from infersdk.custom_ops import CudaSource, CustomOp, Launch
+from infersdk.custom_ops.compiling import compile_cuda, nvcc_path, nvrtc_path
+from infersdk.custom_ops.kernels import launch_rule
+from infersdk.custom_ops.shapes import encode
+from infersdk.errors import CustomOpError
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+CODE = r"""
+extern "C" __global__ void scale(const T *x, T *y, long long count, float factor) {
+    long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < count)
+        y[i] = (T)(factor * (float)x[i]);
+}
+"""
+
+
+def source(code: str = CODE, **changes: Any) -> CudaSource:
+    launch = changes.pop("launch", lambda op, x, y: Launch(threads=y.size, arguments=(x, y, y.size, op.factor)))
+    return CudaSource(code, function="scale", launch=launch, **changes)
+
+
+@pytest.fixture(params=["nvrtc", "nvcc"])
+def compiler(request: pytest.FixtureRequest) -> str:
+    if (nvrtc_path() if request.param == "nvrtc" else nvcc_path()) is None:
+        pytest.skip(f"no {request.param} here")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_code_for_each_type(compiler: str, dtype: str) -> None:
+    code = compile_cuda(source(compiler=compiler), {"T": dtype}, "9.0", "tests::scale")
+    assert code[:4] == b"\x7fELF"
+    assert b"scale" in code
+
+
+def test_it_is_kept_by_content(compiler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
+    first = compile_cuda(source(compiler=compiler), {"T": "float32"}, "9.0", "tests::scale")
+    assert compile_cuda(source(compiler=compiler), {"T": "float32"}, "9.0", "tests::scale") == first
+    assert len(Cache().entries()) == 1
+    for changed, types, capability in (
+        (source(CODE + "\n// more", compiler=compiler), {"T": "float32"}, "9.0"),
+        (source(compiler=compiler), {"T": "float16"}, "9.0"),
+        (source(compiler=compiler), {"T": "float32"}, "8.0"),
+    ):
+        compile_cuda(changed, types, capability, "tests::scale")
+    assert len(Cache().entries()) == 4
+
+
+def test_an_error_has_the_compilers_words_and_the_line(compiler: str) -> None:
+    with pytest.raises(CustomOpError, match=r"(?s)tests::scale: .* does not compile its kernel:.*undefined_name"):
+        compile_cuda(
+            source("__global__ void f() { undefined_name = 1; }", compiler=compiler), {}, "9.0", "tests::scale"
+        )
+
+
+def test_no_compiler_at_all() -> None:
+    code = """
+import infersdk.custom_ops.compiling as c
+from infersdk.custom_ops import CudaSource
+c.nvrtc_path = c.nvcc_path = lambda: None
+for compiler in ("auto", "nvrtc"):
+    try:
+        c.compile_cuda(CudaSource("", "f", lambda: 0, compiler=compiler), {}, "9.0", "tests::f")
+    except Exception as error:
+        print(error)
+"""
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, env=os.environ
+    )
+    first, second = said.stdout.splitlines()
+    assert 'pip install "infersdk[nvrtc]" for NVRTC, or put nvcc on PATH' in first
+    assert "asks for compiler 'nvrtc', which is not here" in second
+
+
+# ---- launches ----
+
+
+class Scale(CustomOp):
+    domain = "tests.launch"
+    inputs = {"x": "T"}
+    outputs = {"y": "T"}
+    types = {"T": ("float32", "float16")}
+    factor: float = 2.0
+    cuda = source()
+
+    def shape(self, x: Any) -> Any:
+        return x
+
+    def cpu(self, x: Any, y: Any) -> None:
+        y[...] = self.factor * x
+
+
+def test_a_launch_is_worked_out_once_on_symbols() -> None:
+    op = Scale(factor=0.5)
+    rule = launch_rule(Scale.cuda, op, op.rule([2]))
+    assert rule.launch is not None
+    sizes, arguments = rule.launch
+    assert str(sizes[0]) == "ceil_div((input0[0] * input0[1]), 256)"
+    assert sizes[1:] == (1, 1, 256, 1, 1, 0)
+    assert [kind for kind, _ in arguments] == ["input", "output", "int", "float"]
+    words, _ = encode(rule)
+    assert words[-2:] == [3, 0x3F000000]  # the bits of 0.5
+
+
+@pytest.mark.parametrize(
+    ("launch", "message"),
+    [
+        (lambda op, x, y: 3, "launch returns 3; it returns a Launch"),
+        (lambda op, x, y: Launch(arguments=(x,)), "neither or both of threads= and grid="),
+        (lambda op, x, y: Launch(threads=1, grid=(1,)), "neither or both"),
+        (lambda op, x, y: Launch(threads=1, block=2048), "it has 1 to 1024 threads"),
+        (lambda op, x, y: Launch(grid=(1, 2, 3, 4)), "it is one to three sizes"),
+        (lambda op, x, y: Launch(threads=1, arguments=("x",)), "an argument is an input, an output, a size, an int or"),
+        (lambda op, x, y: Launch(threads=1, arguments=(x,) * 65), "65 arguments; 64 at most"),
+    ],
+)  # fmt: skip
+def test_a_wrong_launch(launch: Any, message: str) -> None:
+    op = Scale()
+    with pytest.raises(CustomOpError, match=message):
+        launch_rule(source(launch=launch), op, op.rule([2]))

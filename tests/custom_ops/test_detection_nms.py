@@ -1,0 +1,133 @@
+"""DetectionNMS: the boxes of the native decoder, from one file on every backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from boxes_in_models import SIZE, check_rows, decoded, detector, head_output
+
+import infersdk
+from infersdk.custom_ops.detection_nms import add_detection_nms
+from infersdk.custom_ops.native import Node, native_op
+from infersdk.custom_ops.packaged import DetectionNMS
+from infersdk.device import Device
+from infersdk.errors import CustomOpError, UnsupportedModelError
+from infersdk.graph.files import read_model, write_model
+from infersdk.image import Geometry
+from infersdk.ops import DetectionDecoder
+
+pytest.importorskip("onnx")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("head", ["yolov5", "yolov8", "yolox"])
+def test_the_boxes_are_those_of_the_decoder(head: str, dtype: str, rng: np.random.Generator) -> None:
+    strides = (32,) if head == "yolox" else ()
+    anchors = (SIZE[0] // 32) * (SIZE[1] // 32) if head == "yolox" else 1000
+    settings: dict[str, Any] = {"conf": 0.3, "iou": 0.5, "multi_label": True, "max_candidates": 500}
+    op = DetectionNMS(
+        head=head, num_classes=4, width=SIZE[0], height=SIZE[1], strides=strides, max_detections=50, **settings
+    )
+    node = Node(op, native_op(DetectionNMS, DetectionNMS.signature_for([dtype]), Device.parse("cpu")), "nms")
+    for batch in (1, 5, 2):  # the state grows once and is used again
+        output = head_output(rng, head, batch, anchors).astype(dtype)
+        check_rows(tuple(node(output)), decoded(output, head, strides=strides, max_det=50, **settings))  # type: ignore[arg-type]
+
+
+def test_a_wrong_setting_is_named() -> None:
+    node = Node(
+        DetectionNMS(head="yolov5", num_classes=4, width=64, height=64, conf=3.0),
+        native_op(DetectionNMS, DetectionNMS.signatures()[0], Device.parse("cpu")),
+        "nms",
+    )
+    with pytest.raises(Exception, match="infersdk::DetectionNMS, node nms: its CPU kernel failed: conf_threshold is 3"):
+        node(np.zeros((1, 10, 9), "float32"))
+    with pytest.raises(Exception, match="a box has 5 . num_classes . extra numbers: it is 8, not 9"):
+        node(np.zeros((1, 10, 8), "float32"))
+
+
+# ---- models ----
+
+
+@pytest.mark.parametrize("head", ["yolov5", "yolov8"])
+def test_one_file_gives_the_same_boxes_everywhere(tmp_path: Path, head: str, rng: np.random.Generator) -> None:
+    model = read_model(detector(tmp_path / "m.onnx", head))
+    add_detection_nms(model, head, conf=0.3)
+    path = write_model(model, tmp_path / "boxes.onnx")
+    output = head_output(rng, head, 3, 300)
+    images = output.reshape(3, 1, -1, 300)
+    with DetectionDecoder(head, 4, 300, conf=0.3) as decoder:
+        geometry = Geometry.stretch((300, images.shape[2]), (300, images.shape[2]))
+        want = [(boxes.copy(), stats) for boxes, stats in (decoder(image, geometry) for image in output)]
+    for backend in ("onnxruntime", "openvino"):
+        pytest.importorskip(backend)
+        for cut in (False, True):
+            with infersdk.load(path, backend, cut_custom_ops=cut) as infer:  # nothing to declare: it comes along
+                got = infer(images)
+                check_rows((got["detections"], got["count"], got["stats"]), want)
+
+
+def test_what_add_detection_nms_refuses(tmp_path: Path) -> None:
+    def model() -> Any:
+        return read_model(detector(tmp_path / "m.onnx"))
+
+    with pytest.raises(UnsupportedModelError, match="unknown head 'yolo'; use one of yolov5, yolov8, yolox"):
+        add_detection_nms(model(), "yolo")
+    with pytest.raises(CustomOpError, match="it has no attribute 'confidence'"):
+        add_detection_nms(model(), "yolov5", confidence=0.3)
+    with pytest.raises(UnsupportedModelError, match="has 9 numbers for each box; a head of 'yolov5' has 5"):
+        add_detection_nms(model(), "yolov5", extra=4)
+    open_size = model()
+    open_size.graph.inputs[0].shape = None
+    with pytest.raises(UnsupportedModelError, match="fix the size first"):
+        add_detection_nms(open_size, "yolov5")
+    twice = model()
+    add_detection_nms(twice, "yolov5")
+    with pytest.raises(UnsupportedModelError, match="a head is one output of three dimensions"):
+        add_detection_nms(twice, "yolov5")
+
+
+@pytest.mark.assets
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "head"), [("yolov5n", "yolov5"), ("yolov8n", "yolov8")])
+def test_real_detectors(assets: Path, tmp_path: Path, name: str, head: str) -> None:
+    """Behind the network's own output on each backend; across backends as far as the network agrees."""
+    original = assets / "models" / f"{name}.onnx"
+    model = read_model(original)
+    add_detection_nms(model, head, num_classes=80)
+    path = write_model(model, tmp_path / "boxes.onnx")
+    images = np.stack([infersdk_input(assets / "images" / file) for file in ("bus.jpg", "zidane.jpg")])
+    found = {}
+    for backend in ("onnxruntime", "openvino"):
+        pytest.importorskip(backend)
+        with infersdk.load(path, backend) as infer:
+            found[backend] = infer(images)
+        with infersdk.load(path, backend, cut_custom_ops=True) as infer:
+            (segment,) = infer.plan.segments  # type: ignore[attr-defined]
+            assert segment.outputs == ("output0",)
+            cut = infer(images)
+        with infersdk.load(original, backend) as infer:
+            output = infer(images)["output0"]
+        geometry = Geometry.stretch((640, 640), (640, 640))
+        anchors = output.shape[2] if head == "yolov8" else output.shape[1]
+        with DetectionDecoder(head, 80, anchors) as decoder:
+            want = [(boxes.copy(), stats) for boxes, stats in (decoder(image, geometry) for image in output)]
+        check_rows((cut["detections"], cut["count"], cut["stats"]), want)
+    one, other = found.values()
+    np.testing.assert_array_equal(one["count"], other["count"])
+    assert one["count"].min() >= 2
+    np.testing.assert_allclose(one["detections"], other["detections"], atol=0.05)
+
+
+def infersdk_input(path: Path) -> Any:
+    """An image as the network takes it: letterboxed, RGB, 0 to 1."""
+    from PIL import Image
+
+    picture = Image.open(path).convert("RGB")
+    picture.thumbnail((640, 640))
+    canvas = np.full((640, 640, 3), 114, np.uint8)
+    canvas[: picture.height, : picture.width] = np.asarray(picture)
+    return (canvas.transpose(2, 0, 1) / 255).astype("float32")

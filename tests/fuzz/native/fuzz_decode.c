@@ -1,0 +1,284 @@
+/*
+ * fuzz_decode.c - outputs of heads out of any numbers, decoded to boxes; NMS, top-k and the blocks of a device's
+ * results.
+ *
+ * What comes out keeps the promises of the header: order, limits, edges within the image, statistics that add up. Each
+ * SIMD variant gives the bits of the plain one; NMS and top-k those of the few lines here that define them.
+ */
+#include "fuzz.h"
+
+#include <math.h>
+
+#define MAX_DETECTIONS 64
+
+/* Numbers of a head: mostly 0 to 1, with ties, now and then none at all. */
+static float score(void) { return below(12) ? (float)below(65) / 64 : odd_float(); }
+
+static uint16_t half_bits(void) { return below(8) ? (uint16_t)(0x3400 + below(0x800)) : (uint16_t)next(); }
+
+static ifs_detect_params some_params(void) {
+    ifs_detect_params p = {.head = (int32_t)below(3),
+                           .dtype = (int32_t)below(2),
+                           .num_classes = 1 + (int32_t)below(below(4) ? 6 : 40),
+                           .num_anchors = 1 + (int32_t)below(below(4) ? 40 : 300),
+                           .num_extra = below(3) ? 0 : (int32_t)below(5),
+                           .multi_label = coin(),
+                           .class_agnostic = coin(),
+                           .max_candidates = coin() ? 0 : (int32_t)below(40),
+                           .max_detections = 1 + (int32_t)below(MAX_DETECTIONS),
+                           .conf_threshold = (float)below(65) / 64,
+                           .iou_threshold = (float)below(65) / 64};
+    if (p.head == IFS_DETECT_HEAD_YOLOX)
+        for (p.num_strides = 1 + (int32_t)below(3); p.num_strides > 3; p.num_strides--)
+            ;
+    for (int32_t i = 0; i < p.num_strides; i++)
+        p.strides[i] = 8 << i;
+    return p;
+}
+
+/* One number that is wrong, mostly. */
+static void spoil(ifs_detect_params *p) {
+    int32_t *numbers[] = {&p->head,           &p->dtype,          &p->num_classes, &p->num_anchors, &p->num_extra,
+                          &p->max_candidates, &p->max_detections, &p->num_strides, &p->strides[0],  &p->strides[7]};
+    switch (below(4)) {
+    case 0:
+        p->conf_threshold = odd_float();
+        break;
+    case 1:
+        p->iou_threshold = odd_float();
+        break;
+    default:
+        *numbers[below(sizeof numbers / sizeof *numbers)] = odd_number(12);
+    }
+}
+
+static ifs_geometry some_geometry(const ifs_detect_params *p) {
+    ifs_geometry g;
+    int32_t cw = 8 * (1 + (int32_t)below(8)), ch = 8 * (1 + (int32_t)below(8));
+    int32_t sw = 1 + (int32_t)below(200), sh = 1 + (int32_t)below(200);
+    if (p->head == IFS_DETECT_HEAD_YOLOX)
+        cw = ch = 32 * (1 + (int32_t)below(3));
+    switch (below(4)) {
+    case 0:
+        CHECK(ifs_geometry_stretch(sw, sh, cw, ch, &g) == IFS_OK);
+        break;
+    case 1: {
+        double m[6] = {1 + (double)below(9) / 8, (double)below(5) / 16, -3, -(double)below(5) / 16, 1, 4};
+        CHECK(ifs_geometry_affine(sw, sh, cw, ch, m, &g) == IFS_OK);
+        break;
+    }
+    default:
+        CHECK(ifs_geometry_letterbox(sw, sh, cw, ch, 1, &g) == IFS_OK);
+    }
+    return g;
+}
+
+static void check_detections(const ifs_detect_params *p, const ifs_geometry *g, const ifs_detection *d, int32_t count,
+                             const ifs_detect_stats *s) {
+    CHECK(count >= 0 && count <= p->max_detections);
+    CHECK(s->kept == count + s->dropped_detections && s->dropped_detections >= 0 && s->dropped_candidates >= 0);
+    CHECK(s->dropped_detections == 0 || count == p->max_detections);
+    CHECK(s->candidates - s->dropped_candidates >= s->kept);
+    CHECK(s->candidates <= (int64_t)p->num_anchors * (p->multi_label ? p->num_classes : 1));
+    CHECK(p->max_candidates == 0 || s->candidates - s->dropped_candidates <= p->max_candidates);
+    for (int32_t i = 0; i < count; i++) {
+        CHECK(isfinite(d[i].score) && d[i].score > p->conf_threshold);
+        CHECK(i == 0 || d[i].score <= d[i - 1].score);
+        CHECK(d[i].class_id >= 0 && d[i].class_id < p->num_classes && d[i].row >= 0 && d[i].row < p->num_anchors);
+        CHECK(d[i].x1 >= 0 && d[i].x1 <= d[i].x2 && d[i].x2 <= (float)g->source_width);
+        CHECK(d[i].y1 >= 0 && d[i].y1 <= d[i].y2 && d[i].y2 <= (float)g->source_height);
+    }
+}
+
+static void decode(void) {
+    ifs_detect_params p = some_params();
+    ifs_geometry g = some_geometry(&p);
+    if (p.head == IFS_DETECT_HEAD_YOLOX && below(8)) {
+        p.num_anchors = 0;
+        for (int32_t i = 0; i < p.num_strides; i++)
+            p.num_anchors += (g.canvas_width / p.strides[i]) * (g.canvas_height / p.strides[i]);
+    }
+    if (!below(8))
+        spoil(&p);
+    ifs_detection_decoder *decoder = NULL;
+    if (counted(ifs_detection_decoder_create(&p, &decoder)) != IFS_OK) {
+        CHECK(decoder == NULL);
+        return;
+    }
+    CHECK(p.conf_threshold >= 0 && p.conf_threshold <= 1 && p.iou_threshold >= 0 && p.iou_threshold <= 1);
+    size_t leading = p.head == IFS_DETECT_HEAD_YOLOV8 ? 4 : 5;
+    size_t values = (size_t)p.num_anchors * (leading + (size_t)p.num_classes + (size_t)p.num_extra);
+    if (p.num_anchors > 4096 || p.num_classes > 4096 || p.num_extra > 4096 || values > 1 << 16 ||
+        p.max_detections > 4096) { /* spoiled to more than is worth filling */
+        ifs_detection_decoder_destroy(decoder);
+        return;
+    }
+    void *output = exact(values * (p.dtype == IFS_FLOAT32 ? 4 : 2));
+    int sizes = coin(); /* boxes of a sensible size, or anything */
+    for (size_t i = 0; i < values; i++)
+        if (p.dtype == IFS_FLOAT32)
+            ((float *)output)[i] = sizes && !below(3) ? (float)below(512) / 4 : score();
+        else
+            ((uint16_t *)output)[i] = half_bits();
+    ifs_detection *plain = exact(sizeof *plain * (size_t)p.max_detections),
+                  *other = exact(sizeof *other * (size_t)p.max_detections);
+    ifs_detect_stats stats, again;
+    int32_t count = -7, number = -7;
+    CHECK(ifs_set_simd(IFS_SIMD_PLAIN) == IFS_OK);
+    ifs_status status = counted(ifs_detection_decoder_run(decoder, output, &g, plain, &count, &stats));
+    if (status == IFS_OK)
+        check_detections(&p, &g, plain, count, &stats);
+    else
+        CHECK(p.head == IFS_DETECT_HEAD_YOLOX && status == IFS_ERR_SHAPE && count == -7);
+    for (int32_t simd = IFS_SIMD_NEON; simd <= IFS_SIMD_AVX512; simd++) {
+        if (ifs_set_simd(simd) != IFS_OK)
+            continue;
+        CHECK(ifs_detection_decoder_run(decoder, output, &g, other, &number, &again) == status);
+        if (status != IFS_OK)
+            continue;
+        CHECK(number == count && memcmp(&stats, &again, sizeof stats) == 0);
+        CHECK(memcmp(plain, other, sizeof *plain * (size_t)count) == 0);
+    }
+    ifs_detection_decoder_destroy(decoder);
+    free(output), free(plain), free(other);
+}
+
+static float area(const float *b) { return (b[2] - b[0]) * (b[3] - b[1]); }
+
+static int overlap(const float *a, const float *b, float threshold) {
+    float w = fminf(a[2], b[2]) - fmaxf(a[0], b[0]), h = fminf(a[3], b[3]) - fmaxf(a[1], b[1]);
+    if (!(a[2] > a[0] && a[3] > a[1] && b[2] > b[0] && b[3] > b[1]) || w <= 0 || h <= 0)
+        return 0;
+    float inter = w * h, sum = area(a) + area(b);
+    sum = sum - inter;
+    return inter > threshold * sum;
+}
+
+static void nms(void) {
+    enum { MOST = 48 };
+    int64_t n = below(16) ? (int64_t)below(MOST) : -(int64_t)below(3), kept = -7, expected = 0;
+    size_t room = n > 0 ? (size_t)n : 0;
+    float *boxes = exact(16 * room), *scores = exact(4 * room),
+          threshold = below(16) ? (float)below(65) / 64 : odd_float();
+    int32_t *classes = exact(4 * room);
+    int64_t *keep = exact(8 * room), order[MOST];
+    int finite = 1, wild = !below(8), grouped = coin();
+    for (size_t i = 0; i < room; i++) {
+        for (int k = 0; k < 4; k++) {
+            boxes[4 * i + (size_t)k] = wild && !below(16) ? odd_float() : (float)below(64);
+            finite = finite && isfinite(boxes[4 * i + (size_t)k]);
+        }
+        if (below(8)) /* mostly in order */
+            boxes[4 * i + 2] += boxes[4 * i], boxes[4 * i + 3] += boxes[4 * i + 1];
+        scores[i] = wild && !below(16) ? odd_float() : (float)below(16) - 4;
+        classes[i] = (int32_t)below(3);
+        finite = finite && isfinite(scores[i]) && isfinite(boxes[4 * i + 2]) && isfinite(boxes[4 * i + 3]);
+        order[i] = (int64_t)i;
+    }
+    ifs_status status = counted(ifs_nms(boxes, scores, grouped ? classes : NULL, n, threshold, keep, &kept));
+    int good = n >= 0 && finite && threshold >= 0 && threshold <= 1;
+    CHECK((status == IFS_OK) == good);
+    if (status == IFS_OK && !wild) { /* huge boxes overflow in ways that the definition does not settle */
+        for (size_t i = 1; i < room; i++) /* best first, equal ones by index */
+            for (size_t k = i; k > 0 && scores[order[k]] > scores[order[k - 1]]; k--) {
+                int64_t swap = order[k];
+                order[k] = order[k - 1], order[k - 1] = swap;
+            }
+        int64_t alive[MOST];
+        for (size_t i = 0; i < room; i++) {
+            int suppressed = 0;
+            for (int64_t k = 0; k < expected && !suppressed; k++)
+                suppressed = (!grouped || classes[alive[k]] == classes[order[i]]) &&
+                             overlap(boxes + 4 * alive[k], boxes + 4 * order[i], threshold);
+            if (!suppressed)
+                alive[expected++] = order[i];
+        }
+        CHECK(kept == expected && memcmp(keep, alive, 8 * (size_t)kept) == 0);
+    }
+    free(boxes), free(scores), free(classes), free(keep);
+}
+
+static void topk(void) {
+    int64_t n = below(16) ? 1 + (int64_t)below(200) : -(int64_t)below(3);
+    int32_t k = below(16) ? 1 + (int32_t)below(12) : odd_number(12), softmax = coin(),
+            dtype = below(16) ? 0 : odd_number(3);
+    size_t room = n > 0 ? (size_t)n : 0, results = k > 0 && k < 4096 ? (size_t)k : 0;
+    float *scores = exact(4 * room), *best = exact(4 * results), *plain = exact(4 * results);
+    int32_t *ids = exact(4 * results), *plain_ids = exact(4 * results);
+    int nan = 0, infinite = 0;
+    for (size_t i = 0; i < room; i++) {
+        scores[i] = below(64) ? (float)below(64) / 8 - 4 : odd_float();
+        nan |= isnan(scores[i]);
+        infinite |= isinf(scores[i]) && scores[i] > 0;
+    }
+    CHECK(ifs_set_simd(IFS_SIMD_PLAIN) == IFS_OK);
+    if (dtype == IFS_FLOAT16)
+        dtype = IFS_FLOAT32;
+    ifs_status status = counted(ifs_topk(scores, dtype, n, k, softmax, plain_ids, plain));
+    if (dtype == IFS_FLOAT32 && n >= 1 && k >= 1 && k <= n && !nan && !(softmax && infinite)) {
+        int lowest = 1; /* softmax of nothing but minus infinity has no largest score that is finite */
+        for (size_t i = 0; i < room; i++)
+            lowest &= isinf(scores[i]) != 0;
+        CHECK(status == IFS_OK || (softmax && lowest));
+    } else
+        CHECK(status != IFS_OK);
+    if (status == IFS_OK) {
+        for (int32_t i = 0; i < k; i++) {
+            CHECK(plain_ids[i] >= 0 && plain_ids[i] < n);
+            if (i) {
+                float a = scores[plain_ids[i - 1]], b = scores[plain_ids[i]];
+                CHECK(a > b || (a == b && plain_ids[i - 1] < plain_ids[i]));
+            }
+            CHECK(softmax ? plain[i] >= 0 && plain[i] <= 1 : plain[i] == scores[plain_ids[i]]);
+        }
+        for (int32_t simd = IFS_SIMD_NEON; simd <= IFS_SIMD_AVX512; simd++)
+            if (ifs_set_simd(simd) == IFS_OK) {
+                CHECK(ifs_topk(scores, dtype, n, k, softmax, ids, best) == IFS_OK);
+                CHECK(memcmp(ids, plain_ids, 4 * results) == 0 && memcmp(best, plain, 4 * results) == 0);
+            }
+    }
+    free(scores), free(best), free(plain), free(ids), free(plain_ids);
+}
+
+/* A block of a device's results: counts that cannot be are refused, and nothing is read beyond it. */
+static void unpack(void) {
+    int32_t most = 1 + (int32_t)below(6), images = 1 + (int32_t)below(4),
+            index = below(8) ? (int32_t)below((uint32_t)images) : odd_number(5);
+    size_t nbytes = ifs_cuda_detections_nbytes(most, images), given = below(8) ? nbytes : below((uint32_t)nbytes + 9);
+    CHECK(nbytes % 8 == 0 && nbytes >= (size_t)images * sizeof(ifs_cuda_detections));
+    uint8_t *block = exact(given);
+    for (size_t i = 0; i < given; i++)
+        block[i] = below(2) ? (uint8_t)next() : 0;
+    size_t one = nbytes / (size_t)images;
+    for (int32_t i = 0; i < images && (size_t)(i + 1) * one <= given; i++)
+        ((ifs_cuda_detections *)(void *)(block + (size_t)i * one))->count =
+            below(4) ? (int32_t)below((uint32_t)most + 1) : odd_number(9);
+    int32_t limit = below(8) ? most : odd_number(9), count = -7;
+    size_t results = limit > 0 && limit < 4096 ? (size_t)limit : 0;
+    ifs_detection *out = exact(sizeof *out * results);
+    ifs_detect_stats stats;
+    if (counted(ifs_cuda_detections_unpack(block, given, limit, index, out, &count, coin() ? &stats : NULL)) == IFS_OK)
+        CHECK(count >= 0 && count <= limit);
+    else
+        CHECK(count == -7);
+    size_t huge = ifs_cuda_detections_nbytes(odd_number(9), odd_number(9));
+    CHECK(huge == 0 || huge % 8 == 0);
+    free(block), free(out);
+}
+
+static void one_case(void) {
+    switch (below(8)) {
+    case 0:
+        nms();
+        break;
+    case 1:
+        topk();
+        break;
+    case 2:
+        unpack();
+        break;
+    default:
+        decode();
+    }
+    CHECK(ifs_set_simd(ifs_simd_best()) == IFS_OK);
+}

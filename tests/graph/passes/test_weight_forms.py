@@ -1,0 +1,130 @@
+"""Weights in other forms, and graphs cleaned up: the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk.graph import Graph
+from infersdk.graph import open as open_graph
+from infersdk.graph.passes import CleanUp, NarrowIndices, SetOpset, ShrinkConstants, WeightsOffInputs
+
+onnx = pytest.importorskip("onnx")
+models = pytest.importorskip("onnx_models")
+ort = pytest.importorskip("onnxruntime")
+
+node, value = models.node, models.value
+
+
+def run(graph: Graph | Path, x: Any) -> list[Any]:
+    if isinstance(graph, Graph):
+        graph.check()
+    content = graph.bytes() if isinstance(graph, Graph) else str(graph)
+    session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x})  # type: ignore[no-any-return]
+
+
+def test_indices_of_32_bits(tmp_path: Path) -> None:
+    weights = {"i": np.asarray([2, 0, -1]), "shape": np.asarray([3, 1]), "far": np.asarray([2**40])}
+    nodes = [node("Gather", "x i", "g"), node("Reshape", "g shape", "y"), node("Add", "far far", "z")]
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [value("x", (3,))], [value("y", (3, 1)), value("z", (1,), "int64")], weights
+    )
+    graph = open_graph(path)
+    assert graph.apply(NarrowIndices())
+    assert {name: array.dtype.name for name, array in graph.weights.items()} == {
+        "i": "int32", "shape": "int64", "far": "int64"
+    }  # fmt: skip
+    x = np.asarray([1, 2, 3], np.float32)
+    np.testing.assert_array_equal(run(graph, x)[0], run(path, x)[0])
+    assert not graph.apply(NarrowIndices())
+
+
+def test_constants_that_repeat(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    anchors = np.broadcast_to(np.asarray([[1, 2], [3, 4]], np.float32).reshape(1, 2, 1, 1, 2), (1, 2, 16, 16, 2))
+    weights = {"a": anchors.copy(), "real": rng.random((1, 2, 16, 16, 2), dtype=np.float32),
+               "alone": np.ones((1, 512), np.float32)}  # fmt: skip
+    nodes = [node("Mul", "x a", "m"), node("Add", "m real", "y"), node("Add", "one alone", "z")]
+    weights["one"] = np.ones((1, 1), np.float32)
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [value("x", ("n", 2, 16, 16, 2))],
+        [value("y", ("n", 2, 16, 16, 2)), value("z", (1, 512))], weights,
+    )  # fmt: skip
+    graph = open_graph(path)
+    assert graph.apply(ShrinkConstants())
+    shapes = {name: array.shape for name, array in graph.weights.items()}
+    assert shapes["a"] == (1, 2, 1, 1, 2)
+    assert shapes["real"] == (1, 2, 16, 16, 2)
+    assert shapes["alone"] == (1, 512), "nothing else has these axes"
+    x = rng.random((3, 2, 16, 16, 2), dtype=np.float32)
+    for got, want in zip(run(graph, x), run(path, x), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert not graph.apply(ShrinkConstants())
+
+
+def test_weights_that_are_inputs(tmp_path: Path) -> None:
+    path = models.save(
+        tmp_path / "m.onnx", [node("Add", "x w", "y")], [value("x", (2,)), value("w", (2,))], [value("y", (2,))],
+        {"w": np.ones(2, np.float32)}, ir_version=3, opset=8,
+    )  # fmt: skip
+    graph = open_graph(path)
+    assert [given.name for given in graph.inputs] == ["x"]
+    assert graph.apply(WeightsOffInputs())
+    assert [given.name for given in graph.model.graph.inputs] == ["x"]
+    assert graph.model.ir_version == 4
+    np.testing.assert_array_equal(run(graph, np.ones(2, np.float32))[0], [2, 2])
+    assert not graph.apply(WeightsOffInputs())
+
+
+def test_the_opset(tmp_path: Path) -> None:
+    graph = open_graph(models.double(tmp_path / "m.onnx", opset=11))
+    assert graph.apply(SetOpset(18))
+    assert graph.opset == 18
+    assert not graph.apply(SetOpset(18))
+
+
+def test_cleaned_up(tmp_path: Path) -> None:
+    pytest.importorskip("onnxslim")
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(4, 3, 3, 3)), "scale": rng.random(4), "bias": rng.random(4),
+               "mean": rng.random(4), "var": rng.random(4) + 0.5, "two": np.asarray(2.0)}  # fmt: skip
+    nodes = [
+        node("Mul", "two two", "four"), node("Conv", "x w", "c"),
+        node("BatchNormalization", "c scale bias mean var", "b"),
+        node("Identity", "b", "i"), node("Mul", "i four", "m"), node("Shape", "m", "s"), node("Gather", "s zero", "n"),
+        node("Unsqueeze", "n axis", "n1"), node("Concat", "n1 rest", "target", axis=0),
+        node("Reshape", "m target", "y"),
+    ]  # fmt: skip
+    arrays = {name: array.astype(np.float32) for name, array in weights.items()}
+    arrays |= {"zero": np.asarray(0), "axis": np.asarray([0]), "rest": np.asarray([-1])}
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [value("x", ("n", 3, 6, 6))], [value("y", ("n", 64))], arrays, metadata={"k": "v"}
+    )
+    graph = open_graph(path)
+    assert graph.apply(CleanUp())
+    assert {"Conv", "Reshape"} <= {one.op_type for one in graph.nodes()} <= {"Conv", "Mul", "Reshape"}
+    assert graph.metadata == {"k": "v"}
+    x = rng.random((3, 3, 6, 6)).astype(np.float32)
+    np.testing.assert_allclose(run(graph, x)[0], run(path, x)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+@pytest.mark.parametrize(
+    ("name", "most", "shape"),
+    [("yolov5n", 240, (2, 3, 640, 640)), ("osnet_x0_25_msmt17", 392, (2, 3, 256, 128)),
+     ("yolov8n-seg", 268, (2, 3, 320, 320))],
+)  # fmt: skip
+def test_real_models_cleaned_up(assets: Path, name: str, most: int, shape: tuple[int, ...]) -> None:
+    pytest.importorskip("onnxslim")
+    path = assets / "models" / f"{name}.onnx"
+    graph = open_graph(path)
+    graph.apply(CleanUp())
+    assert len(graph.nodes()) <= most
+    x = np.random.default_rng(0).random(shape, dtype=np.float32)
+    for got, want in zip(run(graph, x), run(path, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())

@@ -1,0 +1,185 @@
+"""Rules, what mends what they find, and the trial on the runtimes of this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk.errors import ConfigError, ModelFormatError
+from infersdk.graph import Graph
+from infersdk.graph import open as open_graph
+from infersdk.graph.lint import RULES, fix, lint
+from infersdk.graph.passes import PASSES
+from infersdk.graph.trial import try_model
+
+onnx = pytest.importorskip("onnx")
+models = pytest.importorskip("onnx_models")
+ort = pytest.importorskip("onnxruntime")
+
+node, value = models.node, models.value
+RTX = any(importlib.util.find_spec(name) is not None for name in ("tensorrt_rtx", "tensorrt_rtx_bindings"))
+
+
+def save(path: Path, nodes: list[Any], weights: dict[str, Any] | None = None, **options: Any) -> Graph:
+    shape = options.pop("shape", ("n", 4))
+    arrays = {name: np.asarray(array) for name, array in (weights or {}).items()}
+    return open_graph(
+        models.save(
+            path, nodes, [value("x", shape)], [value("y", [None] * options.pop("rank", len(shape)))], arrays, **options
+        )
+    )
+
+
+def rules(graph: Graph) -> set[str]:
+    return {finding.rule for finding in lint(graph)}
+
+
+def run(graph: Graph, x: Any) -> Any:
+    session = ort.InferenceSession(graph.bytes(), providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x})[0]
+
+
+def test_a_good_model_has_no_findings(tmp_path: Path) -> None:
+    graph = save(tmp_path / "m.onnx", [node("Relu", "x", "y", name="r")])
+    assert lint(graph) == []
+    assert fix(graph) == []
+
+
+CASES: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
+    "unnamed-nodes": ([node("Relu", "x", "y")], {}, {}),
+    "fixed-batch": ([node("Relu", "x", "y", name="r")], {}, {"shape": (1, 4)}),
+    "broken-batch": ([node("Reshape", "x t", "y", name="r")], {"t": [1, 2, 2]}, {"rank": 3}),
+    "idle-nodes": ([node("Identity", "x", "a", name="i"), node("Relu", "a", "y", name="r")], {}, {}),
+    "wide-indices": ([node("Gather", "x i", "y", name="g", axis=1)], {"i": [0, 1] * 20}, {}),
+    "large-constants": (
+        [node("Add", "x c", "y", name="a")], {"c": np.ones((1, 40000), np.float32)}, {"shape": ("n", 40000)}
+    ),
+    "old-opset": ([node("Relu", "x", "y", name="r")], {}, {"opset": 11}),
+    "data-dependent-shapes": ([node("NonZero", "x", "y", name="z")], {}, {}),
+    "float64": ([node("Cast", "x", "d", to=11, name="c"), node("Cast", "d", "y", to=1, name="b")], {}, {}),
+    "weights-as-inputs": ([node("Add", "x w", "y", name="a")], {"w": np.ones(4, np.float32)}, {"ir_version": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_each_rule_finds_its_fault_alone_and_mends_it(tmp_path: Path, rule: str) -> None:
+    nodes, weights, options = CASES[rule]
+    graph = save(tmp_path / "m.onnx", nodes, weights, **options)
+    if rule == "weights-as-inputs":
+        graph.model.graph.inputs.append(graph.value("w"))
+    before = [str(one) for one in graph.nodes()]
+    found = lint(graph)
+    assert {finding.rule for finding in found} == {rule}
+    assert [str(one) for one in graph.nodes()] == before, "looking changes nothing"
+    assert all(finding.why and finding.what and finding.where for finding in found)
+    mend = next(one.fix for one in RULES if one.name == rule)
+    assert {finding.fix for finding in found} == {mend}
+    if mend is None:
+        return
+    if mend.name == "clean-up":
+        pytest.importorskip("onnxslim")
+    x = np.random.default_rng(0).random((1, options.get("shape", (1, 4))[1]), dtype=np.float32)
+    want = run(graph, x)
+    (done,) = fix(graph)
+    assert (done.name, done.error) == (mend.name, "")
+    graph.check()
+    np.testing.assert_array_equal(run(graph, x), want)
+    assert lint(graph) == []
+
+
+def test_targets_that_are_computed_for_nothing(tmp_path: Path) -> None:
+    nodes = [
+        node("Shape", "x", "s", name="s"), node("Gather", "s zero", "b", name="g"),
+        node("Unsqueeze", "b axis", "b1", name="u"), node("Concat", "b1 rest", "t", axis=0, name="c"),
+        node("Reshape", "x t", "y", name="flat"),
+    ]  # fmt: skip
+    graph = save(tmp_path / "m.onnx", nodes, {"zero": 0, "axis": [0], "rest": [2, 2]}, rank=3)
+    (found,) = lint(graph)
+    assert (found.rule, found.where) == ("shape-arithmetic", "node 'flat' (Reshape)")
+    assert found.what == "its target is computed, and is always [0, 2, 2]"
+    pytest.importorskip("onnxslim")
+    assert [done.name for done in fix(graph)] == ["clean-up"]
+    assert [one.op_type for one in graph.nodes()] == ["Reshape"]
+
+
+def test_modes_that_runtimes_differ_in(tmp_path: Path) -> None:
+    resize = onnx.helper.make_node(
+        "Resize", ["x", "", "s"], ["y"], name="up", coordinate_transformation_mode="half_pixel_symmetric", antialias=1,
+        mode="linear",
+    )  # fmt: skip
+    graph = save(tmp_path / "m.onnx", [resize], {"s": np.ones(4, np.float32)}, opset=19, shape=("n", 3, 4, 4))
+    assert [finding.what for finding in lint(graph)] == [
+        "coordinate_transformation_mode half_pixel_symmetric", "antialias"
+    ]  # fmt: skip
+
+
+def test_operators_and_versions_of_elsewhere(tmp_path: Path) -> None:
+    graph = save(tmp_path / "m.onnx", [node("Relu", "x", "y", name="r")])
+    graph.nodes()[0].domain = "com.example"
+    assert rules(graph) == {"other-operators"}
+    graph = save(tmp_path / "m.onnx", [node("Relu", "x", "y", name="r")])
+    graph.model.graph.opset_imports[""] = 999
+    assert "new-opset" in rules(graph)
+
+
+def test_a_batch_that_cannot_be_freed_has_no_fix(tmp_path: Path) -> None:
+    graph = save(tmp_path / "m.onnx", [node("Softmax", "x", "y", axis=0, name="odd")], shape=(1, 4))
+    (found,) = lint(graph)
+    assert found.fix is None
+    assert found.what.startswith("it cannot be freed: node 'odd' (Softmax)")
+    assert fix(graph) == []
+
+
+def test_the_rules_have_names_of_their_own_and_passes_that_exist() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+    assert all(rule.fix is None or type(rule.fix) in PASSES for rule in RULES)
+
+
+# ---- trial ----
+
+
+def test_a_model_that_all_runtimes_take(tmp_path: Path) -> None:
+    path = models.double(tmp_path / "m.onnx")
+    for result in try_model(path):
+        assert result.status in ("ok", "not tried"), result
+        assert (result.status == "ok") == (not result.detail)
+        if result.backend != "tensorrt-rtx" or RTX:
+            assert result.status == "ok"
+
+
+def test_what_a_runtime_refuses_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    graph = open_graph(models.double(path))
+    graph.nodes()[0].domain, graph.model.graph.opset_imports["com.example"] = "com.example", 1
+    graph.save(path)
+    for name in ("onnxruntime", "openvino"):
+        if importlib.util.find_spec(name) is not None:
+            (result,) = try_model(path, [name])
+            assert result.status == "failed"
+            assert "Add" in result.detail
+
+
+@pytest.mark.skipif(not RTX, reason="TensorRT-RTX is not installed")
+def test_a_build_knows_more_than_a_table_of_operators(tmp_path: Path) -> None:
+    """TensorRT-RTX's parser takes NonMaxSuppression; its builder has nothing that runs it."""
+    nodes = [node("NonMaxSuppression", "boxes scores k", "y", name="nms")]
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [value("boxes", (1, 8, 4)), value("scores", (1, 2, 8))],
+        [value("y", (None, 3), "int64")], {"k": np.asarray([4])},
+    )  # fmt: skip
+    (result,) = try_model(path, ["tensorrt-rtx"])
+    assert result.status == "failed"
+    assert "NonMaxSuppression" in result.detail or "nms" in result.detail
+
+
+def test_wrong_use(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no trial for 'ncnn'; there are onnxruntime, openvino, tensorrt-rtx"):
+        try_model(models.double(tmp_path / "m.onnx"), ["ncnn"])
+    (tmp_path / "junk.onnx").write_bytes(b"junk")
+    with pytest.raises(ModelFormatError):
+        try_model(tmp_path / "junk.onnx")

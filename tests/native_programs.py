@@ -1,0 +1,89 @@
+"""Compiles C and C++ programs together with the core's own sources, for the tests and the fuzzing that run them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HERE = ROOT / "tests" / "native"
+NATIVE = ROOT / "native"
+VERSION = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.M)[1]  # type: ignore[index]
+
+#: What memory, tensors, conversion and files are made of. A test of more names more.
+CORE = ("status", "library", "convert", "memory", "tensor", "tensor_file", "cuda_missing")
+
+
+def build_program(
+    folder: Path, program: str | Path, sanitize: str = "", sources: Sequence[str] = CORE, optimize: str = "-O1"
+) -> list[str] | str:
+    """The command that runs a program, compiled now into `folder`; or why there is none.
+
+    Args:
+        program: a path, or the name of a program in tests/native.
+        sources: of native/src, without suffix.
+    """
+    program = HERE / program
+    cxx = program.suffix == ".cpp"
+    compiler = shutil.which(os.environ.get("CXX" if cxx else "CC", "c++" if cxx else "cc"))
+    if compiler is None:
+        return f"needs a {'C++' if cxx else 'C'} compiler"
+    flags = [
+        "-g",
+        optimize,
+        f"-I{HERE}",
+        f"-I{NATIVE / 'include'}",
+        f"-I{NATIVE / 'src'}",
+        f'-DIFS_VERSION="{VERSION}"',
+    ]
+    flags += ["-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-ffp-contract=off"]
+    if sanitize:
+        flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+    runner: list[str] = []
+    if sanitize:
+        runner_or_why = _runner(folder, compiler, sanitize)
+        if isinstance(runner_or_why, str):
+            return runner_or_why
+        runner = runner_or_why
+    inputs = [program, *(NATIVE / "src" / f"{name}.c" for name in sources)]
+    kind = f"{sanitize.replace(',', '-')}{optimize}"
+    objects = [folder / f"{source.parent.name}-{source.name}-{kind}.o" for source in inputs]
+    newest = max(path.stat().st_mtime for folder in (HERE, NATIVE, program.parent) for path in folder.rglob("*.[ch]*"))
+
+    def compile_one(source: Path, target: Path) -> None:
+        if target.exists() and target.stat().st_mtime > newest:
+            return
+        standard = "-std=c++17" if source.suffix == ".cpp" else "-std=c11"
+        extra = [] if cxx else ["-D_GNU_SOURCE"]
+        _call([compiler, standard, *extra, *flags, "-c", str(source), "-o", str(target)])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compile_one, inputs, objects))
+    target = folder / f"{program.stem}-{kind}"
+    _call([compiler, *flags, *map(str, objects), "-o", str(target), "-lm", "-lpthread"])
+    return [*runner, str(target)]
+
+
+def _runner(folder: Path, compiler: str, sanitize: str) -> list[str] | str:
+    """What to put before a sanitized program: the thread sanitizer does not bear every layout of addresses."""
+    source = folder / "trivial.c"
+    source.write_text("int main(void) { return 0; }\n")
+    target = folder / f"trivial-{sanitize.replace(',', '-')}"
+    command = [compiler, "-x", "c", str(source), f"-fsanitize={sanitize}", "-o", str(target)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        return f"the compiler has no -fsanitize={sanitize}"
+    setarch = shutil.which("setarch")
+    for prefix in ([], [setarch, "-R"] if setarch else []):
+        if subprocess.run([*prefix, str(target)], check=False, capture_output=True).returncode == 0:
+            return prefix
+    return f"programs of -fsanitize={sanitize} do not run here"
+
+
+def _call(command: list[str]) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"

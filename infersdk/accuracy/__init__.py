@@ -13,12 +13,12 @@
 Detection is measured as COCO does: mAP over IoU 0.5 to 0.95 and all classes. Classification by top-1.
 """
 
+from .agreement import Agreement, agreement, can_compare
 from .classification import LabelledImage, read_labels, top_figures
 from .detection import CocoTruth, coco_figures, read_coco
 from .gate import ClassifyTask, Contender, DetectTask, GateReport, Score, Task, gate
 
 __all__ = [
-    "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage", "Score", "Task",
-    "coco_figures",
-    "gate", "read_coco", "read_labels", "top_figures",
+    "Agreement", "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage", "Score", "Task",
+    "agreement", "can_compare", "coco_figures", "gate", "read_coco", "read_labels", "top_figures",
 ]  # fmt: skip

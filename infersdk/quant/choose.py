@@ -1,4 +1,4 @@
-"""Which method suits a model: candidates made of the same observations, judged by the results of the quantised model."""
+"""Which method suits a model: candidates made of the same observations, judged by the results of the model in INT8."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .quantize import quantize
 from .ranges import PERCENTILE
 
 if TYPE_CHECKING:
-    from .agreement import Agreement
+    from ..accuracy.agreement import Agreement
     from .observe import Observations
     from .plan import Plan
     from .table import CalibrationTable, Method
@@ -39,7 +39,7 @@ class Candidate:
         return method if self.bias_correction else f"{method}, no bias correction"
 
     def table(self, seen: Observations) -> CalibrationTable:
-        return seen.table(self.method, self.percentile)
+        return seen.table(self.method, self.percentile, bias_correction=self.bias_correction)
 
 
 #: What `auto` tries. The first is what stays unless another one is clearly better.
@@ -82,15 +82,14 @@ def choose(
         raise ConfigError("there are no candidates to choose from")
     found: dict[str, Agreement] = {}
     best = candidates[0]
-    tables = {}
+    tables: dict[tuple[str, float], CalibrationTable] = {}
     with tempfile.TemporaryDirectory() as folder:
         for done, candidate in enumerate(candidates, 1):
             key = candidate.method, candidate.percentile
             if key not in tables:
                 tables[key] = candidate.table(seen)
-            made = quantize(
-                planned, Path(folder, f"{done}.onnx"), tables[key], bias_correction=candidate.bias_correction
-            )
+            path = Path(folder, f"{done}.onnx")
+            made = quantize(planned, path, tables[key], bias_correction=candidate.bias_correction)
             found[candidate.name] = measure(made.path)
             lead, error = found[candidate.name].lead(found[best.name]) if candidate is not best else (0.0, 0.0)
             if lead > error:

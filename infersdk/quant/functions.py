@@ -32,12 +32,12 @@ def function_behind(value: ir.Value) -> Function | None:
         return None
     if kinds == ["LeakyRelu"]:
         slope = float(uses[0].attributes["alpha"].as_float()) if "alpha" in uses[0].attributes else 0.01
-        return lambda x: np.where(x < 0, slope * x, x)
+        return lambda x: np.asarray(np.where(x < 0, slope * x, x))
     return {"Relu": _relu, "Sigmoid": _sigmoid, "HardSwish": _hard_swish}.get(kinds[0])
 
 
 def _relu(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.maximum(x, 0)
+    return np.asarray(np.maximum(x, 0))
 
 
 def _sigmoid(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -46,8 +46,8 @@ def _sigmoid(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _silu(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return x * _sigmoid(x)
+    return np.asarray(x * _sigmoid(x))
 
 
 def _hard_swish(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return x * np.clip(x / 6 + 0.5, 0, 1)
+    return np.asarray(x * np.clip(x / 6 + 0.5, 0, 1))

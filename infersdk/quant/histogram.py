@@ -60,9 +60,7 @@ class ChannelRanges:
         check(lib.ifs_ranges_update(_floats(values), outer, channels, inner, self._pointer))
 
     @classmethod
-    def of_sums(
-        cls, sums: npt.NDArray[np.float64], histogram: Histogram, zeros: int, largest: float
-    ) -> ChannelRanges:
+    def of_sums(cls, sums: npt.NDArray[np.float64], histogram: Histogram, zeros: int, largest: float) -> ChannelRanges:
         """The ranges of channels of which the sums are known, and the histogram of all values.
 
         Each channel gets the smallest filled bin as its smallest value, and `largest` as its largest.
@@ -90,12 +88,12 @@ class ChannelRanges:
     @property
     def channel_min(self) -> npt.NDArray[np.float32]:
         """The smallest value of each channel; 0 where there is none."""
-        return self._ranges["min"].copy()
+        return np.array(self._ranges["min"])
 
     @property
     def channel_max(self) -> npt.NDArray[np.float32]:
         """The largest value of each channel; 0 where there is none."""
-        return self._ranges["max"].copy()
+        return np.array(self._ranges["max"])
 
     @property
     def channel_mean(self) -> npt.NDArray[np.float64]:
@@ -163,7 +161,7 @@ class Histogram:
 
     @property
     def centres(self) -> npt.NDArray[np.float64]:
-        return (np.arange(len(self.counts)) + 0.5) * self.width - self.limit
+        return (np.arange(len(self.counts), dtype=np.float64) + 0.5) * self.width - self.limit
 
     @property
     def nonfinite(self) -> int:
@@ -189,9 +187,7 @@ class Histogram:
     def merge(self, other: Histogram) -> None:
         """Adds what another one of as many bins has seen."""
         if len(self.counts) != len(other.counts):
-            raise InputError(
-                f"a histogram of {len(self.counts)} bins cannot take in one of {len(other.counts)}"
-            )
+            raise InputError(f"a histogram of {len(self.counts)} bins cannot take in one of {len(other.counts)}")
         if other._exponent is not None:
             self._reach_exponent(other._exponent)
         theirs = other

@@ -31,7 +31,7 @@ class ImageInputs:
         batch: images that go through together, where the model leaves it open.
     """
 
-    def __init__(self, model: VisionModel[Any], images: Sequence[ImageSource], batch: int = 4) -> None:
+    def __init__(self, model: VisionModel[Any], images: Sequence[ImageSource], batch: int = 1) -> None:
         self._model, self._images, self._batch = model, images, batch
 
     def __len__(self) -> int:

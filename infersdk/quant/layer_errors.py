@@ -11,7 +11,7 @@ from ..errors import CalibrationError
 from ..graph.files import model_bytes
 from ..graph.weights import add_weight
 from .inputs import Inputs, batches_of
-from .plan import weight_array
+from .plan import data_input, weight_array
 from .quantize import correct_bias, insert_quantizer, output_axis, range_of_point, weight_codes
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["layer_errors"]
 
 
-def layer_errors(
-    planned: Plan, table: CalibrationTable, data: Inputs, *, samples: int = 4, bias_correction: bool = True
-) -> dict[str, float]:
+def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, samples: int = 4) -> dict[str, float]:
     """The error of each quantised layer's result over its power, sum (y - y')^2 / sum y^2.
 
     Each layer gets what it gets in FP32, so that the error is its own; its activation function belongs to it. One graph
@@ -36,7 +34,6 @@ def layer_errors(
         table: the ranges of its activations.
         data: as `observe` takes it.
         samples: batches that are looked at.
-        bias_correction: as `quantize` takes it.
 
     Raises:
         CalibrationError: there is no data.
@@ -48,7 +45,7 @@ def layer_errors(
     inputs = [value.name or "" for value in graph.inputs if value.name not in graph.initializers]
     del graph.outputs[:]
     for name in planned.layers:
-        graph.outputs.extend(_compared(graph, planned, table, name, bias_correction=bias_correction))
+        graph.outputs.extend(_compared(graph, planned, table, name))
     graph.sort()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -66,9 +63,7 @@ def layer_errors(
     }
 
 
-def _compared(
-    graph: ir.Graph, planned: Plan, table: CalibrationTable, layer: str, *, bias_correction: bool
-) -> list[ir.Value]:
+def _compared(graph: ir.Graph, planned: Plan, table: CalibrationTable, layer: str) -> list[ir.Value]:
     """The squared error of a layer's result, and the squares of the result itself."""
     import onnx_ir as ir
 
@@ -82,27 +77,31 @@ def _compared(
             return value
         return insert_quantizer(graph, value, range_of_point(planned, table, name), planned.scheme, f"{layer}/{name}")
 
-    for name in (layer, *planned.functions[layer]):
+    members = (layer, *planned.functions[layer])
+    last = members[-1]  # who reads its result quantises it
+    for name in members:
         node = nodes[name]
         copy = ir.node(
             node.op_type, [replaced.get(value, value) if value is not None else None for value in node.inputs],
             dict(node.attributes), domain=node.domain, name=f"{name}/quantized_alone",
         )  # fmt: skip
         if name == layer:
-            copy.replace_input_with(0, quantised(node.inputs[0], node.inputs[0].name or ""))
+            source = data_input(node)
+            copy.replace_input_with(0, quantised(source, source.name or ""))
             codes = weight_codes(weight_array(node), output_axis(node))
             weights = weight_array(node) - codes.error(weight_array(node))
             copy.replace_input_with(1, add_weight(graph, f"{name}/rounded", weights.astype(np.float32)))
-            known = table.tensors.get(node.inputs[0].name or "")
+            known = table.tensors.get(source.name or "")
             graph.append(copy)
-            if bias_correction and known is not None and known.mean:
+            if table.bias_correction and known is not None and known.mean:
                 correct_bias(graph, copy, codes, np.asarray(known.mean))
         else:
             graph.append(copy)
         copy.outputs[0].name = f"{copy.name}_output"
         copy.outputs[0].type = node.outputs[0].type
-        replaced[node.outputs[0]] = quantised(copy.outputs[0], node.outputs[0].name or "")
         result = node.outputs[0]
+        inner = planned.scheme.between and name != last
+        replaced[result] = quantised(copy.outputs[0], result.name or "") if inner else copy.outputs[0]
     difference = ir.node("Sub", [replaced[result], result], name=f"{layer}/difference")
     found = []
     for index, value in enumerate((difference.outputs[0], result)):

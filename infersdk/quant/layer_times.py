@@ -6,7 +6,7 @@ import json
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .plan import Plan
 
     Feeds = Mapping[str, npt.NDArray[Any]]
+    #: The names of what a runtime has fused into one kernel, and its milliseconds.
+    Timed = tuple[Sequence[str], float]
 
 __all__ = ["layer_times"]
 
@@ -40,8 +42,9 @@ def layer_times(planned: Plan, model: Path, feeds: Feeds, backend: str, device: 
         return None
     owners = _owners(planned)
     times: dict[str, float] = dict.fromkeys(planned.functions, 0.0)
-    for name, spent in profile(model, feeds):
-        if (layer := _owner(name, owners)) is not None:
+    for names, spent in profile(model, feeds):
+        layer = next((found for name in names if (found := _owner(name, owners)) is not None), None)
+        if layer is not None:
             times[layer] += spent
     return times
 
@@ -66,7 +69,7 @@ def _owner(name: str, owners: Mapping[str, str]) -> str | None:
     return None
 
 
-def _onnxruntime(model: Path, feeds: Feeds) -> Iterable[tuple[str, float]]:
+def _onnxruntime(model: Path, feeds: Feeds) -> Iterable[Timed]:
     import onnxruntime
 
     from ..graph.passes import UnsignedActivations, prepared_model
@@ -85,10 +88,10 @@ def _onnxruntime(model: Path, feeds: Feeds) -> Iterable[tuple[str, float]]:
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             spent[event["name"].removesuffix("_kernel_time")].append(event["dur"] / 1e3)
-    return [(name, statistics.median(times[1:] or times)) for name, times in spent.items()]
+    return [([name], statistics.median(times[1:] or times)) for name, times in spent.items()]
 
 
-def _openvino(model: Path, feeds: Feeds) -> Iterable[tuple[str, float]]:
+def _openvino(model: Path, feeds: Feeds) -> Iterable[Timed]:
     import openvino
 
     core = openvino.Core()
@@ -105,14 +108,10 @@ def _openvino(model: Path, feeds: Feeds) -> Iterable[tuple[str, float]]:
         request.infer(dict(feeds))
         for entry in request.profiling_info:
             spent[entry.node_name].append(entry.real_time.total_seconds() * 1e3)
-    found = []
-    for name, times in spent.items():
-        names = [name, *originals.get(name, ())]
-        found.append((next((n for n in names if n.partition("/WithoutBiases")[0]), name), statistics.median(times[1:])))
-    return found
+    return [([*originals.get(name, ()), name], statistics.median(times[1:])) for name, times in spent.items()]
 
 
-_PROFILES: dict[str, Callable[[Path, Feeds], Iterable[tuple[str, float]]]] = {
+_PROFILES: dict[str, Callable[[Path, Feeds], Iterable[Timed]]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
 }

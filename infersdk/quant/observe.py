@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import CalibrationError, ConfigError, InferenceError
+from ..errors import CalibrationError, InferenceError
 from ..graph.digest import model_digest
 from ..graph.files import write_model
+from ..graph.weights import weights_size
 from .functions import function_behind
 from .histogram import ChannelRanges, Histogram
 from .inputs import Inputs, batches_of
-from .plan import Plan, channel_axis, plan
+from .plan import Plan, channel_axis, data_input, plan
 from .ranges import PERCENTILE, check_method, tensor_range
-from .schemes import Scheme
 from .table import CalibrationTable, Method
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from .functions import Function
+    from .schemes import Scheme
 
 __all__ = ["MIN_SAMPLES", "Observations", "Observer", "calibrate", "observe"]
 
 #: Fewer samples than this say too little of the data to come.
 MIN_SAMPLES = 8
-_LARGEST_FILE = 2**31 - 1  # what protobuf puts into one message
 
 #: Is called with how many samples are done.
 Progress = Callable[[int], None]
@@ -54,25 +54,29 @@ class Observations:
         ranges: dict[str, ChannelRanges],
         histograms: dict[str, Histogram],
         functions: Mapping[str, Function | None],
+        blank: frozenset[str] = frozenset(),
     ) -> None:
         self._digest, self._name = model_digest(model), Path(model).name
-        self._functions = functions
+        self._functions, self._blank = functions, blank
         self.samples, self.ranges, self.histograms = samples, ranges, histograms
 
     def merge(self, other: Observations) -> None:
         """Adds what was observed of the same model over other data."""
         if self._digest != other._digest or self.ranges.keys() != other.ranges.keys():
             raise CalibrationError(
-                f"observations of {other._name} ({other._digest[:12]}, {len(other.ranges)} activations) cannot be added "
-                f"to those of {self._name} ({self._digest[:12]}, {len(self.ranges)} activations)"
+                f"observations of {other._name} ({other._digest[:12]}, {len(other.ranges)} activations) cannot be "
+                f"added to those of {self._name} ({self._digest[:12]}, {len(self.ranges)} activations)"
             )
         for name, ranges in self.ranges.items():
             ranges.merge(other.ranges[name])
             self.histograms[name].merge(other.histograms[name])
+        self._blank &= other._blank
         self.samples += other.samples
 
-    def table(self, method: Method | str = "mse", percentile: float = PERCENTILE) -> CalibrationTable:
-        """The calibration table by one of the methods; see `calibrate`.
+    def table(
+        self, method: Method | str = "mse", percentile: float = PERCENTILE, *, bias_correction: bool = True
+    ) -> CalibrationTable:
+        """The calibration table by one of the methods; see `calibrate`. `quantize` says what bias correction is.
 
         Raises:
             ConfigError: an unknown method, or a percentile out of range.
@@ -91,16 +95,18 @@ class Observations:
             name=self._name,
             method=known,
             percentile=percentile if known == "percentile" else None,
+            bias_correction=bias_correction,
             samples=self.samples,
             tensors=tensors,
         )
 
     def _check_alive(self) -> None:
-        if dead := [name for name, found in self.ranges.items() if found.absmax == 0]:
+        dead = dict.fromkeys([*sorted(self._blank), *(n for n, found in self.ranges.items() if found.absmax == 0)])
+        if dead:
             raise CalibrationError(
-                f"activation {dead[0]!r} is 0 throughout {self.samples} samples ({len(dead)} of {len(self.ranges)} "
-                "activations are): the data is blank, or the layer is dead; give data that shows something, or exclude "
-                "its node"
+                f"activation {next(iter(dead))!r} is 0 throughout {self.samples} samples ({len(dead)} of "
+                f"{len(self.ranges.keys() | dead)} activations are): the data is blank, or the layer is dead; give "
+                "data that shows something, or exclude its node"
             )
 
 
@@ -146,7 +152,7 @@ class Observer:
             mean.outputs[0].name, mean.outputs[0].type = _mean_of(name), values[name].type
             exposed.graph.append(mean)
             exposed.graph.outputs.append(mean.outputs[0])
-        large = sum(value.const_value.nbytes for value in exposed.graph.initializers.values()) > _LARGEST_FILE // 2
+        large = weights_size(exposed) > 2**30  # a message of protobuf holds twice as much
         with tempfile.TemporaryDirectory() as folder:
             path = write_model(exposed, Path(folder, "observed.onnx"), external_data="observed.data" if large else None)
             return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -176,12 +182,13 @@ class Observer:
             histograms[name].update(values, ranges[name].absmax)
 
         samples = 0
+        self._blank = set(self._inputs)
         for count, values, means in self._runs(data):
             list(self._pool.map(look, values.items()))
             for name, mean in means.items():  # [batch, channels, 1, 1]
                 each = values[self._derived[name][0]].size / mean.size
                 sums[name] = sums.get(name, 0) + each * mean.sum(axis=0, dtype=np.float64).reshape(-1)
-            _check_finite(ranges, samples, samples + count)
+            _check_finite({name: ranges[name] for name in self._seen}, samples, samples + count)
             samples += count
             if progress:
                 progress(samples)
@@ -190,11 +197,10 @@ class Observer:
                 histograms[name], zeros = histograms[source].mapped(function, ranges[source].zeros)
                 ends = function(np.asarray([ranges[source].min, ranges[source].max]))
                 ranges[name] = ChannelRanges.of_sums(sums[name], histograms[name], zeros, float(ends.max()))
-        return Observations(self._path, samples, ranges, histograms, self._functions)
+        blank = frozenset(self._blank) if samples else frozenset()
+        return Observations(self._path, samples, ranges, histograms, self._functions, blank)
 
-    def _runs(
-        self, data: Inputs
-    ) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]]:
+    def _runs(self, data: Inputs) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]]:
         """How many samples a batch has, its activations by name, and the means of the channels of others."""
         names = [*self._computed, *(_mean_of(name) for name in self._derived)]
         for feeds in batches_of(data, self._inputs):
@@ -205,6 +211,8 @@ class Observer:
                 if "INVALID_ARGUMENT" in str(error):
                     raise CalibrationError(f"the data ({shapes}) does not fit the model: {error}") from None
                 raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
+            # Whole numbers may be 0 throughout, such as the kinds of tokens.
+            self._blank = {name for name in self._blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
             means = dict(zip(self._derived, found[len(self._computed) :], strict=True))
             values = dict(zip(self._computed, found, strict=False))
             del found
@@ -305,8 +313,8 @@ def _results(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def _channel_axes(planned: Plan) -> dict[str, int]:
     """The axis of the channels of what enters the layers."""
-    nodes: Sequence[Any] = [planned.nodes_by_name[name] for name in planned.layers]
-    return {node.inputs[0].name: channel_axis(node) for node in nodes}
+    nodes = [planned.nodes_by_name[name] for name in planned.layers]
+    return {data_input(node).name or "": channel_axis(node) for node in nodes}
 
 
 def _mean_of(name: str) -> str:
@@ -318,10 +326,13 @@ def _derived(values: Mapping[str, ir.Value], activations: Sequence[str]) -> dict
     found = {}
     for name in activations:
         maker = values[name].producer()
-        if maker is None or maker.op_type != "Mul" or values[name].shape is None or len(values[name].shape) != 4:
+        shape = values[name].shape
+        if maker is None or maker.op_type != "Mul" or shape is None or len(shape) != 4:
             continue
         for source in maker.inputs:
-            function = function_behind(source) if source is not None and source.name in activations else None
+            if source is None or source.name not in activations:
+                continue
+            function = function_behind(source)
             if function is not None:
-                found[name] = (source.name, function)
+                found[name] = (source.name or "", function)
     return found

@@ -66,7 +66,7 @@ class Plan:
     def activations(self) -> tuple[str, ...]:
         """The values to observe: those whose range is needed, and what enters a layer, whose mean is."""
         needed = {name for name in self.points.values() if not self._graph.is_bounded(name)}
-        needed |= {self.nodes_by_name[name].inputs[0].name for name in self.layers}
+        needed |= {data_input(self.nodes_by_name[name]).name or "" for name in self.layers}
         return tuple(name for name in self._graph.order if name in needed)
 
     @property
@@ -75,9 +75,9 @@ class Plan:
         return self._graph.functions
 
     @functools.cached_property
-    def nodes_by_name(self) -> dict[str, Any]:
+    def nodes_by_name(self) -> dict[str, ir.Node]:
         """The nodes of the graph."""
-        return {node.name: node for node in self.model.graph}
+        return {node.name or "": node for node in self.model.graph}
 
     def is_bounded(self, name: str) -> bool:
         """Whether a value lies between 0 and 1, whatever the data."""
@@ -92,9 +92,7 @@ class Plan:
         """
         for name in exclude:
             if name not in self.nodes_by_name:
-                raise ConfigError(
-                    f"exclude: the model has no node {name!r}; `infersdk quantize --layers` lists them"
-                )
+                raise ConfigError(f"exclude: the model has no node {name!r}; `infersdk quantize --layers` lists them")
         named = tuple(dict.fromkeys((*self.excluded, *exclude)))
         return self._graph.plan(self.scheme, self._graph.candidates(self.scheme, named), named)
 
@@ -105,9 +103,7 @@ class Plan:
         return replace(self, layers=(layer,), nodes=tuple(chosen), points=self._graph.points(self.scheme, chosen))
 
 
-def plan(
-    model: str | os.PathLike[str], target: str | Scheme = "portable", *, exclude: Sequence[str] = ()
-) -> Plan:
+def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, exclude: Sequence[str] = ()) -> Plan:
     """Decides what of a model is quantised.
 
     The tail of the graph, from where no layer with weights follows, stays in floating point: a detector decodes its
@@ -140,8 +136,7 @@ def replan(done: Plan, target: str | Scheme) -> Plan:
 def is_depthwise(node: ir.Node) -> bool:
     """A convolution in which each input channel has filters of its own."""
     group = int(node.attributes["group"].as_int()) if "group" in node.attributes else 1
-    weight = node.inputs[1]
-    return node.op_type == "Conv" and group > 1 and weight.shape is not None and weight.shape[1] == 1
+    return node.op_type == "Conv" and group > 1 and weight_array(node).shape[1] == 1
 
 
 class _Graph:
@@ -164,15 +159,15 @@ class _Graph:
         left = {}
         for node in self.layers:
             name = node.name or ""
-            weight = node.inputs[1]
+            channels = weight_array(node).shape[1]
             if name in self.tail:
                 left[name] = "it takes the mean of a distribution"
             elif node.op_type not in scheme.operators:
                 left[name] = f"{scheme.name} computes {node.op_type} in floating point"
             elif is_depthwise(node) and not scheme.depthwise:
                 left[name] = "a depthwise convolution gains nothing in 8 bits, and loses most"
-            elif node.op_type == "Conv" and not is_depthwise(node) and weight.shape[1] < scheme.least_channels:
-                left[name] = f"{scheme.name} computes {weight.shape[1]} input channels faster in floating point"
+            elif node.op_type == "Conv" and not is_depthwise(node) and channels < scheme.least_channels:
+                left[name] = f"{scheme.name} computes {channels} input channels faster in floating point"
             elif not scheme.float_results and self._feeds_tail(node):
                 left[name] = f"its result stays in floating point, and {scheme.name} then computes all of it so"
         return left
@@ -201,7 +196,8 @@ class _Graph:
         nodes = [self.nodes[name] for name in chosen]
         values = {value for node in nodes for value in self._read(node)}
         if scheme.between:
-            values |= {self._result(scheme, node) for node in nodes if _has_weights(node) and not self._feeds_tail(node)}
+            layers = [node for node in nodes if _has_weights(node) and not self._feeds_tail(node)]
+            values |= {self._result(scheme, node) for node in layers}
             read = set(values)
             values |= {value for node in nodes for value in node.outputs if value in read}
             values -= {node.outputs[0] for node in nodes if self._result(scheme, node) is not node.outputs[0]}
@@ -236,7 +232,8 @@ class _Graph:
         chosen = set(layers)
         if not scheme.between:
             return [name for name in self.nodes if name in chosen]
-        inside = {self._result(scheme, self.nodes[name]).producer().name for name in layers} - set(layers)
+        results = [self._result(scheme, self.nodes[name]).producer() for name in layers]
+        inside = {node.name for node in results if node is not None} - set(layers)
         chosen |= {
             name
             for name, node in self.nodes.items()
@@ -272,10 +269,10 @@ def _has_weights(node: ir.Node) -> bool:
 
 def _is_mean(node: ir.Node) -> bool:
     """A layer of one output behind a softmax: the mean of a distribution (YOLOv8's DFL)."""
-    shape = node.inputs[1].shape
-    if shape is None or (shape[0] if node.op_type == "Conv" else shape[-1]) != 1:
+    shape = weight_array(node).shape
+    if (shape[0] if node.op_type == "Conv" else shape[-1]) != 1:
         return False
-    maker = node.inputs[0].producer()
+    maker = data_input(node).producer()
     while maker is not None and maker.op_type in _MOVES and maker.inputs[0] is not None:
         maker = maker.inputs[0].producer()
     return maker is not None and maker.op_type == "Softmax"
@@ -323,6 +320,16 @@ def channel_axis(node: ir.Node) -> int:
     return 1 if node.op_type in ("Conv", "ConvTranspose") else -1
 
 
+def data_input(node: ir.Node) -> ir.Value:
+    """What a layer takes, apart from its weights."""
+    value = node.inputs[0]
+    assert value is not None
+    return value
+
+
 def weight_array(node: ir.Node) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The weights of a layer as float32."""
-    return np.asarray(node.inputs[1].const_value.numpy(), np.float32)
+    weights = node.inputs[1]
+    assert weights is not None
+    assert weights.const_value is not None
+    return np.asarray(weights.const_value.numpy(), np.float32)

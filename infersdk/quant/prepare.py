@@ -10,6 +10,7 @@ from ..errors import BackendUnavailableError, ModelFormatError, UnsupportedModel
 from ..graph.files import read_model, write_model
 from ..graph.passes import NameNodes, apply_passes
 from ..graph.precision import precision_of
+from ..graph.weights import weights_size
 
 if TYPE_CHECKING:
     import os
@@ -50,9 +51,7 @@ def _raised(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
     if opset >= MIN_OPSET:
         return model
     try:
-        proto = onnx.version_converter.convert_version(
-            ir.to_proto(ir.external_data.load_to_model(model)), MIN_OPSET
-        )
+        proto = onnx.version_converter.convert_version(ir.to_proto(ir.external_data.load_to_model(model)), MIN_OPSET)
     except Exception as error:  # whatever its C++ throws
         raise UnsupportedModelError(
             f"{str(path)!r} is of opset {opset}, and a scale for each channel needs {MIN_OPSET}; converting it fails: "
@@ -77,14 +76,11 @@ def _folded(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source.onnx", Path(folder) / "prepared.onnx"
-        large = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
-        external = "source.data" if large > 2**30 else None
+        external = "source.data" if weights_size(model) > 2**30 else None
         write_model(model, source, external_data=external)
         options.optimized_model_filepath = str(target)
         if external:
-            options.add_session_config_entry(
-                "session.optimized_model_external_initializers_file_name", "prepared.data"
-            )
+            options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "prepared.data")
         try:
             onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
             prepared = read_model(target)

@@ -17,9 +17,8 @@ from .._files import atomic_write
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights
-from .plan import Plan, channel_axis, plan, weight_array
+from .plan import Plan, channel_axis, data_input, plan, weight_array
 from .ranges import scale_and_zero_point
-from .schemes import Scheme
 from .table import CalibrationTable, TensorRange
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     import onnx_ir as ir
+
+    from .schemes import Scheme
 
 __all__ = [
     "QuantizedGraph", "WeightCodes", "correct_bias", "insert_quantizer", "output_axis", "quantize", "quantized_model",
@@ -51,7 +52,7 @@ def quantize(
     *,
     target: str | Scheme = "portable",
     exclude: Sequence[str] = (),
-    bias_correction: bool = True,
+    bias_correction: bool | None = None,
 ) -> QuantizedGraph:
     """Writes the quantised model.
 
@@ -62,7 +63,7 @@ def quantize(
         target: what the file is for; of a plan it is its own.
         exclude: names of nodes that stay in floating point.
         bias_correction: biases make up for what rounding the weights does to the mean of each channel. It needs the
-            means of a table that was calibrated here.
+            means of a table that was calibrated here. None does as the table says.
 
     Raises:
         CalibrationError: the table is of another model.
@@ -81,7 +82,7 @@ def quantize(
 
 
 def quantized_model(
-    planned: Plan, table: CalibrationTable, *, bias_correction: bool = True
+    planned: Plan, table: CalibrationTable, *, bias_correction: bool | None = None
 ) -> tuple[ir.Model, QuantizationRecord]:
     """The quantised graph, and the record that it carries in its metadata. The plan's model stays as it is.
 
@@ -89,6 +90,7 @@ def quantized_model(
         CalibrationError: the table lacks an activation.
     """
     scheme = planned.scheme
+    corrects = table.bias_correction if bias_correction is None else bias_correction
     table.require(planned.activations)
     model = planned.model.clone()
     graph = model.graph
@@ -105,8 +107,8 @@ def quantized_model(
     corrected = 0
     for name in planned.layers:
         codes = weight_codes(weight_array(nodes[name]), output_axis(nodes[name]))
-        known = table.tensors.get(planned.nodes_by_name[name].inputs[0].name or "")
-        if bias_correction and known is not None and known.mean:
+        known = table.tensors.get(data_input(planned.nodes_by_name[name]).name or "")
+        if corrects and known is not None and known.mean:
             corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean))
         _store_weights(graph, nodes[name], codes)
     graph.sort()
@@ -158,7 +160,7 @@ def insert_quantizer(graph: ir.Graph, value: ir.Value, found: TensorRange, schem
     return restored
 
 
-def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[ir.Usage]:
+def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[Any]:
     """What reads a value as 8 bits."""
     maker = value.producer()
     if scheme.between and maker is not None and (maker.name in chosen or _behind_layer(maker, chosen)):
@@ -167,7 +169,7 @@ def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[i
     return [use for use in value.uses() if use.node.name in chosen and not _is_weight_input(use)]
 
 
-def _is_weight_input(use: ir.Usage) -> bool:
+def _is_weight_input(use: Any) -> bool:
     return bool(use.node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and use.idx > 0)
 
 

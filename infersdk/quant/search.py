@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from .quantize import quantize
 
 if TYPE_CHECKING:
+    from ..accuracy.agreement import Agreement
     from .choose import Measure
     from .plan import Plan
     from .table import CalibrationTable
@@ -25,6 +26,8 @@ _CONVERSIONS = 0.1
 #: Halves of a group that each give less than this share of what the group gives only help together.
 _TOGETHER = 0.6
 
+#: Milliseconds of each layer in FP32 and in INT8.
+Times = tuple[Mapping[str, float], Mapping[str, float]]
 #: Is called after each file that was tried, with how many were.
 Progress = Callable[[int], None]
 
@@ -35,13 +38,18 @@ class Step:
 
     Attributes:
         floating: the layers that it has in floating point beyond those of the plan.
-        agreement: of its results with FP32, in per cent.
+        agreement: of its results with FP32.
         cost: milliseconds more than without, by the times of its layers; None where they are not known.
     """
 
     floating: tuple[str, ...]
-    agreement: float
+    agreement: Agreement
     cost: float | None
+
+    @property
+    def percent(self) -> float:
+        """How far its results agree with FP32."""
+        return self.agreement.percent
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,11 @@ class SearchReport:
         exclude: names of the layers to leave in floating point.
         agreement: of the model with these in floating point.
         steps: what was tried, in order.
-        reached: whether the drop is within what was asked for.
+        reached: whether the limits are kept.
     """
 
     exclude: tuple[str, ...]
-    agreement: float
+    agreement: Agreement
     steps: tuple[Step, ...]
     reached: bool
 
@@ -67,12 +75,12 @@ class SearchReport:
         Where the times are not known, the number of layers counts as the cost.
         """
         ranked = sorted(
-            self.steps, key=lambda step: (len(step.floating) if step.cost is None else step.cost, -step.agreement)
+            self.steps, key=lambda step: (len(step.floating) if step.cost is None else step.cost, -step.percent)
         )
         best, found = float("-inf"), []
         for step in ranked:
-            if step.agreement > best:
-                best = step.agreement
+            if step.percent > best:
+                best = step.percent
                 found.append(step)
         return tuple(found)
 
@@ -83,9 +91,8 @@ def search(
     measure: Measure,
     max_drop: float,
     *,
-    fp32: Mapping[str, float] | None = None,
-    int8: Mapping[str, float] | None = None,
-    bias_correction: bool = True,
+    max_score_shift: float | None = None,
+    times: Callable[[], Times | None] | None = None,
     max_layers: int | None = None,
     progress: Progress | None = None,
 ) -> SearchReport:
@@ -100,17 +107,21 @@ def search(
         planned, table: as `quantize` takes them.
         measure: says how far the results of a model file agree with FP32.
         max_drop: per cent that the agreement may be below 100.
-        fp32, int8: milliseconds of each layer, as `layer_times` gives them; None where they are not known.
-        bias_correction: as `quantize` takes it.
+        max_score_shift: by how much scores may change on average; None is no limit.
+        times: gives the milliseconds of each layer in FP32 and in INT8, as `layer_times` has them; None where they are
+            not known. It is called if the first file does not keep the limits.
         max_layers: at most so many layers stay in floating point; half of them if not given.
         progress: is called after each file.
 
     Raises:
-        ConfigError: a drop that is not a number from 0 to 100.
+        ConfigError: a drop that is not a number from 0 to 100, or a shift below 0.
     """
     if not 0 <= max_drop <= 100:
         raise ConfigError(f"max_drop is a number of per cent from 0 to 100, not {max_drop!r}")
-    costs = {name: _cost(name, fp32, int8) for name in planned.layers}
+    if max_score_shift is not None and not max_score_shift >= 0:
+        raise ConfigError(f"max_score_shift is a number from 0, not {max_score_shift!r}")
+    costs: dict[str, float] = {}
+    known = True
     limit = len(planned.layers) // 2 if max_layers is None else max_layers
     limit = min(limit, len(planned.layers) - 1)
     tried: dict[frozenset[str], Step] = {}
@@ -119,42 +130,41 @@ def search(
         def attempt(floating: Sequence[str]) -> Step:
             key = frozenset(floating)
             if key not in tried:
-                made = quantize(
-                    planned, Path(folder, "tried.onnx"), table, exclude=list(floating), bias_correction=bias_correction
-                )
-                known = fp32 is not None and int8 is not None
+                made = quantize(planned, Path(folder, "tried.onnx"), table, exclude=list(floating))
                 cost = sum(costs[name] for name in floating) if known else None
-                tried[key] = Step(tuple(floating), measure(made.path).percent, cost)
+                tried[key] = Step(tuple(floating), measure(made.path), cost)
                 if progress:
                     progress(len(tried))
             return tried[key]
 
+        def within(step: Step) -> bool:
+            shift = abs(step.agreement.score_shift)
+            return 100 - step.percent <= max_drop and (max_score_shift is None or shift <= max_score_shift)
+
         best = attempt(())
-        while 100 - best.agreement > max_drop and len(best.floating) < limit:
+        if not within(best):
+            found = times() if times is not None else None
+            known = found is not None
+            costs |= {name: _cost(name, found) for name in planned.layers}
+        while not within(best) and len(best.floating) < limit:
             group = _most_worthwhile(planned, best, attempt, costs, limit - len(best.floating))
             step = attempt((*best.floating, *group))
-            if not group or step.agreement <= best.agreement:
+            if not group or step.percent <= best.percent:
                 break
             best = step
-    best = max(tried.values(), key=lambda step: (100 - step.agreement <= max_drop, _rank(step, best)))
-    reached = 100 - best.agreement <= max_drop
-    return SearchReport(best.floating, best.agreement, tuple(tried.values()), reached)
-
-
-def _rank(step: Step, chosen: Step) -> tuple[bool, float]:
-    """What the search ended with goes before what it only tried; of others the most accurate."""
-    return step == chosen, step.agreement
+        best = max(tried.values(), key=lambda step: (within(step), step == best, step.percent))
+        return SearchReport(best.floating, best.agreement, tuple(tried.values()), within(best))
 
 
 def _most_worthwhile(
-    planned: Plan, base: Step, attempt: Callable[[Sequence[str]], Step], costs: Mapping[str, float], room: int
+    planned: Plan, base: Step, attempt: Callable[[Sequence[str]], Step], costs: Mapping[str, float], limit: int
 ) -> tuple[str, ...]:
     """The group of layers that gains most for the time it costs, as small as it can be."""
     rest = [name for name in planned.layers if name not in base.floating]
     whole = sum(costs.values())
 
     def gain(group: Sequence[str]) -> float:
-        return attempt((*base.floating, *group)).agreement - base.agreement
+        return attempt((*base.floating, *group)).percent - base.percent
 
     def worth(group: Sequence[str]) -> float:
         # A hundredth of the whole time is the least that counts: below it only the gain decides.
@@ -167,14 +177,15 @@ def _most_worthwhile(
         half = len(group) // 2
         halves = group[:half], group[half:]
         better = max(halves, key=worth)
-        if len(group) <= room and gain(better) < _TOGETHER * gain(group):
+        if len(group) <= limit and gain(better) < _TOGETHER * gain(group):
             break
         group = better
     return group if gain(group) > 0 else ()
 
 
-def _cost(name: str, fp32: Mapping[str, float] | None, int8: Mapping[str, float] | None) -> float:
+def _cost(name: str, times: Times | None) -> float:
     """Milliseconds that a layer costs in floating point; one for each where that is not known."""
-    if fp32 is None or int8 is None:
+    if times is None:
         return 1.0
+    fp32, int8 = times
     return max(fp32[name] - int8[name], _CONVERSIONS * fp32[name], 1e-6)

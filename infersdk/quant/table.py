@@ -65,6 +65,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         name: of the model's file.
         method: how the ranges were chosen.
         percentile: of that method; None for others.
+        bias_correction: whether biases shall make up for the rounding of weights.
         samples: how many images, or rows of arrays, were observed.
         tensors: by name of the activation.
     """
@@ -74,6 +75,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     name: str = ""
     method: Method = "mse"
     percentile: float | None = None
+    bias_correction: bool = True
     samples: int = 0
     tensors: dict[str, TensorRange]
 

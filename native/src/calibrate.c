@@ -102,7 +102,7 @@ ifs_status ifs_histogram_add(const float *x, int64_t count, float limit, int64_t
     const size_t pitch = (size_t)num_bins;
     uint32_t *tables = calloc(IFS__HISTOGRAM_TABLES * pitch, sizeof *tables);
     if (!tables)
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no %zu bytes for the counters of a histogram",
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes for the counters of a histogram",
                          IFS__HISTOGRAM_TABLES * pitch * sizeof *tables);
     int64_t bad = 0;
     const size_t most = (size_t)1 << 30; /* a counter of 32 bits holds it */

@@ -79,8 +79,8 @@ def build(
     if backend not in FLAVOURS:
         raise ConfigError(f"backend {backend!r} builds no engine files; {' and '.join(FLAVOURS)} do")
     backend_class(backend)  # its runtime is there
-    place = Device.parse(device or "cuda:0")
-    if place.kind != "cuda":
+    target_device = Device.parse(device or "cuda:0")
+    if target_device.kind != "cuda":
         raise ConfigError(f"an engine is built for an NVIDIA GPU, not for {device!r}")
     target = Path(output)
     if not target.absolute().parent.is_dir():
@@ -92,7 +92,7 @@ def build(
         "max_batch": max_batch,
         "options": convert(options, Options, f"options of backend {backend!r}"),
         "capabilities": named_targets(compute_capabilities),
-        "device": None if flavour.capability_targeting else cuda_device(place.index),
+        "device": None if flavour.capability_targeting else cuda_device(target_device.index),
     }
     data, details = build_engine(flavour, model, digest=model_digest(model), **arguments)
     return write_engine(target, data, details, backend)

@@ -83,26 +83,26 @@ def atomic_path(
     target = Path(path)
     try:
         with contextlib.ExitStack() as stack:
-            place = Path(os.path.realpath(target)) if follow else target
-            mode = _mode_of(place)
+            destination = Path(os.path.realpath(target)) if follow else target
+            mode = _mode_of(destination)
             if mode is not None and stat.S_ISDIR(mode):
                 raise IsADirectoryError("it is a folder")
             special = mode is not None and not stat.S_ISREG(mode) and not stat.S_ISLNK(mode)
             if special:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             else:
-                folder = place.parent
+                folder = destination.parent
                 folder.mkdir(parents=True, exist_ok=True)
             sibling = _sibling(folder, target.name)
             stack.callback(_remove, sibling)
             yield sibling
             if special:
-                with open(sibling, "rb") as source, open(place, "wb") as sink:
+                with open(sibling, "rb") as source, open(destination, "wb") as sink:
                     shutil.copyfileobj(source, sink)
                 return
             if mode is not None and stat.S_ISREG(mode):
                 os.chmod(sibling, stat.S_IMODE(mode))
-            os.replace(sibling, place)
+            os.replace(sibling, destination)
             if durable:
                 _sync_folder(folder)
     except InferSDKError:

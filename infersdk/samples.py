@@ -87,15 +87,15 @@ def read_samples(
         ConfigError: there is no such folder, or nothing of these kinds in it.
         InputError, ImageError: a file is damaged, or does not fit the model.
     """
-    place = Path(source)
-    if not place.exists():
-        raise ConfigError(f"no data at {str(place)!r}")
+    path = Path(source)
+    if not path.exists():
+        raise ConfigError(f"no data at {str(path)!r}")
     _check_names(shapes, specs)
-    files = sorted(file for file in place.iterdir() if file.is_file()) if place.is_dir() else [place]
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
     arrays = [file for file in files if file.suffix.lower() in (".npy", ".npz") or _is_tensor_file(file)]
     images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
     if not arrays and not images:
-        raise ConfigError(f"nothing in {str(place)!r} is an .npy, .npz or tensor file or an image")
+        raise ConfigError(f"nothing in {str(path)!r} is an .npy, .npz or tensor file or an image")
     for file in arrays:
         yield _read_arrays(file, specs)
     if images:

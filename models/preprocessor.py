@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
     from ..tensor_spec import TensorSpec
 
-__all__ = ["ImageInput", "Preprocessor", "as_size"]
+__all__ = ["ImageInput", "Preprocessor", "as_size", "geometry_of_pixels", "view_of"]
 
 Size = tuple[int, int]
 
@@ -121,12 +121,14 @@ class Preprocessor:
         transform: what happens to each pixel.
         geometry: makes the geometry of an image of (width, height); asked once for each size.
         channel_order: of NumPy arrays that are given as images: `"bgr"`, `"rgb"` or `"nv12"`.
+        scaled_decode: decode JPEG files at 1/2, 1/4 or 1/8 of their size, where no less is left than the resize needs.
     """
 
     input: ImageInput
     transform: PixelTransform
     geometry: Callable[[Size], Geometry]
     channel_order: str = "bgr"
+    scaled_decode: bool = False
     _cached: Callable[[Size], Geometry] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -134,10 +136,23 @@ class Preprocessor:
         object.__setattr__(self, "_cached", lru_cache(maxsize=64)(self.geometry))
 
     @classmethod
-    def letterbox(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
-        """The image is scaled to fit, and centred; the rest is filled. `pixels`: settings of `PixelTransform`."""
+    def letterbox(
+        cls, input: ImageInput, *, channel_order: str = "bgr", centred: bool = True, **pixels: Any
+    ) -> Preprocessor:
+        """The image is scaled to fit, and centred or put in the upper left corner; the rest is filled. `pixels`:
+        settings of `PixelTransform`.
+        """
         transform = PixelTransform(layout=input.layout, dtype=input.dtype, **pixels)
-        return cls(input, transform, lambda size: Geometry.letterbox(size, input.size), channel_order)
+
+        def in_corner(size: Size) -> Geometry:
+            scale = min(input.size[0] / size[0], input.size[1] / size[1])
+            width, height = (max(round(side * scale), 1) for side in size)
+            return Geometry.resize(size, input.size, (width, height))
+
+        def in_centre(size: Size) -> Geometry:
+            return Geometry.letterbox(size, input.size)
+
+        return cls(input, transform, in_centre if centred else in_corner, channel_order)
 
     @classmethod
     def stretch(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
@@ -146,7 +161,8 @@ class Preprocessor:
         return cls(input, transform, lambda size: Geometry.stretch(size, input.size), channel_order)
 
     def read(self, source: ImageSource | HostImage) -> HostImage:
-        return read_image(source, channel_order=self.channel_order)
+        at_least = self._resized_size if self.scaled_decode else None
+        return read_image(source, channel_order=self.channel_order, at_least=at_least)
 
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
         """As `read()`; an array on a CUDA device stays there."""
@@ -155,7 +171,12 @@ class Preprocessor:
         return self.read(source)
 
     def geometry_of(self, size: Size) -> Geometry:
+        """How an image of (width, height) comes onto the canvas; `HostImage.size` where it was reduced."""
         return self._cached(size)
+
+    def _resized_size(self, size: Size) -> Size:
+        """The size that an image of (width, height) is resized to; its own, if it is warped instead."""
+        return self._cached(size).resized or size
 
     def write(
         self, images: Sequence[HostImage], address: int, nbytes: int, batch: ImageBatch, *, shares_cpu: bool = False
@@ -170,10 +191,11 @@ class Preprocessor:
         """
         geometries = [self._cached(image.size) for image in images]
         views = [view_of(image) for image in images]
+        sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
         if len(views) == 1:
-            preprocess_into(views[0], geometries[0], self.transform, address, nbytes)
+            preprocess_into(views[0], sampled[0], self.transform, address, nbytes)
         else:
-            batch.fill(views, geometries)
+            batch.fill(views, sampled)
             batch.preprocess(self.transform, address, nbytes, workers=shared_workers(shares_cpu=shares_cpu))
         return geometries
 
@@ -187,6 +209,19 @@ class Preprocessor:
 
 def view_of(image: HostImage) -> ImageView:
     return image_view(image.pixels, image.format)  # type: ignore[arg-type]
+
+
+def geometry_of_pixels(image: HostImage, geometry: Geometry) -> Geometry:
+    """The geometry for the pixels of an image, whose own geometry is for its full size.
+
+    They differ where the file was decoded at a reduced size. Boxes are mapped back by the geometry for the full size.
+    """
+    if image.reduced_from is None or geometry.resized is None or geometry.offset is None:
+        return geometry
+    return _resize(image.pixel_size, geometry.canvas, geometry.resized, geometry.offset)
+
+
+_resize = lru_cache(maxsize=64)(Geometry.resize)
 
 
 def as_size(size: int | Sequence[int] | None, what: str) -> Size | None:

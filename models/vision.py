@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import copy
 import os
+import typing
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
 from ..config import convert
 from ..errors import ConfigError, UnsupportedModelError
-from ..image import HostImage, ImageSource
 from ..infer import Infer
 from ..model_source import ModelLike
 from ..registry import load
+from .calls import Calls
 from .declaration import UNCHECKED, Declared, argument
 from .description import ModelDescription
 from .execution import (
-    BatchItem,
     DevicePostprocess,
     Executor,
     FollowingBuffer,
@@ -35,7 +34,6 @@ from .execution import (
 from .names import class_names
 from .preprocessor import ImageInput, Preprocessor
 from .requests import PipelineHolder, Requests
-from .results import Detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,7 +49,7 @@ Result = TypeVar("Result")
 _LOADING = ("device", "precision", "max_batch", "while_building")
 
 
-class VisionModel(Requests[Result], Declared, Generic[Result]):
+class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     """A model that takes images. A call takes one and gives one result, or a list and gives a list.
 
     A wrapper says three things: its settings (annotated attributes with defaults, see `declaration`), its
@@ -68,6 +66,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
             processor's threads first), or `"auto"`, which measures both once for each kind of batch. The tensors are
             the same.
+        scaled_decode: whether JPEG files are decoded at 1/2, 1/4 or 1/8 of their size, where that is no less than the
+            network's input needs. It takes less time, and changes the pixels.
 
     Attributes:
         network: the `Infer` underneath.
@@ -92,6 +92,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     names: Annotated[Sequence[str] | str | os.PathLike[str] | None, UNCHECKED] = None
     channel_order: Literal["bgr", "rgb", "nv12"] = "bgr"
     preprocess: Literal["auto", "device", "host"] = "auto"
+    scaled_decode: bool = False
 
     #: What kind of result it gives, in the words of Ultralytics' metadata: "detect", "classify", "segment", "pose", ...
     task: ClassVar[str] = ""
@@ -163,6 +164,20 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         """
         return True
 
+    @classmethod
+    def result_type(cls) -> type[Any]:
+        """What a call returns for an image: `Detections` for a `VisionModel[Detections]`; `object` where the class does
+        not say.
+        """
+        for base in cls.__mro__:
+            for generic in vars(base).get("__orig_bases__", ()):
+                origin = typing.get_origin(generic)
+                if isinstance(origin, type) and issubclass(origin, VisionModel):
+                    (kind,) = typing.get_args(generic)
+                    if isinstance(kind, type) and kind is not Any:
+                        return kind
+        return object
+
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         """How many classes outputs of these shapes tell apart; None where they leave it open, or there are none.
 
@@ -191,71 +206,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         """The (width, height) of the input that was asked for, for models that leave it open."""
         return None
 
-    # ---- calls ----
-
-    @overload  # a HostImage is a tuple, too
-    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
-    @overload
-    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
-    def __call__(
-        self, images: ImageSource | HostImage | Sequence[ImageSource | HostImage], **parameters: Any
-    ) -> Result | list[Result]:
-        """Takes an image (path, bytes, PIL image or uint8 array) or a list of them.
-
-        Args:
-            images: what `read_image()` takes; on a GPU also arrays that lie there.
-            parameters: settings for this call alone, such as `conf=0.5`.
-
-        Raises:
-            ImageError: an image cannot be read; nothing was run for any of its batch.
-            InferenceError: the runtime failed.
-            ConfigError: a parameter has a wrong value, or cannot be given with a call.
-        """
-        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
-            return self._run_all(images, parameters)
-        return self._run_all([images], parameters)[0]  # type: ignore[list-item]
-
-    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
-        """The results of any number of images, in order, a batch at a time; reads as few ahead as it can."""
-        self._check_parameters(parameters)
-        batches = self._batches(iter(images), parameters or None)
-        exhausted = False
-
-        def until_swapped() -> Iterator[list[BatchItem]]:
-            nonlocal exhausted
-            while not self._following.is_outdated:
-                batch = next(batches, None)
-                if batch is None:
-                    exhausted = True
-                    return
-                yield batch
-
-        while not exhausted:
-            for results in self._following.current().stream(until_swapped()):
-                yield from results
-
-    def network_inputs(
-        self, images: Iterable[ImageSource | HostImage], *, batch: int | None = None
-    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """What the network is given for these images, a batch at a time: `{input: array}`. Nothing is run.
-
-        Args:
-            images: on the host, as a call takes them.
-            batch: the most images in a batch. A model of a fixed batch keeps to its own, and the last batch is filled
-                up with its last image.
-        """
-        self.network.current()  # a closed one raises
-        free = self._input.has_free_batch
-        limit = min(batch or self._limit, self._limit) if free else self._limit
-        group: list[HostImage] = []
-        for source in images:
-            group.append(self._stages.preprocessor.read(source))
-            if len(group) == limit:
-                yield {self._input.spec.name: self._stages.preprocessor.array(group)}
-                group.clear()
-        if group:
-            rows = None if free else limit
-            yield {self._input.spec.name: self._stages.preprocessor.array(group, rows)}
+    # ---- for pipelines ----
 
     def batch_buffer(self, capacity: int | None) -> FollowingBuffer[Result]:
         """For a pipeline: batches of up to `capacity` images, on a clone of the network.
@@ -334,7 +285,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
         self.input_size = self._input.size
-        preprocessor = self.preprocessing(self._input)
+        preprocessor = replace(self.preprocessing(self._input), scaled_decode=self.settings.scaled_decode)
         self._stages = ModelStages(preprocessor, self._verify, self._postprocess, self.device_postprocess)
         self._placement = PreprocessPlacement(self.settings.preprocess)
         self._variants = _Variants()
@@ -352,34 +303,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             return make_executor(infer, self._stages, limit, self._placement, shares_cpu=shares_cpu)
 
         return make
-
-    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
-        self._check_parameters(parameters)
-        start = perf_counter()
-        executor = self._following.current()
-        executor.timings = timings = Timings()
-        results: list[Result] = []
-        for done in executor.stream(self._batches(iter(sources), parameters or None)):
-            results += done
-        for source, result in zip(sources, results, strict=True):
-            if isinstance(result, Detections):  # for drawing, in a notebook for instance
-                result._remember_image(source)
-        timings.read = max(perf_counter() - start - timings.total, 0.0)
-        self.timings = timings
-        return results
-
-    def _batches(self, sources: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[list[BatchItem]]:
-        """The images, in batches; those on a device and those on the host do not mix."""
-        batch: list[BatchItem] = []
-        for source in sources:
-            executor = self._following.executor
-            image = executor.read(source)
-            if batch and (len(batch) == executor.capacity or type(image) is not type(batch[0].image)):
-                yield batch
-                batch = []
-            batch.append(BatchItem(image, parameters))
-        if batch:
-            yield batch
 
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""
@@ -420,8 +343,9 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         """Refuses what is another family's, by the shapes that are known."""
         if (reason := self.refuses(model)) is not None:
             raise self._unsupported(reason, model)
+        self._learned.shapes = {spec.name: spec.shape for spec in model.outputs}
         try:
-            count = self.count_classes({spec.name: spec.shape for spec in model.outputs})
+            count = self.count_classes(self._learned.shapes)
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
         self._learned.class_count = count
@@ -471,7 +395,7 @@ class _Variants:
         Raises:
             ConfigError: a parameter has a wrong value, or cannot be given with a call.
         """
-        key = tuple(sorted((name, _hashable(value)) for name, value in parameters.items()))
+        key = tuple((name, _hashable(name, parameters[name])) for name in sorted(parameters))
         variant = self._made.get(key)
         if variant is None:
             if unknown := sorted(set(parameters) - model.per_call):
@@ -491,10 +415,25 @@ class _Variants:
 
 @dataclass
 class _Learned:
-    """What the first run has shown of a model; its clones share it."""
+    """What the file says of a model and the first run has shown; its clones and variants share it.
+
+    Attributes:
+        class_count: see `VisionModel.class_count`.
+        shapes: of the outputs, by name.
+    """
 
     class_count: int | None = None
+    shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+def _hashable(name: str, value: Any) -> Any:
+    """Of equal values of one type the same; `True` is not `1`, which another setting would take."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_hashable(name, inner) for inner in value)
+    if isinstance(value, (set, frozenset)):
+        return frozenset(_hashable(name, inner) for inner in value)
+    try:
+        hash(value)
+    except TypeError:
+        raise ConfigError(f"{name}={value!r} is a {type(value).__name__}, which no setting takes") from None
+    return type(value), value

@@ -16,12 +16,14 @@ def head_model(
     *,
     size: int = 64,
     open_shapes: bool = False,
+    names: Sequence[str] = (),
 ) -> Path:
     """An ONNX file with an input `images` [batch, 3, size, size] and outputs of [batch, *shape].
 
     Args:
         outputs: what each output gives for an image, float32.
         metadata: of the file.
+        names: of the outputs; `output0`, `output1` and so on where there are none.
         open_shapes: the file declares names in place of the outputs' dimensions.
     """
     import onnx
@@ -33,6 +35,7 @@ def head_model(
     ]
     weights, declared = [numpy_helper.from_array(np.float32(0), "zero")], []
     for i, output in enumerate(outputs):
+        name = names[i] if names else f"output{i}"
         shape = np.array([-1, *[1] * output.ndim], np.int64)
         weights += [
             numpy_helper.from_array(shape, f"shape{i}"),
@@ -46,12 +49,12 @@ def head_model(
                 helper.make_node("ReduceSum", ["nothing"], [f"sum{i}"], keepdims=0),
                 helper.make_node("Cast", [f"sum{i}"], [f"none{i}"], to=TensorProto.INT64),
                 helper.make_node("Add", [f"none{i}", f"whole{i}"], [f"found{i}"]),
-                helper.make_node("Reshape", [f"all{i}", f"found{i}"], [f"output{i}"]),
+                helper.make_node("Reshape", [f"all{i}", f"found{i}"], [name]),
             ]
         else:
-            nodes.append(helper.make_node("Add", [f"flat{i}", f"value{i}"], [f"output{i}"]))
+            nodes.append(helper.make_node("Add", [f"flat{i}", f"value{i}"], [name]))
         dimensions = [f"d{i}_{axis}" for axis in range(output.ndim)] if open_shapes else list(output.shape)
-        declared.append(helper.make_tensor_value_info(f"output{i}", TensorProto.FLOAT, ["batch", *dimensions]))
+        declared.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *dimensions]))
     images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, size, size])
     graph = helper.make_graph(nodes, "head", [images], declared, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

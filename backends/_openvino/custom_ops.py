@@ -96,10 +96,10 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
 
         They are one text, since OpenVINO does not keep all types of attributes.
         """
-        told = {_STATE: "" if self._op is None else self._state()}
-        visitor.on_attributes(told)
+        attributes = {_STATE: "" if self._op is None else self._state()}
+        visitor.on_attributes(attributes)
         if self._op is None:
-            _, inputs, values = msgspec.json.decode(told[_STATE])
+            _, inputs, values = msgspec.json.decode(attributes[_STATE])
             self._signature = self.declared.signature_for(inputs)
             self._op = self.declared.of(values)
         return True
@@ -152,15 +152,15 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
         arrays = [_as(tensor.data, dtype) for tensor, dtype in zip(inputs, native.inputs, strict=True)]
         for tensor, shape in zip(outputs, node.shapes([array.shape for array in arrays]), strict=True):
             tensor.shape = shape
-        places = [tensor.data for tensor in outputs]
+        buffers = [tensor.data for tensor in outputs]
         results = [
-            place if place.dtype == dtype else np.empty(place.shape, dtype)
-            for place, dtype in zip(places, native.outputs, strict=True)
+            buffer if buffer.dtype == dtype else np.empty(buffer.shape, dtype)
+            for buffer, dtype in zip(buffers, native.outputs, strict=True)
         ]
         node.run_arrays(arrays, results)
-        for place, result in zip(places, results, strict=True):
-            if place is not result:
-                place[...] = result
+        for buffer, result in zip(buffers, results, strict=True):
+            if buffer is not result:
+                buffer[...] = result
 
     def _find_node(self) -> Node:
         assert self._op is not None

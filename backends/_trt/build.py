@@ -180,7 +180,7 @@ def build_engine(
                 metadata=dict(info.metadata),
                 model=str(model) if model.path is None else str(model.path.absolute()),
                 model_sha256=digest,
-                options=_told(options, precision, max_batch),
+                options=_recorded_options(options, precision, max_batch),
                 custom_ops=custom_ops.versions() if custom_ops is not None else [],
                 build_seconds=round(time.monotonic() - started, 3),
             )
@@ -273,15 +273,15 @@ def _parser_error(flavour: Flavour, model: ModelSource, parser: Any) -> Exceptio
     errors = [parser.get_error(i) for i in range(parser.num_errors)]
     if any(error.code() == flavour.trt.ErrorCode.MODEL_DESERIALIZE_FAILED for error in errors):
         return ModelFormatError(f"{str(model)!r} is not an ONNX model, or is corrupt: {errors[0].desc()}")
-    told = []
+    reasons = []
     for error in sorted(errors, key=lambda error: error.node() < 0):
         why = " ".join(error.desc().split())
         if why in ("false", ""):  # a check that has no words for what it found
             why = f"the operator is not supported as it is used here ({error.code().name})"
         where = f"node {error.node_name() or error.node()!r} ({error.node_operator()}): " if error.node() >= 0 else ""
-        told.append(where + why)
-    first = told[0] if told else "it does not say why"
-    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+        reasons.append(where + why)
+    first = reasons[0] if reasons else "it does not say why"
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     return UnsupportedModelError(f"{flavour.title} {flavour.version} cannot take {model.name}: {first}{more}")
 
 
@@ -308,14 +308,14 @@ def _tf32(options: Options, precision: str | None) -> bool:
     return options.tf32 if options.tf32 is not None else precision != "fp32"
 
 
-def _told(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
+def _recorded_options(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
     """The options for the manifest, those that were set."""
-    plain, told = type(options)(), {"precision": precision, "max_batch": max_batch}
+    plain, reasons = type(options)(), {"precision": precision, "max_batch": max_batch}
     names = (
         "exact_batches", "workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag", "fp16_keep",
     )  # fmt: skip
-    told |= {name: getattr(options, name) for name in names if getattr(options, name) != getattr(plain, name)}
-    return {name: value for name, value in told.items() if value is not None}
+    reasons |= {name: getattr(options, name) for name in names if getattr(options, name) != getattr(plain, name)}
+    return {name: value for name, value in reasons.items() if value is not None}
 
 
 def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:

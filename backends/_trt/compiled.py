@@ -67,12 +67,12 @@ def compiled_for(
     make: Callable[[], Any], key: str, cache: Cache | None, device: CudaDevice, backend: str, label: str
 ) -> Compiled:
     """The kernels of the engine that `key` stands for; `make` gives an empty cache of the runtime's."""
-    place = (key, str(device), None if cache is None else str(cache.folder))
+    entry = (key, str(device), None if cache is None else str(cache.folder))
     with _guard:
-        found = _held.get(place)
+        found = _held.get(entry)
         if found is None:
-            found = _held[place] = Compiled(make(), key, cache, device, backend, label)
-        _held.move_to_end(place)
+            found = _held[entry] = Compiled(make(), key, cache, device, backend, label)
+        _held.move_to_end(entry)
         given_up = _held.popitem(last=False)[1] if len(_held) > KEPT else None
     if given_up is not None:
         given_up.keep()

@@ -261,13 +261,13 @@ class _TensorRt(QueuedRuns, Infer):
             if fits(profile, shapes):
                 return index
         widest = self._profiles[-1]
-        told = "; ".join(
+        mismatches = "; ".join(
             f"{name} is {shape}, and may be {widest[name][0]} to {widest[name][2]}"
             for name, shape in shapes.items()
             if not fits(widest, {name: shape})
         )
         raise ShapeError(
-            f"the engine of {self.model.name} was not built for these shapes: input {told}; load the model with "
+            f"the engine of {self.model.name} was not built for these shapes: input {mismatches}; load the model with "
             "other profiles or another max_batch"
         )
 
@@ -292,7 +292,7 @@ class _TensorRt(QueuedRuns, Infer):
         allocator.tensor = tensor
 
     def _enqueue(self) -> None:
-        self._place()
+        self._update_addresses()
         with self._cuda:
             if self._captures:
                 self._launch()
@@ -302,31 +302,31 @@ class _TensorRt(QueuedRuns, Infer):
             self._wait()
             self._adopt_grown()
         if self._copied:
-            for _, tensor, place, _ in self._results:
-                if place is not tensor:
-                    tensor.copy_from(place)
+            for _, tensor, stage, _ in self._results:
+                if stage is not tensor:
+                    tensor.copy_from(stage)
         if self._first:
             self._first = False
             self._wait()
             if self._engine.compiled is not None:
                 self._engine.compiled.keep_first()
 
-    def _place(self) -> None:
+    def _update_addresses(self) -> None:
         """Brings the inputs to where they are read, and tells the context all addresses."""
-        for name, tensor, place in self._sources:
-            if place is not tensor:
-                place.copy_from(tensor)
-            self._set_address(name, place.device_ptr(stream=self.stream))
-        for name, tensor, place, shape in self._results:
+        for name, tensor, stage in self._sources:
+            if stage is not tensor:
+                stage.copy_from(tensor)
+            self._set_address(name, stage.device_ptr(stream=self.stream))
+        for name, tensor, stage, shape in self._results:
             if tensor.shape != shape:  # its user resized it
                 tensor.resize(shape)
-            self._set_address(name, place.device_ptr(read=False, write=True, stream=self.stream))
+            self._set_address(name, stage.device_ptr(read=False, write=True, stream=self.stream))
 
     def _set_address(self, name: str, at: int) -> None:
         context = self._context
-        if context.places.get(name) != at:
+        if context.addresses.get(name) != at:
             context.raw.set_tensor_address(name, at)
-            context.places[name] = at
+            context.addresses[name] = at
 
     def _launch(self) -> None:
         """As a CUDA graph: the first run with these shapes and addresses goes as it is, the second is captured."""
@@ -365,7 +365,7 @@ class _TensorRt(QueuedRuns, Infer):
         self._bound = None  # if it cannot be made, the next run tries
         self._bind()
         self._bound = self._generations()
-        self._place()
+        self._update_addresses()
 
     def _can_capture(self) -> bool:
         """A run that allocates memory cannot be captured; TensorRT-RTX tells whether it does, others just fail."""
@@ -454,18 +454,18 @@ class _Captured:
 class _Context:
     """An execution context, and what has been told to it."""
 
-    __slots__ = ("grows", "places", "profile", "raw", "shapes")
+    __slots__ = ("addresses", "grows", "profile", "raw", "shapes")
 
     def __init__(self, raw: Any, profile: int) -> None:
         self.raw, self.profile = raw, profile
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.places: dict[str, int] = {}
+        self.addresses: dict[str, int] = {}
         self.grows: set[str] = set()  # outputs with an allocator
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What a graph of it is captured with."""
-        return (self.profile, *self.shapes.items(), *self.places.items())
+        return (self.profile, *self.shapes.items(), *self.addresses.items())
 
 
 class _Allocator:

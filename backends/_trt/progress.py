@@ -38,7 +38,7 @@ def make_monitor(trt: Any, progress: Progress | None, cancelled: threading.Event
             self.error: BaseException | None = None
             self._guard = threading.Lock()  # the runtime calls from several threads
             self._phases: dict[str, _Phase] = {}
-            self._told = 0.0
+            self._reported = 0.0
 
         def phase_start(self, name: str, parent: str | None, steps: int) -> None:
             with self._guard:
@@ -61,9 +61,9 @@ def make_monitor(trt: Any, progress: Progress | None, cancelled: threading.Event
         def _tell(self, name: str, fraction: float) -> None:
             if progress is None or cancelled.is_set():
                 return
-            self._told = max(self._told, min(fraction, 1.0))
+            self._reported = max(self._reported, min(fraction, 1.0))
             try:
-                progress(name, self._told)
+                progress(name, self._reported)
             except BaseException as error:
                 self.error = error
                 cancelled.set()

@@ -27,7 +27,7 @@ class QueuedRuns:
     _copied: bool
     _generations: Callable[[], list[int]]
     _rebind: Callable[[], None]
-    _place: Callable[[], None]
+    _update_addresses: Callable[[], None]
     _queue: Callable[[], None]
     _can_capture: Callable[[], bool]
 
@@ -44,7 +44,7 @@ class QueuedRuns:
         """
         if self._bound != self._generations():
             self._rebind()
-        self._place()
+        self._update_addresses()
         with self._cuda:
             capturable = not (self._first or self._grown or self._copied) and self._can_capture()
         key: tuple[Any, ...] = self._context.key

@@ -38,20 +38,20 @@ def read_labels(folder: str | os.PathLike[str], labels: str | os.PathLike[str] |
     Raises:
         ConfigError: there is no such folder or file, no image, one without a label, or a label without its image.
     """
-    place = Path(folder)
-    if not place.is_dir():
-        raise ConfigError(f"no folder of images at {str(place)!r}")
+    root = Path(folder)
+    if not root.is_dir():
+        raise ConfigError(f"no folder of images at {str(root)!r}")
     if labels is not None:
-        return _from_file(place, Path(labels))
-    classes = sorted(inner for inner in place.iterdir() if inner.is_dir())
-    files = image_files(place)
+        return _from_file(root, Path(labels))
+    classes = sorted(inner for inner in root.iterdir() if inner.is_dir())
+    files = image_files(root)
     if classes and not files:
         found = [LabelledImage(file, _label(inner.name)) for inner in classes for file in image_files(inner)]
         if not found:
-            raise ConfigError(f"no folder in {str(place)!r} has an image in it")
+            raise ConfigError(f"no folder in {str(root)!r} has an image in it")
         return found
     if not files:
-        raise ConfigError(f"no image in {str(place)!r}, nor a folder for each class")
+        raise ConfigError(f"no image in {str(root)!r}, nor a folder for each class")
     found = []
     for file in files:
         match = re.match(r"\d+", file.name)
@@ -119,22 +119,22 @@ def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]
 
 def _class_ids(images: Sequence[LabelledImage], names: Sequence[str], classes: int | None) -> list[int]:
     named = sorted({image.label for image in images if isinstance(image.label, str)})
-    places: dict[str, int] = {}
+    index_of: dict[str, int] = {}
     if named:
         counts = Counter(names)
         unknown = [label for label in named if counts[label] != 1]
         numbered = any(isinstance(image.label, int) for image in images)
         if not unknown:
-            places = {label: names.index(label) for label in named}
+            index_of = {label: names.index(label) for label in named}
         elif len(unknown) == len(named) == classes and not numbered:
-            places = {label: i for i, label in enumerate(named)}
+            index_of = {label: i for i, label in enumerate(named)}
         else:
             have = f"classes of other names, as {names[0]!r}" if names else "no class names"
             raise ConfigError(
                 f"the label {unknown[0]!r} is no class of the model, which has {have}; by order the {len(named)} "
                 f"labels do not fit its {classes} classes; give its class names (--names), or number the labels"
             )
-    found = [places[p.label] if isinstance(p.label, str) else p.label for p in images]
+    found = [index_of[p.label] if isinstance(p.label, str) else p.label for p in images]
     for image, number in zip(images, found, strict=True):
         if classes is not None and number >= classes:
             raise ConfigError(

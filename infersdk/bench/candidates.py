@@ -43,10 +43,10 @@ def candidates(
     cores = available_processors()
     thread_counts = list(dict.fromkeys(threads or (0, cores, max(cores // 2, 1))))
     sizes = list(batches or ((1,) if objective == "latency" else BATCHES))
-    places = [_place(Target.parse(target)) for target in targets]
-    has_gpu = not all(on_processor for *_, on_processor in places)
+    resolved = [_resolve(Target.parse(target)) for target in targets]
+    has_gpu = not all(on_processor for *_, on_processor in resolved)
     ranked: list[tuple[int, bool, int, Combination]] = []
-    for target, kind, on_processor in places:
+    for target, kind, on_processor in resolved:
         for precision in (target.precision,) if target.precision else precisions:
             choices = _options(kind.Options, thread_counts, objective, precision, on_processor=on_processor)
             for (options, distance), batch, model in itertools.product(choices, sizes, models):
@@ -60,7 +60,7 @@ def candidates(
     return [what for *_, what in ranked]
 
 
-def _place(target: Target) -> tuple[Target, type[Infer], bool]:
+def _resolve(target: Target) -> tuple[Target, type[Infer], bool]:
     """A target with its backend, and whether it runs on a processor.
 
     Raises:

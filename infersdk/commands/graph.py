@@ -178,14 +178,14 @@ def _print_findings(title: str, findings: Sequence[dict[str, str]]) -> None:
     out.print(f"{title}: {len(findings)} findings" if findings else f"{title}: nothing found", markup=False)
     rules = dict.fromkeys(one["rule"] for one in findings)
     for rule in rules:
-        places = [one for one in findings if one["rule"] == rule]
-        first = places[0]
+        matches = [one for one in findings if one["rule"] == rule]
+        first = matches[0]
         mend = f"; --fix: {first['fix']}" if first["fix"] else ""
         out.print(f"[bold]{escape(rule)}[/bold] ({escape(first['backends'])}): {escape(first['why'])}{escape(mend)}")
-        for one in places[:10]:
+        for one in matches[:10]:
             out.print(f"    {one['where']}: {one['what']}", markup=False)
-        if len(places) > 10:
-            out.print(f"    and {len(places) - 10} more", markup=False)
+        if len(matches) > 10:
+            out.print(f"    and {len(matches) - 10} more", markup=False)
 
 
 def _add_trial(commands: Any) -> None:

@@ -315,9 +315,9 @@ class CutInfer(Infer):
 
     def _run_kernel(self, call: KernelCall, node: Node) -> None:
         if self.stream is not None:
-            places = self._place_kernel(call, node)
+            addresses = self._place_kernel(call, node)
             count = len(call.inputs)
-            node.run(places[:count], places[count:], self.stream.handle)
+            node.run(addresses[:count], addresses[count:], self.stream.handle)
             return
         inputs, outputs = self._sized(call, node)
         node.run_arrays([t.numpy() for t in inputs], [t.numpy(writable=True) for t in outputs])

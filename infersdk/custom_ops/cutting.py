@@ -183,8 +183,8 @@ class _Cutter:
                     begins[value] = None
                 else:
                     queue.append(maker)
-        place = {value: i for i, value in enumerate(self._all_values())}
-        return sorted(begins, key=place.__getitem__)
+        position = {value: i for i, value in enumerate(self._all_values())}
+        return sorted(begins, key=position.__getitem__)
 
     def _all_values(self) -> Iterator[ir.Value]:
         yield from self._graph.inputs

@@ -74,9 +74,9 @@ class NativeOp:
         required = [attribute.default is MISSING for attribute in cls.attributes]
         spec.required = self._keep(ffi.new("int32_t[]", required))
         self._set_kernel(spec)
-        place = out("ifs_custom_op *")
-        check(lib.ifs_custom_op_create(spec, place))
-        self.handle = place[0]
+        pointer = out("ifs_custom_op *")
+        check(lib.ifs_custom_op_create(spec, pointer))
+        self.handle = pointer[0]
         _ops[self.id] = self
 
     def _keep(self, data: Any) -> Any:
@@ -111,9 +111,9 @@ class NativeOp:
             if kind in self.cls.types
         }
         image = compile_cuda(source, variables, f"{major}.{minor}", self.cls.title())
-        place = out("ifs_cuda_code *")
-        check(lib.ifs_cuda_code_load(ffi.from_buffer(image), source.function.encode(), self.device.ordinal, place))
-        return place[0]
+        pointer = out("ifs_cuda_code *")
+        check(lib.ifs_cuda_code_load(ffi.from_buffer(image), source.function.encode(), self.device.ordinal, pointer))
+        return pointer[0]
 
     def _library(self, kernel: CFunction | CSource, title: str) -> tuple[ctypes.CDLL, str]:
         if isinstance(kernel, CSource):
@@ -254,10 +254,10 @@ class Node:
         self.op, self.native, self.name = op, native, name
         number = next(_numbers)
         attributes, kept = native_attributes(op.attributes, op.values())
-        place = out("ifs_custom_node *")
-        check(lib.ifs_custom_node_create(native.handle, number, name.encode(), attributes, place))
+        pointer = out("ifs_custom_node *")
+        check(lib.ifs_custom_node_create(native.handle, number, name.encode(), attributes, pointer))
         del kept
-        self._handle = ffi.gc(place[0], lib.ifs_custom_node_destroy)
+        self._handle = ffi.gc(pointer[0], lib.ifs_custom_node_destroy)
         self._half = _halves[number] = _Half(native, op, name)
         weakref.finalize(self, _halves.pop, number, None)
 
@@ -350,13 +350,13 @@ def _checked(status: int) -> None:
 # ---- what the core asks ----
 
 
-def _answer(place: Any, nbytes: int, work: Callable[[], None]) -> int:
+def _answer(pointer: Any, nbytes: int, work: Callable[[], None]) -> int:
     """Does what was asked; a failure is a text, and the exception is kept for whoever claims it."""
     try:
         work()
     except BaseException as error:
         data = str(error).encode()[: nbytes - 64] + note(error).encode() + b"\0"
-        ffi.memmove(place, data, len(data))
+        ffi.memmove(pointer, data, len(data))
         return 1
     return 0
 
@@ -383,12 +383,12 @@ def _values(attributes: Any, cls: type[CustomOp]) -> dict[str, Any]:
 
 
 @ffi.def_extern(name="ifs_py_custom_create")  # type: ignore[untyped-decorator]
-def _create(op: int, node: Any, name: Any, attributes: Any, count: int, place: Any, error: Any, nbytes: int) -> int:
+def _create(op: int, node: Any, name: Any, attributes: Any, count: int, pointer: Any, error: Any, nbytes: int) -> int:
     def work() -> None:
         native = _ops[op]
         called = _text(name)
         half = _Half(native, native.cls.of(_values(attributes, native.cls), called), called)
-        place[0] = number = next(_numbers)
+        pointer[0] = number = next(_numbers)
         _halves[number] = half
 
     return _answer(error, nbytes, work)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuard
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from .._pillow import pixels_of
 from ..errors import ImageError, relative_to
+from .jpeg import PILLOW, decode_jpeg, is_jpeg, reduction
 from .view import device_image_view
 
 if TYPE_CHECKING:
@@ -25,6 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["DeviceImage", "HostImage", "ImageSource", "is_http", "read_image"]
 
 _ORIENTATION = 0x0112  # the tag of EXIF
+_SIDEWAYS = frozenset({5, 6, 7, 8})  # orientations that exchange width and height
+#: Whether rows and columns are mirrored (after their exchange), by orientation.
+_MIRRORED = {
+    2: (False, True), 3: (True, True), 4: (True, False),
+    5: (False, False), 6: (False, True), 7: (True, True), 8: (True, False),
+}  # fmt: skip
+
+#: The (width, height) that is needed of an image of (width, height).
+SizeLimit: TypeAlias = Callable[[tuple[int, int]], tuple[int, int]]
 
 ImageSource: TypeAlias = (
     "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | Image.Image | npt.NDArray[Any]"
@@ -37,14 +48,23 @@ class HostImage(NamedTuple):
     Attributes:
         pixels: uint8, (height, width) or (height, width, channels); NV12 as (height * 3 / 2, width).
         format: `"bgr"`, `"rgb"`, `"bgra"`, `"rgba"`, `"gray"` or `"nv12"`.
+        decoder: what decoded the file: `"simplejpeg"`, `"pillow"`, ...; None for pixels that came as an array.
+        reduced_from: (width, height) of the file, where `read_image(at_least=...)` decoded it at a reduced size.
     """
 
     pixels: npt.NDArray[np.uint8]
     format: str
+    decoder: str | None = None
+    reduced_from: tuple[int, int] | None = None
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) in pixels."""
+        """(width, height) in pixels, of the whole image: where it was decoded at a reduced size, that of the file."""
+        return self.reduced_from or self.pixel_size
+
+    @property
+    def pixel_size(self) -> tuple[int, int]:
+        """(width, height) of `pixels`."""
         height, width = self.pixels.shape[:2]
         return width, height * 2 // 3 if self.format == "nv12" else height
 
@@ -54,11 +74,12 @@ class DeviceImage:
 
     Attributes:
         size: (width, height) in pixels.
-        format: as of `HostImage`.
+        format, decoder: as of `HostImage`.
     """
 
-    def __init__(self, source: Any, channel_order: str = "bgr") -> None:
+    def __init__(self, source: Any, channel_order: str = "bgr", decoder: str | None = None) -> None:
         self._source = source
+        self.decoder = decoder
         self._tensor: Any = None
         shape = tuple(int(side) for side in source.shape)
         self.format = _format_of(shape, channel_order)
@@ -97,7 +118,9 @@ def is_http(source: object) -> TypeGuard[str]:
     return isinstance(source, str) and source[:8].lower().startswith(("http://", "https://"))
 
 
-def read_image(source: ImageSource | HostImage, *, channel_order: str = "bgr") -> HostImage:
+def read_image(
+    source: ImageSource | HostImage, *, channel_order: str = "bgr", at_least: SizeLimit | None = None
+) -> HostImage:
     """Reads an image.
 
     Args:
@@ -111,6 +134,8 @@ def read_image(source: ImageSource | HostImage, *, channel_order: str = "bgr") -
             gray, (H, W, 3) and (H, W, 4) are in `channel_order`.
         channel_order: of arrays and tensors, `"bgr"` (as OpenCV gives them) or `"rgb"`; `"nv12"` for frames of a video
             decoder.
+        at_least: for JPEG files: returns the (width, height) that is needed of an image whose (width, height) it is
+            given. The file is then decoded at 1/2, 1/4 or 1/8 of its size, if that is no less. None decodes in full.
 
     The EXIF orientation of files is applied, as image viewers do; of 16 bits the upper 8 are taken. Arrays are not
     copied, nor are most PIL images: the image changes with them.
@@ -124,9 +149,11 @@ def read_image(source: ImageSource | HostImage, *, channel_order: str = "bgr") -
     if isinstance(source, np.ndarray):
         return _from_array(source, channel_order)
     if isinstance(source, (str, os.PathLike)):
-        return _from_address(source) if is_http(source) else _decode(Path(source), repr(os.fspath(source)))
+        if is_http(source):
+            return _from_address(source, at_least)
+        return _decode(Path(source), repr(os.fspath(source)), at_least)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _decode(io.BytesIO(source), f"the {memoryview(source).nbytes:,} bytes given")
+        return _decode(io.BytesIO(source), f"the {memoryview(source).nbytes:,} bytes given", at_least)
     from PIL import Image
 
     if isinstance(source, Image.Image):
@@ -138,21 +165,21 @@ def read_image(source: ImageSource | HostImage, *, channel_order: str = "bgr") -
     if hasattr(source, "__dlpack__"):
         return _from_array(_from_dlpack(source), channel_order)
     if hasattr(source, "read"):
-        return _from_stream(source)
+        return _from_stream(source, at_least)
     raise ImageError(
         "an image is a path, an address, bytes, a file opened in binary mode, a PIL image or an array, "
         f"not {type(source).__name__}"
     )
 
 
-def _from_address(url: str) -> HostImage:
+def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:
     """An address whose content is an image; what the server says of its type is checked before the body is read."""
     from .._http import get, without_password
 
     answer = get(url, _may_be_image)
     if answer.body is None:
         raise ImageError(f"{without_password(url)}: its content is {answer.content_type}, and no image")
-    return _decode(io.BytesIO(answer.body), without_password(url))
+    return _decode(io.BytesIO(answer.body), without_password(url), at_least)
 
 
 def _may_be_image(content_type: str) -> bool:
@@ -160,7 +187,7 @@ def _may_be_image(content_type: str) -> bool:
     return content_type.startswith("image/") or content_type in ("", "application/octet-stream", "binary/octet-stream")
 
 
-def _from_stream(stream: Any) -> HostImage:
+def _from_stream(stream: Any, at_least: SizeLimit | None) -> HostImage:
     what = f"the {type(stream).__name__} given"
     try:
         if getattr(stream, "seekable", lambda: False)():
@@ -170,7 +197,7 @@ def _from_stream(stream: Any) -> HostImage:
         raise ImageError(f"{what}: cannot be read: {error}") from None
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise ImageError(f"{what}: gives {type(data).__name__}, not bytes; open files in binary mode: open(path, 'rb')")
-    return _decode(io.BytesIO(data), what)
+    return _decode(io.BytesIO(data), what, at_least)
 
 
 def _from_dlpack(source: Any) -> npt.NDArray[Any]:
@@ -206,12 +233,12 @@ def _format_of(shape: tuple[int, ...], channel_order: str) -> str:
     return {1: "gray", 3: channel_order, 4: f"{channel_order}a"}[channels]
 
 
-def _decode(file: Path | io.BytesIO, what: str) -> HostImage:
+def _decode(file: Path | io.BytesIO, what: str, at_least: SizeLimit | None) -> HostImage:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(file) as image:
-            return _from_pil(image, what)
+        with open(file, "rb") if isinstance(file, Path) else file as stream, Image.open(stream) as image:
+            return _from_jpeg(image, stream, at_least) or _from_pil(image, what, at_least)
     except FileNotFoundError:
         raise ImageError(f"no image at {what}{relative_to(file) if isinstance(file, Path) else ''}") from None
     except IsADirectoryError:
@@ -244,14 +271,68 @@ def _transpositions() -> dict[int, Image.Transpose]:
     }
 
 
-def _from_pil(image: Image.Image, what: str) -> HostImage:
+def orientation_of(image: Image.Image) -> int:
+    """The EXIF orientation of an image that Pillow has opened: 1 to 8, 1 where there is none."""
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    return orientation if orientation in _transpositions() else 1
+
+
+def _reduction(image: Image.Image, orientation: int, at_least: SizeLimit | None) -> int:
+    """By how much a JPEG file is reduced while it is decoded."""
+    if at_least is None:
+        return 1
+    upright = _upright_size(image.size, orientation)
+    return reduction(upright, at_least(upright))
+
+
+def _upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    return (size[1], size[0]) if orientation in _SIDEWAYS else size
+
+
+def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None) -> HostImage | None:
+    """A JPEG file decoded by another library than Pillow; None where Pillow is to do it."""
+    if not is_jpeg(image):
+        return None
+    orientation = orientation_of(image)
+    by = _reduction(image, orientation, at_least)
+    if isinstance(stream, io.BytesIO):
+        data = stream.getvalue()  # without a copy
+    else:
+        stream.seek(0)
+        data = stream.read()
+    decoded = decode_jpeg(image, data, by)
+    if decoded is None:
+        return None
+    pixels, decoder = decoded
+    if orientation != 1:
+        pixels = _upright(pixels, orientation)
+    reduced_from = _upright_size(image.size, orientation) if by > 1 else None
+    return HostImage(pixels, "gray" if pixels.ndim == 2 else "rgb", decoder, reduced_from)
+
+
+def _upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
+    """As `Image.transpose()`: mirrored rows, mirrored columns, or both; with rows and columns exchanged before."""
+    if orientation in _SIDEWAYS:
+        pixels = pixels.swapaxes(0, 1)
+    rows, columns = _MIRRORED[orientation]
+    return np.ascontiguousarray(pixels[:: -1 if rows else 1, :: -1 if columns else 1])
+
+
+def _from_pil(image: Image.Image, what: str, at_least: SizeLimit | None = None) -> HostImage:
+    decoder, reduced_from = None if image.format is None else PILLOW, None
     try:
-        image.load()
+        orientation = None
+        if at_least is not None and is_jpeg(image):
+            orientation = orientation_of(image)
+            if (by := _reduction(image, orientation, at_least)) > 1:
+                reduced_from = _upright_size(image.size, orientation)
+                image.draft(None, (image.width // by, image.height // by))  # Pillow divides by whole numbers
+        image.load()  # some formats have their EXIF data behind the pixels
         # Not ImageOps.exif_transpose(): it writes the rest of the EXIF data anew, and fails where that is damaged.
-        if (upright := _transpositions().get(image.getexif().get(_ORIENTATION, 1))) is not None:
+        if (upright := _transpositions().get(orientation or orientation_of(image))) is not None:
             image = image.transpose(upright)
         if image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
-            return HostImage((np.asarray(image) >> 8).astype(np.uint8), "gray")
+            return HostImage((np.asarray(image) >> 8).astype(np.uint8), "gray", decoder)
         if image.mode in ("I", "F"):
             raise ImageError(
                 f"{what}: its pixels are numbers of 32 bits, which do not say what is black and what is white; scale "
@@ -263,4 +344,5 @@ def _from_pil(image: Image.Image, what: str) -> HostImage:
         raise
     except Exception as error:  # as in _decode: a file's pixels are decoded here
         raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
-    return HostImage(pixels_of(image), {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}[image.mode])
+    kind = {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}[image.mode]
+    return HostImage(pixels_of(image), kind, decoder, reduced_from)

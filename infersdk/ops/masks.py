@@ -71,7 +71,8 @@ class PackedMasks:
     def __iter__(self) -> Iterator[npt.NDArray[np.bool_]]:
         return (self[index] for index in range(len(self)))
 
-    def _rows(self, index: int) -> npt.NDArray[np.uint8]:
+    def rows(self, index: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a mask: (height, stride) of `layout[index]`."""
         mask = self.layout[operator.index(index)]
         start, height, stride = int(mask["offset"]), int(mask["height"]), int(mask["stride"])
         return self.bits[start : start + height * stride].reshape(height, stride)
@@ -82,16 +83,16 @@ class PackedMasks:
         width = int(mask["width"])
         if not width:
             return np.zeros((int(mask["height"]), 0), np.bool_)
-        return np.unpackbits(self._rows(index), axis=1, count=width, bitorder="little").view(np.bool_)
+        return np.unpackbits(self.rows(index), axis=1, count=width, bitorder="little").view(np.bool_)
 
     def area(self, index: int) -> int:
         """The number of pixels of a mask."""
-        return int(np.unpackbits(self._rows(index)).sum())
+        return int(np.unpackbits(self.rows(index)).sum())
 
     def runs(self, index: int) -> npt.NDArray[np.uint32]:
         """The run lengths of a mask in the image, as COCO defines them: down the columns, first a run of zeros."""
         layout = np.ascontiguousarray(self.layout[operator.index(index)].reshape(1))
-        rows = np.ascontiguousarray(self._rows(index))
+        rows = np.ascontiguousarray(self.rows(index))
         mask = ffi.cast("ifs_mask *", ffi.from_buffer(layout))
         count = ffi.new("int64_t *")
         runs = np.empty(2 * int(layout["width"][0]) * (int(layout["height"][0]) + 1) + 2, np.uint32)

@@ -33,6 +33,8 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 #: Requests in a batch, if neither the model nor the user says how many.
 DEFAULT_BATCH = 8
+#: The most threads that read and preprocess, however many processors there are.
+MOST_WORKERS = 64
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +48,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         when_full: when all slots are taken, `submit()` waits ("block") or raises Overloaded ("raise").
         timeout: seconds that `submit()` waits for a slot; None is without limit.
         instances: batches in flight on each model at a time; None is what suits its backend.
-        workers: threads that read and preprocess; None is one for each processor, 4 at most.
+        workers: threads that read and preprocess; None is one for each processor, 64 at most.
     """
 
     max_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -290,7 +292,7 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> PipelineCore:
             )
         title = " and ".join(dict.fromkeys(_title(model) for model in models))
         return PipelineCore(
-            groups, max_delay=settings.max_delay, workers=settings.workers or min(4, available_processors()),
+            groups, max_delay=settings.max_delay, workers=settings.workers or min(MOST_WORKERS, available_processors()),
             reject=settings.when_full == "raise", name=f"the pipeline of {title}",
         )  # fmt: skip
     except BaseException:

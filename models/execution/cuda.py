@@ -17,8 +17,8 @@ import numpy as np
 from ...image import DeviceImage, HostImage
 from ...ops.batch import ImageBatch, shared_workers
 from ...tensor import Tensor
-from ..preprocessor import view_of
-from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings
+from ..preprocessor import geometry_of_pixels, view_of
+from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings, name_decoders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,6 +76,7 @@ class InFlightBatch:
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
         self._host_input = (-1, 0)  # the address of the input on the host, for its generation
         self._borrowed: list[DeviceImage] = []
+        self._decoders: list[str | None] = []
 
     @property
     def is_busy(self) -> bool:
@@ -86,31 +87,33 @@ class InFlightBatch:
         if isinstance(batch[0].image, DeviceImage):
             self._borrowed = [cast("DeviceImage", item.image).on(self.stream) for item in batch]
             self._batch.fill([image.view() for image in self._borrowed], geometries)
-            place = "resident"
+            location = "resident"
         else:
             images = [cast("HostImage", item.image) for item in batch]
-            place = placement.choose(images, lambda place: self.measure(images, geometries, place))
-            self._batch.fill([view_of(image) for image in images], geometries)
+            sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
+            location = placement.choose(images, lambda location: self.measure(images, sampled, location))
+            self._batch.fill([view_of(image) for image in images], sampled)
         tensor = self._stages.preprocessor.input.tensor(self.infer, len(batch), self._capacity)
-        self._bring_in(tensor, place)
+        self._bring_in(tensor, location)
         self.infer.enqueue()
         if not self._stages.verified:
             self._stages.verify_once(HostOutputs(self.infer.outputs))
         parameters = [item.parameters for item in batch]
         self._postprocess.queue(geometries, parameters)
         self._queued = geometries, parameters
+        self._decoders = [item.image.decoder for item in batch]
 
-    def _bring_in(self, tensor: Tensor, place: str) -> None:
-        """Queues what brings the batch's images into the model's input; `place` is where they are preprocessed."""
+    def _bring_in(self, tensor: Tensor, location: str) -> None:
+        """Queues what brings the batch's images into the model's input; `location` is where they are preprocessed."""
         batch, transform, stream = self._batch, self._stages.preprocessor.transform, self.stream
-        if place == "host":
+        if location == "host":
             if self._host_input[0] != tensor._generation:
                 self._host_input = (tensor._generation, tensor.host_ptr(read=False, write=True))
             host = self._host_input[1]  # may be written: the last batch of this context is done
             at = tensor.device_ptr(read=False, write=True, stream=stream)
             batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
-        if place == "device":
+        if location == "device":
             nbytes = batch.upload_nbytes
             if nbytes > self._frames.nbytes:
                 self._frames.resize((nbytes,))
@@ -123,14 +126,14 @@ class InFlightBatch:
         at = tensor.device_ptr(read=False, write=True, stream=stream)
         batch.preprocess_on_device(transform, at, tensor.nbytes, stream)
 
-    def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], place: str) -> float:
-        """Seconds that bringing a batch in takes at this place: the better of two runs, after one to warm up."""
+    def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], location: str) -> float:
+        """Seconds that bringing a batch in takes at this location: the better of two runs, after one to warm up."""
         self._batch.fill([view_of(image) for image in images], geometries)
         tensor = self._stages.preprocessor.input.tensor(self.infer, len(images), self._capacity)
         best = float("inf")
         for _ in range(3):
             start = perf_counter()
-            self._bring_in(tensor, place)
+            self._bring_in(tensor, location)
             self.stream.synchronize()
             best = min(best, perf_counter() - start)
         return best
@@ -140,7 +143,9 @@ class InFlightBatch:
         queued, self._queued = self._queued, None
         assert queued is not None
         try:
-            return self._postprocess.collect(*queued)
+            results = self._postprocess.collect(*queued)
+            name_decoders(results, self._decoders)
+            return results
         finally:
             self._borrowed = []
 

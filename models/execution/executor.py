@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from ...tensor import Tensor
     from ..preprocessor import Preprocessor
 
-__all__ = ["BatchItem", "DevicePostprocess", "Executor", "HostOutputs", "ModelStages", "Parameters", "Timings"]
+__all__ = [
+    "BatchItem",
+    "DevicePostprocess",
+    "Executor",
+    "HostOutputs",
+    "ModelStages",
+    "Parameters",
+    "Timings",
+    "name_decoders",
+]
 
 Result = TypeVar("Result")
 
@@ -81,6 +90,15 @@ class ModelStages(Generic[Result]):
         if not self.verified:
             self.verify(outputs)
             self.verified = True
+
+
+def name_decoders(results: Sequence[Any], decoders: Iterable[str | None]) -> None:
+    """Writes into each result what decoded its image (None if it came as an array), where the result has a field for
+    it. Results are frozen for their users; these have just been made.
+    """
+    for result, decoder in zip(results, decoders, strict=False):  # there may be decoders of further rows
+        if decoder is not None and hasattr(result, "decoder"):
+            object.__setattr__(result, "decoder", decoder)
 
 
 class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):

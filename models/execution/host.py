@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...ops import preprocess_into
 from ...ops.batch import ImageBatch
-from ..preprocessor import view_of
-from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings
+from ..preprocessor import geometry_of_pixels, view_of
+from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings, name_decoders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,6 +37,7 @@ class HostExecutor(Generic[Result]):
         self._batch = ImageBatch(capacity)
         self._geometries: list[Geometry | None] = [None] * capacity
         self._parameters: list[Parameters] = [None] * capacity
+        self._decoders: list[str | None] = [None] * capacity
         self._address = self._stride = 0  # of the first row of the input, and bytes from row to row
 
     def read(self, source: Any) -> HostImage:
@@ -54,6 +55,7 @@ class HostExecutor(Generic[Result]):
         self.infer.forward()
         ran = perf_counter()
         results = self._results(geometries, [item.parameters for item in batch])
+        name_decoders(results, [image.decoder for image in images])
         timings = self.timings
         timings.preprocess += filled - start
         timings.infer += ran - filled
@@ -79,11 +81,14 @@ class HostExecutor(Generic[Result]):
         image = preprocessor.read(item)
         geometry = preprocessor.geometry_of(image.size)
         address = self._address + row * self._stride
-        preprocess_into(view_of(image), geometry, preprocessor.transform, address, self._stride)
-        self._geometries[row], self._parameters[row] = geometry, parameters
+        sampled = geometry_of_pixels(image, geometry)
+        preprocess_into(view_of(image), sampled, preprocessor.transform, address, self._stride)
+        self._geometries[row], self._parameters[row], self._decoders[row] = geometry, parameters, image.decoder
 
     def move(self, source: int, target: int) -> None:
-        self._geometries[target], self._parameters[target] = self._geometries[source], self._parameters[source]
+        rows_of: tuple[list[Any], ...] = (self._geometries, self._parameters, self._decoders)
+        for values in rows_of:
+            values[target] = values[source]
         rows = self._input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
         rows[target] = rows[source]
 
@@ -93,7 +98,9 @@ class HostExecutor(Generic[Result]):
         self.infer.forward()
 
     def row_results(self, count: int) -> list[Result]:
-        return self._results(self._geometries[:count], self._parameters[:count])  # type: ignore[arg-type]
+        results = self._results(self._geometries[:count], self._parameters[:count])  # type: ignore[arg-type]
+        name_decoders(results, self._decoders)
+        return results
 
     def _results(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Result]:
         outputs = HostOutputs(self.infer.outputs)

@@ -62,15 +62,15 @@ class Runs(trt_infer.TensorRtRtxInfer):
         self._context = self._contexts[0]
         self._context.shapes["x"] = (self.batch, 3)
 
-    def _place(self) -> None:
-        self._context.places["x"] = 4096
+    def _update_addresses(self) -> None:
+        self._context.addresses["x"] = 4096
 
     def run(self, batch: int = 1) -> None:
         self.batch = batch
         if self._bound != self._generations():
             self._bind()
             self._bound = self._generations()
-        self._place()
+        self._update_addresses()
         self._launch()
 
 

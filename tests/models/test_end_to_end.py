@@ -9,7 +9,7 @@ import pytest
 from head_models import head_model
 
 from infersdk.errors import ConfigError, UnsupportedModelError
-from infersdk.models import EndToEnd, load
+from infersdk.models import EndToEnd, YOLOv8, load
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -37,6 +37,27 @@ def test_boxes_come_back_to_the_image(tmp_path: Path) -> None:
         assert [len(one) for one in model.map([IMAGE] * 5)] == [2] * 5
         with pytest.raises(ConfigError, match="iou"):
             model(IMAGE, iou=0.5)
+        dogs = model(IMAGE, classes=["dog"], max_det=1)
+        assert (dogs.labels, dogs.stats.candidates, dogs.stats.dropped_detections) == (["dog"], 1, 0)
+        assert [one.labels for one in model.map([IMAGE] * 3, classes=0)] == [["cat"]] * 3
+        with pytest.raises(ConfigError, match=r"number 2.*0 to 1"):
+            model(IMAGE, classes=[2])
+
+
+def test_yolo26_is_recognized(tmp_path: Path) -> None:
+    """By `end2end` in the metadata, or by its 300 rows of 6 values."""
+    names = {"names": "{0: 'cat', 1: 'dog'}"}
+    output = rows((16, 24, 48, 40, 0.6, 1))
+    for metadata in ({"task": "detect", "end2end": "True", "stride": "32", **names}, names, {}):
+        with load(head_model(tmp_path / "m.onnx", [output], metadata)) as model:
+            assert type(model) is EndToEnd
+            np.testing.assert_allclose(model(IMAGE).xyxy, [[50, 25, 150, 75]], atol=1e-4)
+    with load(head_model(tmp_path / "m.onnx", [output], {}), type="yolo26") as model:
+        assert type(model) is EndToEnd
+    # A raw head of a YOLO26 that was exported without its end-to-end branch.
+    raw = head_model(tmp_path / "raw.onnx", [np.zeros((6, 84), np.float32)], {"end2end": "False", **names})
+    with load(raw) as model:
+        assert type(model) is YOLOv8
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,15 @@ class TensorContract(ContractBase):
     def test_bound_tensors_stay_where_they_are(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         source, result = net.inputs["x"], net.outputs["y"]
         net(self.images(self._batches[-1]))
-        places = [self._places(tensor) for tensor in (source, result)]
+        addresses = [self._addresses(tensor) for tensor in (source, result)]
         for count in (*self._batches, *reversed(self._batches)):
             x = self.images(count, seed=count)
             source.resize(x.shape).numpy(writable=True)[:] = x
             assert net.forward()["y"] is result
             self.close_to(result.numpy(), reference("net", x=x)["y"])
-            assert [self._places(tensor) for tensor in (source, result)] == places
+            assert [self._addresses(tensor) for tensor in (source, result)] == addresses
 
-    def _places(self, tensor: Tensor) -> tuple[int, ...]:
+    def _addresses(self, tensor: Tensor) -> tuple[int, ...]:
         """The addresses of its sides."""
         return (tensor.host_ptr(), *([tensor.device_ptr()] if self._memory else []))
 

@@ -1,0 +1,142 @@
+"""Calls of a wrapper: with one image, with a list of them, with a stream."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from ..image import HostImage, ImageSource
+from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, Timings
+from .read_ahead import read_ahead
+from .results import Detections
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..image import DeviceImage
+    from ..infer import Infer
+    from .preprocessor import ImageInput
+
+__all__ = ["Calls"]
+
+Result = TypeVar("Result")
+
+
+class Calls(Generic[Result]):
+    """What a wrapper offers beside requests: calls that wait for their results, and streams."""
+
+    network: Infer
+    timings: Timings
+    _input: ImageInput
+    _limit: int  # images in a batch
+    _stages: ModelStages[Result]
+    _following: FollowingExecutor[Result]
+
+    @abstractmethod
+    def _check_parameters(self, parameters: Parameters) -> None:
+        """Raises ConfigError for parameters that a call cannot have."""
+
+    @overload  # a HostImage is a tuple, too
+    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
+    @overload
+    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
+    def __call__(
+        self, images: ImageSource | HostImage | Sequence[ImageSource | HostImage], **parameters: Any
+    ) -> Result | list[Result]:
+        """Takes an image (path, bytes, PIL image or uint8 array) or a list of them.
+
+        Args:
+            images: what `read_image()` takes; on a GPU also arrays that lie there.
+            parameters: settings for this call alone, such as `conf=0.5`.
+
+        Raises:
+            ImageError: an image cannot be read; nothing was run for any of its batch.
+            InferenceError: the runtime failed.
+            ConfigError: a parameter has a wrong value, or cannot be given with a call.
+        """
+        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
+            return self._run_all(images, parameters)
+        return self._run_all([images], parameters)[0]  # type: ignore[list-item]
+
+    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
+        """The results of any number of images, in order, a batch at a time.
+
+        Files and encoded bytes are decoded on all processors, a batch at a time; for a GPU while it works on other
+        batches, so that a batch and an image for each processor are read ahead.
+        """
+        self._check_parameters(parameters)
+        batches = self._batches(iter(images), parameters or None)
+        exhausted = False
+
+        def until_swapped() -> Iterator[list[BatchItem]]:
+            nonlocal exhausted
+            while not self._following.is_outdated:
+                batch = next(batches, None)
+                if batch is None:
+                    exhausted = True
+                    return
+                yield batch
+
+        while not exhausted:
+            for results in self._following.current().stream(until_swapped()):
+                yield from results
+
+    def network_inputs(
+        self, images: Iterable[ImageSource | HostImage], *, batch: int | None = None
+    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """What the network is given for these images, a batch at a time: `{input: array}`. Nothing is run.
+
+        Args:
+            images: on the host, as a call takes them.
+            batch: the most images in a batch. A model of a fixed batch keeps to its own, and the last batch is filled
+                up with its last image.
+        """
+        self.network.current()  # a closed one raises
+        free = self._input.has_free_batch
+        limit = min(batch or self._limit, self._limit) if free else self._limit
+        group: list[HostImage] = []
+        for source in images:
+            group.append(self._stages.preprocessor.read(source))
+            if len(group) == limit:
+                yield {self._input.spec.name: self._stages.preprocessor.array(group)}
+                group.clear()
+        if group:
+            rows = None if free else limit
+            yield {self._input.spec.name: self._stages.preprocessor.array(group, rows)}
+
+    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
+        self._check_parameters(parameters)
+        start = perf_counter()
+        executor = self._following.current()
+        executor.timings = timings = Timings()
+        results: list[Result] = []
+        for done in executor.stream(self._batches(iter(sources), parameters or None)):
+            results += done
+        for source, result in zip(sources, results, strict=True):
+            if isinstance(result, Detections):  # for drawing, in a notebook for instance
+                result._remember_image(source)
+        timings.read = max(perf_counter() - start - timings.total, 0.0)
+        self.timings = timings
+        return results
+
+    def _batches(self, sources: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[list[BatchItem]]:
+        """The images, in batches; those on a device and those on the host do not mix."""
+        batch: list[BatchItem] = []
+        for image in self._images(sources):
+            executor = self._following.executor
+            if batch and (len(batch) == executor.capacity or type(image) is not type(batch[0].image)):
+                yield batch
+                batch = []
+            batch.append(BatchItem(image, parameters))
+        if batch:
+            yield batch
+
+    def _images(self, sources: Iterator[ImageSource | HostImage]) -> Iterator[HostImage | DeviceImage]:
+        """The images, decoded on all processors."""
+
+        def read(source: ImageSource | HostImage) -> HostImage | DeviceImage:
+            return self._following.executor.read(source)
+
+        return read_ahead(sources, read, self._limit, overlap=self.network.stream is not None)

@@ -1,0 +1,31 @@
+"""Oriented boxes: rectangles that are turned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["corners"]
+
+
+def corners(oriented: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """The corners of oriented boxes, in order around each.
+
+    Args:
+        oriented: `[..., 5]`: the centre's x and y, width and height in pixels, and the angle in radians by which the
+            side of the width is turned from the x axis towards the y axis, which points down.
+
+    Returns:
+        `[..., 4, 2]` of x and y. For an angle of 0: left top, right top, right bottom, left bottom.
+    """
+    x, y, width, height, angle = np.moveaxis(np.asarray(oriented, np.float64), -1, 0)
+    cosine, sine = np.cos(angle), np.sin(angle)
+    along = np.stack([width * cosine, width * sine], -1)[..., None, :] / 2
+    across = np.stack([-height * sine, height * cosine], -1)[..., None, :] / 2
+    centre = np.stack([x, y], -1)[..., None, :]
+    a, b = np.array([-1, 1, 1, -1])[:, None], np.array([-1, -1, 1, 1])[:, None]
+    return (centre + a * along + b * across).astype(np.float32)

@@ -1,0 +1,316 @@
+"""The result of a detector: boxes, and what belongs to each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import InputError, ShapeError
+from ...image import HostImage, ImageSource, read_image
+from ...ops import DETECTION, DetectStats
+from ..draw import blank_image, draw_boxes, to_pil
+from ..oriented import corners
+from .exports import coco_rows, plain, supervision_detections
+from .image_reference import ImageReference
+from .masks import Masks
+from .rows import Rows, class_label, save_rows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from PIL import Image, ImageFont
+    from typing_extensions import Self
+
+__all__ = ["Detection", "Detections"]
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """One box.
+
+    Attributes:
+        xyxy: left, top, right and bottom edge in pixels of the image.
+        score: 0 to 1.
+        class_id: the number of its class.
+        label: the name of its class.
+        columns: what else is known of this box, by name; see `Detections.columns`.
+    """
+
+    xyxy: tuple[float, float, float, float]
+    score: float
+    class_id: int
+    label: str
+    columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        own = {"xyxy": list(self.xyxy), "score": self.score, "class_id": self.class_id, "label": self.label}
+        return own | {name: plain(value) for name, value in self.columns.items()}
+
+
+#: The dimensions and the sizes of the last axis of known columns, and their shape in words.
+_SHAPES = {"keypoints": (3, (2, 3), "(boxes, points, 2 or 3)"), "oriented": (2, (5,), "(boxes, 5)")}
+
+
+def _checked(columns: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
+    """The columns, those with a known name as arrays of float32 and as `Masks`."""
+    checked = dict(columns)
+    for name, (dimensions, last, words) in _SHAPES.items():
+        if name in columns:
+            array = checked[name] = np.asarray(columns[name], np.float32)
+            if array.ndim != dimensions or array.shape[-1] not in last:
+                raise ShapeError(f"column {name!r} has shape {array.shape}; use {words}")
+    if "mask" in columns:
+        masks = columns["mask"]
+        masks = checked["mask"] = masks if isinstance(masks, Masks) else Masks.of(masks)
+        if masks.size != size:
+            raise ShapeError(
+                f"column 'mask' has masks of {masks.size[0]} x {masks.size[1]} for an image of {size[0]} x {size[1]}"
+            )
+    return checked
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Detections(Rows[Detection]):
+    """The boxes of one image, best first.
+
+    Attributes:
+        data: the boxes as a structured array (`xyxy` float32 (4,), `score` float32, `class_id` int32).
+        names: the class names by class_id; a class without one is called by its number.
+        size: (width, height) of the image.
+        stats: how many candidates there were, and what the limits left out.
+        columns: what else is known of each box, by name: arrays whose first axis is that of the boxes, or objects that
+            are indexed like one. Filters and slices keep them together. These names have a meaning of their own: `mask`
+            (see `masks`; an array (N, height, width) becomes `Masks`), `keypoints`, `oriented`, and `track_id`, the
+            number that a tracker gives. Drawing and exports know them.
+        image: what the boxes were found in, where that is known; `draw()` takes it.
+        decoder: what decoded the image file (`"pillow"`, `"simplejpeg"`, `"nvimgcodec"`); None for pixels that came as
+            an array.
+    """
+
+    data: npt.NDArray[Any]
+    names: Sequence[str]
+    size: tuple[int, int]
+    stats: DetectStats
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    image: ImageReference | None = None
+    decoder: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        xyxy: npt.ArrayLike,
+        scores: npt.ArrayLike,
+        class_ids: npt.ArrayLike | None = None,
+        *,
+        names: Sequence[str],
+        size: tuple[int, int],
+        stats: DetectStats | None = None,
+        **columns: Any,
+    ) -> Self:
+        """Boxes from arrays, for a `postprocess()` of one's own.
+
+        Args:
+            xyxy: (N, 4): left, top, right and bottom in pixels of the image; clipped to it here.
+            scores: (N,), best first.
+            class_ids: (N,); None is class 0 for all.
+            names, size: as the attributes.
+            stats: None says that nothing was left out.
+            columns: further columns by name.
+
+        Raises:
+            ShapeError: the arrays have other numbers of rows.
+        """
+        boxes, values = np.asarray(xyxy, np.float32).reshape(-1, 4), np.asarray(scores, np.float32)
+        classes = np.zeros(len(boxes), np.int32) if class_ids is None else np.asarray(class_ids, np.int32)
+        if not len(boxes) == len(values) == len(classes):
+            raise ShapeError(f"{len(boxes)} boxes, {len(values)} scores and {len(classes)} class ids; give one of each")
+        data = np.zeros(len(boxes), DETECTION)
+        width, height = size
+        data["xyxy"] = np.clip(boxes, 0, (width, height, width, height))
+        data["score"], data["class_id"], data["row"] = values, classes, np.arange(len(boxes))
+        return cls(data, names, size, stats or DetectStats(len(boxes), 0, len(boxes), 0), columns)
+
+    def __post_init__(self) -> None:
+        for name, column in self.columns.items():
+            if len(column) != len(self.data):
+                raise ShapeError(f"column {name!r} has {len(column)} rows for {len(self.data)} boxes")
+        if self.columns:
+            object.__setattr__(self, "columns", _checked(self.columns, self.size))
+
+    @property
+    def xyxy(self) -> npt.NDArray[np.float32]:
+        """(N, 4) float32: left, top, right, bottom in pixels."""
+        return self.data["xyxy"]
+
+    @property
+    def scores(self) -> npt.NDArray[np.float32]:
+        """(N,) float32."""
+        return self.data["score"]
+
+    @property
+    def class_ids(self) -> npt.NDArray[np.int32]:
+        """(N,) int32."""
+        return self.data["class_id"]
+
+    @property
+    def labels(self) -> list[str]:
+        return [class_label(self.names, i) for i in self.class_ids.tolist()]
+
+    @property
+    def masks(self) -> Masks:
+        """The mask of each box: its pixels, run lengths and outlines. Raises InputError where there are none."""
+        masks: Masks = self._column("mask", "masks")
+        return masks
+
+    def polygons(self, *, tolerance: float = 0.0) -> list[list[npt.NDArray[np.float32]]]:
+        """The outlines of each mask; see `Mask.polygons()`. Raises InputError where there are no masks."""
+        return [mask.polygons(tolerance=tolerance) for mask in self.masks]
+
+    @property
+    def keypoints(self) -> npt.NDArray[np.float32]:
+        """(N, points, 2 or 3) float32: x and y in pixels, and a score. Raises InputError where there are none."""
+        points: npt.NDArray[np.float32] = self._column("keypoints", "keypoints")
+        return points
+
+    @property
+    def oriented(self) -> npt.NDArray[np.float32]:
+        """(N, 5) float32: the boxes as they are turned: the centre's x and y, width and height in pixels, and the angle
+        in radians by which the side of the width is turned from the x axis towards the y axis, which points down.
+        `xyxy` are the edges of what encloses them. Raises InputError where the boxes are upright.
+        """
+        oriented: npt.NDArray[np.float32] = self._column("oriented", "angles")
+        return oriented
+
+    @property
+    def angles(self) -> npt.NDArray[np.float32]:
+        """(N,) float32: the angles of `oriented`."""
+        return self.oriented[:, 4]
+
+    @property
+    def corners(self) -> npt.NDArray[np.float32]:
+        """(N, 4, 2) float32: the corners of `oriented`, in order around each box."""
+        return corners(self.oriented)
+
+    def _column(self, name: str, what: str) -> Any:
+        if name not in self.columns:
+            raise InputError(f"these boxes have no {what}; their columns are {', '.join(self.columns) or 'none'}")
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {label}" for label, count in Counter(self.labels).most_common(8))
+        return f"<{type(self).__name__}: {counts or 'nothing'} in {self.size[0]} x {self.size[1]}>"
+
+    def _row(self, index: int) -> Detection:
+        row = self.data[index]
+        class_id = int(row["class_id"])
+        x1, y1, x2, y2 = row["xyxy"].tolist()
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return Detection((x1, y1, x2, y2), float(row["score"]), class_id, class_label(self.names, class_id), columns)
+
+    def _take(self, index: slice | npt.NDArray[Any]) -> Self:
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return dataclasses.replace(self, data=self.data[index], columns=columns)
+
+    def with_columns(self, **columns: Any) -> Self:
+        """The same boxes with further columns, or with others of the same name.
+
+        Raises:
+            ShapeError: a column has another number of rows than there are boxes.
+        """
+        return dataclasses.replace(self, columns={**self.columns, **columns})
+
+    def with_image(self, source: Any) -> Self:
+        """The same boxes, with the image that they were found in; see `ImageReference`."""
+        return dataclasses.replace(self, image=ImageReference.of(source))
+
+    def _remember_image(self, source: Any) -> None:
+        """As `with_image()`, in place: for the wrapper that has just made these boxes. A copy would take longer."""
+        object.__setattr__(self, "image", ImageReference.of(source))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The boxes as dicts of plain Python values: `xyxy`, `score`, `class_id`, `label`, and each column."""
+        return [box.to_dict() for box in self]
+
+    def to_coco(self, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:
+        """The boxes as COCO's result format has them: `bbox` is left, top, width and height in pixels.
+
+        `segmentation` is a mask as compressed run lengths, or the polygon of an oriented box; `keypoints`
+        are x, y and score of each in one list (points without scores have 1).
+
+        Args:
+            image_id: the image's number in the annotations.
+            category_ids: the number of the category in the annotations, by class_id. COCO's own run from 1 to 90, with
+                gaps.
+
+        Raises:
+            InputError: a class has no category.
+        """
+        return coco_rows(self, image_id, category_ids)
+
+    def to_supervision(self) -> Any:
+        """The same as a `supervision.Detections`: with `mask`, `tracker_id` (of the column `track_id`), the labels in
+        `data["class_name"]`, the corners of oriented boxes in `data["xyxyxyxy"]`, and each further column in `data`.
+        """
+        return supervision_detections(self)
+
+    def draw(
+        self,
+        image: ImageSource | HostImage | None = None,
+        *,
+        channel_order: str = "bgr",
+        font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None = None,
+        colour_by: str | None = None,
+        skeleton: Sequence[tuple[int, int]] | None = None,
+    ) -> Image.Image:
+        """The boxes over an image, as a new PIL image, with their masks, keypoints and track numbers.
+
+        Args:
+            image: the image that they were found in; None is the one that the result knows.
+            channel_order: of an array.
+            font: a font file or a loaded font for the labels; None is a font of Pillow's, or of the system where that
+                lacks a character.
+            colour_by: what chooses the colour of a box: `"class"`, `"box"` (each has its own) or the name of a column
+                of whole numbers; None is `"track_id"` where there is such a column, else `"class"`.
+            skeleton: the pairs of keypoints that a line joins, by number from 0; None is COCO's where there are 17.
+
+        Raises:
+            InputError: the result does not know its image.
+            ConfigError: there is no such font, column or keypoint.
+            ImageError: the image cannot be read.
+        """
+        given = self._known_image() if image is None else read_image(image, channel_order=channel_order)
+        if given is None:
+            raise InputError("the image is not known any more; give it: draw(image)")
+        return draw_boxes(to_pil(given), self, font=font, colour_by=colour_by, skeleton=skeleton)
+
+    def save(
+        self, path: str | os.PathLike[str], *, image: ImageSource | HostImage | None = None, channel_order: str = "bgr"
+    ) -> Path:
+        """Writes the boxes to a file, by its suffix: `.json` holds `to_dicts()`, any image format the drawn image.
+
+        Raises:
+            OutputError: the file cannot be written.
+            InputError, ImageError: as `draw()`.
+        """
+        return save_rows(self, path, lambda: self.draw(image, channel_order=channel_order))
+
+    def _known_image(self) -> HostImage | None:
+        return None if self.image is None else self.image.read()
+
+    def _repr_png_(self) -> bytes:
+        """For notebooks: the boxes drawn over the image, or on grey where the image is not known any more."""
+        image = self._known_image()
+        drawn = draw_boxes(blank_image(self.size) if image is None else to_pil(image), self)
+        buffer = io.BytesIO()
+        drawn.save(buffer, "PNG")
+        return buffer.getvalue()

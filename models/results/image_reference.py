@@ -1,0 +1,55 @@
+"""Where the image of a result came from."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+from ...image import HostImage, read_image
+
+__all__ = ["ImageReference"]
+
+
+class ImageReference:
+    """What an image was read from, without keeping its pixels alive: a path, or a weak reference to what holds them.
+
+    Pickled, it keeps the path alone.
+    """
+
+    __slots__ = ("_channel_order", "_holder", "_path")
+
+    def __init__(self, path: str | None, holder: weakref.ref[Any] | None, channel_order: str) -> None:
+        self._path, self._holder, self._channel_order = path, holder, channel_order
+
+    @classmethod
+    def of(cls, source: Any, channel_order: str = "bgr") -> ImageReference | None:
+        """The reference to an image source; None for bytes, streams and what else cannot be referred to."""
+        if isinstance(source, (str, os.PathLike)):
+            return cls(os.fspath(source), None, channel_order)
+        if isinstance(source, HostImage):
+            return cls(None, weakref.ref(source.pixels), source.format)
+        if hasattr(source, "read"):
+            return None
+        try:
+            return cls(None, weakref.ref(source), channel_order)
+        except TypeError:
+            return None
+
+    def read(self) -> HostImage | None:
+        """The image; None if its pixels are gone.
+
+        Raises:
+            ImageError: the file cannot be read any more.
+        """
+        if self._path is not None:
+            return read_image(self._path)
+        source = None if self._holder is None else self._holder()
+        if source is None:
+            return None
+        if self._channel_order in ("bgr", "rgb", "nv12"):
+            return read_image(source, channel_order=self._channel_order)
+        return HostImage(source, self._channel_order)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImageReference, (self._path, None, self._channel_order)

@@ -1,0 +1,184 @@
+"""Instance masks as a column of `Detections`: one bit for each pixel of a box, unpacked where it is looked at."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from ...errors import ShapeError
+from ...ops import MASK, PackedMasks
+from ...ops.polygons import mask_polygons
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Mask", "Masks"]
+
+
+class Masks(Sequence["Mask"]):
+    """The masks of an image, one for each box. Slices, masks of booleans and positions choose some of them.
+
+    Args:
+        packed: The masks as the operations give them.
+    """
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, packed: PackedMasks) -> None:
+        self._packed = packed
+
+    @classmethod
+    def of(cls, planes: npt.ArrayLike) -> Masks:
+        """Masks from an array `[n, height, width]` of the image; values other than 0 belong to a mask.
+
+        Raises:
+            ShapeError: The array has not three dimensions.
+        """
+        pixels = np.asarray(planes) != 0
+        if pixels.ndim != 3:
+            raise ShapeError(f"the masks have shape {pixels.shape}; use (masks, height, width)")
+        n, height, width = pixels.shape
+        stride = -(-width // 32) * 4
+        bits = np.zeros((n, height, stride), np.uint8)
+        bits[:, :, : -(-width // 8)] = np.packbits(pixels, axis=2, bitorder="little")
+        layout = np.zeros(n, MASK)
+        layout["width"], layout["height"], layout["stride"] = width, height, stride
+        layout["offset"] = np.arange(n, dtype=np.int64) * (height * stride)
+        return cls(PackedMasks((width, height), layout, bits.reshape(-1)))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the image."""
+        return self._packed.size
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """(N,) int64: the pixels of each mask."""
+        return np.array([self._packed.area(i) for i in range(len(self))], np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that these masks take."""
+        return int((self._packed.layout["stride"].astype(np.int64) * self._packed.layout["height"]).sum())
+
+    def numpy(self) -> npt.NDArray[np.bool_]:
+        """All masks unpacked: (N, height, width) of bool. For many masks of large images, take one after the other."""
+        width, height = self.size
+        planes = np.zeros((len(self), height, width), np.bool_)
+        for plane, mask in zip(planes, self, strict=True):
+            x, y, w, h = mask.box
+            plane[y : y + h, x : x + w] = mask.crop()
+        return planes
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self.numpy().astype(bool if dtype is None else dtype, copy=False)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __iter__(self) -> Iterator[Mask]:
+        return (Mask(self._packed, index) for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Mask: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Masks: ...
+    def __getitem__(self, index: Any) -> Any:
+        if hasattr(index, "__index__") and not isinstance(index, np.ndarray):
+            position = operator.index(index)
+            if not -len(self) <= position < len(self):
+                raise IndexError(f"there is no mask {position}; there are {len(self)}")
+            return Mask(self._packed, position % len(self))
+        chosen = index if isinstance(index, slice) else np.asarray(index, np.intp if len(index) == 0 else None)
+        return Masks(PackedMasks(self.size, self._packed.layout[chosen], self._packed.bits))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self)} of {self.size[0]} x {self.size[1]}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        packed = self._packed
+        rows = [packed.rows(i).reshape(-1) for i in range(len(self))]
+        layout = packed.layout.copy()
+        layout["offset"] = np.cumsum([0, *(row.nbytes for row in rows)])[: len(rows)]
+        bits = np.concatenate(rows) if rows else np.zeros(0, np.uint8)
+        return Masks, (PackedMasks(packed.size, layout, bits),)
+
+
+class Mask:
+    """One mask of an image.
+
+    Attributes:
+        size: (width, height) of the image.
+        box: (x, y, width, height) of the part of the image that the mask holds pixels of; all others are 0.
+    """
+
+    __slots__ = ("_index", "_packed", "box")
+
+    def __init__(self, packed: PackedMasks, index: int) -> None:
+        self._packed, self._index = packed, index
+        x, y, width, height = packed.layout[index].tolist()[:4]
+        self.box: tuple[int, int, int, int] = (x, y, width, height)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._packed.size
+
+    @property
+    def area(self) -> int:
+        """The pixels of the mask."""
+        return self._packed.area(self._index)
+
+    def crop(self) -> npt.NDArray[np.bool_]:
+        """The pixels within `box`: (height, width) of bool."""
+        return self._packed.crop(self._index)
+
+    def numpy(self) -> npt.NDArray[np.bool_]:
+        """The pixels of the image: (height, width) of bool."""
+        return self._packed[self._index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self.numpy().astype(bool if dtype is None else dtype, copy=False)
+
+    def runs(self) -> npt.NDArray[np.uint32]:
+        """The run lengths in the image, as COCO defines them: down the columns, first a run of zeros."""
+        return self._packed.runs(self._index)
+
+    def to_coco(self) -> dict[str, Any]:
+        """The mask as COCO's compressed run lengths: `{"size": [height, width], "counts": "..."}`."""
+        return {"size": list(self.size[::-1]), "counts": compress_runs(self.runs())}
+
+    def polygons(self, *, tolerance: float = 0.0) -> list[npt.NDArray[np.float32]]:
+        """The outlines in pixels of the image, each (k, 2) of x and y. See `infersdk.ops.polygons.mask_polygons`."""
+        return mask_polygons(self.crop(), offset=self.box[:2], tolerance=tolerance)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.area} pixels in {self.size[0]} x {self.size[1]}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        alone = Masks(PackedMasks(self.size, self._packed.layout[self._index : self._index + 1], self._packed.bits))
+        return _only, (alone,)
+
+
+def _only(masks: Masks) -> Mask:
+    return masks[0]
+
+
+def compress_runs(runs: npt.NDArray[np.uint32]) -> str:
+    """Run lengths as COCO compresses them: from the fourth on as the difference to the one two places before, in groups
+    of five bits, the lowest first, each a character from code 48 on whose sixth bit says that another group follows.
+    """
+    values = runs.astype(np.int64)
+    values[3:] -= runs[1:-2].astype(np.int64)
+    groups = np.zeros((len(values), 7), np.uint8)  # 32 bits and a sign take at most seven
+    used = np.zeros(groups.shape, np.bool_)
+    open_ones = np.ones(len(values), np.bool_)
+    for place in range(groups.shape[1]):
+        low = values & 31
+        values >>= 5
+        more = open_ones & np.where(low & 16, values != -1, values != 0)
+        groups[:, place], used[:, place] = low + 32 * more + 48, open_ones
+        open_ones = more
+    return groups[used].tobytes().decode("ascii")

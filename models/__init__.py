@@ -22,7 +22,7 @@ from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
-from .loading import TYPES, create, fitting_types, load, wrapper_type
+from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, Detection, Detections, Mask, Masks
@@ -67,6 +67,7 @@ __all__ = [
     "create",
     "fitting_types",
     "load",
+    "named_type",
     "tile_grid",
     "wrapper_type",
 ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 COMMANDS = (
-    "demo", "detect", "classify", "info", "graph", "compare", "bench", "tune", "quantize", "build", "serve",
+    "demo", "detect", "classify", "info", "convert", "graph", "compare", "bench", "tune", "quantize", "build", "serve",
     "cache", "doctor",
 )  # fmt: skip
 

@@ -74,8 +74,6 @@ ROWS = [
         "decode + NMS, YOLOv5's 25,200 boxes", "NumPy and OpenCV's NMS", "bench_postprocess.py",
         ("test_yolov5_deployed[ours]",), "test_yolov5_deployed[numpy_cv2]",
     ),
-    Row("masks of 20 objects at 1080p, one thread", "OpenCV and NumPy", "bench_masks.py", "masks, opencv"),
-    Row("the same", "torch, as Ultralytics does it", "bench_masks.py", "masks, torch"),
     Row("all around the engine, bus.jpg", "what YOLOv5's users write", "bench_detector.py", "images/bus.jpg"),
     Row("file to boxes, yolov8n, ONNX Runtime", "Ultralytics' predictor", OTHERS, "ultralytics"),
     Row("file to boxes, yolov8n, OpenVINO", "OpenVINO's model_api", OTHERS, "model_api"),

@@ -67,7 +67,6 @@ def _classes(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-<<<<<<< HEAD
 def _tile(text: str) -> tuple[int, int]:
     width, _, height = text.partition("x")
     try:
@@ -88,10 +87,6 @@ def _in_tiles(model: VisionModel[Detections], arguments: argparse.Namespace) -> 
     return Tiled(model, arguments.tile, **settings)
 
 
-#: The tasks whose results are `Detections`; a wrapper of one's own may name none.
-_BOXES = ("", "detect", "pose", "segment", "obb")
-=======
->>>>>>> main
 #: The settings of the wrapper that have a flag of their own.
 _SETTINGS = ("conf", "iou", "max_det", "classes")
 

@@ -16,12 +16,13 @@ if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
 from .classifier import PRESETS, Classifier
+from .composed import Tile, Tiled, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
-from .loading import TYPES, create, fitting_types, load, wrapper_type
+from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, Detection, Detections, Mask, Masks
@@ -53,6 +54,8 @@ __all__ = [
     "Masks",
     "ModelDescription",
     "Preprocessor",
+    "Tile",
+    "Tiled",
     "Timings",
     "VisionModel",
     "YOLOv5",
@@ -64,5 +67,7 @@ __all__ = [
     "create",
     "fitting_types",
     "load",
+    "named_type",
+    "tile_grid",
     "wrapper_type",
 ]

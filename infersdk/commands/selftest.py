@@ -75,7 +75,7 @@ class SelfTest:
         self._note("runtime", "passed", 0.0, f"{info.version}, devices: {', '.join(info.devices) or 'none'}")
         # What is built here is built now, and kept nowhere else.
         with tempfile.TemporaryDirectory(prefix="infersdk-selftest-") as folder:
-            self._cache = {"cache_dir": folder} if self._has_option("cache_dir") else {}
+            self._cache: dict[str, Any] = {"cache_dir": folder} if self._has_option("cache_dir") else {}
             self._step("load, built", self._load)
             if self._cache:
                 self._step("load again, from the cache", self._load)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 COMMANDS = (
-    "demo", "detect", "classify", "info", "graph", "compare", "bench", "tune", "quantize", "build", "cache", "doctor",
+    "demo", "detect", "classify", "info", "convert", "graph", "compare", "layers", "bench", "tune", "quantize", "build",
+    "serve", "cache", "doctor",
 )  # fmt: skip
 
 
@@ -34,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         terminated = type(stop).__name__ == "Terminated"  # whose module may not be imported yet
         _say("terminated" if terminated else "interrupted")
+        # CPython remembers an interrupt that leaves the exec() of a text (dataclasses), and would end by the signal
+        # although this caught it; the next exec() of a text clears that.
+        exec("")
         return 143 if terminated else 130
     return code
 

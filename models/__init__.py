@@ -17,20 +17,26 @@ if __name__ != "infersdk.models":
 
 from .canvases import choose_canvases
 from .classifier import PRESETS, Classifier
+from .composed import Tile, Tiled, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
+from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
-from .loading import TYPES, create, fitting_types, load, wrapper_type
-from .pose import YOLOv8Pose
+from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
+from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, Detection, Detections, Mask, Masks
+from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
 
 __all__ = [
+    "DETR",
     "PRESETS",
+    "RFDETR",
+    "RTDETR",
     "TYPES",
     "UNCHECKED",
     "YOLO",
@@ -42,20 +48,28 @@ __all__ = [
     "Detections",
     "DevicePostprocess",
     "EndToEnd",
+    "EndToEndPose",
+    "EndToEndSeg",
     "ImageInput",
     "Mask",
     "Masks",
     "ModelDescription",
     "Preprocessor",
+    "Tile",
+    "Tiled",
     "Timings",
     "VisionModel",
     "YOLOv5",
+    "YOLOv5Seg",
     "YOLOv8",
     "YOLOv8Pose",
+    "YOLOv8Seg",
     "YuNet",
     "choose_canvases",
     "create",
     "fitting_types",
     "load",
+    "named_type",
+    "tile_grid",
     "wrapper_type",
 ]

@@ -6,7 +6,7 @@
         conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.6
 
 From these come the constructor that a type checker sees, the struct `FaceDetector.Settings` that checks what is given
-(also from a configuration file), and the attributes of each instance. A subclass inherits the settings of its base.
+(also from a configuration file), and the attributes of each instance. A subclass inherits the settings of its bases.
 """
 
 from __future__ import annotations
@@ -68,11 +68,27 @@ class Declared:
                 raise TypeError(f"{cls.__name__}.{name} has no default; give it one, or annotate it as a ClassVar")
             unchecked = UNCHECKED in getattr(kind, "__metadata__", ())
             fields.append((name, Any if unchecked else kind, vars(cls)[name]))
-        if fields:
+        bases = [base.Settings for base in cls.__bases__ if issubclass(base, Declared)]
+        largest = max(bases, key=lambda settings: len(settings.__struct_fields__))
+        for settings in bases:  # a struct has one base: of further ones it takes the fields
+            known = {*largest.__struct_fields__, *(name for name, *_ in fields)}
+            fields += [
+                (field.name, field.type, _default(field))
+                for field in msgspec.structs.fields(settings)
+                if field.name not in known
+            ]
+        if fields or cls.Settings is not largest:
             cls.Settings = msgspec.defstruct(
-                f"{cls.__name__}Settings", fields, bases=(cls.Settings,), module=cls.__module__,
+                f"{cls.__name__}Settings", fields, bases=(largest,), module=cls.__module__,
                 frozen=True, kw_only=True, forbid_unknown_fields=True,
             )  # fmt: skip
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    """The default of a field as `defstruct` takes it."""
+    if field.default_factory is msgspec.NODEFAULT:
+        return field.default
+    return msgspec.field(default_factory=field.default_factory)
 
 
 def _evaluated(cls: type, name: str, annotation: Any) -> Any:

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..tensor_spec import TensorSpec
 
-__all__ = ["GRIDS", "ModelDescription", "boxes_per_cell", "count_cells"]
+__all__ = ["GRIDS", "ModelDescription", "boxes_per_cell", "count_cells", "query_outputs"]
 
 #: Strides of the grids that a raw head may have.
 GRIDS = ((8, 16, 32), (8, 16, 32, 64), (16, 32))
 #: A head of so many rows, but not one for each cell of its grids, has its boxes chosen already (NMS or queries).
 QUERIES = (50, 1000)
+#: Logits and boxes of detectors with queries, as exporters call them: transformers, DETR's authors, RF-DETR.
+QUERY_NAMES = (("logits", "pred_boxes"), ("pred_logits", "pred_boxes"), ("labels", "dets"))
 #: Mask coefficients of YOLO's segmentation heads.
 MASK_COEFFICIENTS = 32
 
@@ -49,6 +51,7 @@ class ModelDescription:
         task: the metadata's `task` (Ultralytics: detect, segment, pose, obb, classify); None if it says nothing.
         names: the metadata's class names; `()` if there are none.
         keypoints: the metadata's `kpt_shape` as (points, values a point); None if it says nothing.
+        model_type: the metadata's `model_type`, the family as transformers calls it; None if it says nothing.
         end_to_end: whether the metadata says that the boxes are chosen inside (`end2end`).
     """
 
@@ -58,6 +61,7 @@ class ModelDescription:
     task: str | None
     names: tuple[str, ...]
     keypoints: tuple[int, int] | None
+    model_type: str | None
     end_to_end: bool
 
     @classmethod
@@ -77,6 +81,7 @@ class ModelDescription:
             task,
             class_names(None, metadata),
             _pair(metadata),
+            metadata.get("model_type", "").strip().lower() or None,
             metadata.get("end2end", "").strip().lower() == "true",
         )
 
@@ -117,10 +122,11 @@ class ModelDescription:
         return maps[0] if self.head is not None and len(maps) == len(self.outputs) - 1 == 1 else None
 
     @property
-    def has_queries(self) -> bool:
-        """Whether two outputs of three dimensions belong together, one of them boxes of four values: DETR."""
-        threes = [shape for shape in self.shapes if len(shape) == 3]
-        return len(threes) == 2 and any(shape[2] == 4 for shape in threes) and len({shape[1] for shape in threes}) == 1
+    def queries(self) -> tuple[TensorSpec, TensorSpec] | None:
+        """The outputs of a detector with queries (DETR): logits, and boxes of four values."""
+        names = query_outputs({spec.name: spec.shape for spec in self.outputs})
+        specs = {spec.name: spec for spec in self.outputs}
+        return (specs[names[0]], specs[names[1]]) if names else None
 
     @property
     def has_chosen_rows(self) -> bool:
@@ -151,7 +157,7 @@ class ModelDescription:
 
     @property
     def _by_shapes(self) -> str:
-        if self.has_queries:
+        if self.queries is not None:
             return "a detector with queries (DETR: logits and boxes)"
         if self.has_chosen_rows:
             return "an end-to-end detector (its rows are boxes that are chosen already)"
@@ -187,6 +193,22 @@ class ModelDescription:
                 return f"a YOLOv5 ({boxes} boxes of {values} values)"
             return f"a YOLOv8 ({boxes} boxes of {values} values)"
         return "a detector whose head leaves its size open"
+
+
+def query_outputs(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
+    """The names of the outputs of logits and boxes of a detector with queries, by the names that exporters give them,
+    else by their shapes: two outputs of three dimensions with one number of rows, one of them of four values.
+    """
+    threes = {name: shape for name, shape in shapes.items() if len(shape) == 3}
+    for logits, boxes in QUERY_NAMES:
+        if logits in threes and boxes in threes:
+            return logits, boxes
+    if len(threes) != 2 or len({shape[1] for shape in threes.values()}) != 1:
+        return None
+    fours = [name for name, shape in threes.items() if shape[2] == 4]
+    if len(fours) != 1:
+        return None
+    return next(name for name in threes if name != fours[0]), fours[0]
 
 
 def count_cells(size: tuple[int, int], strides: Sequence[int]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,11 @@ from ..pipeline import PipelineSettings
 from ..registry import load as load_network
 from .classifier import Classifier
 from .description import ModelDescription
+from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
-from .pose import YOLOv8Pose
+from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput
+from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -30,7 +33,9 @@ from .yunet import YuNet
 if TYPE_CHECKING:
     from ..model_source import ModelLike
 
-__all__ = ["TYPES", "create", "fitting_types", "load", "wrapper_type"]
+__all__ = ["TYPES", "create", "fitting_types", "load", "named_type", "wrapper_type"]
+
+_log = logging.getLogger("infersdk.models")
 
 #: Every wrapper, by the name that a configuration and the command line use. A new task is one line here.
 TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
@@ -38,7 +43,14 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "yolov8": YOLOv8,
     "yolox": YOLOX,
     "end-to-end": EndToEnd,
+    "yolov5-seg": YOLOv5Seg,
+    "yolov8-seg": YOLOv8Seg,
+    "end-to-end-seg": EndToEndSeg,
     "yolov8-pose": YOLOv8Pose,
+    "end-to-end-pose": EndToEndPose,
+    "detr": DETR,
+    "rt-detr": RTDETR,
+    "rf-detr": RFDETR,
     "yunet": YuNet,
     "classifier": Classifier,
 }
@@ -50,7 +62,13 @@ _SAME = {
     "yolov7": "yolov5",
     "yolov10": "end-to-end",
     "yolo26": "end-to-end",
+    "yolov7-seg": "yolov5-seg",
+    "yolo11-seg": "yolov8-seg",
+    "yolo26-seg": "end-to-end-seg",
+    "rt-detrv2": "rt-detr",
+    "d-fine": "rt-detr",
     "yolo11-pose": "yolov8-pose",
+    "yolo26-pose": "end-to-end-pose",
 }
 
 
@@ -72,7 +90,7 @@ def load(
         BackendError, ModelError: see `infersdk.load()`.
     """
     if type is not None:
-        return _named(type)(path, backend, **settings)
+        return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
         return _of(path, settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
@@ -126,6 +144,7 @@ def wrapper_type(network: Infer | ModelDescription) -> builtins.type[VisionModel
         model = _run_once(network, model)  # a run shows what the file leaves open
         fitting = fitting_types(model)
     if len(fitting) == 1:
+        _log.debug("%s looks like %s: wrapper %r", model.name, model.looks_like, fitting[0])
         return TYPES[fitting[0]]
     if fitting:
         readings = " or ".join(f'type="{name}"' for name in fitting)
@@ -149,7 +168,7 @@ def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
     return model.with_shapes({name: array.shape for name, array in outputs.items()})
 
 
-def _named(name: str) -> builtins.type[VisionModel[Any]]:
+def named_type(name: str) -> builtins.type[VisionModel[Any]]:
     """The wrapper of a name in `TYPES`, or of `"module:Class"`."""
     if ":" in name:
         return _imported(name)
@@ -224,6 +243,6 @@ def _create_one(name: str, table: Any) -> VisionModel[Any]:
     if not isinstance(kind, str):
         raise ConfigError(f"models.{name}: type is one of {', '.join(TYPES)}, not {kind!r}")
     try:
-        return _from_table(_named(kind), fields)
+        return _from_table(named_type(kind), fields)
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"models.{name}: {error}") from None

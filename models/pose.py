@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
-
-import msgspec
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .description import ModelDescription
-from .yolo import YOLOv8
+from .end_to_end import EndToEnd
+from .keypoints import KeypointShape, to_keypoints
+from .results import Detections
+from .vision import VisionModel
+from .yolo import DeviceBoxesWithRows, YOLOv8
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
     import numpy.typing as npt
 
     from ..image import Geometry
     from ..infer import Infer
+    from .execution import DevicePostprocess
 
-__all__ = ["YOLOv8Pose"]
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
+__all__ = ["EndToEndPose", "YOLOv8Pose"]
 
 
-class YOLOv8Pose(YOLOv8):
-    """YOLOv8-pose and YOLO11-pose: output [batch, 4 + classes + points * values, boxes].
-
-    The column `keypoints` of its `Detections` is float32 (N, points, values): x and y in pixels of the image, and with
-    three values the score of the point, 0 to 1.
+class _Pose(VisionModel[Detections]):
+    """What pose models have in common.
 
     Args:
         keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's metadata.
-
-    Further arguments: see `YOLO` and `VisionModel`.
     """
 
-    keypoints: tuple[Count, Annotated[int, msgspec.Meta(ge=2, le=3)]] | None = None
+    keypoints: KeypointShape | None = None
 
     task: ClassVar[str] = "pose"
 
@@ -57,12 +55,47 @@ class YOLOv8Pose(YOLOv8):
         points, values = self.keypoint_shape
         return points * values
 
-    def columns(self, output: npt.NDArray[Any], boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
-        points, values = self.keypoint_shape
-        rows = output[-self.extra :, boxes["row"]].T.reshape(-1, points, values).astype(np.float32)
-        rows[..., :2] = geometry.to_source(rows[..., :2].reshape(-1, 2)).reshape(-1, points, 2)
-        return {"keypoints": rows}
+    def _keypoints(self, values: npt.NDArray[np.float32], geometry: Geometry) -> dict[str, Any]:
+        return {"keypoints": to_keypoints(values, *self.keypoint_shape, geometry)}
 
-    def device_postprocess(self, infer: Infer, capacity: int) -> None:
-        """The keypoints lie in the output: it is fetched, and decoded on the host."""
-        return
+
+class YOLOv8Pose(_Pose, YOLOv8):
+    """YOLOv8-pose and YOLO11-pose: output [batch, 4 + classes + points * values, boxes].
+
+    The `keypoints` of its `Detections` are float32 (N, points, values): x and y in pixels of the image, and with three
+    values the score of the point, 0 to 1.
+
+    Args:
+        keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's metadata.
+
+    Further arguments: see `YOLO` and `VisionModel`.
+    """
+
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
+    ) -> dict[str, Any]:
+        return self._keypoints(self.extra_values(outputs, boxes), geometry)
+
+    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess:
+        return DeviceBoxesWithRows(self, infer, capacity)
+
+
+class EndToEndPose(_Pose, EndToEnd):
+    """A pose model that chooses its boxes itself: output [batch, boxes, 6 + points * values]. The keypoints are as
+    those of `YOLOv8Pose`.
+
+    Args:
+        keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's metadata.
+
+    Further arguments: see `EndToEnd` and `VisionModel`.
+    """
+
+    @classmethod
+    def count_extra(cls, model: ModelDescription) -> int | None:
+        return None if model.keypoints is None else model.keypoints[0] * model.keypoints[1]
+
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.float32], boxes: npt.NDArray[Any],
+        geometry: Geometry,
+    ) -> dict[str, Any]:  # fmt: skip
+        return self._keypoints(rows[:, 6:], geometry)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import typing
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
@@ -181,6 +182,20 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         may know more from its settings.
         """
         return True
+
+    @classmethod
+    def result_type(cls) -> type[Any]:
+        """What a call returns for an image: `Detections` for a `VisionModel[Detections]`; `object` where the class does
+        not say.
+        """
+        for base in cls.__mro__:
+            for generic in vars(base).get("__orig_bases__", ()):
+                origin = typing.get_origin(generic)
+                if isinstance(origin, type) and issubclass(origin, VisionModel):
+                    (kind,) = typing.get_args(generic)
+                    if isinstance(kind, type) and kind is not Any:
+                        return kind
+        return object
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         """How many classes outputs of these shapes tell apart; None where they leave it open, or there are none.
@@ -373,8 +388,9 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         """Refuses what is another family's, by the shapes that are known."""
         if (reason := self.refuses(model)) is not None:
             raise self._unsupported(reason, model)
+        self._learned.shapes = {spec.name: spec.shape for spec in model.outputs}
         try:
-            count = self.count_classes({spec.name: spec.shape for spec in model.outputs})
+            count = self.count_classes(self._learned.shapes)
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
         self._learned.class_count = count
@@ -424,7 +440,7 @@ class _Variants:
         Raises:
             ConfigError: a parameter has a wrong value, or cannot be given with a call.
         """
-        key = tuple(sorted((name, _hashable(value)) for name, value in parameters.items()))
+        key = tuple((name, _hashable(name, parameters[name])) for name in sorted(parameters))
         variant = self._made.get(key)
         if variant is None:
             if unknown := sorted(set(parameters) - model.per_call):
@@ -444,10 +460,25 @@ class _Variants:
 
 @dataclass
 class _Learned:
-    """What the first run has shown of a model; its clones share it."""
+    """What the file says of a model and the first run has shown; its clones and variants share it.
+
+    Attributes:
+        class_count: see `VisionModel.class_count`.
+        shapes: of the outputs, by name.
+    """
 
     class_count: int | None = None
+    shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+def _hashable(name: str, value: Any) -> Any:
+    """Of equal values of one type the same; `True` is not `1`, which another setting would take."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_hashable(name, inner) for inner in value)
+    if isinstance(value, (set, frozenset)):
+        return frozenset(_hashable(name, inner) for inner in value)
+    try:
+        hash(value)
+    except TypeError:
+        raise ConfigError(f"{name}={value!r} is a {type(value).__name__}, which no setting takes") from None
+    return type(value), value

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
+import numpy as np
 
 from ..errors import UnsupportedModelError
 from ..image import Geometry, PixelTransform
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
 from .description import GRIDS, ModelDescription, count_cells
+from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Detections
 from .vision import VisionModel
@@ -20,10 +22,10 @@ from .yolox_release import wants_normalized_input
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from ..infer import Infer
+    from ..stream import Stream
     from ..tensor import Tensor
     from .execution import DevicePostprocess, Parameters
 
@@ -48,6 +50,8 @@ class YOLO(VisionModel[Detections]):
         max_candidates: the most boxes, the best ones, that go into NMS; 0 is all.
         multi_label: a box may count for several classes.
         class_agnostic: boxes of different classes suppress one another.
+        classes: the classes that count, by name or number; None: all. Boxes of others take part in nothing, neither in
+            NMS nor in `max_det`.
         size: the input size, a number or (width, height), for models that leave it open.
 
     `path`, `backend`, `names` and the other arguments: see `VisionModel`.
@@ -59,12 +63,13 @@ class YOLO(VisionModel[Detections]):
     max_candidates: Annotated[int, msgspec.Meta(ge=0)] = 30_000
     multi_label: bool = False
     class_agnostic: bool = False
+    classes: int | str | tuple[int | str, ...] | None = None
     size: int | tuple[int, int] | None = None
 
     task: ClassVar[str] = "detect"
     fits_canvas: ClassVar[bool] = True
     per_call: ClassVar[frozenset[str]] = frozenset(
-        {"conf", "iou", "max_det", "max_candidates", "multi_label", "class_agnostic"}
+        {"conf", "iou", "max_det", "max_candidates", "multi_label", "class_agnostic", "classes"}
     )
     #: The layout of the head, as `DetectionDecoder` takes it.
     head: ClassVar[str]
@@ -75,13 +80,13 @@ class YOLO(VisionModel[Detections]):
             return reason
         if model.head is None:
             return "no output has the three dimensions (batch, boxes, values)"
-        if model.has_queries or model.has_chosen_rows:
+        if model.queries is not None or model.has_chosen_rows:
             return "its boxes are chosen inside the model, and need no NMS; export it without NMS"
         if (several := sum(len(shape) == 3 for shape in model.shapes)) > 1:
             return f"it has {several} outputs of three dimensions, and its boxes may be in any of them"
         if cls.task == "detect" and model.keypoints is not None:
             return f"its metadata says that its boxes have {model.keypoints[0]} keypoints"
-        if model.prototypes is not None:
+        if cls.task != "segment" and model.prototypes is not None:
             return "it gives mask prototypes as well as boxes"
         return cls.refuses_head(model.head.shape, model)
 
@@ -103,14 +108,23 @@ class YOLO(VisionModel[Detections]):
         """Values of a box behind those of the classes: keypoints, mask coefficients."""
         return 0
 
-    def columns(self, output: npt.NDArray[Any], boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
-        """What else an image's output says of its boxes: columns of `Detections`.
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
+    ) -> dict[str, Any]:
+        """What else the outputs of an image say of its boxes: columns of `Detections`.
 
         Args:
-            output: (rows, columns), of one image.
-            boxes: the detections; their field `row` is the box's index in the output.
+            outputs: by name, of one image.
+            boxes: the detections; their field `row` is the box's index in the head.
         """
         return {}
+
+    def extra_values(self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """(N, extra) float32: the values behind those of the classes of each box. Arguments as those of `columns()`."""
+        output = outputs[self._output]
+        anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
+        values = output[boxes["row"], -self.extra :] if anchor_first else output[-self.extra :, boxes["row"]].T
+        return values.astype(np.float32)
 
     def strides(self, anchors: int) -> tuple[int, ...]:
         """The strides of the grids, where the boxes are offsets to cells."""
@@ -129,7 +143,7 @@ class YOLO(VisionModel[Detections]):
             address, row = int(output.ctypes.data), output.nbytes // len(output)
             for i, geometry in enumerate(geometries):
                 boxes, stats = decode(address + i * row, geometry)
-                columns = self.columns(output[i], boxes, geometry)
+                columns = self.columns({name: array[i] for name, array in outputs.items()}, boxes, geometry)
                 results.append(Detections(boxes, self.class_names, geometry.source, stats, columns))
         return results
 
@@ -150,6 +164,7 @@ class YOLO(VisionModel[Detections]):
                 f"its output {self._output!r} has shape {shape}, which leaves {max(classes, 0)} classes"
             )
         self._decoders = _DecoderPool()
+        find_classes(self.classes, self.class_names, classes)  # so that a wrong one is refused now
         return classes
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -169,6 +184,7 @@ class YOLO(VisionModel[Detections]):
         return DeviceBoxes(self, infer, capacity)
 
     def _varied(self) -> None:
+        find_classes(self.classes, self.class_names, self.class_count)
         self._decoders = _DecoderPool()
 
     def decoder(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DetectionDecoder:
@@ -188,6 +204,7 @@ class YOLO(VisionModel[Detections]):
             multi_label=self.multi_label,
             class_agnostic=self.class_agnostic,
             strides=self.strides(boxes),
+            classes=find_classes(self.classes, self.class_names, self.class_count),
             dtype=dtype.name,
         )
 
@@ -208,15 +225,18 @@ class _DecoderPool:
             idle.append(decoder)
 
 
-class DeviceBoxes:
+Model = TypeVar("Model", bound=YOLO)
+
+
+class DeviceBoxes(Generic[Model]):
     """Decoding and NMS on the device of a network: the boxes alone are copied to the host."""
 
-    def __init__(self, model: YOLO, infer: Infer, capacity: int) -> None:
+    def __init__(self, model: Model, infer: Infer, capacity: int) -> None:
         self._model, self._infer, self._capacity = model, infer, capacity
         #: A decoder and its block of results for each variant of the settings and each number of boxes.
-        self._made: dict[tuple[int, tuple[int, ...]], tuple[YOLO, DeviceDetectionDecoder, Tensor]] = {}
+        self._made: dict[tuple[int, tuple[int, ...]], tuple[Model, DeviceDetectionDecoder, Tensor]] = {}
 
-    def _of(self, model: YOLO) -> tuple[DeviceDetectionDecoder, Tensor]:
+    def _of(self, model: Model) -> tuple[DeviceDetectionDecoder, Tensor]:
         output = self._infer.outputs[self._model._output]
         key = id(model), output.shape[1:]
         made = self._made.get(key)
@@ -229,7 +249,7 @@ class DeviceBoxes:
             made = self._made[key] = model, decoder, decoder.block(self._capacity)
         return made[1:]
 
-    def _rows(self, parameters: Sequence[Parameters]) -> Iterator[tuple[YOLO, Sequence[int]]]:
+    def _rows(self, parameters: Sequence[Parameters]) -> Iterator[tuple[Model, Sequence[int]]]:
         """The wrapper with each of the settings that occur, and the rows that have them."""
         if not any(parameters):
             yield self._model, range(len(parameters))
@@ -246,6 +266,7 @@ class DeviceBoxes:
             block.resize((len(geometries), decoder.row.itemsize))
             decoder.run(output, geometries, block, stream=stream)
             block.fetch(stream)
+            self._queue_columns(model, decoder, block, geometries, stream)
 
     def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Detections]:
         results: list[Any] = [None] * len(geometries)
@@ -256,14 +277,47 @@ class DeviceBoxes:
             for i in chosen:
                 *stats, count = (head[i] for head in heads)
                 found = boxes[i, :count].copy()
-                results[i] = Detections(found, model.class_names, geometries[i].source, DetectStats(*stats))
+                columns = self._columns(model, i, found, geometries[i])
+                results[i] = Detections(found, model.class_names, geometries[i].source, DetectStats(*stats), columns)
         return results
+
+    def _queue_columns(
+        self,
+        model: Model,
+        decoder: DeviceDetectionDecoder,
+        block: Tensor,
+        geometries: Sequence[Geometry],
+        stream: Stream,
+    ) -> None:
+        """Queues what the columns of the results need, behind the decoder's run."""
+
+    def _columns(self, model: Model, image: int, boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+        """The columns of the results of an image of the batch. The block of the decoder has been waited for."""
+        return {}
 
     def close(self) -> None:
         for _, decoder, block in self._made.values():
             decoder.close()
             block.close()
         self._made.clear()
+
+
+class DeviceBoxesWithRows(DeviceBoxes[Model]):
+    """Decoding and NMS on the device; the head is copied to the host, where the columns are taken from it."""
+
+    def _queue_columns(
+        self,
+        model: Model,
+        decoder: DeviceDetectionDecoder,
+        block: Tensor,
+        geometries: Sequence[Geometry],
+        stream: Stream,
+    ) -> None:
+        self._infer.outputs[model._output].fetch(stream)
+
+    def _columns(self, model: Model, image: int, boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+        head = self._infer.outputs[model._output].numpy()
+        return model.columns({model._output: head[image]}, boxes, geometry)
 
 
 class YOLOv5(YOLO):

@@ -32,6 +32,9 @@ class DeviceMasks:
         capacity: Bytes of bits for each image, a multiple of 4. A mask takes an eighth of a byte for each pixel of its
             box, with rows of whole words of 4 bytes.
         threshold: The value that a pixel of a mask exceeds; at least 0, below 1.
+
+    Attributes:
+        capacity: See above.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class DeviceMasks:
     ) -> None:
         if capacity < 0 or capacity % 4:
             raise InputError(f"capacity is {capacity}; it must be a multiple of 4, 0 or more")
-        self._decoder, self._capacity, self._threshold = decoder, capacity, threshold
+        self._decoder, self.capacity, self._threshold = decoder, capacity, threshold
         self._layout = Tensor((max_batch, decoder.max_det * MASK.itemsize), "uint8", decoder.device)
         self._bits = Tensor((max_batch, capacity), "uint8", decoder.device)
         self._needed = Tensor((max_batch,), "int64", decoder.device)
@@ -94,7 +97,7 @@ class DeviceMasks:
                 ffi.cast("void *", address(block)),
                 ffi.cast("ifs_mask *", address(self._layout, write=True)),
                 ffi.cast("uint8_t *", address(self._bits, write=True)),
-                self._capacity,
+                self.capacity,
                 ffi.cast("int64_t *", address(self._needed, write=True)),
                 queue._open,
             )
@@ -106,16 +109,20 @@ class DeviceMasks:
         for tensor in (self._needed, self._layout, self._bits):
             tensor.fetch(stream)
 
+    def needed(self, index: int) -> int:
+        """The bytes that the masks of image `index` need. Waits for the copies."""
+        return int(self._needed.numpy()[index])
+
     def unpack(self, index: int, count: int) -> PackedMasks:
         """The masks of image `index`, of which the decoder has returned `count` boxes. Waits for the copies.
 
         Raises:
             OutOfMemoryError: The masks of this image do not fit the capacity; the message says how much they need.
         """
-        needed = int(self._needed.numpy()[index])
-        if needed > self._capacity:
+        needed = self.needed(index)
+        if needed > self.capacity:
             raise OutOfMemoryError(
-                f"the {count} masks of image {index} need {needed} bytes, but the capacity is {self._capacity}; create "
+                f"the {count} masks of image {index} need {needed} bytes, but the capacity is {self.capacity}; create "
                 f"DeviceMasks with a larger one"
             )
         layout = self._layout.numpy()[index].view(MASK)[:count].copy()

@@ -12,7 +12,7 @@ from ..errors import InputError, ShapeError, UnsupportedModelError
 if TYPE_CHECKING:
     from ..infer import Infer
 
-__all__ = ["BatchBuffer", "TensorBatchBuffer"]
+__all__ = ["BatchBuffer", "OneBucket", "TensorBatchBuffer"]
 
 #: Copying so many bytes takes less time than waking up another thread.
 QUICK_NBYTES = 64 * 1024
@@ -80,7 +80,20 @@ class BatchBuffer(Protocol):
         """Frees what the buffer holds."""
 
 
-class TensorBatchBuffer:
+class OneBucket:
+    """The part of a `BatchBuffer` that is about buckets, where all requests share batches."""
+
+    def bucket_of(self, item: Any) -> None:
+        return None
+
+    def set_bucket(self, bucket: Hashable) -> None:
+        """There is one."""
+
+    def buckets(self) -> Sequence[None]:
+        return (None,)
+
+
+class TensorBatchBuffer(OneBucket):
     """Arrays in, arrays out.
 
     A request is an array, or a dict with an array for each input, without the batch axis. A result is a dict with an
@@ -119,15 +132,6 @@ class TensorBatchBuffer:
 
     def prepares_quickly(self, item: Any) -> bool:
         return isinstance(item, np.ndarray) and item.nbytes <= QUICK_NBYTES
-
-    def bucket_of(self, item: Any) -> None:
-        return None
-
-    def set_bucket(self, bucket: Hashable) -> None:
-        """There is one bucket."""
-
-    def buckets(self) -> Sequence[None]:
-        return (None,)
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
         if parameters:

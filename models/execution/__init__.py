@@ -6,7 +6,7 @@ families. `make_executor()` is the one place that chooses.
 
 from __future__ import annotations
 
-from .executor import BatchItem, DevicePostprocess, Executor, ModelStages, Parameters, Timings
+from .executor import BatchItem, DevicePostprocess, Executor, HostOutputs, ModelStages, Parameters, Timings
 from .following import FollowingBuffer, FollowingExecutor, make_executor
 from .placement import PreprocessPlacement
 
@@ -16,6 +16,7 @@ __all__ = [
     "Executor",
     "FollowingBuffer",
     "FollowingExecutor",
+    "HostOutputs",
     "ModelStages",
     "Parameters",
     "PreprocessPlacement",

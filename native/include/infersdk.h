@@ -425,6 +425,9 @@ typedef struct ifs_detect_params {
     float iou_threshold; /* a box is suppressed if its intersection over union is strictly above it; 0 to 1 */
     int32_t num_strides; /* YOLOX; 0 for the other heads */
     int32_t strides[8]; /* YOLOX: 8, 16, 32 */
+    /* [num_classes] 1 for each class that counts, 0 for the others, at least one 1; NULL: all count. A class that does
+     * not count has no scores: none of its boxes is a candidate, or the best one of an anchor. */
+    const uint8_t *class_mask;
 } ifs_detect_params;
 
 /* A box in pixels of the image (edges, clipped to it), its score and class, and the index of its anchor. */
@@ -446,7 +449,7 @@ typedef struct ifs_detect_stats {
 /* The parameters of a decoder, and the scratch memory that its runs reuse. */
 typedef struct ifs_detection_decoder ifs_detection_decoder;
 
-/* Checks the parameters: the error names the wrong one with its value. */
+/* Checks the parameters: the error names the wrong one with its value. `class_mask` is copied. */
 ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_detection_decoder **out);
 void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder);
 
@@ -465,13 +468,20 @@ void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder);
 ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
                                      ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
 
+/* How NMS compares two boxes: by their intersection over their union, or over the area of the smaller one, which finds
+ * a box that was cut in the whole one. */
+#define IFS_MATCH_IOU 0
+#define IFS_MATCH_SMALLER 1
+
 /*
  * NMS alone, over `n` boxes (x1, y1, x2, y2 each). `class_ids` may be NULL (one class). Writes the indices of the kept
- * boxes to `keep`, which holds n, best first and equal scores by index, and their number to `count`. Scores may be
- * negative. A box of zero or negative size is kept. ERR_INVALID_ARGUMENT if a box or score is not finite.
+ * boxes to `keep`, which holds n, best first and equal scores by index, and their number to `count`. A box is
+ * suppressed by a kept one if their match (IFS_MATCH_...) is above `threshold`. `keepers`, if not NULL, holds n: for
+ * each box the index of the best kept box that suppresses it, for a kept one its own. Scores may be negative. A box of
+ * zero or negative size is kept. ERR_INVALID_ARGUMENT if a box or score is not finite.
  */
-ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, float iou_threshold,
-                   int64_t *keep, int64_t *count);
+ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, int32_t match,
+                   float threshold, int64_t *keep, int64_t *count, int64_t *keepers);
 
 /* ---- 9. Classification ---------------------------------------------------------------------------------------- */
 
@@ -719,28 +729,31 @@ ifs_status ifs_cuda_masks(const ifs_mask_params *params, const ifs_detect_params
 /* ---- 14. Calibration ------------------------------------------------------------------------------------------ */
 
 /*
- * INT8 needs a threshold T for each activation, so that the scale is T / 127. The data comes in pieces: one pass gives
- * the ranges, and a second one the histograms of |x| up to the largest value, from which T is computed. No structure
- * grows with the amount of data. All variants give the same numbers.
+ * INT8 needs a range for each activation. The data comes in pieces, and one pass over it gives the ranges of the
+ * channels and a histogram of all values, from which thresholds are computed. No structure grows with the amount of
+ * data. All variants give the same numbers.
  */
 
-/* A running range. It starts as all zeros. */
+/* The running range of a channel. It starts as all zeros. */
 typedef struct ifs_range {
     float min, max; /* of the finite values; 0 before the first one */
     int64_t count; /* values so far */
     int64_t nonfinite; /* of those, NaN or infinite */
     int64_t zeros; /* of those, 0 */
+    double sum; /* of the finite values */
 } ifs_range;
 
-/* Widens `range` by `count` values. */
-ifs_status ifs_range_update(const float *x, int64_t count, ifs_range *range);
+/* Adds values of shape [outer, channels, inner] to the ranges of `channels` channels. */
+ifs_status ifs_ranges_update(const float *x, int64_t outer, int64_t channels, int64_t inner, ifs_range *ranges);
 
 /*
- * Adds each value to bin floor(|x| * (num_bins / absmax)), in float32; values beyond `absmax` go into the last bin. NaN
- * and infinities are left out and counted in `*nonfinite`, which may be NULL. ERR_INVALID_ARGUMENT: `absmax` is not
- * finite, not above 0, or so small that the factor is infinite; num_bins is not 1 to 65536.
+ * Adds each value to bin num_bins / 2 + floor(x * (num_bins / 2 / limit)), in float32; values beyond -limit and limit
+ * go into the first and the last bin. With powers of two for num_bins and limit nothing is rounded, and adding
+ * neighbouring bins in pairs gives the histogram up to twice the limit. NaN and infinities are left out and counted in
+ * `*nonfinite`, which may be NULL. ERR_INVALID_ARGUMENT: `limit` is not finite, not above 0, or so small that the
+ * factor is infinite; num_bins is odd, or not 2 to 65536.
  */
-ifs_status ifs_histogram_add(const float *x, int64_t count, float absmax, int64_t *bins, int32_t num_bins,
+ifs_status ifs_histogram_add(const float *x, int64_t count, float limit, int64_t *bins, int32_t num_bins,
                              int64_t *nonfinite);
 
 /* Merges `num_bins` bins into `levels` levels (bin k into level floor(k * levels / num_bins)) and divides the sum of
@@ -754,7 +767,7 @@ ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t lev
  * `levels` levels and divided among the bins where P is not 0. Both are normalised (S. Migacz, "8-bit Inference with
  * TensorRT", 2017). If Q were made of P itself, i = levels would always win with Q = P. The divergence is infinite
  * where Q is 0 and P is not. If it is infinite for all candidates, `best` is num_bins: nothing is cut off. The
- * threshold is (best + 0.5) * absmax / num_bins.
+ * threshold is best + 0.5 times the width of a bin.
  *
  * Zeros lose nothing under any scale, and after a ReLU they outnumber everything else. Remove them from bin 0 first
  * (ifs_range counts them).

@@ -190,3 +190,17 @@ def test_ctrl_c_in_the_first_moments(tmp_path: Path) -> None:
         if process.returncode != 0 and ("Traceback" not in told or "cli.py" in told):
             assert (process.returncode, told) == (130, "infersdk: interrupted\n")
     assert 130 in codes
+
+
+def test_ctrl_c_within_the_exec_of_a_text(tmp_path: Path) -> None:
+    """CPython ends by the signal then, even where the interrupt was caught (`python -m`)."""
+    (tmp_path / "interrupted.py").write_text(
+        "import sys\n"
+        "from infersdk import cli\n"
+        "cli._main = lambda *_: exec('raise KeyboardInterrupt')\n"
+        "sys.exit(cli.main([]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (130, "infersdk: interrupted\n")

@@ -13,12 +13,16 @@ import infersdk
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.models import (
     TYPES,
+    Classifications,
     Classifier,
+    Detections,
     EndToEnd,
     ModelDescription,
+    VisionModel,
     YOLOv5,
     YOLOv8,
     YOLOv8Pose,
+    YOLOv8Seg,
     YuNet,
     load,
     wrapper_type,
@@ -61,7 +65,7 @@ def test_heads_of_other_families_are_refused(
     ("outputs", "looks"),
     [
         ([(100, 80), (100, 4)], "queries"),
-        ([(38, 84), (32, 16, 16)], "instance segmentation"),
+        ([(38, 84), (40, 16, 16)], "instance segmentation"),
         ([(64, 1), (16, 1), (64, 4), (16, 4)], "an output for each kind of value and stride"),
         ([(2, 64, 64)], "maps"),
     ],
@@ -156,7 +160,7 @@ def test_settings_of_one_call(tmp_path: Path) -> None:
 def test_models_of_the_test_data(assets: Path) -> None:
     models = assets / "models"
     refused: dict[str, Any] = {
-        "yolov8n-seg.onnx": "segmentation", "twinlitenet.onnx": "maps",
+        "twinlitenet.onnx": "maps",
         "yolox_nano.onnx": "YOLOX",
         "selfie_segmentation.onnx": "maps",
     }  # fmt: skip
@@ -169,7 +173,19 @@ def test_models_of_the_test_data(assets: Path) -> None:
         "squeezenet1.1.onnx": Classifier,
         "yolov10n.onnx": EndToEnd,
         "yolov8n-pose.onnx": YOLOv8Pose,
+        "yolov8n-seg.onnx": YOLOv8Seg,
         "../face/yunet_n_dynamic.onnx": YuNet,
     }.items():
         with load(models / name) as model:
             assert type(model) is kind
+
+
+def test_what_a_wrapper_returns() -> None:
+    assert object not in {kind.result_type() for kind in TYPES.values()}
+
+    class Nameless(VisionModel[Any]):
+        pass
+
+    assert YOLOv8Seg.result_type() is YuNet.result_type() is Detections
+    assert Classifier.result_type() is Classifications
+    assert Nameless.result_type() is object

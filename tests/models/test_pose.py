@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from head_models import head_model
 
+from infersdk.accuracy import Contender, PoseTask
 from infersdk.errors import UnsupportedModelError
-from infersdk.models import YOLOv8, YOLOv8Pose, load
+from infersdk.models import EndToEnd, EndToEndPose, YOLOv8, YOLOv8Pose, load
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -38,20 +35,53 @@ def test_keypoints_follow_their_boxes(tmp_path: Path, values: int) -> None:
     with load(path, max_batch=4) as model:
         assert type(model) is YOLOv8Pose
         for found in (model(IMAGE), model.submit(IMAGE).result(30), *model.map([IMAGE] * 3)):
-            points = found.columns["keypoints"]
+            points = found.keypoints
             assert points.shape == (2, 2, values)
             np.testing.assert_allclose(points[0, :, :2], [[50, 25], [150, 75]], atol=1e-4)
             np.testing.assert_allclose(points[1, :, :2], [[12.5, 12.5], [37.5, 37.5]], atol=1e-4)
             if values == 3:
                 np.testing.assert_allclose(points[..., 2], [[0.5, 1.0], [0.1, 0.2]])
-        assert found[found.scores < 0.85].columns["keypoints"].shape == (1, 2, values)
+        assert found[found.scores < 0.85].keypoints.shape == (1, 2, values)
         assert np.shape(found.to_dicts()[0]["keypoints"]) == (2, values)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("shape", [(17, 3), (2, 3), (5, 2), (1, 3)])
+def test_rows_that_are_chosen_already(tmp_path: Path, shape: tuple[int, int], backend: str) -> None:
+    pytest.importorskip(backend)
+    points, values = shape
+    output = np.zeros((300, 6 + points * values), np.float32)
+    output[5, :6] = [16, 24, 48, 40, 0.6, 0]
+    output[9, :6] = [0, 16, 8, 24, 0.9, 0]
+    places = np.full((points, values), 0.5)
+    places[:, 0], places[:, 1] = 32 + np.arange(points), 32
+    output[5, 6:], output[9, 6:] = places.reshape(-1), places.reshape(-1) + 1
+    path = head_model(tmp_path / "m.onnx", [output], METADATA | {"kpt_shape": str([points, values])})
+    with load(path, backend=backend, max_batch=2) as model:
+        assert type(model) is EndToEndPose
+        for found in (model(IMAGE), model.submit(IMAGE).result(30), *model.map([IMAGE] * 3)):
+            assert found.keypoints.shape == (2, points, values)
+            np.testing.assert_allclose(found.keypoints[1, :, 0], 100 + np.arange(points) / 0.32, atol=1e-3)
+            np.testing.assert_allclose(found.keypoints[:, :, 1], [[50 + 1 / 0.32] * points, [50] * points], atol=1e-3)
+            if values == 3:
+                np.testing.assert_allclose(found.keypoints[1, :, 2], 0.5)
+        assert model(IMAGE, conf=0.7).keypoints.shape == (1, points, values)
+    plain = head_model(tmp_path / "p.onnx", [output], {})
+    with EndToEndPose(plain, keypoints=shape) as model:
+        assert model(IMAGE).keypoints.shape == (2, points, values)
+    with pytest.raises(UnsupportedModelError, match="kpt_shape"):
+        EndToEndPose(plain)
+    wrong = f"{6 + points * values} values, not the 6 of a box, a score and a class and 12 more"
+    with pytest.raises(UnsupportedModelError, match=wrong):
+        EndToEndPose(plain, keypoints=(4, 3))
+    with pytest.raises(UnsupportedModelError, match=f"{points} keypoints"):
+        EndToEnd(head_model(tmp_path / "k.onnx", [output], {"kpt_shape": str([points, values])}))
 
 
 def test_the_shape_is_named_where_the_file_does_not_say(tmp_path: Path) -> None:
     path = head_model(tmp_path / "m.onnx", [two_people()], {})
     with YOLOv8Pose(path, keypoints=(2, 3), names=["person"]) as model:
-        assert model(IMAGE).columns["keypoints"].shape == (2, 2, 3)
+        assert model(IMAGE).keypoints.shape == (2, 2, 3)
     with pytest.raises(UnsupportedModelError, match="kpt_shape"):
         YOLOv8Pose(path)
     with pytest.raises(UnsupportedModelError, match="classes"):
@@ -65,25 +95,8 @@ def test_the_shape_is_named_where_the_file_does_not_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_box_and_keypoint_map(assets: Path, backend: str) -> None:
     pytest.importorskip(backend)
-    coco = pytest.importorskip("pycocotools.coco")
-    evaluation = pytest.importorskip("pycocotools.cocoeval")
-    truth = assets / "keypoints" / "person_keypoints.json"
-    images = {entry["id"]: entry["file_name"] for entry in json.loads(truth.read_text())["images"]}
-    rows: list[dict[str, Any]] = []
-    with load(assets / "models" / "yolov8n-pose.onnx", backend=backend, conf=0.001, iou=0.7) as model:
-        files = [assets / "keypoints" / "val" / name for name in images.values()]
-        for number, found in zip(images, model.stream(files), strict=True):
-            boxes = found.to_coco(number, [1])
-            for row, points in zip(boxes, found.columns["keypoints"], strict=True):
-                rows.append(row | {"keypoints": points.astype(float).reshape(-1).tolist()})
-    figures = {}
-    with contextlib.redirect_stdout(io.StringIO()):
-        whole = coco.COCO(str(truth))
-        for kind in ("bbox", "keypoints"):
-            score = evaluation.COCOeval(whole, whole.loadRes([dict(row) for row in rows]), kind)
-            score.evaluate()
-            score.accumulate()
-            score.summarize()
-            figures[kind] = score.stats[:2].tolist()
-    assert figures["bbox"] == [pytest.approx(0.560, abs=0.003), pytest.approx(0.712, abs=0.003)]
-    assert figures["keypoints"] == [pytest.approx(0.512, abs=0.003), pytest.approx(0.774, abs=0.003)]
+    pytest.importorskip("pycocotools")
+    task = PoseTask(assets / "keypoints" / "person_keypoints.json", assets / "keypoints" / "val", multi_label=False)
+    figures = task.measure(Contender(assets / "models" / "yolov8n-pose.onnx", backend)).figures
+    expected = {"mAP": 0.560, "mAP50": 0.712, "OKS_mAP": 0.512, "OKS_mAP50": 0.774}
+    assert figures == pytest.approx(expected, abs=0.003)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -39,12 +40,16 @@ Mine("m.onnx", margin="wide")
 def test_settings_are_seen_by_a_type_checker(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "program.py").write_text(PROGRAM)
-    found = subprocess.run(
+    # mypy finds an installed package by itself, and refuses its folder as a path.
+    folder = str(Path(infersdk.__file__).parent.parent)
+    path = {} if folder in site.getsitepackages() else {"MYPYPATH": folder}
+    done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path), "program.py"],
         check=False, capture_output=True, text=True, cwd=tmp_path,
-        env={**os.environ, "MYPYPATH": str(Path(infersdk.__file__).parent.parent)},
-    ).stdout  # fmt: skip
-    lines = [line.partition("program.py:")[2] for line in found.splitlines() if "program.py:" in line]
+        env={**os.environ, **path},
+    )  # fmt: skip
+    lines = [line.partition("program.py:")[2] for line in done.stdout.splitlines() if "program.py:" in line]
+    assert lines, done.stdout + done.stderr
     assert [line for line in lines if "note: Revealed" in line] == [
         '8: note: Revealed type is "infersdk.models.results.detections.Detections"',
         '9: note: Revealed type is "list[infersdk.models.results.detections.Detections]"',

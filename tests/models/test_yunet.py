@@ -132,4 +132,4 @@ def test_landmarks_are_found_again_where_alignment_has_put_them(assets: Path) ->
             points = face.columns["keypoints"]
             matrix = similarity(points, 2 * np.asarray(FIVE_POINTS))
             off = found.columns["keypoints"][0] - (points @ matrix[:, :2].T + matrix[:, 2])
-            assert np.abs(off).max() < 6
+            assert np.abs(off).max() < 12, "a sixth of the distance of the eyes"

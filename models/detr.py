@@ -1,0 +1,196 @@
+"""Detectors with queries: DETR, RT-DETR (also v2), D-FINE, RF-DETR. They differ in their scores and their pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+
+from ..errors import UnsupportedModelError
+from ..image import PixelTransform
+from ..ops import DetectStats
+from .classifier import PRESETS
+from .description import query_outputs
+from .preprocessor import ImageInput, Preprocessor, as_size
+from .results import Detections
+from .vision import VisionModel
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..image import Geometry
+    from .description import ModelDescription
+
+__all__ = ["DETR", "RFDETR", "RTDETR"]
+
+Shape = tuple[int | str | None, ...]
+
+#: How far the edges of boxes may lie outside 0 to 1: quantised outputs round.
+TOLERANCE = 0.02
+
+
+class DETR(VisionModel[Detections]):
+    """DETR and others with a class "no object": logits [batch, queries, classes + 1] and boxes [batch, queries, 4] of
+    centre and size, as fractions of the input.
+
+    A query's score is the highest of softmax over its classes, "no object" aside. The image is stretched to the input.
+
+    Args:
+        conf: the score that a box must exceed, 0 to 1.
+        max_det: the most boxes an image, the best ones; what is left out is counted in `Detections.stats`.
+        preset: how pixels are normalised, `"imagenet"` or `"unit"` (0 to 1); None is the family's own: ImageNet's for
+            DETR and RF-DETR, 0 to 1 for RT-DETR and D-FINE.
+        size: the input size, a number or (width, height), for models that leave it open.
+
+    `path`, `backend`, `names` and the other arguments: see `VisionModel`.
+    """
+
+    conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
+    max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
+    preset: Literal["imagenet", "unit"] | None = None
+    size: int | tuple[int, int] | None = None
+
+    task: ClassVar[str] = "detect"
+    fallback_size: ClassVar[int] = 800
+    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det"})
+    #: The values of `model_type` in the metadata, as transformers calls them.
+    model_types: ClassVar[frozenset[str]] = frozenset({"detr", "table-transformer", "yolos"})
+    #: Classes of the logits that are no class: the last one is "no object".
+    no_object: ClassVar[int] = 1
+    normalization: ClassVar[str] = "imagenet"
+
+    @classmethod
+    def refuses(cls, model: ModelDescription) -> str | None:
+        if (reason := super().refuses(model)) is not None:
+            return reason
+        if model.queries is None:
+            return "it has no two outputs of queries: logits, and boxes of four values"
+        if any(len(shape) == 4 for shape in model.shapes):
+            return "it gives maps as well as boxes"
+        return None
+
+    @classmethod
+    def recognizes(cls, model: ModelDescription) -> bool:
+        if model.model_type is not None:
+            return model.model_type in cls.model_types
+        assert model.queries is not None
+        logits, boxes = model.queries
+        if boxes.name == "dets" and cls is not RFDETR:  # as RF-DETR's own exporter calls them
+            return False
+        classes = logits.shape[2]
+        return not model.names or not isinstance(classes, int) or classes == len(model.names) + cls.no_object
+
+    # ---- the three statements ----
+
+    def preprocessing(self, input: ImageInput) -> Preprocessor:
+        preset = PRESETS[self.preset or self.normalization]
+        if input.dtype == "uint8":  # the network normalises by itself
+            return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=1.0)
+        pixels = PixelTransform.normalize(preset["mean"], preset["std"], order="rgb")
+        return Preprocessor.stretch(
+            input, channel_order=self.channel_order, order="rgb", scale=pixels.scale, bias=pixels.bias
+        )
+
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
+        logits, boxes = (outputs[name].astype(np.float32, copy=False) for name in (self._logits, self._boxes))
+        return [self._detections(*rows) for rows in zip(logits, boxes, geometries, strict=False)]
+
+    def _detections(
+        self, logits: npt.NDArray[np.float32], boxes: npt.NDArray[np.float32], geometry: Geometry
+    ) -> Detections:
+        queries, classes, scores = self.candidates(logits)
+        order = np.argsort(-scores, kind="stable")[: min(self.max_det, len(logits))]
+        chosen = boxes[queries[order]]
+        half = chosen[:, 2:] * np.float32(0.5)
+        xyxy = np.hstack([chosen[:, :2] - half, chosen[:, :2] + half]) * np.tile(self.input_size, 2)
+        return Detections.of(
+            geometry.to_source(xyxy.reshape(-1, 2)).reshape(-1, 4),
+            scores[order],
+            classes[order],
+            names=self.class_names,
+            size=geometry.source,
+            stats=DetectStats(len(scores), 0, len(scores), len(scores) - len(order)),
+        )
+
+    def candidates(
+        self, logits: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+        """The queries whose score is above `conf`, their classes and scores.
+
+        Args:
+            logits: (queries, classes) of one image.
+        """
+        exps = np.exp(logits - logits.max(axis=1, keepdims=True))
+        scores = exps[:, :-1] / exps.sum(axis=1, keepdims=True)
+        best = scores.argmax(axis=1)
+        scores = scores[np.arange(len(scores)), best]
+        queries = np.flatnonzero(scores > self.conf)
+        return queries, best[queries], scores[queries]
+
+    # ---- what follows from the outputs ----
+
+    def asked_size(self) -> tuple[int, int] | None:
+        return as_size(self.size, "size")
+
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
+        names = query_outputs(shapes)
+        assert names is not None
+        self._logits, self._boxes = names
+        values = shapes[self._boxes][2]
+        if isinstance(values, int) and values != 4:
+            raise UnsupportedModelError(f"its output {self._boxes!r} has {values} values a box, not 4")
+        classes = shapes[self._logits][2]
+        if not isinstance(classes, int):
+            return None
+        if classes <= self.no_object:
+            raise UnsupportedModelError(f"its output {self._logits!r} of shape {shapes[self._logits]} has no classes")
+        return classes - self.no_object
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        for name in (self._logits, self._boxes):
+            if outputs[name].dtype.name not in ("float32", "float16"):
+                raise UnsupportedModelError(f"its output {name!r} is {outputs[name].dtype}, not float32 or float16")
+        boxes = outputs[self._boxes]
+        low, high = float(boxes.min()), float(boxes.max())
+        if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
+            raise UnsupportedModelError(
+                f"what should be boxes as fractions of the input reaches from {low:.4g} to {high:.4g} in its first run"
+            )
+
+
+class RTDETR(DETR):
+    """RT-DETR (also v2), D-FINE and others whose classes are independent: logits [batch, queries, classes] and boxes
+    [batch, queries, 4] of centre and size, as fractions of the input.
+
+    Scores are sigmoid(logits). Of all pairs of query and class the best ones are taken, as many as there are queries,
+    so that a query may give boxes of several classes. The image is stretched to the input.
+
+    Arguments: see `DETR` and `VisionModel`.
+    """
+
+    fallback_size: ClassVar[int] = 640
+    model_types: ClassVar[frozenset[str]] = frozenset({"rt_detr", "rt_detr_v2", "d_fine"})
+    no_object: ClassVar[int] = 0
+    normalization: ClassVar[str] = "unit"
+
+    def candidates(
+        self, logits: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+        with np.errstate(over="ignore"):  # exp of a large number is infinite, and the score 0
+            scores = (1 / (1 + np.exp(-logits))).astype(np.float32, copy=False)
+        queries, classes = np.nonzero(scores > self.conf)
+        return queries, classes, scores[queries, classes]
+
+
+class RFDETR(RTDETR):
+    """RF-DETR, and Deformable and Conditional DETR: as `RTDETR`, with pixels normalised by ImageNet's mean and standard
+    deviation. RF-DETR's own exporter calls the outputs `labels` (logits) and `dets`.
+
+    Arguments: see `DETR` and `VisionModel`.
+    """
+
+    fallback_size: ClassVar[int] = 560
+    model_types: ClassVar[frozenset[str]] = frozenset({"rf_detr", "lw_detr", "deformable_detr", "conditional_detr"})
+    normalization: ClassVar[str] = "imagenet"

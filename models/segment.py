@@ -1,0 +1,217 @@
+"""Instance segmentation: boxes with masks, assembled from mask coefficients and prototypes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from ..errors import UnsupportedModelError
+from ..ops import assemble_masks
+from ..ops.device_masks import DeviceMasks
+from .end_to_end import EndToEnd
+from .execution import HostOutputs
+from .results import Detections, Masks
+from .vision import VisionModel
+from .yolo import YOLO, DeviceBoxes, YOLOv5, YOLOv8
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from ..image import Geometry
+    from ..infer import Infer
+    from ..ops.device import DeviceDetectionDecoder
+    from ..stream import Stream
+    from ..tensor import Tensor
+    from .description import ModelDescription
+    from .execution import DevicePostprocess
+
+__all__ = ["EndToEndSeg", "YOLOv5Seg", "YOLOv8Seg"]
+
+Shape = tuple[int | str | None, ...]
+
+#: Bytes of masks for each image at first, and for all images of a batch at most.
+FIRST_CAPACITY, MOST_BYTES = 1 << 20, 1 << 28
+
+
+class _Segmentation(VisionModel[Detections]):
+    """What models with mask coefficients and prototypes have in common.
+
+    Args:
+        mask_threshold: the value that a pixel of a mask exceeds, 0 to 1.
+    """
+
+    mask_threshold: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
+
+    task: ClassVar[str] = "segment"
+
+    _output: str
+    _prototypes: str
+
+    @classmethod
+    def refuses(cls, model: ModelDescription) -> str | None:
+        if (reason := super().refuses(model)) is not None:
+            return reason
+        return "it gives no mask prototypes" if model.prototypes is None else None
+
+    @property
+    def extra(self) -> int:
+        """The mask coefficients of a box: as many as there are prototypes."""
+        count = self._learned.shapes[self._prototypes][1]
+        assert isinstance(count, int)
+        return count
+
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
+        self._prototypes, shape = next((name, shape) for name, shape in shapes.items() if len(shape) == 4)
+        if not isinstance(shape[1], int):
+            self._output = next(name for name, shape in shapes.items() if len(shape) == 3)
+            return None
+        return super().count_classes(shapes)
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        super().verify(outputs)
+        prototypes = outputs[self._prototypes]
+        if prototypes.dtype.name not in ("float32", "float16"):
+            raise UnsupportedModelError(
+                f"its output {self._prototypes!r} is {prototypes.dtype}, not float32 or float16"
+            )
+
+    def _masks(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        coefficients: npt.NDArray[np.float32],
+        boxes: npt.NDArray[Any],
+        geometry: Geometry,
+    ) -> dict[str, Any]:
+        prototypes = np.ascontiguousarray(outputs[self._prototypes])
+        return {"mask": Masks(assemble_masks(prototypes, coefficients, boxes, geometry, threshold=self.mask_threshold))}
+
+
+class _RawSegmentation(_Segmentation, YOLO):
+    per_call: ClassVar[frozenset[str]] = YOLO.per_call | {"mask_threshold"}
+
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
+    ) -> dict[str, Any]:
+        return self._masks(outputs, self.extra_values(outputs, boxes), boxes, geometry)
+
+    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess:
+        return DeviceBoxesWithMasks(self, infer, capacity)
+
+
+class YOLOv5Seg(_RawSegmentation, YOLOv5):
+    """YOLOv5-seg: outputs [batch, boxes, 5 + classes + coefficients] and [batch, coefficients, height, width].
+
+    The `masks` of its `Detections` are `sigmoid(coefficients x prototypes)` at the size of the image, cropped to the
+    box, and above a threshold. `infersdk.ops.assemble_masks` has the details.
+
+    Args:
+        mask_threshold: the value that a pixel of a mask exceeds, 0 to 1.
+
+    Further arguments: see `YOLO` and `VisionModel`.
+    """
+
+
+class YOLOv8Seg(_RawSegmentation, YOLOv8):
+    """YOLOv8-seg and YOLO11-seg: outputs [batch, 4 + classes + coefficients, boxes] and [batch, coefficients, height,
+    width]. The masks are as those of `YOLOv5Seg`.
+
+    Args:
+        mask_threshold: the value that a pixel of a mask exceeds, 0 to 1.
+
+    Further arguments: see `YOLO` and `VisionModel`.
+    """
+
+
+class EndToEndSeg(_Segmentation, EndToEnd):
+    """An instance segmentation model that chooses its boxes itself: outputs [batch, boxes, 6 + coefficients] and
+    [batch, coefficients, height, width]. The masks are as those of `YOLOv5Seg`.
+
+    Args:
+        mask_threshold: the value that a pixel of a mask exceeds, 0 to 1.
+
+    Further arguments: see `EndToEnd` and `VisionModel`.
+    """
+
+    per_call: ClassVar[frozenset[str]] = EndToEnd.per_call | {"mask_threshold"}
+
+    @classmethod
+    def count_extra(cls, model: ModelDescription) -> int | None:
+        count = None if model.prototypes is None else model.prototypes.shape[1]
+        return count if isinstance(count, int) else None
+
+    def columns(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        rows: npt.NDArray[np.float32],
+        boxes: npt.NDArray[Any],
+        geometry: Geometry,
+    ) -> dict[str, Any]:
+        return self._masks(outputs, rows[:, 6:], boxes, geometry)
+
+
+class DeviceBoxesWithMasks(DeviceBoxes["_RawSegmentation"]):
+    """Boxes and masks on the device of a network: the boxes and the bits of the masks alone are copied to the host. The
+    masks have the bits that the host assembles.
+
+    The masks of an image have a limit of bytes. The host assembles those of an image that needs more, and later batches
+    have a higher limit.
+    """
+
+    def __init__(self, model: _RawSegmentation, infer: Infer, capacity: int) -> None:
+        super().__init__(model, infer, capacity)
+        self._mask_capacity = FIRST_CAPACITY
+        self._largest = 0
+        self._masks: dict[int, DeviceMasks] = {}
+
+    def _queue_columns(
+        self,
+        model: _RawSegmentation,
+        decoder: DeviceDetectionDecoder,
+        block: Tensor,
+        geometries: Sequence[Geometry],
+        stream: Stream,
+    ) -> None:
+        if self._largest > self._mask_capacity:
+            self._raise_capacity()
+        masks = self._masks.get(id(decoder))
+        if masks is None:
+            masks = self._masks[id(decoder)] = DeviceMasks(
+                decoder, self._capacity, capacity=self._mask_capacity, threshold=model.mask_threshold
+            )
+        outputs = self._infer.outputs
+        masks.run(outputs[model._output], outputs[model._prototypes], geometries, block, stream=stream)
+        masks.fetch(stream)
+
+    def _raise_capacity(self) -> None:
+        """Frees the memory of masks, which is allocated again for the largest image so far, as far as that may be."""
+        most = max(MOST_BYTES // self._capacity, FIRST_CAPACITY) // 4 * 4
+        wanted = min(1 << (self._largest - 1).bit_length(), most)
+        self._largest = 0
+        if wanted > self._mask_capacity:
+            self._mask_capacity = wanted
+            self._close_masks()
+
+    def _columns(
+        self, model: _RawSegmentation, image: int, boxes: npt.NDArray[Any], geometry: Geometry
+    ) -> dict[str, Any]:
+        decoder, _ = self._of(model)
+        masks = self._masks[id(decoder)]
+        needed = masks.needed(image)
+        if needed <= masks.capacity:
+            return {"mask": Masks(masks.unpack(image, len(boxes)))}
+        self._largest = max(self._largest, needed)
+        outputs = HostOutputs(self._infer.outputs)
+        return model.columns({name: array[image] for name, array in outputs.items()}, boxes, geometry)
+
+    def _close_masks(self) -> None:
+        for masks in self._masks.values():
+            masks.close()
+        self._masks.clear()
+
+    def close(self) -> None:
+        self._close_masks()
+        super().close()

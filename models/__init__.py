@@ -16,7 +16,7 @@ if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
 from .classifier import PRESETS, Classifier
-from .composed import Tile, Tiled, tile_grid
+from .composed import Tile, Tiled, TwoStage, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
@@ -57,6 +57,7 @@ __all__ = [
     "Tile",
     "Tiled",
     "Timings",
+    "TwoStage",
     "VisionModel",
     "YOLOv5",
     "YOLOv5Seg",

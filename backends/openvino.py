@@ -8,6 +8,7 @@ by the runtime, and its tensor looks at that memory.
 from __future__ import annotations
 
 import functools
+import logging
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from ..infer import BackendInfo, Infer
 from ..precision import PRECISIONS, describe_layers, keeps_precision
 from ._openvino.custom_ops import core_with
 from ._openvino.options import Options, properties_of
+from ._openvino.profiling import profile_model
 from ._openvino.runtime import (
     FAILURES,
     capabilities,
@@ -53,8 +55,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ..executed_layers import LayerProfile
     from ..tensor import Tensor
     from ..tensor_spec import TensorSpec
+
+_log = logging.getLogger("infersdk.openvino")
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 _KINDS = ("cpu", "gpu", "npu", "auto")
@@ -84,6 +89,7 @@ class _Compiled:
 
     def __init__(self, current: Any, compile_again: Callable[[], Any]) -> None:
         self.current: Any = current  # None after a run that failed
+        self.runs = 0  # of the current one
         self.cloned = False
         self._compile_again = compile_again
         self._lock = Lock()
@@ -98,7 +104,7 @@ class _Compiled:
         """The compiled model to run on."""
         with self._lock:
             if self.current is None:
-                self.current = self._compile_again()
+                self.current, self.runs = self._compile_again(), 0
             return self.current
 
 
@@ -139,7 +145,10 @@ class OpenVinoInfer(Infer):
         if wanted is None and asked in ("fp16", "bf16") and asked not in offered(target):
             asked = "fp32"  # the processor's plugin replaces a hint that it cannot follow, by bfloat16 for instance
         properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(asked, "f32")
+        _log.debug("%s: written in %s, compiled for %s with %s", self.model.name, written, target, properties)
         self._compiled = self._compile(model, target, properties)
+        if "CACHE_DIR" in properties and self._compiled.get_property("LOADED_FROM_CACHE"):
+            self._origin = "cached"
         self._check_device(target)
         self._signature.settle(self._compiled)
         self.input_specs, self.output_specs = self._signature.inputs, self._signature.outputs
@@ -352,6 +361,7 @@ class OpenVinoInfer(Infer):
                 return self._again(retried=True)
             raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
+        self._shared.runs += 1
         if self._shared.current is not self._compiled:  # a clone's run failed meanwhile
             return self._again()
         if self._unchecked:
@@ -378,6 +388,7 @@ class OpenVinoInfer(Infer):
             self._shared.mark_failed(self._compiled)
             raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
+        self._shared.runs += 1
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
 
     def _again(self, *, retried: bool = False) -> None:
@@ -422,6 +433,12 @@ class OpenVinoInfer(Infer):
     def layer_precisions(self) -> Mapping[str, int]:
         """Read back from the kernels of the compiled model."""
         return MappingProxyType(self._layers)
+
+    def profile_layers(self, runs: int) -> LayerProfile:
+        """See `infersdk.executed_layers.ReportsLayers`."""
+        if self._bound is None:
+            self.forward()
+        return profile_model(self, runs, self._compiled, self._request, self._shared.runs)
 
     def _clone(self, twin: OpenVinoInfer) -> None:
         self._shared.cloned = True

@@ -13,8 +13,8 @@ from typing import Any
 
 __all__ = ["FLAVOURS", "Flavour"]
 
-logging.getLogger("infersdk").addHandler(logging.NullHandler())  # a library does not print
 _log = logging.getLogger("infersdk.tensorrt")
+_log.addHandler(logging.NullHandler())  # errors of the runtime are raised; without a handler they would be printed too
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,21 @@ class Flavour:
             with self.logger.guard:
                 self.logger.listeners = [other for other in self.logger.listeners if other is not lines]
 
+    @contextlib.contextmanager
+    def layer_listings(self) -> Iterator[list[str]]:
+        """The listings of layers that builds print in this scope, in the inspector's format of one line a layer.
+
+        A build prints one where its configuration has `ProfilingVerbosity.DETAILED`.
+        """
+        listings: list[str] = []
+        with self.logger.guard:
+            self.logger.listings.append(listings)
+        try:
+            yield listings
+        finally:
+            with self.logger.guard:
+                self.logger.listings = [other for other in self.logger.listings if other is not listings]
+
 
 FLAVOURS = {
     flavour.backend: flavour
@@ -86,6 +101,10 @@ FLAVOURS = {
 }  # fmt: skip
 
 
+#: How a build begins its listing of layers.
+_LISTING = "Layers:"
+
+
 def _import(flavour: Flavour) -> Any:
     for name in flavour.modules:
         try:
@@ -94,6 +113,8 @@ def _import(flavour: Flavour) -> Any:
             if error.name != name:
                 raise
             continue
+        if not hasattr(module, "__version__"):
+            continue  # a folder of stubs
         major = int(str(module.__version__).partition(".")[0])
         if major < flavour.oldest:
             raise ImportError(f"{flavour.title} {module.__version__} is too old; {flavour.oldest} or later is needed")
@@ -116,10 +137,15 @@ def _make_logger(trt: Any) -> Any:
             trt.ILogger.__init__(self)
             self.guard = threading.Lock()
             self.listeners: list[list[str]] = []
+            self.listings: list[list[str]] = []
 
         def log(self, severity: Any, message: str) -> None:
             level = levels.get(severity)
             if level is None:
+                if message.startswith(_LISTING):
+                    with self.guard:
+                        for texts in self.listings:
+                            texts.append(message)
                 return
             if level == logging.ERROR:
                 with self.guard:

@@ -17,7 +17,7 @@ if __name__ != "infersdk.models":
 
 from .canvases import choose_canvases
 from .classifier import PRESETS, Classifier
-from .composed import Tile, Tiled, tile_grid
+from .composed import Tile, Tiled, TwoStage, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
@@ -58,6 +58,7 @@ __all__ = [
     "Tile",
     "Tiled",
     "Timings",
+    "TwoStage",
     "VisionModel",
     "YOLOv5",
     "YOLOv5Seg",

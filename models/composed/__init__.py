@@ -3,6 +3,8 @@
 They are used as a wrapper is: calls, `stream()`, `submit()`, `map()` and asyncio. They hold no network of their own.
 """
 
+from .crops import cutter
 from .tiles import Tile, Tiled, tile_grid
+from .two_stage import TwoStage
 
-__all__ = ["Tile", "Tiled", "tile_grid"]
+__all__ = ["Tile", "Tiled", "TwoStage", "cutter", "tile_grid"]

@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from ...image import HostImage, ImageSource
+import numpy as np
+
+from ...device import Device
+from ...errors import UnsupportedModelError
+from ...image import DeviceImage, HostImage, ImageSource, read_image
+from ...tensor import Tensor
+from ..results import Detections
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -18,10 +24,46 @@ if TYPE_CHECKING:
     from ..execution import Timings
     from ..vision import VisionModel
 
-__all__ = ["Composition", "Joined", "Plan"]
+__all__ = ["Composition", "Joined", "Plan", "device_of", "require_boxes", "whole_image"]
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
+
+
+def whole_image(source: Any, channel_order: str, device: Device | None = None) -> HostImage | DeviceImage:
+    """An image at full size, whose parts will be taken.
+
+    Args:
+        source: what `read_image()` takes, or an image on a CUDA device.
+        channel_order: of arrays.
+        device: where an image of the host is brought, once for all of its parts; None leaves it.
+
+    Raises:
+        ImageError: it cannot be read.
+    """
+    if isinstance(source, DeviceImage):
+        return source
+    if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
+        return DeviceImage(source, channel_order)
+    image = read_image(source, channel_order=channel_order)
+    if device is None or image.format == "nv12":
+        return image
+    uploaded = Tensor(image.pixels.shape, "uint8", device).copy_from(image.pixels)
+    return DeviceImage(uploaded, "rgb" if image.format.startswith("rgb") else "bgr", image.decoder)
+
+
+def device_of(model: VisionModel[Any]) -> Device | None:
+    """The CUDA device that a model runs on; None for one that takes images on the host."""
+    return Device.parse(model.network.device) if model.network.stream is not None else None
+
+
+def require_boxes(model: VisionModel[Any]) -> None:
+    """Raises UnsupportedModelError for a wrapper whose results are no `Detections`."""
+    kind = model.result_type()
+    if kind is not object and not issubclass(kind, Detections):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} gives {kind.__name__}, and no boxes; use a model of boxes or keypoints"
+        )
 
 
 class Plan(Generic[Part, Result]):

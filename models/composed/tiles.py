@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ...errors import ConfigError, UnsupportedModelError
-from ...image import DeviceImage, HostImage, ImageSource, read_image
-from ...tensor import Tensor
+from ...errors import ConfigError
 from ..preprocessor import as_size
 from ..results import Detections
-from .composition import Composition, Plan
+from .composition import Composition, Plan, device_of, require_boxes, whole_image
 from .merging import Merge, merge_views
 
 if TYPE_CHECKING:
+    from ...image import HostImage, ImageSource
     from ..vision import VisionModel
 
 __all__ = ["Tile", "Tiled", "tile_grid"]
@@ -88,6 +87,7 @@ class Tiled(Composition[Detections, Detections]):
 
     Raises:
         ConfigError: a setting has a wrong value.
+        UnsupportedModelError: the model's results are no `Detections`.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class Tiled(Composition[Detections, Detections]):
         class_agnostic: bool = False,
     ) -> None:
         super().__init__(model)
+        require_boxes(model)
         self.tile = as_size(tile, "tile") or model.input_size
         self.overlap, self.whole_image = overlap, whole_image
         self._merge = Merge(merge, match, threshold, class_agnostic)
@@ -113,7 +114,7 @@ class Tiled(Composition[Detections, Detections]):
         return tile_grid(size, self.tile, self.overlap)
 
     def plan(self, image: ImageSource | HostImage) -> Plan[Detections, Detections]:
-        whole = self._read(image)
+        whole = whole_image(image, self.model.channel_order, device_of(self.model))
         tiles = self.tiles(whole.size)
         views: list[Any] = [whole.crop(tile) for tile in tiles]
         if len(views) == 1:
@@ -123,26 +124,7 @@ class Tiled(Composition[Detections, Detections]):
             tiles = [*tiles, Tile(0, 0, *whole.size)]
         return Plan(views, lambda parts: self._join(whole, tiles, parts))
 
-    def _read(self, source: Any) -> HostImage | DeviceImage:
-        """The image at full size; for a model on a GPU it goes there once, and the tiles are parts of it there."""
-        if isinstance(source, DeviceImage):
-            return source
-        if DeviceImage.is_one(source):
-            return DeviceImage(source, self.model.channel_order)
-        image = read_image(source, channel_order=self.model.channel_order)
-        network = self.model.network
-        if network.stream is None or image.format == "nv12":
-            return image
-        uploaded = Tensor(image.pixels.shape, "uint8", network.device).copy_from(image.pixels)
-        return DeviceImage(uploaded, "rgb" if image.format.startswith("rgb") else "bgr", image.decoder)
-
     def _join(self, whole: Any, tiles: Sequence[Tile], parts: Sequence[Detections]) -> Detections:
-        for part in parts:
-            if not isinstance(part, Detections):
-                raise UnsupportedModelError(
-                    f"{type(self.model).__name__} gives {type(part).__name__}, and tiles are merged from Detections; "
-                    "use a model of boxes, masks or keypoints"
-                )
         return merge_views(parts, [(tile.left, tile.top) for tile in tiles], whole.size, self._merge, whole.decoder)
 
     def __repr__(self) -> str:

@@ -22,10 +22,12 @@ from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
+from .model_group import GroupResult, ModelGroup
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, Detection, Detections, Mask, Masks
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
+from .tracker import Tracker
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -48,12 +50,15 @@ __all__ = [
     "EndToEnd",
     "EndToEndPose",
     "EndToEndSeg",
+    "GroupResult",
     "ImageInput",
     "Mask",
     "Masks",
     "ModelDescription",
+    "ModelGroup",
     "Preprocessor",
     "Timings",
+    "Tracker",
     "VisionModel",
     "YOLOv5",
     "YOLOv5Seg",

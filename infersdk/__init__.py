@@ -67,7 +67,7 @@ _HOMES = {
     "Head": "memory:Head",
     "Infer": "infer:Infer",
     "MixMemory": "memory:MixMemory",
-    "ModelGroup": "models.model_group:ModelGroup",
+    "ModelGroup": "models.composed:ModelGroup",
     "Pipeline": "pipeline:Pipeline",
     "Stream": "stream:Stream",
     "Target": "target:Target",

@@ -16,13 +16,13 @@ if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
 from .classifier import PRESETS, Classifier
+from .composed import GroupResult, ModelGroup, Tile, Tiled, TwoStage, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
-from .model_group import GroupResult, ModelGroup
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, Detection, Detections, Mask, Masks
@@ -57,8 +57,11 @@ __all__ = [
     "ModelDescription",
     "ModelGroup",
     "Preprocessor",
+    "Tile",
+    "Tiled",
     "Timings",
     "Tracker",
+    "TwoStage",
     "VisionModel",
     "YOLOv5",
     "YOLOv5Seg",
@@ -70,5 +73,6 @@ __all__ = [
     "fitting_types",
     "load",
     "named_type",
+    "tile_grid",
     "wrapper_type",
 ]

@@ -9,9 +9,9 @@ from concurrent.futures import CancelledError, Future
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
-from ..image import DeviceImage, HostImage, ImageSource, SharedImage
-from .vision import VisionModel
+from ...errors import ConfigError
+from ...image import DeviceImage, HostImage, ImageSource, SharedImage
+from ..vision import VisionModel
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 COMMANDS = (
-    "demo", "detect", "classify", "info", "graph", "compare", "bench", "tune", "quantize", "build", "cache", "doctor",
+    "demo", "detect", "classify", "info", "graph", "compare", "bench", "tune", "quantize", "build", "serve",
+    "cache", "doctor",
 )  # fmt: skip
 
 

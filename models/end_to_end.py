@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from ..ops import DetectStats
+from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Detections
 from .vision import VisionModel
@@ -33,6 +34,7 @@ class EndToEnd(VisionModel[Detections]):
     Args:
         conf: the score that a box must exceed, 0 to 1.
         max_det: the most boxes an image, the best ones; what is left out is counted in `Detections.stats`.
+        classes: the classes that count, by name or number; None: all. Boxes of others take no place in `max_det`.
         size: the input size, a number or (width, height), for models that leave it open.
 
     `path`, `backend`, `names` and the other arguments: see `VisionModel`.
@@ -40,10 +42,11 @@ class EndToEnd(VisionModel[Detections]):
 
     conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.25
     max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
+    classes: int | str | tuple[int | str, ...] | None = None
     size: int | tuple[int, int] | None = None
 
     task: ClassVar[str] = "detect"
-    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det"})
+    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det", "classes"})
 
     @classmethod
     def refuses(cls, model: ModelDescription) -> str | None:
@@ -105,6 +108,8 @@ class EndToEnd(VisionModel[Detections]):
     def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         rows = outputs[self._output].astype(np.float32, copy=False)
         rows = rows[rows[:, 4] > self.conf]
+        if (classes := find_classes(self.classes, self.class_names, None)) is not None:
+            rows = rows[np.isin(np.rint(rows[:, 5]), classes)]
         chosen = rows[np.argsort(-rows[:, 4], kind="stable")][: self.max_det]
         xyxy = geometry.to_source(chosen[:, :4].reshape(-1, 2)).reshape(-1, 4)
         stats = DetectStats(len(rows), 0, len(rows), len(rows) - len(chosen))
@@ -116,6 +121,9 @@ class EndToEnd(VisionModel[Detections]):
 
     # ---- what follows from the output ----
 
+    def _varied(self) -> None:
+        find_classes(self.classes, self.class_names, None)  # so that a wrong one is refused now
+
     def asked_size(self) -> tuple[int, int] | None:
         return as_size(self.size, "size")
 
@@ -125,6 +133,7 @@ class EndToEnd(VisionModel[Detections]):
         columns = shapes[self._output][2]
         if isinstance(columns, int) and columns != 6 + self.extra:
             raise UnsupportedModelError(f"its rows have {columns} values, not {self._values(self.extra)}")
+        self._varied()
         return None
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

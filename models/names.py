@@ -6,11 +6,12 @@ import ast
 import json
 import os
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import ConfigError
 
-__all__ = ["class_names"]
+__all__ = ["class_names", "find_classes"]
 
 
 def class_names(names: Sequence[str] | str | os.PathLike[str] | None, metadata: Mapping[str, str]) -> tuple[str, ...]:
@@ -53,3 +54,39 @@ def _from_metadata(text: str) -> tuple[str, ...]:
         if isinstance(found, (list, tuple)):
             return tuple(map(str, found))
     return ()
+
+
+def find_classes(
+    classes: int | str | Sequence[int | str] | None, names: Sequence[str], count: int | None
+) -> tuple[int, ...] | None:
+    """The numbers of the classes that a setting names, ascending; None for all.
+
+    Args:
+        classes: names or numbers; a number may be text, where no class has that name.
+        names: by class_id; empty where the model has none.
+        count: the number of classes; None where it is not known yet.
+
+    Raises:
+        ConfigError: the model has no such class, or none is given.
+    """
+    if classes is None:
+        return None
+    wanted = (classes,) if isinstance(classes, (int, str)) else classes
+    count = count if count is not None else len(names) or None
+    found: set[int] = set()
+    for entry in wanted:
+        if isinstance(entry, str) and entry in names:
+            found |= {number for number, name in enumerate(names) if name == entry}
+            continue
+        if isinstance(entry, str) and not entry.isdecimal():
+            close = get_close_matches(entry, names, 3) or names[:10]
+            hint = f"did you mean {', '.join(close)}?" if close else "its classes have numbers alone; use these"
+            raise ConfigError(f"classes: the model has no class {entry!r}; {hint}")
+        number = int(entry)
+        if number < 0 or (count is not None and number >= count):
+            last = f", from 0 to {count - 1}" if count is not None else ""
+            raise ConfigError(f"classes: the model has no class number {number}; use those that it has{last}")
+        found.add(number)
+    if not found:
+        raise ConfigError("classes: there is none; give one or more, or leave it out for all classes")
+    return tuple(sorted(found))

@@ -380,7 +380,7 @@ class _Variants:
         Raises:
             ConfigError: a parameter has a wrong value, or cannot be given with a call.
         """
-        key = tuple(sorted((name, _hashable(value)) for name, value in parameters.items()))
+        key = tuple((name, _hashable(name, parameters[name])) for name in sorted(parameters))
         variant = self._made.get(key)
         if variant is None:
             if unknown := sorted(set(parameters) - model.per_call):
@@ -411,5 +411,14 @@ class _Learned:
     shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+def _hashable(name: str, value: Any) -> Any:
+    """Of equal values of one type the same; `True` is not `1`, which another setting would take."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_hashable(name, inner) for inner in value)
+    if isinstance(value, (set, frozenset)):
+        return frozenset(_hashable(name, inner) for inner in value)
+    try:
+        hash(value)
+    except TypeError:
+        raise ConfigError(f"{name}={value!r} is a {type(value).__name__}, which no setting takes") from None
+    return type(value), value

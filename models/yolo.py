@@ -13,6 +13,7 @@ from ..image import Geometry, PixelTransform
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
 from .description import GRIDS, ModelDescription, count_cells
+from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Detections
 from .vision import VisionModel
@@ -47,6 +48,8 @@ class YOLO(VisionModel[Detections]):
         max_candidates: the most boxes, the best ones, that go into NMS; 0 is all.
         multi_label: a box may count for several classes.
         class_agnostic: boxes of different classes suppress one another.
+        classes: the classes that count, by name or number; None: all. Boxes of others take part in nothing, neither in
+            NMS nor in `max_det`.
         size: the input size, a number or (width, height), for models that leave it open.
 
     `path`, `backend`, `names` and the other arguments: see `VisionModel`.
@@ -58,11 +61,12 @@ class YOLO(VisionModel[Detections]):
     max_candidates: Annotated[int, msgspec.Meta(ge=0)] = 30_000
     multi_label: bool = False
     class_agnostic: bool = False
+    classes: int | str | tuple[int | str, ...] | None = None
     size: int | tuple[int, int] | None = None
 
     task: ClassVar[str] = "detect"
     per_call: ClassVar[frozenset[str]] = frozenset(
-        {"conf", "iou", "max_det", "max_candidates", "multi_label", "class_agnostic"}
+        {"conf", "iou", "max_det", "max_candidates", "multi_label", "class_agnostic", "classes"}
     )
     #: The layout of the head, as `DetectionDecoder` takes it.
     head: ClassVar[str]
@@ -157,6 +161,7 @@ class YOLO(VisionModel[Detections]):
                 f"its output {self._output!r} has shape {shape}, which leaves {max(classes, 0)} classes"
             )
         self._decoders = _DecoderPool()
+        find_classes(self.classes, self.class_names, classes)  # so that a wrong one is refused now
         return classes
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -176,6 +181,7 @@ class YOLO(VisionModel[Detections]):
         return DeviceBoxes(self, infer, capacity)
 
     def _varied(self) -> None:
+        find_classes(self.classes, self.class_names, self.class_count)
         self._decoders = _DecoderPool()
 
     def decoder(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DetectionDecoder:
@@ -195,6 +201,7 @@ class YOLO(VisionModel[Detections]):
             multi_label=self.multi_label,
             class_agnostic=self.class_agnostic,
             strides=self.strides(boxes),
+            classes=find_classes(self.classes, self.class_names, self.class_count),
             dtype=dtype.name,
         )
 

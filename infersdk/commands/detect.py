@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import UnsupportedModelError
 from .common import (
     add_backend_arguments,
     add_json_argument,
@@ -29,7 +27,7 @@ from .detect_video import detect_video
 from .sources import drawn_paths, find_sources
 
 if TYPE_CHECKING:
-    from ..models import YOLO, Detections, Timings
+    from ..models import Detections, Timings
 
 #: Frames that a model on the processor has under way at most.
 SIDE_BY_SIDE = 8
@@ -45,10 +43,12 @@ def register(subparsers: Any) -> None:
                          "rtsp://...) or a camera (/dev/video0)")  # fmt: skip
     parser.add_argument("--model", type=Path, help="the model file")
     add_wrapper_arguments(parser)
-    parser.add_argument("--conf", type=float, default=0.25, help="score that a box must exceed (default: %(default)s)")
-    parser.add_argument("--iou", type=float, default=0.45, help="overlap above which NMS drops (default: %(default)s)")
-    parser.add_argument("--max-det", type=int, default=300, help="boxes an image at most (default: %(default)s)")
-    parser.add_argument("--classes", metavar="NAME,NAME", help="these alone, by their names or numbers: person,car")
+    parser.add_argument("--conf", type=float, help="score that a box must exceed (default: 0.25)")
+    parser.add_argument("--iou", type=float, help="overlap above which NMS drops (default: 0.45)")
+    parser.add_argument("--max-det", type=int, help="boxes an image at most (default: 300)")
+    parser.add_argument(
+        "--classes", type=_classes, metavar="NAME,NAME", help="these alone, by their names or numbers: person,car"
+    )
     parser.add_argument("-o", "--output", type=Path, help="draw the boxes: a file for one source, a folder for several")
     parser.add_argument("--font", type=Path, metavar="FILE", help="for the labels (default: one that has the letters)")
     add_backend_arguments(parser)
@@ -56,9 +56,19 @@ def register(subparsers: Any) -> None:
     parser.set_defaults(func=run)
 
 
+def _classes(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+#: The tasks whose results are `Detections`; a wrapper of one's own may name none.
+_BOXES = ("", "detect", "pose", "segment", "obb")
+#: The settings of the wrapper that have a flag of their own.
+_SETTINGS = ("conf", "iou", "max_det", "classes")
+
+
 def run(arguments: argparse.Namespace) -> int:
     from ..image import read_image
-    from ..models import YOLO, load
+    from ..models import load
 
     require_model(arguments)
     sources = find_sources(arguments.sources, recursive=arguments.recursive)
@@ -66,33 +76,24 @@ def run(arguments: argparse.Namespace) -> int:
     videos = any(source.is_video for source in sources)
     backend = backend_arguments(arguments)
     serving = _share_processor(backend, live=any(source.is_live for source in sources)) if videos else {}
-    with load(
-        arguments.model,
-        **wrapper_arguments(arguments),
-        conf=arguments.conf,
-        iou=arguments.iou,
-        max_det=arguments.max_det,
-        **backend,
-    ) as model:
-        if not isinstance(model, YOLO):
+    settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
+    with load(arguments.model, **wrapper_arguments(arguments), **settings, **backend) as model:
+        if model.task not in _BOXES:
+            hint = "; use infersdk classify" if model.task == "classify" else ""
             raise UnsupportedModelError(
-                f"{model.network.model.name} is a model for {type(model).__name__}, which finds no boxes; use "
-                "infersdk classify"
+                f"{model.network.model.name} is a model for {type(model).__name__}, which finds no boxes{hint}"
             )
-        select = _selection(model, arguments.classes)
         if serving:
             model.configure_pipeline(**serving)
         rows: list[dict[str, Any]] = []
         for source, target in zip(sources, targets, strict=True):
             if source.is_video:
-                detect_video(
-                    model, source.name, target, as_json=arguments.json, select=select, font=arguments.font
-                )  # fmt: skip
+                detect_video(model, source.name, target, as_json=arguments.json, font=arguments.font)
                 continue
             start = perf_counter()
             image = read_image(source.image)
             seconds = perf_counter() - start
-            found = select(model(image))
+            found = model(image)
             model.timings.read += seconds
             if target is not None:
                 save_image(found.draw(image, font=arguments.font), target)
@@ -106,29 +107,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json and not videos:
         print_json(rows)
     return 0
-
-
-def _selection(model: YOLO, classes: str | None) -> Callable[[Detections], Detections]:
-    """Keeps the boxes of some classes.
-
-    Raises:
-        ConfigError: the model has no class of that name or number.
-    """
-    if classes is None:
-        return lambda found: found
-    names = model.class_names
-    count = model.class_count or len(names)
-    wanted = set()
-    for entry in filter(None, (part.strip() for part in classes.split(","))):
-        if entry in names:
-            wanted |= {number for number, name in enumerate(names) if name == entry}
-        elif entry.isdecimal() and (not count or int(entry) < count):
-            wanted.add(int(entry))
-        else:
-            close = get_close_matches(entry, names, 3) or names[:10]
-            known = f"; did you mean {', '.join(close)}?" if close else "; it has numbers alone" if not names else ""
-            raise ConfigError(f"--classes: {model.network.model.name} has no class {entry!r}{known}")
-    return lambda found: found[[class_id in wanted for class_id in found.class_ids.tolist()]]
 
 
 def _row(name: str, found: Detections, timings: Timings, target: Path | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
@@ -16,22 +16,18 @@ from .common import console, json_text
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ..models import Detections
-    from ..models.yolo import YOLO
+    from ..models import Detections, VisionModel
     from ..video import Frame, VideoReader
-
-    Select = Callable[[Detections], Detections]
 
 __all__ = ["detect_video"]
 
 
 def detect_video(
-    model: YOLO,
+    model: VisionModel[Detections],
     source: str,
     target: Path | None,
     *,
     as_json: bool,
-    select: Select | None = None,
     font: Path | None = None,
 ) -> None:
     """Runs the detector on each frame of a video.
@@ -40,7 +36,6 @@ def detect_video(
         target: the video into which the boxes are drawn; None draws none. If this function is interrupted or fails, the
             video has the frames up to then.
         as_json: print a line of JSON for each frame, and the summary as the last line.
-        select: chooses the boxes of each frame that count.
         font: for the labels.
     """
     from ..video import VideoReader, VideoWriter
@@ -57,8 +52,7 @@ def detect_video(
         writer = stack.enter_context(VideoWriter(target, reader.size, reader.fps)) if target is not None else None
         start = perf_counter()
         try:
-            for frame, detections in _detections(model, reader):
-                found = detections if select is None else select(detections)
+            for frame, found in _detections(model, reader):
                 if writer is not None:
                     writer.write(found.draw(frame, font=font), frame.time)
                 if as_json:
@@ -84,7 +78,7 @@ def detect_video(
             _print_summary(summary, as_json)
 
 
-def _detections(model: YOLO, reader: VideoReader) -> Iterator[tuple[Frame, Detections]]:
+def _detections(model: VisionModel[Detections], reader: VideoReader) -> Iterator[tuple[Frame, Detections]]:
     """Each frame with its boxes. The model runs on its own threads while the frame before is drawn."""
     from ..video import paired
 

@@ -2,7 +2,7 @@
 
 from .alignment import FIVE_POINTS, aligned_crops, similarity
 from .classification import topk
-from .detection import DETECTION, DetectionDecoder, DetectStats, nms
+from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups
 from .masks import MASK, PackedMasks, assemble_masks
 from .preprocess import letterbox, preprocess, preprocess_into
 
@@ -17,6 +17,7 @@ __all__ = [
     "assemble_masks",
     "letterbox",
     "nms",
+    "nms_groups",
     "preprocess",
     "preprocess_into",
     "similarity",

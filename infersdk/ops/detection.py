@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from .._lib import check, ffi, lib
 from ..errors import ClosedError, DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Protocol
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         """The `ifs_geometry *`."""
 
 
-__all__ = ["DETECTION", "DetectStats", "DetectionDecoder", "nms"]
+__all__ = ["DETECTION", "DetectStats", "DetectionDecoder", "nms", "nms_groups"]
 
 DETECTION = np.dtype([("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4"), ("row", "<i4")])
 """One detection: edges in pixels of the image, score, class, and the index of its anchor in the output. The layout of
@@ -38,6 +38,7 @@ _HEADS = {
     "yolov8": lib.IFS_DETECT_HEAD_YOLOV8,
     "yolox": lib.IFS_DETECT_HEAD_YOLOX,
 }
+_MATCHES = {"iou": lib.IFS_MATCH_IOU, "smaller": lib.IFS_MATCH_SMALLER}
 _DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
 
 
@@ -73,6 +74,8 @@ class DetectionDecoder:
         multi_label: Return a box for each class above `conf`, instead of one for the best class.
         class_agnostic: Let boxes of different classes suppress one another too.
         strides: For "yolox" only: the strides in the order of its grids, (8, 16, 32).
+        classes: The classes that count, by number; None: all. The others have no scores: their boxes take part in
+            nothing, neither in the best class of an anchor, nor in NMS, nor in `max_det`.
         dtype: The element type of the output, "float32" or "float16".
 
     Raises:
@@ -95,6 +98,7 @@ class DetectionDecoder:
         multi_label: bool = False,
         class_agnostic: bool = False,
         strides: Sequence[int] = (),
+        classes: Iterable[int] | None = None,
         dtype: str = "float32",
     ) -> None:
         self._c: Any = None
@@ -119,6 +123,10 @@ class DetectionDecoder:
         params.num_strides = len(strides)
         for i, stride in enumerate(strides):
             params.strides[i] = _int32(f"strides[{i}]", stride)
+        #: The C struct points to it; `ifs_cuda_detection_decoder_create` reads it too.
+        self._class_mask = None if classes is None else _class_mask(classes, num_classes)
+        if self._class_mask is not None:
+            params.class_mask = self._class_mask
         self._params = params
         handle = ffi.new("ifs_detection_decoder **")
         check(lib.ifs_detection_decoder_create(params, handle))
@@ -196,6 +204,18 @@ class DetectionDecoder:
         self.close()
 
 
+def _class_mask(classes: Iterable[int], num_classes: int) -> Any:
+    """A byte for each class: 1 if it counts."""
+    mask = bytearray(max(num_classes, 0))
+    for class_id in classes:
+        if not 0 <= class_id < num_classes:
+            raise InputError(f"classes has {class_id}, but the head has {num_classes} classes, from 0")
+        mask[class_id] = 1
+    if not any(mask):
+        raise InputError("classes has no class; give one or more, or None for all")
+    return ffi.new("uint8_t[]", bytes(mask))
+
+
 def _int32(name: str, value: int) -> int:
     if not -(2**31) <= value < 2**31:
         raise InputError(f"{name} is {value}; it must fit 32 bits")
@@ -224,6 +244,51 @@ def nms(
         DTypeError: `class_ids` are not integers that fit 32 bits.
         InputError: A box or score is not finite, or `iou` is not 0 to 1.
     """
+    if max_det is not None and max_det < 0:
+        raise InputError(f"max_det is {max_det}; it must be 0 or more, or None for no limit")
+    keep, _ = _suppress(boxes, scores, class_ids, lib.IFS_MATCH_IOU, iou, grouped=False)
+    return keep if max_det is None else keep[:max_det].copy()
+
+
+def nms_groups(
+    boxes: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    class_ids: npt.ArrayLike | None = None,
+    *,
+    threshold: float = 0.5,
+    match: Literal["iou", "smaller"] = "smaller",
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Exact greedy NMS that says which kept box suppressed each one, for merging boxes of several views of an image.
+
+    Args:
+        boxes, scores, class_ids: as `nms()` takes them.
+        threshold: A kept box suppresses another one if their match is above it.
+        match: "iou" is the intersection over the union; "smaller" is the intersection over the area of the smaller box,
+            which finds a box that was cut in the whole one.
+
+    Returns:
+        The indices of the boxes that are kept, best first, equal scores by index; and for each box the index of its
+        keeper: the best kept box that suppresses it, or itself.
+
+    Raises:
+        ShapeError, DTypeError: As `nms()`.
+        InputError: A box or score is not finite, `threshold` is not 0 to 1, or `match` is unknown.
+    """
+    if match not in _MATCHES:
+        raise InputError(f"match is {match!r}; use one of {', '.join(_MATCHES)}")
+    return _suppress(boxes, scores, class_ids, _MATCHES[match], threshold, grouped=True)
+
+
+def _suppress(
+    boxes: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    class_ids: npt.ArrayLike | None,
+    match: int,
+    threshold: float,
+    *,
+    grouped: bool,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The kept boxes, and with `grouped` the keeper of each one."""
     boxes = np.ascontiguousarray(boxes, np.float32)
     scores = np.ascontiguousarray(scores, np.float32)
     n = len(scores) if scores.ndim == 1 else -1
@@ -239,9 +304,8 @@ def nms(
                 raise DTypeError(f"class_ids are {ids.dtype}; they must be integers that fit 32 bits")
             ids = ids.astype(np.int32)
         classes = ffi.from_buffer("int32_t[]", np.ascontiguousarray(ids))
-    if max_det is not None and max_det < 0:
-        raise InputError(f"max_det is {max_det}; it must be 0 or more, or None for no limit")
     keep = np.empty(n, np.int64)
+    keepers = np.empty(n if grouped else 0, np.int64)
     count = ffi.new("int64_t *")
     check(
         lib.ifs_nms(
@@ -249,10 +313,11 @@ def nms(
             ffi.from_buffer("float[]", scores),
             classes,
             n,
-            iou,
+            match,
+            threshold,
             ffi.from_buffer("int64_t[]", keep, require_writable=True),
             count,
+            ffi.from_buffer("int64_t[]", keepers, require_writable=True) if grouped else ffi.NULL,
         )
     )
-    kept: npt.NDArray[np.int64] = keep[: count[0] if max_det is None else min(count[0], max_det)].copy()
-    return kept
+    return keep[: count[0]].copy(), keepers

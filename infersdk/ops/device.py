@@ -103,7 +103,7 @@ class DeviceDetectionDecoder:
         handle = ffi.new("ifs_cuda_detection_decoder **")
         check(lib.ifs_cuda_detection_decoder_create(decoder._params, max_batch, self.device.ordinal, handle))
         self._c = ffi.gc(handle[0], lib.ifs_cuda_detection_decoder_destroy)
-        self.params = decoder._params
+        self.params, self._class_mask = decoder._params, decoder._class_mask  # the one points to the other
         self.max_det = int(decoder._params.max_detections)
         self._shape, self._dtype = decoder.shape, decoder.dtype
         names = [*DetectStats._fields, "count", "reserved", "boxes"]

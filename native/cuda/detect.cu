@@ -285,7 +285,7 @@ struct ifs_cuda_detection_decoder {
 };
 
 /* Lays out the workspace and returns its size. With a base of NULL, it only computes the size. */
-static size_t lay_out(Run &run, size_t images, uint8_t *base) {
+static size_t lay_out(Run &run, size_t images, bool with_mask, uint8_t *base) {
     size_t used = 0;
     const size_t keys = images * run.capacity, ranks = images * run.max_candidates;
 #define TAKE(member, count)                                                                                            \
@@ -303,6 +303,8 @@ static size_t lay_out(Run &run, size_t images, uint8_t *base) {
     TAKE(members, ranks);
     TAKE(kept_boxes, ranks);
     TAKE(kept_classes, ranks);
+    if (with_mask)
+        TAKE(class_bits, ((size_t)run.num_classes + 31) / 32);
 #undef TAKE
     return used;
 }
@@ -310,6 +312,22 @@ static size_t lay_out(Run &run, size_t images, uint8_t *base) {
 /* Sets the counters, which lie before the keys, to zero. */
 static cudaError_t clear_counters(const Run &run, cudaStream_t queue) {
     return cudaMemsetAsync(run.num_candidates, 0, (uint8_t *)run.keys - (uint8_t *)run.num_candidates, queue);
+}
+
+/* Copies the mask to the device, a bit for each class; waits for the copy. */
+static ifs_status upload_mask(const Run &run, const uint8_t *mask, int32_t device) {
+    const size_t words = ((size_t)run.num_classes + 31) / 32;
+    uint32_t *bits = (uint32_t *)calloc(words, sizeof *bits);
+    if (!bits)
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", words * sizeof *bits);
+    for (int32_t c = 0; c < run.num_classes; c++)
+        bits[c / 32] |= (uint32_t)(mask[c] == 1) << (c % 32);
+    cudaError_t error =
+        cudaMemcpyAsync(run.class_bits, bits, words * sizeof *bits, cudaMemcpyHostToDevice, cudaStreamPerThread);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(cudaStreamPerThread);
+    free(bits);
+    return error == cudaSuccess ? IFS_OK : ifs__cuda_failed(error, device, "copying the class mask of a decoder");
 }
 
 ifs_status ifs_cuda_detection_decoder_create(const ifs_detect_params *params, int32_t max_batch, int32_t device,
@@ -327,6 +345,7 @@ ifs_status ifs_cuda_detection_decoder_create(const ifs_detect_params *params, in
     if (!d)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *d);
     d->params = *params;
+    d->params.class_mask = nullptr; /* the caller's */
     d->max_batch = max_batch;
     d->device = device;
     const bool columns = params->head == IFS_DETECT_HEAD_YOLOV8;
@@ -355,10 +374,11 @@ ifs_status ifs_cuda_detection_decoder_create(const ifs_detect_params *params, in
                                                            : (d->total < MIN_CAPACITY ? d->total : MIN_CAPACITY);
 
     const size_t images = (size_t)(max_batch < MAX_IMAGES ? max_batch : MAX_IMAGES);
-    d->nbytes = lay_out(run, images, nullptr);
+    const bool with_mask = params->class_mask != nullptr;
+    d->nbytes = lay_out(run, images, with_mask, nullptr);
     ifs_status status = ifs__device_alloc(device, d->nbytes, &d->workspace);
     if (status == IFS_OK) {
-        lay_out(run, images, (uint8_t *)d->workspace);
+        lay_out(run, images, with_mask, (uint8_t *)d->workspace);
         d->dirty = true;
         int processors = 0;
         cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
@@ -375,6 +395,8 @@ ifs_status ifs_cuda_detection_decoder_create(const ifs_detect_params *params, in
             error = cudaStreamSynchronize(cudaStreamPerThread); /* runs are queued on other streams */
         if (error != cudaSuccess)
             status = ifs__cuda_failed(error, device, "clearing the counters of a decoder");
+        if (status == IFS_OK && with_mask)
+            status = upload_mask(run, params->class_mask, device);
         d->dirty = false;
     }
     if (status != IFS_OK) {

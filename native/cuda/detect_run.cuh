@@ -44,6 +44,7 @@ struct Run {
     /* The workspace: image i's part of an array starts at i times its length. */
     uint32_t *num_candidates; /* found by the scan, including those beyond `capacity` */
     uint32_t *num_members;    /* elements of `members` in use */
+    uint32_t *class_bits;  /* a bit for each class that counts, of all images; NULL: all count */
     uint64_t *keys;        /* [capacity] */
     uint64_t *ranked;      /* [max_candidates] in order */
     float4 *boxes;         /* [max_candidates] in order */

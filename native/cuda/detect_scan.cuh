@@ -18,6 +18,11 @@ __device__ inline uint64_t key_of(const Run &run, float score, uint32_t anchor, 
 
 __device__ inline bool is_score(float score, float conf) { return score > conf && ifs__finite(score); }
 
+/* Asked for the few scores above the threshold alone. */
+__device__ inline bool counts(const Run &run, uint32_t class_id) {
+    return !run.class_bits || (run.class_bits[class_id / 32] >> (class_id % 32) & 1);
+}
+
 /* One warp finds the candidates of a row. With one label: the best finite score, of equal ones the lowest class. */
 template <typename T, class Emit>
 __device__ void scan_row(const Run &run, int image, uint32_t anchor, float objectness, Emit &emit) {
@@ -29,7 +34,7 @@ __device__ void scan_row(const Run &run, int image, uint32_t anchor, float objec
         for (uint32_t start = 0; start < num_classes; start += 32) {
             const uint32_t c = start + lane;
             const float score = c < num_classes ? load(classes + c) * objectness : 0.0f;
-            emit(finite && is_score(score, run.conf), key_of(run, score, anchor, c));
+            emit(finite && is_score(score, run.conf) && counts(run, c), key_of(run, score, anchor, c));
         }
         return;
     }
@@ -38,7 +43,7 @@ __device__ void scan_row(const Run &run, int image, uint32_t anchor, float objec
 #pragma unroll 4
     for (uint32_t c = lane; c < num_classes; c += 32) {
         const float score = load(classes + c) * objectness;
-        if (is_score(score, run.conf) && score > best) {
+        if (is_score(score, run.conf) && score > best && counts(run, c)) {
             best = score;
             best_class = c;
         }
@@ -95,7 +100,7 @@ template <typename T, class Emit> __device__ void scan_columns(const Run &run, i
             scores[i] = start + i < num_classes ? load(column + (size_t)(start + i) * num_anchors) : 0.0f;
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
-            bool is_candidate = valid && is_score(scores[i], run.conf);
+            bool is_candidate = valid && is_score(scores[i], run.conf) && counts(run, start + i);
             if (!run.multi_label) {
                 if (is_candidate && scores[i] > best) {
                     best = scores[i];

@@ -425,6 +425,9 @@ typedef struct ifs_detect_params {
     float iou_threshold; /* a box is suppressed if its intersection over union is strictly above it; 0 to 1 */
     int32_t num_strides; /* YOLOX; 0 for the other heads */
     int32_t strides[8]; /* YOLOX: 8, 16, 32 */
+    /* [num_classes] 1 for each class that counts, 0 for the others, at least one 1; NULL: all count. A class that does
+     * not count has no scores: none of its boxes is a candidate, or the best one of an anchor. */
+    const uint8_t *class_mask;
 } ifs_detect_params;
 
 /* A box in pixels of the image (edges, clipped to it), its score and class, and the index of its anchor. */
@@ -446,7 +449,7 @@ typedef struct ifs_detect_stats {
 /* The parameters of a decoder, and the scratch memory that its runs reuse. */
 typedef struct ifs_detection_decoder ifs_detection_decoder;
 
-/* Checks the parameters: the error names the wrong one with its value. */
+/* Checks the parameters: the error names the wrong one with its value. `class_mask` is copied. */
 ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_detection_decoder **out);
 void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder);
 
@@ -465,13 +468,20 @@ void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder);
 ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
                                      ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
 
+/* How NMS compares two boxes: by their intersection over their union, or over the area of the smaller one, which finds
+ * a box that was cut in the whole one. */
+#define IFS_MATCH_IOU 0
+#define IFS_MATCH_SMALLER 1
+
 /*
  * NMS alone, over `n` boxes (x1, y1, x2, y2 each). `class_ids` may be NULL (one class). Writes the indices of the kept
- * boxes to `keep`, which holds n, best first and equal scores by index, and their number to `count`. Scores may be
- * negative. A box of zero or negative size is kept. ERR_INVALID_ARGUMENT if a box or score is not finite.
+ * boxes to `keep`, which holds n, best first and equal scores by index, and their number to `count`. A box is
+ * suppressed by a kept one if their match (IFS_MATCH_...) is above `threshold`. `keepers`, if not NULL, holds n: for
+ * each box the index of the best kept box that suppresses it, for a kept one its own. Scores may be negative. A box of
+ * zero or negative size is kept. ERR_INVALID_ARGUMENT if a box or score is not finite.
  */
-ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, float iou_threshold,
-                   int64_t *keep, int64_t *count);
+ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, int32_t match,
+                   float threshold, int64_t *keep, int64_t *count, int64_t *keepers);
 
 /*
  * Oriented boxes: x and y of the centre, width and height, and the angle in radians by which the side of the width is

@@ -7,6 +7,10 @@
  * class. The sort puts the best first, and max_candidates of them are kept. NMS chooses among these. Boxes are decoded
  * twice, first to check that they are finite and then, in order, for NMS; that is cheaper than moving them in the sort.
  *
+ * A class mask is kept as runs of neighbouring classes that count. The scans look at one run after another, so that
+ * each of their variants serves masks too, and classes that do not count are not even read. Without a mask there is one
+ * run.
+ *
  * Where several classes of an anchor have the best score, the lowest one wins. With a single label, scores that are not
  * finite are ignored. A box of zero or negative size is a candidate: it overlaps nothing, so it neither suppresses nor
  * is suppressed, and its edges come out in order.
@@ -21,8 +25,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Neighbouring classes that count. */
+typedef struct class_run {
+    size_t first, count;
+} class_run;
+
 struct ifs_detection_decoder {
     ifs_detect_params params;
+    class_run *runs; /* [num_runs] ascending */
+    size_t num_runs;
     float *row;         /* [1 + classes] an anchor's scores as float32, where the output does not hold them so */
     uint16_t *halves;   /* [classes] */
     int32_t *class_ids; /* [classes + slack] results of products_above */
@@ -74,6 +85,8 @@ ifs_status ifs__check_detect_params(const ifs_detect_params *p) {
                          IFS_MAX_STRIDES);
     for (int i = 0; i < p->num_strides; i++)
         IFS__TRY(check_range("a stride", p->strides[i], 1, 1 << 16));
+    if (p->class_mask && !memchr(p->class_mask, 1, (size_t)p->num_classes))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "class_mask chooses none of the %d classes", (int)p->num_classes);
     return IFS_OK;
 }
 
@@ -100,6 +113,23 @@ ifs_status ifs__check_detect_geometry(const ifs_detect_params *p, const ifs_geom
     return IFS_OK;
 }
 
+/* The runs of a mask, or of all classes; their number. With `runs` of NULL, it only counts them. */
+static size_t runs_of(const uint8_t *mask, size_t num_classes, class_run *runs) {
+    size_t n = 0;
+    for (size_t c = 0; c < num_classes; c++) {
+        if (mask && mask[c] != 1)
+            continue;
+        size_t first = c;
+        c = mask ? c + 1 : num_classes;
+        while (c < num_classes && mask[c] == 1)
+            c++;
+        if (runs)
+            runs[n] = (class_run){first, c - first};
+        n++;
+    }
+    return n;
+}
+
 ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_detection_decoder **out) {
     if (!params || !out)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params or out is NULL");
@@ -108,15 +138,19 @@ ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_det
     if (d) {
         size_t classes = (size_t)params->num_classes;
         d->params = *params;
+        d->params.class_mask = NULL; /* the caller's */
+        d->num_runs = runs_of(params->class_mask, classes, NULL);
+        d->runs = malloc(d->num_runs * sizeof *d->runs);
         d->row = malloc((classes + 1) * sizeof *d->row);
         d->halves = malloc(classes * sizeof *d->halves);
         d->class_ids = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->class_ids);
         d->scores = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->scores);
     }
-    if (!d || !d->row || !d->halves || !d->class_ids || !d->scores) {
+    if (!d || !d->runs || !d->row || !d->halves || !d->class_ids || !d->scores) {
         ifs_detection_decoder_destroy(d);
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a decoder of %d classes", (int)params->num_classes);
     }
+    runs_of(params->class_mask, (size_t)params->num_classes, d->runs);
     *out = d;
     return IFS_OK;
 }
@@ -124,6 +158,7 @@ ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_det
 void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder) {
     if (!decoder)
         return;
+    free(decoder->runs);
     free(decoder->row);
     free(decoder->halves);
     free(decoder->class_ids);
@@ -186,35 +221,64 @@ static inline void add_candidate(ifs_detection_decoder *d, float score, int32_t 
     d->keys[d->num_keys++] = (uint64_t)ifs__key_of_score(score) << 32 | payload;
 }
 
+/* The classes of one anchor above the threshold, with their scores, to d->class_ids and d->scores; their number. */
+static inline size_t classes_above(ifs_detection_decoder *d, const ifs__scan *scan, const float *classes,
+                                   float objectness) {
+    size_t n = 0;
+    for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
+        size_t found = scan->products_above(classes + run->first, run->count, objectness, d->params.conf_threshold,
+                                            d->class_ids + n, d->scores + n);
+        for (size_t i = n; run->first && i < n + found; i++)
+            d->class_ids[i] += (int32_t)run->first;
+        n += found;
+    }
+    return n;
+}
+
+/* The largest finite product of a run; -inf if there is none. */
+static float best_finite(const float *classes, size_t n, float objectness) {
+    float best = -INFINITY;
+    for (size_t i = 0; i < n; i++)
+        if (ifs__finite(classes[i] * objectness))
+            best = ifs__max(classes[i] * objectness, best);
+    return best;
+}
+
+/* The best finite score of one anchor, and its class; -inf if there is none. */
+static inline float best_class(const ifs_detection_decoder *d, const ifs__scan *scan, const float *classes,
+                               float objectness, int32_t *class_id) {
+    float best = -INFINITY;
+    const class_run *best_run = NULL;
+    for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
+        float product = scan->best_product(classes + run->first, run->count, objectness);
+        if (!(product > best))
+            continue;
+        if (!ifs__finite(product) && !((product = best_finite(classes + run->first, run->count, objectness)) > best))
+            continue;
+        best = product;
+        best_run = run;
+    }
+    if (best > d->params.conf_threshold)
+        *class_id = (int32_t)(best_run->first +
+                              scan->find_product(classes + best_run->first, best_run->count, objectness, best));
+    return best;
+}
+
 /* Adds the candidates of one anchor whose objectness (1 for a head without) is above the threshold. */
 static ifs_status scan_anchor(ifs_detection_decoder *d, const view *v, const ifs__scan *scan, int32_t anchor,
                               const float *classes, float objectness) {
-    size_t num_classes = (size_t)d->params.num_classes;
-    float threshold = d->params.conf_threshold;
+    size_t n = 1;
     if (d->params.multi_label) {
-        size_t n = scan->products_above(classes, num_classes, objectness, threshold, d->class_ids, d->scores);
-        if (n == 0 || !ifs__box_finite(decode(v, anchor)))
-            return IFS_OK;
-        IFS__TRY(ifs__grow((void **)&d->keys, &d->keys_size, d->num_keys + n, d->num_keys, sizeof *d->keys));
-        for (size_t i = 0; i < n; i++)
-            add_candidate(d, d->scores[i], anchor, d->class_ids[i]);
-        return IFS_OK;
+        n = classes_above(d, scan, classes, objectness);
+    } else {
+        d->scores[0] = best_class(d, scan, classes, objectness, d->class_ids);
+        n = d->scores[0] > d->params.conf_threshold;
     }
-    float best = scan->best_product(classes, num_classes, objectness);
-    if (!(best > threshold))
+    if (n == 0 || !ifs__box_finite(decode(v, anchor)))
         return IFS_OK;
-    if (!ifs__finite(best)) {
-        best = -INFINITY;
-        for (size_t i = 0; i < num_classes; i++)
-            if (ifs__finite(classes[i] * objectness))
-                best = ifs__max(classes[i] * objectness, best);
-        if (!(best > threshold))
-            return IFS_OK;
-    }
-    if (!ifs__box_finite(decode(v, anchor)))
-        return IFS_OK;
-    IFS__TRY(ifs__grow((void **)&d->keys, &d->keys_size, d->num_keys + 1, d->num_keys, sizeof *d->keys));
-    add_candidate(d, best, anchor, (int32_t)scan->find_product(classes, num_classes, objectness, best));
+    IFS__TRY(ifs__grow((void **)&d->keys, &d->keys_size, d->num_keys + n, d->num_keys, sizeof *d->keys));
+    for (size_t i = 0; i < n; i++)
+        add_candidate(d, d->scores[i], anchor, d->class_ids[i]);
     return IFS_OK;
 }
 
@@ -246,35 +310,48 @@ static ifs_status scan_rows(ifs_detection_decoder *d, const view *v, const ifs__
     return IFS_OK;
 }
 
-/* Copies the scores of one anchor of YOLOv8, which lie a row apart in the output, to d->row. */
+/* Copies the scores of one anchor of YOLOv8, which lie a row apart in the output, to d->row: those that count. */
 static void copy_column(ifs_detection_decoder *d, const view *v, size_t first) {
-    size_t num_classes = (size_t)d->params.num_classes;
-    if (d->params.dtype == IFS_FLOAT32) {
-        const float *column = (const float *)v->output + first;
-        for (size_t c = 0; c < num_classes; c++)
-            d->row[c] = column[c * v->row_length];
-        return;
+    for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
+        size_t begin = run->first, end = begin + run->count;
+        if (d->params.dtype == IFS_FLOAT32) {
+            const float *column = (const float *)v->output + first;
+            for (size_t c = begin; c < end; c++)
+                d->row[c] = column[c * v->row_length];
+            continue;
+        }
+        const uint16_t *column = (const uint16_t *)v->output + first;
+        for (size_t c = begin; c < end; c++)
+            d->halves[c] = column[c * v->row_length];
+        ifs__halves_to_floats(d->halves + begin, d->row + begin, run->count);
     }
-    const uint16_t *column = (const uint16_t *)v->output + first;
-    for (size_t c = 0; c < num_classes; c++)
-        d->halves[c] = column[c * v->row_length];
-    ifs__halves_to_floats(d->halves, d->row, num_classes);
+}
+
+/* The anchors, of `width` from `start` on, with a score above the threshold: one bit for each. */
+static uint64_t columns_above(const ifs_detection_decoder *d, const view *v, const ifs__scan *scan, size_t start,
+                              size_t width) {
+    size_t num_anchors = (size_t)d->params.num_anchors;
+    float threshold = d->params.conf_threshold;
+    uint64_t mask = 0;
+    for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
+        size_t first = (4 + run->first) * num_anchors + start;
+        mask |=
+            d->params.dtype == IFS_FLOAT32
+                ? scan->columns((const float *)v->output + first, num_anchors, run->count, width, threshold)
+                : scan->columns_half((const uint16_t *)v->output + first, num_anchors, run->count, width, threshold);
+    }
+    return mask;
 }
 
 static ifs_status scan_columns(ifs_detection_decoder *d, const view *v, const ifs__scan *scan) {
-    size_t num_anchors = (size_t)d->params.num_anchors, num_classes = (size_t)d->params.num_classes;
-    float threshold = d->params.conf_threshold;
+    size_t num_anchors = (size_t)d->params.num_anchors;
     for (size_t start = 0; start < num_anchors; start += IFS__COLUMNS) {
         size_t width = num_anchors - start < IFS__COLUMNS ? num_anchors - start : IFS__COLUMNS;
-        size_t first = 4 * num_anchors + start;
-        uint64_t mask =
-            d->params.dtype == IFS_FLOAT32
-                ? scan->columns((const float *)v->output + first, num_anchors, num_classes, width, threshold)
-                : scan->columns_half((const uint16_t *)v->output + first, num_anchors, num_classes, width, threshold);
+        uint64_t mask = columns_above(d, v, scan, start, width);
         for (size_t i = 0; i < width; i++) {
             if (!(mask >> i & 1))
                 continue;
-            copy_column(d, v, first + i);
+            copy_column(d, v, 4 * num_anchors + start + i);
             IFS__TRY(scan_anchor(d, v, scan, (int32_t)(start + i), d->row, 1.0f));
         }
     }

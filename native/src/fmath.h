@@ -131,6 +131,14 @@ static inline IFS__HD bool ifs__overlap(ifs__box a, float area_a, ifs__box b, fl
     return inter > iou_threshold * ((area_a + area_b) - inter);
 }
 
+/* The test with the smaller area in place of the union: whether the smaller box lies within the other one to more than
+ * `threshold`. For boxes that were cut. */
+static inline IFS__HD bool ifs__covers(ifs__box a, float area_a, ifs__box b, float area_b, float threshold) {
+    float w = ifs__max(0.0f, ifs__min(a.x2, b.x2) - ifs__max(a.x1, b.x1));
+    float h = ifs__max(0.0f, ifs__min(a.y2, b.y2) - ifs__max(a.y1, b.y1));
+    return w * h > threshold * ifs__min(area_a, area_b);
+}
+
 static inline IFS__HD float ifs__clip(double value, int32_t size) {
     return ifs__min(ifs__max((float)value, 0.0f), (float)size);
 }

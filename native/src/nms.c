@@ -12,7 +12,8 @@
  * 0.45 two points a side do that. The suppressor then contains one of the points where these lines cross, four in all,
  * so the cells of these points are enough. The cell of a point never descends as the point moves up, so a suppressor
  * that contains the point was entered in the point's cell. The test itself is still ifs__overlap(), so comparing with
- * more cells than necessary is always right.
+ * more cells than necessary is always right. With ifs__covers() a suppressor may be small and lie anywhere in the box,
+ * which is then compared with all cells that it touches.
  */
 #include "nms.h"
 
@@ -37,14 +38,45 @@ static bool suppressed_plain(const ifs__nms_chunk *pool, const ifs__nms_link *li
     return false;
 }
 
-static ifs__suppressed_fn *suppressed_best(void) {
+static bool covered_plain(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
+                          float area, float threshold) {
+    for (int32_t at = head; at >= 0; at = links[at].next) {
+        const ifs__nms_chunk *c = &pool[at];
+        for (int i = 0; i < links[at].count; i++) {
+            ifs__box kept = {c->x1[i], c->y1[i], c->x2[i], c->y2[i]};
+            if (ifs__covers(kept, c->area[i], box, area, threshold))
+                return true;
+        }
+    }
+    return false;
+}
+
+static ifs__suppressed_fn *suppressed_best(int32_t match) {
+    bool iou = match == IFS_MATCH_IOU;
 #if IFS__X86
     if (ifs_simd() == IFS_SIMD_AVX512)
-        return ifs__suppressed_avx512;
+        return iou ? ifs__suppressed_avx512 : ifs__covered_avx512;
     if (ifs_simd() == IFS_SIMD_AVX2)
-        return ifs__suppressed_avx2;
+        return iou ? ifs__suppressed_avx2 : ifs__covered_avx2;
 #endif
-    return suppressed_plain;
+    return iou ? suppressed_plain : covered_plain;
+}
+
+/* The lowest rank of the boxes of a chain that suppress `box`, or `best` if none is lower. */
+static uint32_t best_keeper(const ifs__nms *nms, int32_t head, ifs__box box, float area, int32_t match, float threshold,
+                            uint32_t best) {
+    for (int32_t at = head; at >= 0; at = nms->links[at].next) {
+        const ifs__nms_chunk *c = &nms->pool[at];
+        const uint32_t *ranks = nms->ranks + (size_t)at * 16;
+        for (int i = 0; i < nms->links[at].count; i++) {
+            ifs__box kept = {c->x1[i], c->y1[i], c->x2[i], c->y2[i]};
+            bool hit = match == IFS_MATCH_IOU ? ifs__overlap(kept, c->area[i], box, area, threshold)
+                                              : ifs__covers(kept, c->area[i], box, area, threshold);
+            if (hit && ranks[i] < best)
+                best = ranks[i];
+        }
+    }
+    return best;
 }
 
 /* ---- scratch ---- */
@@ -67,14 +99,19 @@ void ifs__nms_release(ifs__nms *nms) {
     free(nms->scratch);
     free(nms->areas);
     free(nms->order);
+    free(nms->keepers);
     free(nms->pool_block);
     free(nms->links);
+    free(nms->ranks);
     memset(nms, 0, sizeof *nms);
 }
 
-/* Makes space for `count` more chunks. */
-static ifs_status reserve_chunks(ifs__nms *nms, size_t count) {
+/* Makes space for `count` more chunks, with `group` for the ranks of their boxes too. */
+static ifs_status reserve_chunks(ifs__nms *nms, size_t count, bool group) {
     size_t wanted = nms->pool_count + count;
+    if (group)
+        IFS__TRY(
+            ifs__grow((void **)&nms->ranks, &nms->ranks_size, wanted * 16, nms->pool_count * 16, sizeof *nms->ranks));
     if (wanted <= nms->pool_size)
         return IFS_OK;
     IFS__TRY(ifs__grow((void **)&nms->links, &nms->links_size, wanted, nms->pool_count, sizeof *nms->links));
@@ -110,7 +147,8 @@ static inline int32_t cell_of(double value, double origin, double scale, int32_t
  * has one cell where that is faster, or where areas are so small or large that products lose the precision that the
  * argument above needs.
  */
-static grid grid_for(const ifs__nms *nms, const uint64_t *members, const float *areas, size_t n, float iou_threshold) {
+static grid grid_for(const ifs__nms *nms, const uint64_t *members, const float *areas, size_t n, int32_t match,
+                     float threshold) {
     grid g = {1, 0, 0, 0, 0, 0};
     if (n < 256)
         return g;
@@ -138,7 +176,7 @@ static grid grid_for(const ifs__nms *nms, const uint64_t *members, const float *
         double touched = total / (w * h) * size * size + (widths / w + heights / h) * size + count;
         if (size * size * 4 <= count && touched <= 8 * count) {
             /* A slightly smaller t allows for the rounding of areas and of t times their sum. */
-            double parts = ceil(1 / (iou_threshold * 0.99999));
+            double parts = match == IFS_MATCH_IOU ? ceil(1 / (threshold * 0.99999)) : 0;
             int32_t points =
                 parts >= 1 && parts <= 5 ? (int32_t)parts - 1 : 0; /* of a threshold of -0.0: minus infinity */
             return (grid){size, points, x1, y1, size / w, size / h};
@@ -166,7 +204,7 @@ static int32_t cells_to_compare(double low, double high, double origin, double s
     return n;
 }
 
-static void enter(ifs__nms *nms, int32_t cell, ifs__box box, float area) {
+static void enter(ifs__nms *nms, int32_t cell, ifs__box box, float area, uint32_t rank, bool group) {
     int32_t at = nms->cells[cell];
     if (at < 0 || nms->links[at].count == 16) {
         nms->links[nms->pool_count] = (ifs__nms_link){0, at};
@@ -181,19 +219,28 @@ static void enter(ifs__nms *nms, int32_t cell, ifs__box box, float area) {
     c->x2[i] = box.x2;
     c->y2[i] = box.y2;
     c->area[i] = area;
+    if (group)
+        nms->ranks[(size_t)at * 16 + (size_t)i] = rank;
 }
 
 /* ---- NMS ---- */
 
-static ifs_status run_class(ifs__nms *nms, const uint64_t *members, float *areas, size_t n, float iou_threshold,
-                            ifs__suppressed_fn *suppressed) {
+/* What one run of NMS does. */
+typedef struct task {
+    ifs__suppressed_fn *suppressed;
+    int32_t match;
+    float threshold;
+    bool group; /* whether to find the keeper of each box */
+} task;
+
+static ifs_status run_class(ifs__nms *nms, const uint64_t *members, float *areas, size_t n, const task *t) {
     if (n == 1) {
         nms->kept[(uint32_t)members[0]] = 1;
         return IFS_OK;
     }
     for (size_t i = 0; i < n; i++)
         areas[i] = ifs__box_area(nms->boxes[(uint32_t)members[i]]);
-    grid g = grid_for(nms, members, areas, n, iou_threshold);
+    grid g = grid_for(nms, members, areas, n, t->match, t->threshold);
     memset(nms->cells, 0xff, (size_t)g.size * (size_t)g.size * sizeof *nms->cells);
     nms->pool_count = 0;
 
@@ -203,35 +250,47 @@ static ifs_status run_class(ifs__nms *nms, const uint64_t *members, float *areas
         nms->kept[rank] = 1;
         if (!(areas[i] > 0))
             continue; /* overlaps nothing */
-        if (g.size == 1) {
-            nms->kept[rank] = !suppressed(nms->pool, nms->links, nms->cells[0], box, areas[i], iou_threshold);
-            if (!nms->kept[rank])
-                continue;
-            IFS__TRY(reserve_chunks(nms, 1));
-            enter(nms, 0, box, areas[i]);
-            continue;
+        int32_t columns[IFS__NMS_MAX_GRID], rows[IFS__NMS_MAX_GRID], num_columns = 1, num_rows = 1;
+        columns[0] = rows[0] = 0;
+        if (g.size > 1) {
+            num_columns = cells_to_compare(box.x1, box.x2, g.x, g.x_scale, &g, columns);
+            num_rows = cells_to_compare(box.y1, box.y2, g.y, g.y_scale, &g, rows);
         }
-        int32_t columns[IFS__NMS_MAX_GRID], rows[IFS__NMS_MAX_GRID];
-        int32_t num_columns = cells_to_compare(box.x1, box.x2, g.x, g.x_scale, &g, columns);
-        int32_t num_rows = cells_to_compare(box.y1, box.y2, g.y, g.y_scale, &g, rows);
         for (int32_t r = 0; r < num_rows && nms->kept[rank]; r++)
             for (int32_t c = 0; c < num_columns && nms->kept[rank]; c++)
-                nms->kept[rank] = !suppressed(nms->pool, nms->links, nms->cells[rows[r] * g.size + columns[c]], box,
-                                              areas[i], iou_threshold);
-        if (!nms->kept[rank])
+                nms->kept[rank] = !t->suppressed(nms->pool, nms->links, nms->cells[rows[r] * g.size + columns[c]], box,
+                                                 areas[i], t->threshold);
+        if (!nms->kept[rank]) {
+            if (!t->group)
+                continue;
+            uint32_t best = UINT32_MAX;
+            for (int32_t r = 0; r < num_rows; r++)
+                for (int32_t c = 0; c < num_columns; c++)
+                    best = best_keeper(nms, nms->cells[rows[r] * g.size + columns[c]], box, areas[i], t->match,
+                                       t->threshold, best);
+            nms->keepers[rank] = best;
             continue;
-        int32_t first = cell_of(box.x1, g.x, g.x_scale, g.size), last = cell_of(box.x2, g.x, g.x_scale, g.size);
-        int32_t top = cell_of(box.y1, g.y, g.y_scale, g.size), bottom = cell_of(box.y2, g.y, g.y_scale, g.size);
-        IFS__TRY(reserve_chunks(nms, (size_t)(last - first + 1) * (size_t)(bottom - top + 1)));
+        }
+        int32_t first = 0, last = 0, top = 0, bottom = 0;
+        if (g.size > 1) {
+            first = cell_of(box.x1, g.x, g.x_scale, g.size), last = cell_of(box.x2, g.x, g.x_scale, g.size);
+            top = cell_of(box.y1, g.y, g.y_scale, g.size), bottom = cell_of(box.y2, g.y, g.y_scale, g.size);
+        }
+        IFS__TRY(reserve_chunks(nms, (size_t)(last - first + 1) * (size_t)(bottom - top + 1), t->group));
         for (int32_t row = top; row <= bottom; row++)
             for (int32_t column = first; column <= last; column++)
-                enter(nms, row * g.size + column, box, areas[i]);
+                enter(nms, row * g.size + column, box, areas[i], rank, t->group);
     }
     return IFS_OK;
 }
 
-ifs_status ifs__nms_run(ifs__nms *nms, size_t n, bool by_class, float iou_threshold) {
-    ifs__suppressed_fn *suppressed = suppressed_best();
+ifs_status ifs__nms_match(ifs__nms *nms, size_t n, bool by_class, int32_t match, float threshold, bool group) {
+    task t = {suppressed_best(match), match, threshold, group};
+    if (group) {
+        IFS__TRY(ifs__grow((void **)&nms->keepers, &nms->keepers_size, n, 0, sizeof *nms->keepers));
+        for (size_t i = 0; i < n; i++)
+            nms->keepers[i] = (uint32_t)i;
+    }
     for (size_t i = 0; i < n; i++) {
         uint32_t order = by_class ? (uint32_t)nms->class_ids[i] : 0;
         nms->groups[i] = (uint64_t)order << 32 | i;
@@ -241,13 +300,18 @@ ifs_status ifs__nms_run(ifs__nms *nms, size_t n, bool by_class, float iou_thresh
     for (size_t start = 0, stop; start < n; start = stop) {
         for (stop = start + 1; stop < n && nms->groups[stop] >> 32 == nms->groups[start] >> 32;)
             stop++;
-        IFS__TRY(run_class(nms, nms->groups + start, nms->areas + start, stop - start, iou_threshold, suppressed));
+        IFS__TRY(run_class(nms, nms->groups + start, nms->areas + start, stop - start, &t));
     }
     return IFS_OK;
 }
 
+ifs_status ifs__nms_run(ifs__nms *nms, size_t n, bool by_class, float iou_threshold) {
+    return ifs__nms_match(nms, n, by_class, IFS_MATCH_IOU, iou_threshold, false);
+}
+
 static ifs_status nms_checked(ifs__nms *nms, const float *boxes, const float *scores, const int32_t *class_ids,
-                              size_t n, float iou_threshold, int64_t *keep, int64_t *count) {
+                              size_t n, int32_t match, float threshold, int64_t *keep, int64_t *count,
+                              int64_t *keepers) {
     IFS__TRY(ifs__nms_reserve(nms, n));
     for (size_t i = 0; i < n; i++) {
         ifs__box box = {boxes[4 * i], boxes[4 * i + 1], boxes[4 * i + 2], boxes[4 * i + 3]};
@@ -266,28 +330,33 @@ static ifs_status nms_checked(ifs__nms *nms, const float *boxes, const float *sc
         if (class_ids)
             nms->class_ids[rank] = class_ids[i];
     }
-    IFS__TRY(ifs__nms_run(nms, n, class_ids != NULL, iou_threshold));
+    IFS__TRY(ifs__nms_match(nms, n, class_ids != NULL, match, threshold, keepers != NULL));
     int64_t kept = 0;
-    for (size_t rank = 0; rank < n; rank++)
+    for (size_t rank = 0; rank < n; rank++) {
         if (nms->kept[rank])
             keep[kept++] = nms->order[rank];
+        if (keepers)
+            keepers[nms->order[rank]] = nms->order[nms->keepers[rank]];
+    }
     *count = kept;
     return IFS_OK;
 }
 
-ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, float iou_threshold,
-                   int64_t *keep, int64_t *count) {
+ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, int32_t match,
+                   float threshold, int64_t *keep, int64_t *count, int64_t *keepers) {
     if (n < 0 || n > INT32_MAX)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "NMS over %lld boxes; the number must be 0 to %d", (long long)n,
                          INT32_MAX);
     if (!count || (n && (!boxes || !scores || !keep)))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "boxes, scores, keep or count is NULL");
-    if (!(iou_threshold >= 0 && iou_threshold <= 1))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "iou_threshold is %g; it must be 0 to 1", (double)iou_threshold);
+    if (match != IFS_MATCH_IOU && match != IFS_MATCH_SMALLER)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "match is %d; use IFS_MATCH_IOU or IFS_MATCH_SMALLER", match);
+    if (!(threshold >= 0 && threshold <= 1))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "threshold is %g; it must be 0 to 1", (double)threshold);
     ifs__nms *nms = calloc(1, sizeof *nms);
     if (!nms)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate the scratch memory of NMS");
-    ifs_status status = nms_checked(nms, boxes, scores, class_ids, (size_t)n, iou_threshold, keep, count);
+    ifs_status status = nms_checked(nms, boxes, scores, class_ids, (size_t)n, match, threshold, keep, count, keepers);
     ifs__nms_release(nms);
     free(nms);
     return status;

@@ -3,34 +3,36 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Each lane computes the operations of ifs__overlap(); none is fused.
+ * Each lane computes the operations of ifs__overlap() or ifs__covers(); none is fused. `covers` is a constant where
+ * these are inlined.
  */
 #include "nms.h"
 
 #if IFS__X86
 #include <immintrin.h>
 
-IFS__TARGET_AVX512 bool ifs__suppressed_avx512(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
-                                               ifs__box box, float area, float iou_threshold) {
+IFS__TARGET_AVX512 static inline bool matched_avx512(const ifs__nms_chunk *pool, const ifs__nms_link *links,
+                                                     int32_t head, ifs__box box, float area, float limit, bool covers) {
     __m512 x1 = _mm512_set1_ps(box.x1), y1 = _mm512_set1_ps(box.y1), x2 = _mm512_set1_ps(box.x2),
-           y2 = _mm512_set1_ps(box.y2), own = _mm512_set1_ps(area), threshold = _mm512_set1_ps(iou_threshold),
+           y2 = _mm512_set1_ps(box.y2), own = _mm512_set1_ps(area), threshold = _mm512_set1_ps(limit),
            zero = _mm512_setzero_ps();
     for (int32_t at = head; at >= 0; at = links[at].next) {
         const ifs__nms_chunk *c = &pool[at];
         __m512 w = _mm512_sub_ps(_mm512_min_ps(_mm512_load_ps(c->x2), x2), _mm512_max_ps(_mm512_load_ps(c->x1), x1));
         __m512 h = _mm512_sub_ps(_mm512_min_ps(_mm512_load_ps(c->y2), y2), _mm512_max_ps(_mm512_load_ps(c->y1), y1));
         __m512 inter = _mm512_mul_ps(_mm512_max_ps(zero, w), _mm512_max_ps(zero, h));
-        __m512 all = _mm512_sub_ps(_mm512_add_ps(_mm512_load_ps(c->area), own), inter);
+        __m512 areas = _mm512_load_ps(c->area);
+        __m512 all = covers ? _mm512_min_ps(areas, own) : _mm512_sub_ps(_mm512_add_ps(areas, own), inter);
         if (_mm512_cmp_ps_mask(inter, _mm512_mul_ps(threshold, all), _CMP_GT_OQ))
             return true;
     }
     return false;
 }
 
-IFS__TARGET_AVX2 bool ifs__suppressed_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
-                                           ifs__box box, float area, float iou_threshold) {
+IFS__TARGET_AVX2 static inline bool matched_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
+                                                 ifs__box box, float area, float limit, bool covers) {
     __m256 x1 = _mm256_set1_ps(box.x1), y1 = _mm256_set1_ps(box.y1), x2 = _mm256_set1_ps(box.x2),
-           y2 = _mm256_set1_ps(box.y2), own = _mm256_set1_ps(area), threshold = _mm256_set1_ps(iou_threshold),
+           y2 = _mm256_set1_ps(box.y2), own = _mm256_set1_ps(area), threshold = _mm256_set1_ps(limit),
            zero = _mm256_setzero_ps();
     for (int32_t at = head; at >= 0; at = links[at].next) {
         const ifs__nms_chunk *c = &pool[at];
@@ -41,12 +43,33 @@ IFS__TARGET_AVX2 bool ifs__suppressed_avx2(const ifs__nms_chunk *pool, const ifs
             __m256 h = _mm256_sub_ps(_mm256_min_ps(_mm256_load_ps(c->y2 + i), y2),
                                      _mm256_max_ps(_mm256_load_ps(c->y1 + i), y1));
             __m256 inter = _mm256_mul_ps(_mm256_max_ps(zero, w), _mm256_max_ps(zero, h));
-            __m256 all = _mm256_sub_ps(_mm256_add_ps(_mm256_load_ps(c->area + i), own), inter);
+            __m256 areas = _mm256_load_ps(c->area + i);
+            __m256 all = covers ? _mm256_min_ps(areas, own) : _mm256_sub_ps(_mm256_add_ps(areas, own), inter);
             any = _mm256_or_ps(any, _mm256_cmp_ps(inter, _mm256_mul_ps(threshold, all), _CMP_GT_OQ));
         }
         if (_mm256_movemask_ps(any))
             return true;
     }
     return false;
+}
+
+IFS__TARGET_AVX512 bool ifs__suppressed_avx512(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
+                                               ifs__box box, float area, float threshold) {
+    return matched_avx512(pool, links, head, box, area, threshold, false);
+}
+
+IFS__TARGET_AVX512 bool ifs__covered_avx512(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
+                                            ifs__box box, float area, float threshold) {
+    return matched_avx512(pool, links, head, box, area, threshold, true);
+}
+
+IFS__TARGET_AVX2 bool ifs__suppressed_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
+                                           ifs__box box, float area, float threshold) {
+    return matched_avx2(pool, links, head, box, area, threshold, false);
+}
+
+IFS__TARGET_AVX2 bool ifs__covered_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
+                                        ifs__box box, float area, float threshold) {
+    return matched_avx2(pool, links, head, box, area, threshold, true);
 }
 #endif

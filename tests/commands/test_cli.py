@@ -120,7 +120,7 @@ def test_classes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert json.loads(capsys.readouterr().out)[0]["detections"] == expected
     for wrong, words in (
         ("thre", "did you mean three"),
-        ("10", "no class '10'"),
+        ("10", "no class number 10; use those that it has, from 0 to 9"),
         ("bicycle", "zero, one"),
         ("-1", "'-1'"),
     ):

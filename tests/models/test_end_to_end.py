@@ -37,6 +37,11 @@ def test_boxes_come_back_to_the_image(tmp_path: Path) -> None:
         assert [len(one) for one in model.map([IMAGE] * 5)] == [2] * 5
         with pytest.raises(ConfigError, match="iou"):
             model(IMAGE, iou=0.5)
+        dogs = model(IMAGE, classes=["dog"], max_det=1)
+        assert (dogs.labels, dogs.stats.candidates, dogs.stats.dropped_detections) == (["dog"], 1, 0)
+        assert [one.labels for one in model.map([IMAGE] * 3, classes=0)] == [["cat"]] * 3
+        with pytest.raises(ConfigError, match=r"number 2.*0 to 1"):
+            model(IMAGE, classes=[2])
 
 
 def test_yolo26_is_recognized(tmp_path: Path) -> None:

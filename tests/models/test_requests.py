@@ -58,6 +58,39 @@ def test_submitted_from_many_threads(backend: str) -> None:
         assert detector.pipeline.stats().done == 2 * len(images) + 1
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_settings_of_one_call(backend: str) -> None:
+    """On every path, and requests of different settings in one batch."""
+    pytest.importorskip(backend)
+    with YOLOv5(DETECTOR, backend=backend, conf=0.5, max_batch=4) as detector:
+        whole = detector(IMAGE)
+        chosen = sorted(set(whole.class_ids.tolist()))[1:3]
+        own = {"conf": 0.7, "classes": chosen}
+        expected = whole[(whole.scores > 0.7) & np.isin(whole.class_ids, chosen)]
+        assert 0 < len(expected) < len(whole)
+
+        async def twice() -> list[Any]:
+            return list(await asyncio.gather(*(detector.infer(IMAGE, **given) for given in (own, {}))))
+
+        for found in (
+            detector(IMAGE, **own),
+            *detector([IMAGE] * 3, **own),
+            *detector.stream([IMAGE] * 5, **own),
+            *detector.map([IMAGE] * 5, **own),
+            *(future.result(60) for future in detector.submit_many([IMAGE] * 3, **own)),
+        ):
+            same(found, expected)
+        futures = [detector.submit(IMAGE, **(own if i % 2 else {})) for i in range(12)]
+        for i, future in enumerate(futures):
+            same(future.result(60), expected if i % 2 else whole)
+        for found, full in zip(asyncio.run(twice()), (expected, whole), strict=True):
+            same(found, full)
+        with pytest.raises(ConfigError, match="no class 'bicycle'"):
+            detector.submit(IMAGE, classes=["bicycle"]).result(60)
+        with pytest.raises(ConfigError, match=r"'max_batch' cannot be given with a call .* conf, iou"):
+            detector.submit(IMAGE, max_batch=1).result(60)
+
+
 def test_a_bad_image_fails_alone(tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(IMAGE.read_bytes()[:1000])
     with YOLOv5(DETECTOR, conf=0.5, max_batch=4) as detector:

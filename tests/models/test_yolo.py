@@ -115,6 +115,33 @@ def test_limits_are_reported(two_boxes: Path) -> None:
     assert found.stats.dropped_detections == 1
 
 
+def test_chosen_classes(two_boxes: Path) -> None:
+    image = np.zeros((64, 64, 3), np.uint8)
+    with YOLOv5(two_boxes, classes="cat") as model:
+        found = model(image)
+        assert (found.labels, found.stats.candidates) == (["cat"], 1)
+    with YOLOv5(two_boxes, max_det=1, max_batch=4) as model:
+        for classes in ("cat", ["cat"], 0, [0], {0}, ("0",)):
+            found = model(image, classes=classes)
+            assert (found.labels, found.stats.dropped_detections) == (["cat"], 0)
+        assert model(image).labels == ["dog"]
+        for classes, words in (
+            (["cot"], "no class 'cot'; did you mean cat"),
+            ([2], "no class number 2; use those that it has, from 0 to 1"),
+            ([-1], "number -1"),
+            ([], "there is none"),
+            (np.array([0]), "ndarray"),
+            ([0.5], "float"),
+            ([True], "bool"),
+        ):
+            with pytest.raises(errors.ConfigError, match=words):
+                model(image, classes=classes)
+        with pytest.raises(errors.ConfigError, match="bool"):
+            model(image, conf=True)
+    with pytest.raises(errors.ConfigError, match="no class 'horse'"):
+        YOLOv5(two_boxes, classes="horse")
+
+
 def test_results_are_small_sequences(two_boxes: Path) -> None:
     with YOLOv5(two_boxes, names=[]) as model:
         assert model(np.zeros((64, 64, 3), np.uint8)).labels == ["1", "0"]  # without names, by number

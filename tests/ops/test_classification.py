@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simd_variants import VARIANTS, variant
 
 from infersdk import errors
-from infersdk._lib import check, lib
 from infersdk.ops.classification import topk
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 F = np.float32
-
-
-def variants() -> list[int]:
-    there = []
-    current = lib.ifs_simd()
-    for simd in range(4):
-        if lib.ifs_set_simd(simd) == 0:
-            there.append(simd)
-    check(lib.ifs_set_simd(current))
-    return there
-
-
-@contextmanager
-def variant(simd: int) -> Iterator[None]:
-    """Runs what it encloses with one variant."""
-    current = lib.ifs_simd()
-    check(lib.ifs_set_simd(simd))
-    try:
-        yield
-    finally:
-        check(lib.ifs_set_simd(current))
-
-
-VARIANTS = variants()
 
 
 def reference_exp(x: np.ndarray) -> np.ndarray:

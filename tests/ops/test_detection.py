@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simd_variants import VARIANTS, variant
 
 from infersdk import errors
-from infersdk._lib import check, ffi, lib
+from infersdk._lib import ffi
 from infersdk.ops.detection import DETECTION, DetectionDecoder, DetectStats, nms
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 F = np.float32
 IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-
-
-def variants() -> list[int]:
-    there = []
-    current = lib.ifs_simd()
-    for simd in range(4):
-        if lib.ifs_set_simd(simd) == 0:
-            there.append(simd)
-    check(lib.ifs_set_simd(current))
-    return there
-
-
-@contextmanager
-def variant(simd: int) -> Iterator[None]:
-    """Runs what it encloses with one variant."""
-    current = lib.ifs_simd()
-    check(lib.ifs_set_simd(simd))
-    try:
-        yield
-    finally:
-        check(lib.ifs_set_simd(current))
-
-
-VARIANTS = variants()
 
 
 class Geometry:
@@ -78,6 +51,7 @@ class Params(NamedTuple):
     strides: tuple[int, ...] = ()
     dtype: str = "float32"
     extra: int = 0
+    classes: tuple[int, ...] | None = None
 
     def detector(self) -> DetectionDecoder:
         return DetectionDecoder(**self._asdict())
@@ -137,6 +111,8 @@ def reference(p: Params, output: np.ndarray, geometry: Geometry) -> tuple[np.nda
         good = (scores > F(p.conf)) & np.isfinite(scores)
         good &= (p.head == "yolov8") | (objectness > F(p.conf))
         good &= np.isfinite(boxes).all(axis=1, keepdims=True)
+        if p.classes is not None:
+            good &= np.isin(np.arange(p.num_classes), p.classes)
         if not p.multi_label:
             best = np.where(good, scores, F(-1)).argmax(axis=1)
             good &= np.arange(p.num_classes) == best[:, None]
@@ -228,6 +204,54 @@ def test_equals_the_reference(
         assert_same(p, random_output(rng, p, kind), geometry)
 
 
+def some_classes(rng: np.random.Generator, num_classes: int) -> tuple[int, ...]:
+    """One, all, a few neighbours, or any."""
+    first = int(rng.integers(num_classes))
+    several = range(first, int(rng.integers(first, num_classes)) + 1)
+    anyhow = np.flatnonzero(rng.random(num_classes) < rng.random()).tolist() or [first]
+    return tuple([(first,), range(num_classes), several, anyhow][int(rng.integers(4))])
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda h: h["head"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
+@pytest.mark.parametrize("kind", ["plain", "ties", "odd", "low"])
+def test_chosen_classes(
+    rng: np.random.Generator, head: dict[str, Any], dtype: str, multi_label: bool, kind: str
+) -> None:
+    canvas = (64, 64) if head["head"] == "yolox" else (640, 640)
+    for num_classes in (1, 2, 3, 16, 33, 80, 81):
+        p = Params(
+            num_classes=num_classes,
+            multi_label=multi_label,
+            dtype=dtype,
+            classes=some_classes(rng, num_classes),
+            extra=int(rng.integers(3)),
+            **{"num_anchors": int(rng.integers(1, 150)), **head},
+        )
+        p = p._replace(class_agnostic=bool(rng.integers(2)), conf=float(rng.choice([0, 0.25, 0.6])))
+        p = p._replace(max_det=int(rng.choice([1, 7, 300])), max_candidates=int(rng.choice([0, 1, 20, 30000])))
+        assert_same(p, random_output(rng, p, kind), Geometry(250, 180, (1.3, 0, -7.25, 0, 1.3, 4.5), canvas))
+
+
+def test_other_classes_take_no_place() -> None:
+    """Neither as the best class of an anchor, nor in NMS, nor in the limits."""
+    output = np.zeros((4, 5 + 3), F)
+    output[:, :4] = [[50, 50, 20, 20], [51, 50, 20, 20], [200, 50, 20, 20], [300, 50, 20, 20]]
+    output[:, 4] = 1
+    output[:, 5:] = [[0.9, 0.1, 0.5], [0.1, 0.1, 0.4], [0.8, 0.7, 0.1], [0.95, 0.1, 0.3]]
+    settings = {"num_classes": 3, "num_anchors": 4, "max_det": 2, "class_agnostic": True}
+    with DetectionDecoder(**settings, classes=[2]) as detector:
+        boxes, stats = detector(output, Geometry())
+    assert boxes["row"].tolist() == [0, 3], "the first suppresses the second; its class 0 does not count"
+    assert boxes["class_id"].tolist() == [2, 2]
+    assert stats == DetectStats(3, 0, 2, 0)
+    with DetectionDecoder(**settings, classes={1, 2}, multi_label=True, conf=0.45) as detector:
+        boxes, stats = detector(output, Geometry())
+    assert [tuple(row) for row in boxes[["row", "class_id"]].tolist()] == [(2, 1), (0, 2)]
+    assert stats == DetectStats(2, 0, 2, 0)
+
+
 @pytest.mark.parametrize("head", HEADS, ids=lambda h: h["head"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
@@ -289,6 +313,7 @@ def test_any_output(data: st.DataObject) -> None:
         class_agnostic=data.draw(st.booleans()),
         extra=data.draw(st.integers(0, 2)),
     )
+    p = p._replace(classes=data.draw(st.none() | st.sets(st.integers(0, p.num_classes - 1), min_size=1).map(tuple)))
     numbers = st.one_of(
         st.sampled_from(
             [0.0, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 8.0, -1.0, float("nan"), float("inf"), -float("inf"), 3e38]
@@ -377,6 +402,9 @@ def test_results_are_the_callers() -> None:
         ({"head": "yolox", "strides": (8, 2**31)}, r"strides\[1\] is 2147483648; it must fit 32 bits"),
         ({"head": "yolov9000"}, "yolov9000"),
         ({"dtype": "int8"}, "int8"),
+        ({"classes": [0, 3]}, "classes has 3, but the head has 3 classes"),
+        ({"classes": [-1]}, "classes has -1"),
+        ({"classes": []}, "classes has no class"),
     ],
 )
 def test_parameters_are_checked(change: dict[str, Any], words: str) -> None:

@@ -246,6 +246,7 @@ class Case(NamedTuple):
     strides: tuple[int, ...] = ()
     dtype: str = "float32"
     extra: int = 0
+    classes: tuple[int, ...] | None = None
 
     def detector(self) -> DetectionDecoder:
         return DetectionDecoder(**self._asdict())
@@ -334,6 +335,34 @@ def assert_same(
 
 YOLOX = {"head": "yolox", "strides": (8, 16, 32), "num_anchors": 84}
 KINDS = ["plain", "ties", "degenerate", "odd", "none", "low", "equal", "heap"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head", [{"head": "yolov5"}, {"head": "yolov8"}, YOLOX], ids=lambda h: h["head"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
+def test_chosen_classes(
+    rng: np.random.Generator, stream: Stream, head: dict[str, Any], dtype: str, multi_label: bool
+) -> None:
+    for num_classes in (1, 3, 31, 32, 33, 80):
+        chosen = tuple(np.flatnonzero(rng.random(num_classes) < rng.random()).tolist()) or (num_classes - 1,)
+        case = Case(
+            num_classes=num_classes,
+            multi_label=multi_label,
+            dtype=dtype,
+            classes=chosen,
+            **{"num_anchors": int(rng.integers(1, 3000)), **head},
+        )
+        case = case._replace(class_agnostic=bool(rng.integers(2)), conf=float(rng.choice([0, 0.25, 0.6])))
+        case = case._replace(max_det=int(rng.choice([1, 7, 300])), max_candidates=int(rng.choice([0, 20, 30000])))
+        assert_same(rng, case, KINDS, stream, repeat=2)
+
+
+@pytest.mark.gpu
+def test_chosen_classes_of_more_candidates_than_fit(rng: np.random.Generator, stream: Stream) -> None:
+    """The kernel that looks for the best ones scans again, with the same mask."""
+    case = Case("yolov8", 80, 8400, conf=0.0, multi_label=True, max_candidates=1000, classes=tuple(range(0, 80, 3)))
+    assert assert_same(rng, case, ["plain", "ties"], stream)[0].dropped_candidates > 0
 
 
 @pytest.mark.gpu

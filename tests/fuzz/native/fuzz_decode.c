@@ -16,6 +16,9 @@ static float score(void) { return below(12) ? (float)below(65) / 64 : odd_float(
 
 static uint16_t half_bits(void) { return below(8) ? (uint16_t)(0x3400 + below(0x800)) : (uint16_t)next(); }
 
+#define MOST_CLASSES 40
+static uint8_t class_mask[MOST_CLASSES];
+
 static ifs_detect_params some_params(void) {
     ifs_detect_params p = {.head = (int32_t)below(3),
                            .dtype = (int32_t)below(2),
@@ -28,6 +31,11 @@ static ifs_detect_params some_params(void) {
                            .max_detections = 1 + (int32_t)below(MAX_DETECTIONS),
                            .conf_threshold = (float)below(65) / 64,
                            .iou_threshold = (float)below(65) / 64};
+    if (!below(3)) {
+        for (int32_t c = 0; c < MOST_CLASSES; c++)
+            class_mask[c] = below(32) ? (uint8_t)coin() : (uint8_t)next();
+        p.class_mask = class_mask;
+    }
     if (p.head == IFS_DETECT_HEAD_YOLOX)
         for (p.num_strides = 1 + (int32_t)below(3); p.num_strides > 3; p.num_strides--)
             ;
@@ -49,6 +57,8 @@ static void spoil(ifs_detect_params *p) {
         break;
     default:
         *numbers[below(sizeof numbers / sizeof *numbers)] = odd_number(12);
+        if (p->num_classes > MOST_CLASSES)
+            p->class_mask = NULL; /* it is shorter than it would have to be */
     }
 }
 
@@ -84,6 +94,7 @@ static void check_detections(const ifs_detect_params *p, const ifs_geometry *g, 
     for (int32_t i = 0; i < count; i++) {
         CHECK(isfinite(d[i].score) && d[i].score > p->conf_threshold);
         CHECK(i == 0 || d[i].score <= d[i - 1].score);
+        CHECK(!p->class_mask || p->class_mask[d[i].class_id] == 1);
         CHECK(d[i].class_id >= 0 && d[i].class_id < p->num_classes && d[i].row >= 0 && d[i].row < p->num_anchors);
         CHECK(d[i].x1 >= 0 && d[i].x1 <= d[i].x2 && d[i].x2 <= (float)g->source_width);
         CHECK(d[i].y1 >= 0 && d[i].y1 <= d[i].y2 && d[i].y2 <= (float)g->source_height);
@@ -175,7 +186,8 @@ static void nms(void) {
         finite = finite && isfinite(scores[i]) && isfinite(boxes[4 * i + 2]) && isfinite(boxes[4 * i + 3]);
         order[i] = (int64_t)i;
     }
-    ifs_status status = counted(ifs_nms(boxes, scores, grouped ? classes : NULL, n, threshold, keep, &kept));
+    ifs_status status =
+        counted(ifs_nms(boxes, scores, grouped ? classes : NULL, n, IFS_MATCH_IOU, threshold, keep, &kept, NULL));
     int good = n >= 0 && finite && threshold >= 0 && threshold <= 1;
     CHECK((status == IFS_OK) == good);
     if (status == IFS_OK && !wild) { /* huge boxes overflow in ways that the definition does not settle */

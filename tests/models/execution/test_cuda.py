@@ -162,6 +162,8 @@ def test_settings_of_one_call(detector: YOLOv5, frames: list[Any]) -> None:
         for count in (1, 4):
             for found, full in zip(model(frames[:count], conf=0.6), all_of_them, strict=False):
                 assert len(found) == int((full.scores > 0.6).sum())
+        for found, full in zip(model(frames[:4], classes=[0]), all_of_them, strict=True):
+            same(found.data, full.data[full.class_ids == 0])
         thresholds = [0.25, 0.6, 0.4, 0.6, 0.25, 0.8, 0.4, 0.6]
         futures = [model.submit(frames[i % 4], conf=conf) for i, conf in enumerate(thresholds)]
         for i, (future, conf) in enumerate(zip(futures, thresholds, strict=True)):

@@ -1,0 +1,55 @@
+"""`infersdk serve`: the models of a configuration over HTTP and gRPC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .common import console
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ..serve import Server
+
+__all__ = ["register"]
+
+
+def register(subparsers: Any) -> None:
+    """Adds `serve` to the subcommands of `infersdk`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "serve",
+        help="serve the models of a configuration over HTTP and gRPC",
+        description="Serves the models of a configuration by the Open Inference Protocol v2, as KServe and Triton "
+        "speak it. The table [server] has all settings; those below go before it. SIGTERM and Ctrl-C end it when the "
+        "requests that run have ended.",
+    )
+    parser.add_argument("config", type=Path, help="a TOML, YAML or JSON file with a table for each model")
+    parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1; 0.0.0.0 is all)")
+    parser.add_argument("--http-port", type=int, metavar="N", help="default: 8000; 0 takes a free one")
+    parser.add_argument("--grpc-port", type=int, metavar="N", help="default: 8001; 0 takes a free one")
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until it is told to end."""
+    from ..serve import Server
+
+    names = ("host", "http_port", "grpc_port")
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    Server(arguments.config, **given).run(_print_ports)
+    return 0
+
+
+def _print_ports(server: Server) -> None:
+    scheme = "http" if server.settings.certificate is None else "https"
+    host = server.settings.host
+    out = console()
+    for name, entry in server.repository.models.items():
+        for version, endpoint in entry.versions.items():
+            out.print(f"{name} {version}: {endpoint.platform}, batches of up to {endpoint.pipeline.max_batch}")
+    if server.http_port is not None:
+        out.print(f"HTTP: {scheme}://{host}:{server.http_port}")
+    if server.grpc_port is not None:
+        out.print(f"gRPC: {host}:{server.grpc_port}")
+    out.file.flush()

@@ -1,0 +1,164 @@
+"""The element types of the Open Inference Protocol v2, and how tensors travel as bytes.
+
+Numbers travel in C order, little-endian. An element of `BYTES` is its length (4 bytes, little-endian), then its bytes.
+In memory a `BYTES` tensor is an array of objects, each of type `bytes`. `BF16` needs the package ml_dtypes.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import RequestError, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["DATATYPES", "array_of", "bytes_of", "datatype_of", "element_count", "numpy_dtype", "pack", "unpack"]
+
+#: The NumPy type of each datatype, apart from BF16.
+DATATYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BYTES": np.dtype(np.object_),
+}
+_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+#: The largest number of elements that a shape may describe; no real tensor comes near.
+_MOST_ELEMENTS = 1 << 48
+_SWAP = sys.byteorder == "big"
+
+
+def numpy_dtype(datatype: str) -> np.dtype[Any]:
+    """The NumPy type of a datatype.
+
+    Raises:
+        RequestError: there is no such datatype, or it needs a package.
+    """
+    dtype = DATATYPES.get(datatype)
+    if dtype is not None:
+        return dtype
+    if datatype == "BF16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise RequestError(
+                Status.UNIMPLEMENTED, 'the server lacks BF16; install it there: pip install "infersdk[serve]"'
+            ) from None
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    raise RequestError(
+        Status.INVALID, f"unknown datatype {datatype!r}; the datatypes are {', '.join([*DATATYPES, 'BF16'])}"
+    )
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """The datatype of a NumPy type; `BYTES` for text and objects."""
+    if dtype.kind in "OSU":
+        return "BYTES"
+    name = _NAMES.get(dtype)
+    if name is None and dtype.name == "bfloat16":
+        return "BF16"
+    if name is None:
+        raise RequestError(Status.INTERNAL, f"the protocol has no datatype for {dtype}")
+    return name
+
+
+def element_count(shape: Sequence[int], what: str) -> int:
+    """How many elements a shape has.
+
+    Raises:
+        RequestError: a side is negative, or the shape describes more than any memory holds.
+    """
+    if any(side < 0 for side in shape):
+        raise RequestError(Status.INVALID, f"{what}: a shape has sides of at least 0, not {list(shape)}")
+    count = math.prod(shape)
+    if count > _MOST_ELEMENTS:
+        raise RequestError(Status.INVALID, f"{what}: the shape {list(shape)} describes {count:,} elements")
+    return count
+
+
+def unpack(data: memoryview, datatype: str, shape: Sequence[int], what: str) -> npt.NDArray[Any]:
+    """A tensor out of its bytes. Numbers are not copied.
+
+    Raises:
+        RequestError: the bytes do not fit the shape.
+    """
+    dtype, count = numpy_dtype(datatype), element_count(shape, what)
+    if datatype == "BYTES":
+        return _unpack_bytes(data, count, what).reshape(tuple(shape))
+    if data.nbytes != count * dtype.itemsize:
+        raise RequestError(
+            Status.INVALID,
+            f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and {data.nbytes:,} were given",
+        )
+    array: npt.NDArray[Any] = np.frombuffer(data, dtype).reshape(tuple(shape))
+    if datatype == "BOOL" and count and int(array.view(np.uint8).max()) > 1:
+        raise RequestError(Status.INVALID, f"{what}: a BOOL is a byte of 0 or 1; another value was given")
+    return array.byteswap() if _SWAP else array
+
+
+def _unpack_bytes(data: memoryview, count: int, what: str) -> npt.NDArray[Any]:
+    if count * 4 > data.nbytes:  # before memory is asked for
+        raise RequestError(
+            Status.INVALID,
+            f"{what}: {count:,} elements of BYTES have at least {count * 4:,} bytes, not {data.nbytes:,}",
+        )
+    array = np.empty(count, np.object_)
+    at, end, length_at = 0, data.nbytes, struct.Struct("<I").unpack_from
+    for index in range(count):
+        if at + 4 > end:
+            raise RequestError(Status.INVALID, f"{what}: element {index} of {count} has no length; the data is cut off")
+        (length,) = length_at(data, at)
+        at += 4
+        if length > end - at:
+            raise RequestError(
+                Status.INVALID,
+                f"{what}: element {index} of {count} has {length:,} bytes, and {end - at:,} are left: it is cut off",
+            )
+        array[index] = bytes(data[at : at + length])
+        at += length
+    if at != end:
+        raise RequestError(Status.INVALID, f"{what}: {end - at:,} bytes follow the last of its {count} elements")
+    return array
+
+
+def pack(array: npt.NDArray[Any]) -> memoryview:
+    """The bytes of a tensor. Numbers that lie in C order are not copied."""
+    if array.dtype.kind in "OSU":
+        parts: list[bytes] = []
+        for element in bytes_of(array):
+            parts += (struct.pack("<I", len(element)), element)
+        return memoryview(b"".join(parts))
+    array = np.ascontiguousarray(array.byteswap() if _SWAP else array)
+    return memoryview(array.reshape(-1).view(np.uint8).data)
+
+
+def bytes_of(array: npt.NDArray[Any]) -> list[bytes]:
+    """The elements of a `BYTES` tensor, in C order; text becomes UTF-8."""
+    return [
+        element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogateescape")
+        for element in array.reshape(-1).tolist()
+    ]
+
+
+def array_of(elements: Sequence[bytes], shape: Sequence[int]) -> npt.NDArray[Any]:
+    """A `BYTES` tensor of these elements."""
+    array = np.empty(len(elements), np.object_)
+    array[:] = elements
+    return array.reshape(tuple(shape))

@@ -1,0 +1,96 @@
+"""How a request fails: one status with its HTTP code and its gRPC name, and the message that the client gets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from concurrent.futures import CancelledError
+from enum import Enum
+
+from .. import errors
+
+__all__ = ["RequestError", "Status", "as_request_error"]
+
+_log = logging.getLogger("infersdk.serve")
+
+
+class Status(Enum):
+    """The outcome of a request that failed: (HTTP code, name of the gRPC code)."""
+
+    INVALID = 400, "INVALID_ARGUMENT"
+    UNAUTHENTICATED = 401, "UNAUTHENTICATED"
+    FORBIDDEN = 403, "PERMISSION_DENIED"
+    NOT_FOUND = 404, "NOT_FOUND"
+    METHOD = 405, "UNIMPLEMENTED"
+    EXISTS = 409, "ALREADY_EXISTS"
+    TOO_LARGE = 413, "RESOURCE_EXHAUSTED"
+    MEDIA_TYPE = 415, "INVALID_ARGUMENT"
+    OVERLOADED = 429, "RESOURCE_EXHAUSTED"
+    CANCELLED = 499, "CANCELLED"
+    INTERNAL = 500, "INTERNAL"
+    UNIMPLEMENTED = 501, "UNIMPLEMENTED"
+    UNAVAILABLE = 503, "UNAVAILABLE"
+    DEADLINE = 504, "DEADLINE_EXCEEDED"
+
+    @property
+    def http(self) -> int:
+        """The status code of HTTP."""
+        return self.value[0]
+
+    @property
+    def grpc(self) -> str:
+        """The name of the code of gRPC."""
+        return self.value[1]
+
+
+class RequestError(Exception):
+    """A request that a server refuses, or could not answer.
+
+    Args:
+        status: the kind of failure.
+        message: what was wrong, with the values, and what to do next. The client gets it as it is.
+        retry_after: seconds after which the same request may succeed.
+    """
+
+    def __init__(self, status: Status, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after = status, message, retry_after
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers of the answer, or the trailing metadata of gRPC."""
+        if self.retry_after is None:
+            return []
+        return [("retry-after", str(max(1, math.ceil(self.retry_after))))]
+
+
+#: The first that fits counts.
+_STATUS: tuple[tuple[type[BaseException], Status], ...] = (
+    (errors.Overloaded, Status.OVERLOADED),
+    (errors.DeadlineExceeded, Status.DEADLINE),
+    (errors.ClosedError, Status.UNAVAILABLE),
+    (errors.InputError, Status.INVALID),
+    (errors.ImageError, Status.INVALID),
+    (errors.ConfigError, Status.INVALID),  # a parameter of the request with a wrong value
+    (errors.UnsupportedModelError, Status.INVALID),
+    (asyncio.CancelledError, Status.CANCELLED),
+    (CancelledError, Status.CANCELLED),
+)
+
+
+def as_request_error(error: BaseException) -> RequestError:
+    """What the client gets for an exception: the message of a typed error, and no detail of any other.
+
+    Other exceptions are logged with their traceback.
+    """
+    if isinstance(error, RequestError):
+        return error
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            message = errors.text_of(error) or "the request was cancelled"
+            return RequestError(status, message, 1.0 if status is Status.OVERLOADED else None)
+    _log.error("a request failed", exc_info=error)
+    if isinstance(error, errors.InferSDKError):
+        return RequestError(Status.INTERNAL, errors.text_of(error))
+    return RequestError(Status.INTERNAL, "the server failed on this request; its log has the reason")

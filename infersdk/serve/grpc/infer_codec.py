@@ -1,0 +1,170 @@
+"""Inference requests and responses as gRPC carries them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
+from ..errors import RequestError, Status
+from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory
+from .wire import join_contents, split_contents
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from ..service import InferenceService
+
+__all__ = ["parameter_values", "read_request", "write_response"]
+
+#: The field of `InferTensorContents` for each datatype. FP16 and BF16 have none: they travel as raw contents.
+_CONTENTS = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}  # fmt: skip
+
+
+def read_request(
+    message: bytes, service: InferenceService, remaining: float | None
+) -> tuple[InferRequest, dict[str, Any]]:
+    """A request out of an encoded `ModelInferRequest`.
+
+    Args:
+        remaining: seconds until the call's own deadline.
+
+    Returns:
+        The request, and its parameters whose names begin with `triton_`.
+
+    Raises:
+        RequestError: what is wrong with it.
+    """
+    from google.protobuf.message import DecodeError
+    from tritonclient.grpc import service_pb2
+
+    head, contents = split_contents(message)
+    try:
+        parsed = service_pb2.ModelInferRequest.FromString(head)
+    except DecodeError:
+        raise RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest") from None
+    service.repository.find(parsed.model_name, parsed.model_version)  # an unknown model is said to be that
+    if contents and (problem := _check_contents(parsed, contents)):
+        raise RequestError(Status.INVALID, problem)
+    inputs: dict[str, npt.NDArray[Any]] = {}
+    raw = iter(contents)
+    for one in parsed.inputs:
+        if one.name in inputs:
+            raise RequestError(Status.INVALID, f"input {one.name!r} was given twice")
+        inputs[one.name] = _read_input(one, raw, bool(contents), service)
+    parameters = parameter_values(parsed.parameters)
+    own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
+    deadline, priority = service.timing(parameters)
+    if remaining is not None:
+        deadline = remaining if deadline is None else min(deadline, remaining)
+    request = InferRequest(
+        parsed.model_name, parsed.model_version, parsed.id, inputs, None, parameters, deadline, priority
+    )
+    request.outputs = [_read_output(one) for one in parsed.outputs] or None
+    return request, own
+
+
+def _check_contents(parsed: Any, contents: list[memoryview]) -> str | None:
+    """What is wrong with the number of raw contents; None if nothing is."""
+    expected = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
+    if expected == len(contents):
+        return None
+    return (
+        f"expected {expected} raw input contents, one for each input that is not in shared memory, and "
+        f"{len(contents)} were given"
+    )
+
+
+def _read_input(one: Any, raw: Any, has_raw: bool, service: InferenceService) -> npt.NDArray[Any]:
+    what, shape = f"input {one.name!r}", list(one.shape)
+    if one.parameters and (part := _shared(parameter_values(one.parameters), what)) is not None:
+        return unpack(service.regions.read(part), one.datatype, shape, what)
+    if not has_raw:
+        return _from_contents(one, shape, what)
+    if one.HasField("contents"):
+        raise RequestError(
+            Status.INVALID, f"contents field must not be specified when using raw_input_contents for {what}"
+        )
+    return unpack(next(raw), one.datatype, shape, what)
+
+
+def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
+    dtype, count = numpy_dtype(one.datatype), element_count(shape, what)
+    name = _CONTENTS.get(one.datatype)
+    if name is None:
+        raise RequestError(Status.INVALID, f"{what}: {one.datatype} travels as raw_input_contents alone")
+    values = getattr(one.contents, name)
+    if len(values) != count:
+        raise RequestError(
+            Status.INVALID, f"{what}: the shape {shape} has {count:,} elements, and {name} has {len(values):,}"
+        )
+    if name == "bytes_contents":
+        return array_of(list(values), shape)
+    array = np.array(values, np.int64 if name == "int_contents" else np.uint64 if name == "uint_contents" else dtype)
+    if array.dtype != dtype:
+        if count and (array.min() < np.iinfo(dtype).min or array.max() > np.iinfo(dtype).max):
+            raise RequestError(Status.INVALID, f"{what}: its contents have values that {one.datatype} does not hold")
+        array = array.astype(dtype)
+    return array.reshape(shape)
+
+
+def parameter_values(parameters: Any) -> dict[str, Any]:
+    """The values of a map of parameters or settings, by name."""
+    values = {}
+    for name, parameter in parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind is None:
+            raise RequestError(Status.INVALID, f"parameter {name!r} has no value")
+        values[name] = getattr(parameter, kind)
+    return values
+
+
+def _shared(parameters: Mapping[str, Any], what: str) -> SharedMemory | None:
+    region = parameters.get("shared_memory_region")
+    if region is None:
+        return None
+    offset, size = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
+    if type(region) is not str or type(offset) is not int or type(size) is not int or offset < 0 or size < 0:
+        raise RequestError(
+            Status.INVALID,
+            f"{what}: shared memory has a region's name, an offset and a size, not {region!r}, {offset!r}, {size!r}",
+        )
+    return SharedMemory(region, offset, size)
+
+
+def _read_output(one: Any) -> RequestedOutput:
+    parameters, what = parameter_values(one.parameters), f"output {one.name!r}"
+    classes = parameters.get("classification", 0)
+    if type(classes) is not int or not 0 <= classes < 1 << 31:
+        raise RequestError(Status.INVALID, f"{what}: classification is a number of classes, not {classes!r}")
+    return RequestedOutput(one.name, None, classes, _shared(parameters, what))
+
+
+# ---- the response ----
+
+
+def write_response(response: InferResponse, placed: Mapping[str, int], parameters: Mapping[str, bool]) -> bytes:
+    """An encoded `ModelInferResponse`.
+
+    Args:
+        placed: the outputs that lie in shared memory, with their sizes.
+        parameters: of the response.
+    """
+    from tritonclient.grpc import service_pb2
+
+    message = service_pb2.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
+    for name, value in parameters.items():
+        message.parameters[name].bool_param = value
+    contents: list[memoryview | bytes] = []
+    for name, array in response.outputs.items():
+        message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+        # Clients find contents by the position of their output, so one in shared memory has an empty one.
+        contents.append(b"" if name in placed else pack(array))
+    return join_contents(message.SerializeToString(), contents)

@@ -1,0 +1,227 @@
+"""The gRPC server: each call of the protocol's service, with limits and an access log."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError
+from ..errors import RequestError, as_request_error
+from .calls import ProtocolCalls
+from .infer_codec import read_request, write_response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from ..access_log import AccessLog
+    from ..authentication import Authentication
+    from ..service import InferenceService
+
+__all__ = ["open_grpc"]
+
+_SERVICE = "inference.GRPCInferenceService"
+#: What messages add to the tensors: names, shapes, the encoding.
+_OVERHEAD = 1 << 16
+
+
+async def open_grpc(
+    service: InferenceService, authentication: Authentication, log: AccessLog
+) -> tuple[int, Callable[[], Awaitable[None]]]:
+    """Opens the port; returns it, and what closes it when the calls that run have ended.
+
+    Raises:
+        ConfigError: it cannot be listened on, or the certificate cannot be used.
+    """
+    import grpc
+
+    settings = service.settings
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", settings.max_body + _OVERHEAD),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", settings.max_header_bytes),
+            ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", 60_000),
+            ("grpc.keepalive_timeout_ms", int(settings.read_timeout * 1000)),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+        ],
+        maximum_concurrent_rpcs=settings.max_connections,
+    )
+    calls = _Calls(service, authentication, log)
+    server.add_generic_rpc_handlers(calls.handlers())
+    address = f"{settings.host}:{settings.grpc_port}"
+    try:
+        if settings.certificate is None or settings.private_key is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, _credentials(settings.certificate, settings.private_key))
+    except RuntimeError as error:
+        raise ConfigError(f"server: cannot listen on {address}: {error}") from None
+    await server.start()
+
+    async def close() -> None:
+        await server.stop(settings.drain)
+
+    return int(port), close
+
+
+def _credentials(certificate: str, private_key: str) -> Any:
+    import grpc
+
+    try:
+        with open(private_key, "rb") as key, open(certificate, "rb") as chain:
+            return grpc.ssl_server_credentials([(key.read(), chain.read())])
+    except OSError as error:
+        raise ConfigError(f"server: {error.filename}: {error.strerror}") from None
+
+
+class _Calls:
+    """The calls as gRPC sees them: each is authenticated, answered or refused, and put into the access log."""
+
+    def __init__(self, service: InferenceService, authentication: Authentication, log: AccessLog) -> None:
+        self._service, self._authentication, self._log = service, authentication, log
+        self._plain = ProtocolCalls(service)
+
+    def handlers(self) -> tuple[Any, ...]:
+        """What `add_generic_rpc_handlers()` takes."""
+        import grpc
+        from tritonclient.grpc import service_pb2
+
+        methods: dict[str, Any] = {
+            "ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
+            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
+        }
+        for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
+            if method.name not in methods:
+                request_class = getattr(service_pb2, method.input_type.name)
+                methods[method.name] = grpc.unary_unary_rpc_method_handler(
+                    self._wrap(method.name, getattr(self._plain, _snake(method.name))),
+                    request_deserializer=request_class.FromString,
+                    response_serializer=lambda message: message.SerializeToString(),
+                )
+        # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
+        health = {"Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health))}
+        return (
+            grpc.method_handlers_generic_handler(_SERVICE, methods),
+            grpc.method_handlers_generic_handler("grpc.health.v1.Health", health),
+        )
+
+    async def _health(self, request: bytes) -> bytes:
+        return b"\x08\x01" if self._service.ready else b"\x08\x02"
+
+    def _wrap(self, name: str, call: Callable[[Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def handler(request: Any, context: Any) -> Any:
+            async def answer() -> Any:
+                return await call(request)
+
+            return await self._answer(name, context, answer, {})
+
+        return handler
+
+    async def _infer(self, message: bytes, context: Any) -> bytes:
+        notes: dict[str, Any] = {"received": len(message)}
+
+        async def answer() -> bytes:
+            response = await self._run(message, context.time_remaining(), notes, {})
+            notes["sent"] = len(response)
+            return response
+
+        result: bytes = await self._answer("ModelInfer", context, answer, notes)
+        return result
+
+    async def _run(
+        self, message: bytes, remaining: float | None, notes: dict[str, Any], parameters: dict[str, bool]
+    ) -> bytes:
+        request, own = read_request(message, self._service, remaining)
+        notes["model"] = request.model
+        if request.id:
+            notes["id"] = request.id
+        response = await self._service.infer(request)
+        placed = self._service.place(response, request.outputs)
+        if own.get("triton_enable_empty_final_response"):
+            parameters = {**parameters, "triton_final_response": True}
+        return write_response(response, placed, parameters)
+
+    async def _answer(self, name: str, context: Any, call: Callable[[], Awaitable[Any]], notes: dict[str, Any]) -> Any:
+        started, status, message = perf_counter(), "OK", ""
+        try:
+            self._authentication.check_grpc(name, dict(context.invocation_metadata()))
+            return await call()
+        except asyncio.CancelledError:
+            status = "CANCELLED"
+            raise
+        except Exception as error:
+            refused = as_request_error(error)
+            status, message = refused.status.grpc, refused.message
+        finally:
+            self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
+                            client=context.peer(), **notes)  # fmt: skip
+        return await _abort(context, refused)
+
+    async def _stream_infer(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Answers in the order of the requests, which run side by side. A failed one does not end the stream."""
+        try:
+            self._authentication.check_grpc("ModelStreamInfer", dict(context.invocation_metadata()))
+        except RequestError as error:
+            await _abort(context, error)
+        answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue(_STREAM_AHEAD)
+
+        async def read() -> None:
+            try:
+                async for message in messages:
+                    await answers.put(asyncio.ensure_future(self._stream_answer(message, context)))
+            finally:
+                await answers.put(None)
+
+        reader = asyncio.ensure_future(read())
+        try:
+            while (answer := await answers.get()) is not None:
+                yield await answer
+        finally:
+            reader.cancel()
+            while not answers.empty():
+                if (left := answers.get_nowait()) is not None:
+                    left.cancel()
+
+    async def _stream_answer(self, message: bytes, context: Any) -> bytes:
+        from tritonclient.grpc import service_pb2
+
+        started, status, text = perf_counter(), "OK", ""
+        notes: dict[str, Any] = {"received": len(message)}
+        try:
+            body = await self._run(message, None, notes, {})
+            return _in_stream(body)
+        except Exception as error:
+            refused = as_request_error(error)
+            status, text = refused.status.grpc, refused.message
+            response = service_pb2.ModelStreamInferResponse(error_message=refused.message)
+            response.infer_response.id = notes.get("id", "")
+            encoded: bytes = response.SerializeToString()
+            return encoded
+        finally:
+            self._log.write("grpc", "POST", f"/{_SERVICE}/ModelStreamInfer", status, perf_counter() - started,
+                            error=text, client=context.peer(), **notes)  # fmt: skip
+
+
+#: Requests of one stream that run at a time.
+_STREAM_AHEAD = 64
+
+
+def _in_stream(response: bytes) -> bytes:
+    """An encoded `ModelStreamInferResponse` around an encoded `ModelInferResponse`: its field 2."""
+    from .wire import encode_length_delimited
+
+    return encode_length_delimited(2, response)
+
+
+async def _abort(context: Any, error: RequestError) -> Any:
+    import grpc
+
+    await context.abort(getattr(grpc.StatusCode, error.status.grpc), error.message, tuple(error.headers))
+
+
+def _snake(name: str) -> str:
+    """`ModelReady` as `model_ready`."""
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")

@@ -1,0 +1,102 @@
+"""The raw contents of an inference message, kept out of protobuf.
+
+Protobuf copies each `raw_input_contents` twice on its way to Python, and each `raw_output_contents` once on its way
+back. Here these fields are cut out of the encoded message as views, and put behind an encoded one; protobuf sees the
+rest.
+
+Source of the format: https://protobuf.dev/programming-guides/encoding
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import RequestError, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["encode_length_delimited", "join_contents", "split_contents"]
+
+#: The numbers of the fields in the protocol's messages.
+_RAW_INPUT, _RAW_OUTPUT = 7, 6
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+
+def split_contents(message: bytes) -> tuple[bytes, list[memoryview]]:
+    """An encoded `ModelInferRequest` without its raw contents, and these, as views of `message`.
+
+    Raises:
+        RequestError: it is not an encoded message.
+    """
+    view, end = memoryview(message), len(message)
+    kept: list[memoryview] = []
+    contents: list[memoryview] = []
+    at = since = 0
+    while at < end:
+        start = at
+        tag, at = _read_varint(message, at)
+        kind = tag & 7
+        if kind == _LENGTH:
+            length, at = _read_varint(message, at)
+            if length > end - at:
+                raise _damaged()
+            if tag >> 3 == _RAW_INPUT:
+                contents.append(view[at : at + length])
+                kept.append(view[since:start])
+                since = at + length
+            at += length
+        elif kind == _VARINT:
+            _, at = _read_varint(message, at)
+        elif kind in (_FIXED64, _FIXED32):
+            at += 8 if kind == _FIXED64 else 4
+            if at > end:
+                raise _damaged()
+        else:
+            raise _damaged()
+    if not contents:
+        return message, contents
+    kept.append(view[since:])
+    return b"".join(kept), contents
+
+
+def join_contents(head: bytes, contents: Sequence[memoryview | bytes]) -> bytes:
+    """An encoded `ModelInferResponse` with these raw contents."""
+    parts: list[memoryview | bytes] = [head]
+    for content in contents:
+        parts += (_varint(_RAW_OUTPUT << 3 | _LENGTH) + _varint(len(content)), content)
+    return b"".join(parts)
+
+
+def encode_length_delimited(number: int, content: bytes) -> bytes:
+    """A field of bytes, of text or of a message, encoded."""
+    return b"".join((_varint(number << 3 | _LENGTH), _varint(len(content)), content))
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    try:
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+            shift += 7
+            if shift > 63:
+                raise _damaged()
+    except IndexError:
+        raise _damaged() from None
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _damaged() -> RequestError:
+    return RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest")

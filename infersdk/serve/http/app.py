@@ -1,0 +1,296 @@
+"""The ASGI application: from a request to its handler, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
+
+from ..errors import RequestError, Status, as_request_error
+from .infer_codec import read_request, write_response
+from .messages import Request, Response, compress, decompress, error_response, json_response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+
+    from ..access_log import AccessLog
+    from ..authentication import Authentication
+    from ..messages import InferRequest
+    from ..service import InferenceService
+
+__all__ = ["Application", "Handler", "Route", "route"]
+
+Handler: TypeAlias = "Callable[..., Awaitable[Response]]"
+_Scope: TypeAlias = "MutableMapping[str, Any]"
+_Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
+_Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
+
+#: Bodies of more bytes are compressed on another thread: the event loop goes on meanwhile.
+_LONG = 1 << 18
+
+Route: TypeAlias = "tuple[str, re.Pattern[str], Handler]"
+
+
+def route(method: str, pattern: str, handler: Handler) -> Route:
+    """A handler for a method and a path, whose named parts are the handler's arguments."""
+    return method, re.compile(pattern), handler
+
+
+class Application:
+    """What a server answers over HTTP.
+
+    Args:
+        routes: besides those of the protocol.
+        open_paths: those for which no API key is needed.
+    """
+
+    def __init__(
+        self,
+        service: InferenceService,
+        authentication: Authentication,
+        log: AccessLog,
+        routes: list[Route],
+    ) -> None:
+        self._service, self._authentication, self._log = service, authentication, log
+        self._routes = [*ProtocolHandlers(service).routes(), *routes]
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        """An ASGI application."""
+        if scope["type"] != "http":
+            return
+        started = perf_counter()
+        path = scope["raw_path"].decode("ascii", "replace")  # a %2F in it is part of a name
+        request = Request(scope["method"], path, scope["query_string"], dict(scope["headers"]), b"")
+        if client := scope.get("client"):
+            request.client = f"{client[0]}:{client[1]}"
+        message = ""
+        try:
+            response = await self._respond(request, receive)
+        except asyncio.CancelledError:
+            response, message = Response(Status.CANCELLED.http), "the client went away"
+            _uncancel()
+        except Exception as error:
+            refused = as_request_error(error)
+            response, message = error_response(refused), refused.message
+        if response.status != Status.CANCELLED.http:
+            await _send_response(response, send)
+        self._log.write("http", request.method, request.path, response.status, perf_counter() - started,
+                        received=len(request.body), sent=response.nbytes, client=request.client, error=message,
+                        **request.notes)  # fmt: skip
+
+    async def _respond(self, request: Request, receive: _Receive) -> Response:
+        handler, arguments = self._find(request)
+        self._authentication.check_http(request.path, request.headers)
+        await self._read_body(request, receive)
+        watcher = asyncio.ensure_future(_cancel_on_disconnect(receive, asyncio.current_task()))
+        try:
+            response = await handler(request, **arguments)
+        finally:
+            watcher.cancel()
+        if (accepted := request.headers.get(b"accept-encoding")) is None:
+            return response
+        if response.nbytes < _LONG:
+            return compress(response, accepted)
+        return await asyncio.to_thread(compress, response, accepted)
+
+    def _find(self, request: Request) -> tuple[Handler, Mapping[str, str]]:
+        allowed = []
+        for method, pattern, handler in self._routes:
+            if (match := pattern.fullmatch(request.path)) is not None:
+                if method == request.method:
+                    return handler, {
+                        key: unquote(value) for key, value in match.groupdict().items() if value is not None
+                    }
+                allowed.append(method)
+        if allowed:
+            raise RequestError(Status.METHOD, f"{request.path} takes {' and '.join(allowed)}, not {request.method}")
+        raise RequestError(Status.NOT_FOUND, f"there is nothing at {request.path[:200]!r}")
+
+    async def _read_body(self, request: Request, receive: _Receive) -> None:
+        limit = self._service.settings.max_body
+        declared = int(request.headers.get(b"content-length", b"0"))
+        if declared > limit and b"expect" in request.headers:
+            raise _too_large(limit)  # the client asks before it sends the body
+        parts, count, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise asyncio.CancelledError
+            count += len(body := message.get("body", b""))
+            if count <= limit:
+                parts.append(body)
+            more = message.get("more_body", False)
+        if max(count, declared) > limit:
+            raise _too_large(limit)
+        request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if encoding := request.headers.get(b"content-encoding"):
+            largest = self._service.settings.max_decompressed
+            request.body = await asyncio.to_thread(decompress, request.body, encoding.strip().lower(), largest)
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(Status.TOO_LARGE, f"the body has more than {limit:,} bytes, the most that is taken")
+
+
+def _uncancel() -> None:
+    """The cancellation of the running task ends here."""
+    task = asyncio.current_task()
+    if task is not None and hasattr(task, "uncancel"):  # since Python 3.11
+        task.uncancel()
+
+
+async def _cancel_on_disconnect(receive: _Receive, task: asyncio.Task[Any] | None) -> None:
+    """Takes back what a client has asked for that has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    if task is not None:
+        task.cancel()
+
+
+async def _send_response(response: Response, send: _Send) -> None:
+    headers = [
+        (b"content-type", response.content_type.encode()),
+        (b"content-length", str(response.nbytes).encode()),
+        *((name.encode(), value.encode()) for name, value in response.headers),
+    ]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    *first, last = response.parts or [b""]
+    for part in first:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": last})
+
+
+_MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
+_REGIONS = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
+
+
+class ProtocolHandlers:
+    """The endpoints of the protocol and of Triton's extensions."""
+
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+
+    def routes(self) -> list[Route]:
+        """In the order in which paths are compared: the most frequent first."""
+        return [
+            route("POST", rf"{_MODEL}/infer", self.infer),
+            route("GET", r"/v2/health/live", self.live),
+            route("GET", r"/v2/health/ready", self.ready),
+            route("GET", r"/v2/?", self.server_metadata),
+            route("GET", r"/v2/models/stats", self.statistics),
+            route("GET", _MODEL, self.model_metadata),
+            route("GET", rf"{_MODEL}/ready", self.model_ready),
+            route("GET", rf"{_MODEL}/config", self.model_config),
+            route("GET", rf"{_MODEL}/stats", self.statistics),
+            route("POST", r"/v2/repository/index", self.index),
+            route("POST", r"/v2/repository/models/(?P<name>[^/]+)/load", self.load),
+            route("POST", r"/v2/repository/models/(?P<name>[^/]+)/unload", self.unload),
+            route("GET", rf"{_REGIONS}/status", self.region_status),
+            route("POST", rf"{_REGIONS}/register", self.register),
+            route("POST", rf"{_REGIONS}/unregister", self.unregister),
+            route("GET", r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", self.trace),
+            route("POST", r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", self.trace),
+            route("GET", r"/v2/logging", self.logging),
+            route("POST", r"/v2/logging", self.logging),
+        ]
+
+    async def infer(self, request: Request, name: str, version: str = "") -> Response:
+        length = request.headers.get(b"inference-header-content-length")
+        if length is not None and (not length.isdigit() or len(length) > 18):
+            raise RequestError(Status.INVALID, "Inference-Header-Content-Length is a number of bytes")
+        service = self._service
+        service.repository.find(name, version)  # an unknown model is said to be that, whatever the body
+        asked, binary = read_request(request.body, None if length is None else int(length), name, version, service)
+        request.notes = _notes(asked)
+        response = await service.infer(asked)
+        placed = service.place(response, asked.outputs)
+        parts, header_length = write_response(asked, response, placed, binary)
+        if header_length is None:
+            return Response(200, parts)
+        headers = [("inference-header-content-length", str(header_length))]
+        return Response(200, parts, "application/octet-stream", headers)
+
+    async def live(self, request: Request) -> Response:
+        return Response(200)
+
+    async def ready(self, request: Request) -> Response:
+        return Response(200 if self._service.ready else 400)
+
+    async def model_ready(self, request: Request, name: str, version: str = "") -> Response:
+        if self._service.model_ready(name, version):
+            return Response(200)
+        raise RequestError(Status.INVALID, f"model {name!r} is not ready")
+
+    async def server_metadata(self, request: Request) -> Response:
+        return json_response(self._service.server_metadata())
+
+    async def model_metadata(self, request: Request, name: str, version: str = "") -> Response:
+        return json_response(self._service.model_metadata(name, version))
+
+    async def model_config(self, request: Request, name: str, version: str = "") -> Response:
+        return json_response(self._service.model_config(name, version))
+
+    async def statistics(self, request: Request, name: str = "", version: str = "") -> Response:
+        return json_response({"model_stats": self._service.statistics(name, version)})
+
+    async def index(self, request: Request) -> Response:
+        return json_response(self._service.index(only_ready=bool(request.json().get("ready", False))))
+
+    async def load(self, request: Request, name: str) -> Response:
+        await self._service.load(name, _parameters(request))
+        return Response(200)
+
+    async def unload(self, request: Request, name: str) -> Response:
+        parameters = _parameters(request)
+        parameters.pop("unload_dependents", None)  # there are no ensembles: no model depends on another
+        await self._service.unload(name)
+        return Response(200)
+
+    async def region_status(self, request: Request, kind: str, name: str = "") -> Response:
+        if kind == "cuda":
+            return json_response([])
+        regions = self._service.regions.status(name)
+        return json_response(
+            [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.byte_size} for r in regions]
+        )
+
+    async def register(self, request: Request, kind: str, name: str = "") -> Response:
+        body = request.json()
+        if kind == "cuda":
+            raise RequestError(
+                Status.UNIMPLEMENTED, "this server takes no CUDA shared memory; use system shared memory"
+            )
+        key, offset, size = body.get("key"), body.get("offset", 0), body.get("byte_size")
+        if not name or not isinstance(key, str) or type(offset) is not int or type(size) is not int:
+            raise RequestError(
+                Status.INVALID, "a region is registered with its name in the path, and with key, offset and byte_size"
+            )
+        self._service.regions.register(name, key, offset, size)
+        return Response(200)
+
+    async def unregister(self, request: Request, kind: str, name: str = "") -> Response:
+        if kind == "system":
+            self._service.regions.unregister(name)
+        return Response(200)
+
+    async def trace(self, request: Request, name: str = "") -> Response:
+        return json_response(self._service.trace_settings(name, request.json() if request.method == "POST" else {}))
+
+    async def logging(self, request: Request) -> Response:
+        return json_response(self._service.log_settings(request.json() if request.method == "POST" else {}))
+
+
+def _parameters(request: Request) -> dict[str, Any]:
+    parameters = request.json().get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise RequestError(Status.INVALID, "parameters is a JSON object")
+    return parameters
+
+
+def _notes(request: InferRequest) -> dict[str, Any]:
+    notes = {"model": request.model}
+    if request.id:
+        notes["id"] = request.id
+    return notes

@@ -1,0 +1,93 @@
+"""Model wrappers: images in, boxes or classes out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .datatypes import bytes_of, datatype_of
+from .endpoint import Endpoint
+from .errors import RequestError, Status
+from .messages import InferRequest, TensorInfo
+from .result_tensors import ResultTensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from ..models import VisionModel
+
+__all__ = ["ENCODED", "PIXELS", "ImageEndpoint"]
+
+#: Encoded images (JPEG, PNG, ...), or decoded ones of one size. A request has one of the two.
+ENCODED = TensorInfo("image", "BYTES", (-1,), optional=True)
+PIXELS = TensorInfo("pixels", "UINT8", (-1, -1, -1, -1), optional=True)
+
+
+class ImageEndpoint(Endpoint):
+    """A wrapper of `infersdk.models`: preprocessing and postprocessing are part of the model.
+
+    Args:
+        model: belongs to the endpoint, which closes it. It is warmed up, and runs one gray image.
+        queue: how many requests may wait; see `Admission`.
+        max_images: in one request.
+    """
+
+    batched = True
+    inputs = (ENCODED, PIXELS)
+
+    def __init__(self, name: str, version: str, model: VisionModel[Any], queue: int | None, max_images: int) -> None:
+        super().__init__(name, version, model.pipeline, queue)
+        self.model, self._max_images = model, max_images
+        self.platform = model.network.backend
+        self.labels = tuple(model.class_names)
+        self.parameters = frozenset(model.per_call)
+        gray = np.full((64, 64, 3), 114, np.uint8)
+        self._tensors = ResultTensors(model.submit(gray).result())
+        self.outputs = self._tensors.outputs
+
+    def rows(self, request: InferRequest) -> list[Any]:
+        if unknown := sorted(set(request.inputs) - {ENCODED.name, PIXELS.name}):
+            raise RequestError(
+                Status.INVALID,
+                f"unexpected inference input {unknown[0]!r} for model {self.name!r}; it takes {ENCODED.text} (encoded "
+                f"images) or {PIXELS.text} (decoded ones: image, row, column, channel)",
+            )
+        if len(request.inputs) != 1:
+            raise RequestError(
+                Status.INVALID,
+                f"model {self.name!r} takes either {ENCODED.text} (encoded images) or {PIXELS.text} (decoded ones), "
+                f"and {len(request.inputs)} of them were given",
+            )
+        ((name, array),) = request.inputs.items()
+        images = self._encoded(array) if name == ENCODED.name else self._pixels(array)
+        if not 1 <= len(images) <= self._max_images:
+            raise RequestError(Status.INVALID, f"a request has 1 to {self._max_images} images, not {len(images)}")
+        return images
+
+    def _encoded(self, array: npt.NDArray[Any]) -> list[Any]:
+        if datatype_of(array.dtype) != ENCODED.datatype:
+            raise self._wrong(array, ENCODED)
+        return list(bytes_of(array))  # bytes: text would be taken as a path
+
+    def _pixels(self, array: npt.NDArray[Any]) -> list[Any]:
+        if array.dtype != np.uint8 or array.ndim != 4:
+            raise self._wrong(array, PIXELS)
+        return list(array)
+
+    def _wrong(self, array: npt.NDArray[Any], info: TensorInfo) -> RequestError:
+        return RequestError(
+            Status.INVALID,
+            f"input {info.name!r} of model {self.name!r} takes {info.datatype} {list(info.shape)}, not "
+            f"{datatype_of(array.dtype)} {list(array.shape)}",
+        )
+
+    def gather(
+        self, request: InferRequest, results: Sequence[Any], names: Sequence[str]
+    ) -> dict[str, npt.NDArray[Any]]:
+        return self._tensors.tensors(results, names)
+
+    def release(self) -> None:
+        self.model.close()

@@ -1,0 +1,295 @@
+"""The models of a configuration: which versions serve, and how others take their place.
+
+A version is loaded and warmed up before it serves, and closed when its last request has ended. Loading and closing run
+on threads of their own; lookups run in the thread of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .. import registry
+from ..config import convert, read
+from ..errors import ConfigError, InferSDKError, text_of
+from ..models import create
+from ..pipeline import PipelineSettings
+from .errors import RequestError, Status
+from .images import ImageEndpoint
+from .networks import NetworkEndpoint
+
+if TYPE_CHECKING:
+    import os
+
+    from .endpoint import Endpoint
+    from .settings import ServerSettings
+
+__all__ = ["ModelEntry", "Repository", "load_endpoint"]
+
+_log = logging.getLogger("infersdk.serve")
+
+#: The type of a table that has a network, and no wrapper.
+NETWORK = "network"
+
+
+@dataclass(slots=True)
+class ModelEntry:
+    """A model of the configuration.
+
+    Attributes:
+        versions: those that serve, by name.
+        state: as the protocol names it: `"LOADING"`, `"READY"`, `"UNAVAILABLE"`.
+        reason: why it is not ready, or why the last load failed.
+        loads: how often it was loaded.
+    """
+
+    name: str
+    versions: dict[str, Endpoint] = field(default_factory=dict)
+    state: str = "UNAVAILABLE"
+    reason: str = ""
+    loads: int = 0
+
+    @property
+    def newest(self) -> Endpoint | None:
+        """The version that answers requests that name none."""
+        return self.versions[max(self.versions, key=_version_order)] if self.versions else None
+
+
+class Repository:
+    """The models of a configuration.
+
+    Args:
+        config: the file, or a mapping. A file is read anew for each load.
+        settings: the server's.
+    """
+
+    def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], settings: ServerSettings) -> None:
+        self._config, self._settings = config, settings
+        self.models = {name: ModelEntry(name) for name in self._tables()}
+        self._loader = ThreadPoolExecutor(1, "infersdk-load")
+        self._closing = set[asyncio.Future[None]]()
+
+    def _tables(self) -> Mapping[str, Any]:
+        tables = read(self._config).get("models")
+        if not isinstance(tables, Mapping) or not tables:
+            raise ConfigError(
+                "a configuration has a table for each model, [models.detector] for instance; there is none"
+            )
+        for name in tables:
+            if not name or "/" in name or len(name) > 256:
+                raise ConfigError(f"models.{name}: a served model has a name of 1 to 256 characters without a slash")
+        return tables
+
+    # ---- lookups ----
+
+    def find(self, name: str, version: str = "") -> Endpoint:
+        """The endpoint that answers requests to a model.
+
+        Raises:
+            RequestError: there is no such model or version, or it is not ready.
+        """
+        entry = self.models.get(name)
+        if entry is None:
+            raise _unknown(name)
+        endpoint = entry.versions.get(version) if version else entry.newest
+        if endpoint is None:
+            if not version or not entry.versions:
+                reason = f": {entry.reason}" if entry.reason else ""
+                raise RequestError(
+                    Status.NOT_FOUND if entry.state == "UNAVAILABLE" else Status.UNAVAILABLE,
+                    f"Request for unknown model: {name!r} is not ready, its state is {entry.state}{reason}",
+                )
+            raise RequestError(
+                Status.NOT_FOUND,
+                f"Request for unknown model: {name!r} version {version!r} is not found; its versions are "
+                f"{', '.join(entry.versions)}",
+            )
+        return endpoint
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """All versions that serve."""
+        for entry in self.models.values():
+            yield from entry.versions.values()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all models serve. One that was unloaded on purpose counts as ready."""
+        return all(entry.versions or (entry.state == "UNAVAILABLE" and entry.reason == "unloaded")
+                   for entry in self.models.values())  # fmt: skip
+
+    def files(self, name: str) -> set[str]:
+        """The files that a model is loaded from, as the configuration names them."""
+        tables = _version_tables(name, self._tables().get(name, {}))
+        return {path for table in tables.values() if isinstance(path := table.get("path"), str)}
+
+    # ---- loading ----
+
+    async def load_all(self) -> None:
+        """Loads each model.
+
+        Raises:
+            InferSDKError: the first that cannot be loaded; the others are closed.
+        """
+        for name in list(self.models):
+            await self._load(name)
+
+    async def load(self, name: str) -> None:
+        """Loads a model anew, and swaps it in; what served before goes on until then.
+
+        Raises:
+            RequestError: there is no such model, or it cannot be loaded. What served before serves on.
+        """
+        if name not in self.models:
+            raise RequestError(Status.NOT_FOUND, f"failed to load {name!r}: the configuration has no such model")
+        try:
+            await self._load(name)
+        except Exception as error:
+            _log.error("loading model %r failed", name, exc_info=error)
+            text = text_of(error) if isinstance(error, InferSDKError) else "the server's log has the reason"
+            raise RequestError(Status.INVALID, f"failed to load {name!r}: {text}") from None
+
+    async def _load(self, name: str) -> None:
+        entry, loop = self.models[name], asyncio.get_running_loop()
+        if not entry.versions:
+            entry.state, entry.reason = "LOADING", ""
+        try:
+            loaded = await loop.run_in_executor(self._loader, self._load_versions, name)
+        except BaseException as error:
+            entry.reason = text_of(error)
+            if not entry.versions:
+                entry.state = "UNAVAILABLE"
+            raise
+        replaced = list(entry.versions.values())
+        entry.versions, entry.state, entry.reason = loaded, "READY", ""
+        entry.loads += 1
+        self._close_later(replaced)
+
+    async def unload(self, name: str) -> None:
+        """Takes a model out of service. Requests that run end as usual.
+
+        Raises:
+            RequestError: there is no such model.
+        """
+        if (entry := self.models.get(name)) is None:
+            raise RequestError(Status.NOT_FOUND, f"failed to unload {name!r}: the configuration has no such model")
+        endpoints = list(entry.versions.values())
+        entry.versions, entry.state, entry.reason = {}, "UNAVAILABLE", "unloaded"
+        self._close_later(endpoints)
+
+    def _load_versions(self, name: str) -> dict[str, Endpoint]:
+        table = self._tables().get(name)
+        if table is None:
+            raise ConfigError(f"the configuration has no model {name!r} any more")
+        made: dict[str, Endpoint] = {}
+        try:
+            for version, one in _version_tables(name, table).items():
+                made[version] = load_endpoint(name, version, one, self._settings)
+        except BaseException:
+            for endpoint in made.values():
+                endpoint.close(0)
+            raise
+        return made
+
+    def _close_later(self, endpoints: Sequence[Endpoint]) -> None:
+        """On threads of their own: draining takes as long as the slowest request."""
+        loop = asyncio.get_running_loop()
+        for endpoint in endpoints:
+            future = loop.run_in_executor(None, _logged(endpoint.close), self._settings.drain)
+            self._closing.add(future)
+            future.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Drains and frees all models."""
+        endpoints = list(self.endpoints())
+        for entry in self.models.values():
+            entry.versions, entry.state, entry.reason = {}, "UNAVAILABLE", "the server ends"
+        self._close_later(endpoints)
+        if self._closing:
+            await asyncio.wait(list(self._closing))
+        self._loader.shutdown(wait=True)
+
+
+def _logged(close: Callable[[float], None]) -> Callable[[float], None]:
+    def run(drain: float) -> None:
+        try:
+            close(drain)
+        except Exception:
+            _log.exception("a model could not be closed")
+
+    return run
+
+
+def _unknown(name: str) -> RequestError:
+    return RequestError(Status.NOT_FOUND, f"Request for unknown model: {name!r} is not found")
+
+
+def _version_order(version: str) -> tuple[int, str]:
+    """Numbers in their order, in front of all that is none."""
+    return (int(version), "") if version.isdecimal() and len(version) < 19 else (-1, version)
+
+
+def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
+    """The table of each version: the model's own, with what `versions` says otherwise. One without is version 1."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"models.{name} is a table, not {table!r}")
+    base = dict(table)
+    versions = base.pop("versions", {"1": {}})
+    if not isinstance(versions, Mapping) or not versions:
+        raise ConfigError(f"models.{name}.versions is a table with a table for each version, not {versions!r}")
+    for version, own in versions.items():
+        if not version.isdecimal() or not isinstance(own, Mapping):
+            raise ConfigError(
+                f"models.{name}.versions: a version is a number and has a table, not {version!r}: {own!r}"
+            )
+    return {version: {**base, **own} for version, own in versions.items()}
+
+
+def load_endpoint(name: str, version: str, table: Mapping[str, Any], settings: ServerSettings) -> Endpoint:
+    """A version of a model out of its table, warmed up.
+
+    Raises:
+        ConfigError, BackendError, ModelError: what loading raises.
+    """
+    if table.get("type") == NETWORK:
+        return _load_network(name, version, dict(table), settings)
+    model = create({"models": {name: table}})[name]
+    try:
+        model.warm_up()
+        return ImageEndpoint(name, version, model, settings.max_queue, settings.max_images)
+    except BaseException:
+        model.close()
+        raise
+
+
+def _load_network(name: str, version: str, table: dict[str, Any], settings: ServerSettings) -> Endpoint:
+    table.pop("type")
+    pipeline = convert(table.pop("pipeline", {}), PipelineSettings, f"models.{name}.pipeline")
+    path, options = table.pop("path", None), table.pop("options", {})
+    if not isinstance(path, str):
+        raise ConfigError(f"models.{name}: path names the model file, and is {path!r}")
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"models.{name}.options is a table of the backend's own settings, not {options!r}")
+    known = {"backend", "device", "precision", "max_batch", "while_building"}
+    if unknown := sorted(set(table) - known):
+        raise ConfigError(
+            f"models.{name}: a network has no setting {unknown[0]!r}; there are {', '.join(sorted(known))}, path, "
+            "options (the backend's own) and pipeline (those of its requests)"
+        )
+    network = registry.load(path, table.pop("backend", "onnxruntime"), **table, **options)
+    try:
+        endpoint = NetworkEndpoint(name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue)
+    except BaseException:
+        network.close()
+        raise
+    try:
+        endpoint.pipeline.warm_up()
+    except BaseException:
+        endpoint.close(0)
+        raise
+    return endpoint

@@ -1,0 +1,243 @@
+"""A server: its ports, its signals and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import read
+from ..errors import BackendUnavailableError, ConfigError
+from .access_log import AccessLog
+from .authentication import Authentication
+from .http.app import Application
+from .repository import Repository
+from .service import InferenceService
+from .settings import ServerSettings
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["Server"]
+
+_log = logging.getLogger("infersdk.serve")
+
+
+class Server:
+    """The models of a configuration, served over HTTP and gRPC.
+
+    ::
+
+        with Server("app.toml").start() as server:      # in a thread of its own
+            print(server.http_port, server.grpc_port)
+
+        Server("app.toml").run()                         # in this thread, until SIGTERM or Ctrl-C
+
+    Args:
+        config: a file or a mapping with a table `models`, and perhaps a table `server` (`ServerSettings`).
+        settings: instead of what the table `server` says.
+
+    Attributes:
+        http_port, grpc_port: where it listens; None before it does, and for a port that it does without.
+
+    Raises:
+        ConfigError: a wrong setting.
+        BackendUnavailableError: a package of the extra `serve` is missing.
+    """
+
+    def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], **settings: Any) -> None:
+        require_packages()
+        table = read(config).get("server", {})
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"server is a table of settings, not {table!r}")
+        folder = Path(".") if isinstance(config, Mapping) else Path(config).resolve().parent
+        self.settings = ServerSettings.of(_with_paths(table, folder) | settings)
+        if self.settings.http_port is None and self.settings.grpc_port is None:
+            raise ConfigError("server: neither http_port nor grpc_port is there to listen on")
+        if (self.settings.certificate is None) != (self.settings.private_key is None):
+            raise ConfigError("server: TLS needs both, certificate and private_key")
+        self.http_port: int | None = None
+        self.grpc_port: int | None = None
+        self.repository = Repository(config, self.settings)
+        self.service = InferenceService(self.repository, self.settings)
+        self._config = config
+        self._stop: Callable[[], None] = lambda: None
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    # ---- in this thread ----
+
+    def run(self, listening: Callable[[Server], None] | None = None) -> None:
+        """Serves until SIGTERM, SIGINT or `stop()`; requests that run then have `drain` seconds to end.
+
+        Args:
+            listening: called when the ports are open and all models are ready.
+
+        Raises:
+            InferSDKError: a model cannot be loaded.
+            ConfigError: a port cannot be listened on.
+        """
+        import uvloop
+
+        loop = uvloop.new_event_loop()
+        try:
+            loop.run_until_complete(self._serve(listening or (lambda server: None)))
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            loop.close()
+
+    async def _serve(self, listening: Callable[[Server], None]) -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def stop() -> None:
+            loop.call_soon_threadsafe(ended.set)
+
+        self._stop = stop
+        log = AccessLog(enabled=self.settings.access_log)
+        authentication = Authentication(self.settings.api_keys)
+        try:
+            with _signals(loop, ended.set):
+                # The ports open first: who asks meanwhile hears that the models are not ready.
+                async with contextlib.AsyncExitStack() as ports:
+                    if self.settings.http_port is not None:
+                        await self._open_http(ports, authentication, log)
+                    if self.settings.grpc_port is not None:
+                        await self._open_grpc(ports, authentication, log)
+                    loading = asyncio.ensure_future(self.repository.load_all())
+                    ending = asyncio.ensure_future(ended.wait())
+                    await asyncio.wait([loading, ending], return_when=asyncio.FIRST_COMPLETED)
+                    if loading.done():
+                        loading.result()
+                        listening(self)
+                        await ending
+                    self.service.stopping = True
+        finally:
+            ended.set()
+            await self.repository.close()
+            self.service.regions.close()
+            log.close()
+
+    async def _open_http(
+        self, ports: contextlib.AsyncExitStack, authentication: Authentication, log: AccessLog
+    ) -> None:
+        import uvicorn
+
+        from .http.protocol import protocol_class
+
+        application = Application(self.service, authentication, log, [])
+        listener = _listen(self.settings.host, self.settings.http_port or 0)
+        self.http_port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            application, http=protocol_class(self.settings), ws="none", lifespan="off", log_config=None,
+            access_log=False, server_header=False, timeout_keep_alive=self.settings.keep_alive,
+            timeout_graceful_shutdown=round(self.settings.drain), ssl_certfile=self.settings.certificate,
+            ssl_keyfile=self.settings.private_key,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        server.capture_signals = contextlib.nullcontext  # the signals are ours
+        task = asyncio.ensure_future(server.serve([listener]))
+
+        async def close() -> None:
+            server.should_exit = True
+            await task
+
+        ports.push_async_callback(close)
+        while not server.started:
+            if task.done():
+                await task
+                raise ConfigError("server: the HTTP port cannot be served; the log has the reason")
+            await asyncio.sleep(0.005)
+
+    async def _open_grpc(
+        self, ports: contextlib.AsyncExitStack, authentication: Authentication, log: AccessLog
+    ) -> None:
+        from .grpc.server import open_grpc
+
+        self.grpc_port, close = await open_grpc(self.service, authentication, log)
+        ports.push_async_callback(close)
+
+    # ---- in a thread of its own ----
+
+    def start(self, timeout: float = 300.0) -> Server:
+        """Serves in a thread of its own; returns when all models are ready.
+
+        Raises:
+            InferSDKError: what `run()` raises.
+        """
+
+        def work() -> None:
+            try:
+                self.run(lambda server: self._ready.set())
+            except BaseException as error:
+                self._failure = error
+            finally:
+                self._ready.set()
+
+        self._thread = threading.Thread(target=work, name="infersdk-serve", daemon=True)
+        self._thread.start()
+        self._ready.wait(timeout)
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """Ends the server as SIGTERM does, from any thread. After `start()` it waits for the end."""
+        self._stop()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def require_packages() -> None:
+    """Raises BackendUnavailableError if a package of the extra `serve` is missing."""
+    try:
+        import grpc  # noqa: F401
+        import httptools  # noqa: F401
+        import orjson  # noqa: F401
+        import uvicorn  # noqa: F401
+        import uvloop  # noqa: F401
+        from tritonclient.grpc import service_pb2  # noqa: F401
+    except ImportError as error:
+        raise BackendUnavailableError(f'serving needs more packages ({error}): pip install "infersdk[serve]"') from None
+
+
+def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The table with its files relative to the configuration's folder."""
+    paths = {key: str(folder / table[key]) for key in ("certificate", "private_key") if isinstance(table.get(key), str)}
+    return {**table, **paths}
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"server: cannot listen on {host}:{port}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the server, where it runs in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,287 @@
+"""What a server does for its clients, whatever they speak: the calls of the Open Inference Protocol v2 and of Triton's
+extensions, on plain data.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .datatypes import array_of, pack
+from .errors import RequestError, Status
+from .messages import InferRequest, InferResponse, RequestedOutput
+from .shared_memory import SharedMemoryRegions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from .endpoint import Endpoint
+    from .repository import Repository
+    from .settings import ServerSettings
+
+__all__ = ["NAME", "InferenceService"]
+
+NAME = "infersdk"
+EXTENSIONS = (
+    "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
+    "model_configuration", "system_shared_memory", "binary_tensor_data", "parameters", "statistics",
+)  # fmt: skip
+#: Parameters of a request that the protocol defines, and that are not the model's.
+_TIMING = ("deadline", "timeout", "priority")
+_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+
+
+class InferenceService:
+    """The calls of the protocol. They run in the thread of the event loop.
+
+    Args:
+        repository: the models.
+        settings: the server's.
+    """
+
+    def __init__(self, repository: Repository, settings: ServerSettings) -> None:
+        self.repository, self.settings = repository, settings
+        self.regions = SharedMemoryRegions(settings.shared_memory_prefix)
+        self.stopping = False
+
+    # ---- health and metadata ----
+
+    @property
+    def ready(self) -> bool:
+        """Whether all models are loaded and warm, and the server is not about to end."""
+        return not self.stopping and self.repository.ready
+
+    def model_ready(self, name: str, version: str) -> bool:
+        """Whether a model answers requests."""
+        try:
+            self.repository.find(name, version)
+        except RequestError:
+            return False
+        return not self.stopping
+
+    def server_metadata(self) -> dict[str, Any]:
+        from .. import __version__
+
+        return {"name": NAME, "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def model_metadata(self, name: str, version: str) -> dict[str, Any]:
+        endpoint = self.repository.find(name, version)
+        return {
+            "name": name,
+            "versions": [endpoint.version] if version else list(self.repository.models[name].versions),
+            "platform": endpoint.platform,
+            **{
+                side: [{"name": info.name, "datatype": info.datatype, "shape": list(info.shape)} for info in infos]
+                for side, infos in (("inputs", endpoint.inputs), ("outputs", endpoint.outputs))
+            },
+        }
+
+    def model_config(self, name: str, version: str) -> dict[str, Any]:
+        """The configuration as Triton's `ModelConfig` has it."""
+        endpoint = self.repository.find(name, version)
+        batched = endpoint.batched
+
+        def tensors(infos: Sequence[Any]) -> list[dict[str, Any]]:
+            return [
+                {
+                    "name": info.name,
+                    "data_type": f"TYPE_{'STRING' if info.datatype == 'BYTES' else info.datatype}",
+                    "dims": list(
+                        info.shape[1:] if batched and len(info.shape) > 1 else info.shape if not batched else [1]
+                    ),
+                    **({"optional": True} if info.optional else {}),
+                }
+                for info in infos
+            ]
+
+        return {
+            "name": name,
+            "platform": endpoint.platform,
+            "backend": endpoint.platform,
+            "version_policy": {"latest": {"num_versions": 1}},
+            "max_batch_size": endpoint.pipeline.max_batch if batched else 0,
+            "input": tensors(endpoint.inputs),
+            "output": tensors(endpoint.outputs),
+            **({"dynamic_batching": {}} if batched else {}),
+        }
+
+    # ---- inference ----
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Runs a request.
+
+        Raises:
+            RequestError, InferSDKError: why not.
+        """
+        endpoint = self.repository.find(request.model, request.version)
+        endpoint.acquire()
+        try:
+            outputs = await endpoint.infer(request)
+        finally:
+            endpoint.put_back()
+        for wanted in request.outputs or ():
+            if wanted.classification:
+                outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification, endpoint.labels)
+        return InferResponse(request.model, endpoint.version, request.id, outputs)
+
+    def place(self, response: InferResponse, outputs: Sequence[RequestedOutput] | None) -> dict[str, int]:
+        """Writes the outputs that are asked for in shared memory there; the number of bytes of each, by name."""
+        sizes = {}
+        for output in outputs or ():
+            if (part := output.shared_memory) is not None:
+                data = pack(response.outputs[output.name])
+                self.regions.write(part, data, output.name)
+                sizes[output.name] = data.nbytes
+        return sizes
+
+    def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
+        """Takes the deadline in seconds and the priority out of the parameters of a request.
+
+        Raises:
+            RequestError: they are wrong, or ask for what the server cannot do.
+        """
+        if any(parameters.pop(name, None) for name in _SEQUENCE):
+            raise RequestError(Status.INVALID, "models of this server keep no state: sequences are not supported")
+        deadline, timeout, priority = (parameters.pop(name, None) for name in _TIMING)
+        if deadline is not None and timeout is not None:
+            raise RequestError(Status.INVALID, "give either deadline (seconds) or timeout (microseconds)")
+        for name, value, kinds in (
+            ("deadline", deadline, (int, float)), ("timeout", timeout, (int,)), ("priority", priority, (int,)),
+        ):  # fmt: skip
+            if value is not None and (
+                not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 1 << 53
+            ):
+                raise RequestError(Status.INVALID, f"parameter {name} is a number of at least 0, not {value!r}")
+        if timeout:
+            deadline = timeout / 1e6
+        return deadline if deadline is not None else self.settings.default_deadline, priority or 0
+
+    # ---- the repository ----
+
+    def index(self, only_ready: bool = False) -> list[dict[str, str]]:
+        """All models with their versions and states."""
+        rows = []
+        for name, entry in self.repository.models.items():
+            for version in entry.versions or ("",):
+                row = {"name": name}
+                if version:
+                    row["version"] = version
+                row |= {"state": entry.state, "reason": entry.reason}
+                if entry.state == "READY" or not only_ready:
+                    rows.append({key: value for key, value in row.items() if value})
+        return rows
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Loads a model anew from its table in the configuration."""
+        self._check_control(f"failed to load {name!r}")
+        if parameters:
+            raise RequestError(
+                Status.INVALID,
+                f"failed to load {name!r}: a load takes no {min(parameters)!r}; this server loads what its "
+                "configuration names",
+            )
+        await self.repository.load(name)
+
+    async def unload(self, name: str) -> None:
+        """Takes a model out of service."""
+        self._check_control(f"failed to unload {name!r}")
+        await self.repository.unload(name)
+
+    def _check_control(self, what: str) -> None:
+        if not self.settings.model_control:
+            raise RequestError(
+                Status.UNAVAILABLE,
+                f"{what}: clients of this server may not; model_control = true under [server] lets them",
+            )
+
+    # ---- statistics ----
+
+    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        """What each version has done so far, as the protocol has it; times in nanoseconds."""
+        if name:
+            endpoints = [self.repository.find(name, version)]
+            if not version:
+                endpoints = list(self.repository.models[name].versions.values())
+        else:
+            endpoints = list(self.repository.endpoints())
+        return [_statistics(endpoint) for endpoint in endpoints]
+
+    # ---- what it has not ----
+
+    def log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of Triton's log. They are read only: the log is that of Python's `logging`."""
+        if changes:
+            raise RequestError(
+                Status.UNIMPLEMENTED, "the log of this server is set in its process, and not by its clients"
+            )
+        return {
+            "log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0,
+            "log_format": "default",
+        }  # fmt: skip
+
+    def trace_settings(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of Triton's trace. It is off: traces go through OpenTelemetry."""
+        if name:
+            self.repository.find(name)
+        if changes:
+            raise RequestError(
+                Status.UNIMPLEMENTED, "this server writes no trace files; its traces go through OpenTelemetry"
+            )
+        return {
+            "trace_file": "", "trace_level": ["OFF"], "trace_rate": "0", "trace_count": "-1", "log_frequency": "0",
+            "trace_mode": "opentelemetry",
+        }  # fmt: skip
+
+
+def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -> npt.NDArray[Any]:
+    """The best `count` of each row as `score:index:label`, best first."""
+    if scores.dtype.kind not in "fiu" or not scores.size:
+        raise RequestError(Status.INVALID, "classification needs an output of numbers")
+    rows = scores.reshape(len(scores), -1) if scores.ndim > 1 else scores.reshape(1, -1)
+    count = min(count, rows.shape[1])
+    best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
+    texts = [
+        f"{row[index]:f}:{index}{f':{labels[index]}' if index < len(labels) else ''}".encode()
+        for row, indices in zip(rows, best.tolist(), strict=True)
+        for index in indices
+    ]
+    return array_of(texts, (len(rows), count) if scores.ndim > 1 else (count,))
+
+
+def _statistics(endpoint: Endpoint) -> dict[str, Any]:
+    counters, stats = endpoint.counters, endpoint.pipeline.stats()
+
+    def pair(count: int, ns: float) -> dict[str, int]:
+        return {"count": count, "ns": int(ns)}
+
+    runs = stats.run.count
+    return {
+        "name": endpoint.name,
+        "version": endpoint.version,
+        "last_inference": counters.last_ms,
+        "inference_count": counters.rows,
+        "execution_count": runs,
+        "inference_stats": {
+            "success": pair(counters.success, counters.success_ns),
+            "fail": pair(counters.failed, counters.failed_ns),
+            "queue": pair(counters.success, stats.queue.mean * stats.queue.count * 1e9),
+            "compute_input": pair(counters.success, counters.input_ns),
+            "compute_infer": pair(counters.success, stats.run.mean * runs * 1e9),
+            "compute_output": pair(counters.success, counters.output_ns + stats.postprocess.mean * runs * 1e9),
+            "cache_hit": pair(0, 0),
+            "cache_miss": pair(0, 0),
+        },
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_input": pair(count, counters.input_ns * count / runs),
+                "compute_infer": pair(count, stats.run.mean * count * 1e9),
+                "compute_output": pair(count, stats.postprocess.mean * count * 1e9),
+            }
+            for size, count in stats.batch_sizes.items()
+        ],
+        "memory_usage": [],
+    }

@@ -1,0 +1,78 @@
+"""The table `server` of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from ..config import convert
+
+__all__ = ["ServerSettings"]
+
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Seconds = Annotated[float, msgspec.Meta(gt=0)]
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a server listens, and what it takes.
+
+    Attributes:
+        host: the address that it listens on; `"0.0.0.0"` for all.
+        http_port, grpc_port: 0 takes a free one; None does without.
+        certificate, private_key: PEM files: both ports speak TLS.
+        api_keys: a request needs one of them, as `Authorization: Bearer KEY` or `X-API-Key: KEY`. Live and ready need
+            none.
+        model_control: whether clients may load and unload the models of the configuration.
+        watch: seconds between two looks at the files of the models; a changed one is loaded anew. None never looks.
+        shared_memory_prefix: POSIX shared memory that clients may name: what begins with it, such as `"/frames-"`;
+            `"/"` is all of it. None refuses all.
+        cuda_shared_memory: whether clients may register CUDA memory.
+        max_queue: requests that wait for a model; more are refused. None is eight times what its pipeline holds.
+        default_deadline: seconds for requests that name none.
+        max_body: bytes of a request.
+        max_decompressed: bytes of a request after decompression.
+        max_headers, max_header_bytes: of an HTTP request.
+        max_connections: open at a time over HTTP; the same number of calls at a time over gRPC.
+        max_images: in one request.
+        read_timeout: seconds that a client may take to send a request, or to take its answer.
+        keep_alive: seconds that a connection stays open between requests.
+        drain: seconds for requests that run when the server or a model ends.
+        access_log: whether each request is written as a line of JSON to stderr.
+        page: whether `/` shows the page to try the models on.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: _Port | None = 8000
+    grpc_port: _Port | None = 8001
+    certificate: str | None = None
+    private_key: str | None = None
+    api_keys: Sequence[Annotated[str, msgspec.Meta(min_length=8)]] = ()
+    model_control: bool = False
+    watch: _Seconds | None = None
+    shared_memory_prefix: Annotated[str, msgspec.Meta(pattern=r"^/[^/]*$")] | None = None
+    cuda_shared_memory: bool = False
+    max_queue: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    default_deadline: _Seconds | None = None
+    max_body: _Positive = 64 << 20
+    max_decompressed: _Positive = 256 << 20
+    max_headers: _Positive = 100
+    max_header_bytes: _Positive = 32 << 10
+    max_connections: _Positive = 1000
+    max_images: _Positive = 64
+    read_timeout: _Seconds = 30.0
+    keep_alive: _Seconds = 60.0
+    drain: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    access_log: bool = True
+    page: bool = True
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> ServerSettings:
+        """The settings of a table, checked.
+
+        Raises:
+            ConfigError: names the field at fault.
+        """
+        return convert(table, cls, "server")

@@ -1,0 +1,185 @@
+"""POSIX shared memory that clients register: parts of it are inputs, or take outputs.
+
+It is read and written through its file descriptor, not mapped: a client that shrinks it meanwhile gets an error, where
+access to mapped memory would end the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .errors import RequestError, Status
+
+if TYPE_CHECKING:
+    from .messages import SharedMemory
+
+__all__ = ["Region", "SharedMemoryRegions"]
+
+_FOLDER = "/dev/shm"  # see shm_overview(7)
+#: The most regions that are registered at a time: each holds a file open.
+_MOST_REGIONS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A registered region; the names of its attributes are the protocol's."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    file: int
+
+
+class SharedMemoryRegions:
+    """The regions of a server, by name. Any thread may use it.
+
+    Args:
+        prefix: what the keys of all regions begin with; None refuses every region.
+    """
+
+    def __init__(self, prefix: str | None) -> None:
+        self._prefix = prefix
+        self._regions: dict[str, Region] = {}
+        self._lock = threading.Lock()
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Opens a region.
+
+        Raises:
+            RequestError: the name is taken, the key is not allowed, or there is no such memory of that size.
+        """
+        self._check_key(name, key)
+        what = f"failed to register shared memory region {name!r}"
+        if offset < 0 or byte_size < 1:
+            raise RequestError(Status.INVALID, f"{what}: offset {offset} and byte_size {byte_size} are not valid")
+        with self._lock:
+            if name in self._regions:
+                raise RequestError(Status.EXISTS, f"shared memory region {name!r} already in manager; unregister it")
+            if len(self._regions) >= _MOST_REGIONS:
+                raise RequestError(Status.TOO_LARGE, f"{what}: {_MOST_REGIONS} are registered; unregister others")
+            try:
+                file = os.open(_FOLDER + key, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise RequestError(Status.INVALID, f"{what}: key {key!r} cannot be opened: {reason}") from None
+            try:
+                self._check_file(file, what, key, offset + byte_size)
+            except BaseException:
+                os.close(file)
+                raise
+            self._regions[name] = Region(name, key, offset, byte_size, file)
+
+    def _check_key(self, name: str, key: str) -> None:
+        if self._prefix is None:
+            raise RequestError(
+                Status.FORBIDDEN,
+                f"failed to register shared memory region {name!r}: this server takes none; its configuration "
+                'allows it by shared_memory_prefix = "/frames-" under [server]',
+            )
+        rooted = key if key.startswith("/") else f"/{key}"
+        if key != rooted or not key.startswith(self._prefix) or "/" in key[1:] or key in ("/", "/.", "/.."):
+            raise RequestError(
+                Status.FORBIDDEN,
+                f"failed to register shared memory region {name!r}: the key {key!r} is not allowed; keys of this "
+                f"server begin with {self._prefix!r}, and have no further slash",
+            )
+
+    def _check_file(self, file: int, what: str, key: str, end: int) -> None:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise RequestError(Status.INVALID, f"{what}: key {key!r} is not shared memory")
+        if status.st_size < end:
+            raise RequestError(
+                Status.INVALID, f"{what}: key {key!r} has {status.st_size:,} bytes, and {end:,} are registered"
+            )
+
+    def unregister(self, name: str) -> None:
+        """Forgets a region, or all of them where `name` is empty. One that is not there is no error, as in Triton."""
+        with self._lock:
+            gone = list(self._regions) if not name else [name]
+            for one in gone:
+                if (region := self._regions.pop(one, None)) is not None:
+                    os.close(region.file)
+
+    def status(self, name: str) -> list[Region]:
+        """The regions, or the one of this name.
+
+        Raises:
+            RequestError: there is no such region.
+        """
+        with self._lock:
+            if not name:
+                return list(self._regions.values())
+            return [self._get(name)]
+
+    def read(self, part: SharedMemory) -> memoryview:
+        """A copy of a part of a region."""
+        data = bytearray_of(part.nbytes)
+        with self._lock:  # it is not closed meanwhile
+            region = self._part(part)
+            done = os.preadv(region.file, [data], region.offset + part.offset)
+        if done != part.nbytes:
+            raise RequestError(
+                Status.INVALID,
+                f"shared memory region {part.region!r} is shorter than when it was registered: {done:,} of "
+                f"{part.nbytes:,} bytes from offset {part.offset:,} are there",
+            )
+        return data
+
+    def write(self, part: SharedMemory, data: memoryview, output: str) -> None:
+        """Writes an output into a part of a region.
+
+        Raises:
+            RequestError: the part is too small.
+        """
+        if data.nbytes > part.nbytes:
+            raise RequestError(
+                Status.INVALID,
+                f"shared memory size specified with the request for output {output!r} ({part.nbytes} bytes) should be "
+                f"at least {data.nbytes} bytes to hold the results",
+            )
+        with self._lock:
+            region = self._part(part)
+            at = region.offset + part.offset
+            # A write behind the end would make a region longer that its owner has shrunk.
+            if os.fstat(region.file).st_size < at + data.nbytes:
+                raise RequestError(
+                    Status.INVALID, f"shared memory region {part.region!r} is shorter than when it was registered"
+                )
+            while data.nbytes:
+                done = os.pwrite(region.file, data, at)
+                data, at = data[done:], at + done
+
+    def _get(self, name: str) -> Region:
+        region = self._regions.get(name)
+        if region is None:
+            raise RequestError(Status.NOT_FOUND, f"Unable to find system shared memory region: {name!r}; register it")
+        return region
+
+    def _part(self, part: SharedMemory) -> Region:
+        region = self._get(part.region)
+        if part.offset < 0 or part.nbytes < 0 or part.offset + part.nbytes > region.byte_size:
+            raise RequestError(
+                Status.INVALID,
+                f"Invalid offset + byte size for shared memory region: {part.region!r} has {region.byte_size:,} bytes, "
+                f"and bytes {part.offset:,} to {part.offset + part.nbytes:,} were asked for",
+            )
+        return region
+
+    def close(self) -> None:
+        """Forgets all regions."""
+        with contextlib.suppress(OSError):
+            self.unregister("")
+
+
+def bytearray_of(nbytes: int) -> memoryview:
+    """Memory that is not cleared first."""
+    return np.empty(nbytes, np.uint8).data

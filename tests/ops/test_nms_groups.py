@@ -1,0 +1,80 @@
+"""NMS that says which box suppressed which, against a plain reference, in every SIMD variant."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simd_variants import VARIANTS, variant
+
+from infersdk.errors import InputError
+from infersdk.ops import nms, nms_groups
+
+F = np.float32
+
+
+def reference(
+    boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray | None, threshold: float, match: str
+) -> tuple[list[int], list[int]]:
+    """Greedy NMS, a row of the matrix of overlaps at a time: kept boxes, and the keeper of each box."""
+    n = len(scores)
+    order = np.lexsort((np.arange(n), -scores))
+    classes = np.zeros(n, int) if class_ids is None else class_ids
+    areas = np.maximum(F(0), boxes[:, 2] - boxes[:, 0]) * np.maximum(F(0), boxes[:, 3] - boxes[:, 1])
+    keepers, keep = np.full(n, -1), []
+    for i in order:
+        if keepers[i] >= 0:
+            continue
+        keep.append(int(i))
+        w = np.maximum(F(0), np.minimum(boxes[i, 2], boxes[:, 2]) - np.maximum(boxes[i, 0], boxes[:, 0]))
+        h = np.maximum(F(0), np.minimum(boxes[i, 3], boxes[:, 3]) - np.maximum(boxes[i, 1], boxes[:, 1]))
+        inter = w * h
+        whole = np.minimum(areas[i], areas) if match == "smaller" else (areas[i] + areas) - inter
+        keepers[(inter > F(threshold) * whole) & (classes == classes[i]) & (keepers < 0)] = i
+        keepers[i] = i
+    return keep, keepers.tolist()
+
+
+def crowd(rng: np.random.Generator, n: int, size: float) -> np.ndarray:
+    """Boxes of very different sizes, many of them within others."""
+    center = rng.random((n, 2)) * 1000
+    half = rng.random((n, 2)) * size * rng.choice([0.1, 0.5, 2.0], (n, 1))
+    return np.concatenate([center - half, center + half], axis=1).astype(F)
+
+
+@pytest.mark.parametrize("match", ["iou", "smaller"])
+@pytest.mark.parametrize("threshold", [0.0, 0.2, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize(("n", "size"), [(0, 1), (1, 10), (17, 300), (255, 150), (3000, 12), (3000, 120)])
+def test_groups_equal_the_reference(
+    rng: np.random.Generator, n: int, size: float, threshold: float, match: str
+) -> None:
+    boxes, scores = crowd(rng, n, size), np.round(rng.random(n), 2).astype(F)
+    boxes[::7, 2] = boxes[::7, 0]  # without area
+    for class_ids in (None, rng.integers(-1, 2, n)):
+        expected = reference(boxes, scores, class_ids, threshold, match)
+        for simd in VARIANTS:
+            with variant(simd):
+                keep, keepers = nms_groups(boxes, scores, class_ids, threshold=threshold, match=match)
+                assert (keep.tolist(), keepers.tolist()) == expected
+
+
+def test_iou_keeps_what_nms_keeps(rng: np.random.Generator) -> None:
+    boxes, scores = crowd(rng, 2000, 60), rng.random(2000).astype(F)
+    keep, keepers = nms_groups(boxes, scores, threshold=0.45, match="iou")
+    np.testing.assert_array_equal(keep, nms(boxes, scores, iou=0.45))
+    assert set(keepers.tolist()) == set(keep.tolist())
+
+
+def test_a_box_that_was_cut_belongs_to_the_whole_one() -> None:
+    boxes = [[0, 0, 100, 40], [70, 0, 100, 40], [0, 60, 10, 80]]
+    assert nms_groups(boxes, [0.9, 0.8, 0.7])[1].tolist() == [0, 0, 2]
+    assert nms_groups(boxes, [0.9, 0.8, 0.7], match="iou")[1].tolist() == [0, 1, 2]
+
+
+def test_bad_arguments_are_named() -> None:
+    boxes, scores = np.array([[0, 0, 1, 1]], F), np.array([0.5], F)
+    with pytest.raises(InputError, match="match is 'area'; use one of iou, smaller"):
+        nms_groups(boxes, scores, match="area")
+    with pytest.raises(InputError, match="threshold is 1.5; it must be 0 to 1"):
+        nms_groups(boxes, scores, threshold=1.5)
+    with pytest.raises(InputError, match="finite"):
+        nms_groups(boxes * np.nan, scores)

@@ -1,0 +1,55 @@
+"""Raw contents cut out of messages and put into them: protobuf is the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infersdk.serve.errors import RequestError
+from infersdk.serve.grpc.wire import encode_length_delimited, join_contents, split_contents
+
+pb: Any = pytest.importorskip("tritonclient.grpc.service_pb2")
+contents = st.lists(st.binary(max_size=300), max_size=5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=200), contents, st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4))
+def test_split(name: str, raw: list[bytes], shape: list[int]) -> None:
+    message = pb.ModelInferRequest(model_name=name, id="7", raw_input_contents=raw)
+    message.inputs.add(name=name, datatype="FP32", shape=shape)
+    message.parameters["x"].double_param = 0.5
+    head, parts = split_contents(message.SerializeToString())
+    assert [bytes(part) for part in parts] == raw
+    message.ClearField("raw_input_contents")
+    assert pb.ModelInferRequest.FromString(head) == message
+
+
+@settings(max_examples=100, deadline=None)
+@given(contents)
+def test_join(raw: list[bytes]) -> None:
+    message = pb.ModelInferResponse(model_name="m", id="7")
+    encoded = join_contents(message.SerializeToString(), raw)
+    message.raw_output_contents.extend(raw)
+    assert pb.ModelInferResponse.FromString(encoded) == message
+    stream = pb.ModelStreamInferResponse.FromString(encode_length_delimited(2, encoded))
+    assert stream.infer_response == message
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60))
+def test_damaged_messages_are_refused_as_protobuf_refuses_them(data: bytes) -> None:
+    try:
+        head, parts = split_contents(data)
+    except RequestError:
+        return
+    kept = len(head) + sum(len(part) for part in parts)
+    assert kept <= len(data)
+
+
+def test_lengths_that_point_behind_the_end() -> None:
+    for data in (b"\x3a\x05ab", b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x3a", b"\x0b", b"\x09ab"):
+        with pytest.raises(RequestError, match="not an encoded ModelInferRequest"):
+            split_contents(data)

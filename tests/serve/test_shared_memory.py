@@ -1,0 +1,127 @@
+"""Tensors in POSIX shared memory."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from served_requests import NAMES
+
+from infersdk.serve.errors import RequestError
+from infersdk.serve.messages import SharedMemory
+from infersdk.serve.shared_memory import SharedMemoryRegions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
+
+
+@pytest.fixture
+def region() -> Iterator[tuple[str, Any]]:
+    """The key of a region of 4096 bytes, and the region."""
+    import tritonclient.utils.shared_memory as shm
+
+    key = f"/infersdk-test-{uuid.uuid4().hex}"
+    handle = shm.create_shared_memory_region(key[1:], key, 4096)
+    yield key, handle
+    shm.destroy_shared_memory_region(handle)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_in_and_out(request: pytest.FixtureRequest, protocol: str, region: tuple[str, Any]) -> None:
+    import importlib
+
+    import tritonclient.utils.shared_memory as shm
+
+    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    key, handle = region
+    name = key[1:]
+    a, b = np.arange(16, dtype=np.int32)[None], np.full((1, 16), 5, np.int32)
+    shm.set_shared_memory_region(handle, [a, b])
+    client.register_system_shared_memory(name, key, 4096)
+    try:
+        inputs = [module.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
+        inputs[0].set_shared_memory(name, 64)
+        inputs[1].set_shared_memory(name, 64, offset=64)
+        outputs = [module.InferRequestedOutput(name) for name in ("OUTPUT0", "OUTPUT1")]
+        outputs[0].set_shared_memory(name, 64, offset=128)
+        outputs[1].set_shared_memory(name, 100, offset=200)
+        client.infer("simple", inputs, outputs=outputs)
+        np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.int32, [1, 16], offset=128), a + b)
+        np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.int32, [1, 16], offset=200), a - b)
+        assert key in str(client.get_system_shared_memory_status())
+        outputs[0].set_shared_memory(name, 60, offset=128)
+        with pytest.raises(Exception, match=r"'OUTPUT0' \(60 bytes\) should be at least 64 bytes"):
+            client.infer("simple", inputs, outputs=outputs)
+        inputs[0].set_shared_memory(name, 64, offset=4090)
+        with pytest.raises(Exception, match="Invalid offset"):
+            client.infer("simple", inputs)
+        with pytest.raises(Exception, match="already in manager"):
+            client.register_system_shared_memory(name, key, 4096)
+    finally:
+        client.unregister_system_shared_memory(name)
+    with pytest.raises(Exception, match="Unable to find system shared memory region"):
+        client.infer("simple", inputs)
+
+
+@pytest.fixture
+def regions() -> Iterator[SharedMemoryRegions]:
+    own = SharedMemoryRegions("/infersdk-test-")
+    yield own
+    own.close()
+
+
+def refused(call: Any, *arguments: Any) -> str:
+    with pytest.raises(RequestError) as raised:
+        call(*arguments)
+    return raised.value.message
+
+
+def test_keys_outside_of_the_prefix(regions: SharedMemoryRegions) -> None:
+    keys = ("/other", "infersdk-test-x", "/infersdk-test-/../../etc/passwd", "/", "", "/infersdk-test-a/b")
+    for key in keys:
+        assert "is not allowed" in refused(regions.register, "x", key, 0, 1)
+    assert "shared_memory_prefix" in refused(SharedMemoryRegions(None).register, "x", "/x", 0, 1)
+
+
+def test_what_is_no_shared_memory(regions: SharedMemoryRegions, region: tuple[str, Any]) -> None:
+    assert "No such file" in refused(regions.register, "x", "/infersdk-test-none", 0, 1)
+    assert "cannot be opened" in refused(regions.register, "x", "/infersdk-test-\0", 0, 1)
+    assert "has 4,096 bytes, and 4,097 are registered" in refused(regions.register, "x", region[0], 1, 4096)
+    assert "not valid" in refused(regions.register, "x", region[0], -1, 4096)
+    assert "not valid" in refused(regions.register, "x", region[0], 0, 0)
+    link = f"/dev/shm/infersdk-test-link-{uuid.uuid4().hex}"
+    os.symlink("/etc/passwd", link)
+    try:
+        assert "cannot be opened" in refused(regions.register, "x", link.removeprefix("/dev/shm"), 0, 1)
+    finally:
+        os.unlink(link)
+
+
+def test_a_region_that_shrinks_is_an_error_and_does_not_grow_again(
+    regions: SharedMemoryRegions, region: tuple[str, Any]
+) -> None:
+    path = f"/dev/shm{region[0]}"
+    regions.register("x", region[0], 0, 4096)
+    assert bytes(regions.read(SharedMemory("x", 0, 4096))) == bytes(4096)
+    os.truncate(path, 100)
+    assert "shorter than when it was registered" in refused(regions.read, SharedMemory("x", 0, 4096))
+    assert "shorter" in refused(regions.write, SharedMemory("x", 90, 20), memoryview(bytes(20)), "y")
+    assert os.path.getsize(path) == 100
+    os.truncate(path, 4096)  # the client that made it maps it
+
+
+def test_files_are_closed(regions: SharedMemoryRegions, region: tuple[str, Any]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        for name in "abc":
+            regions.register(name, region[0], 0, 16)
+        regions.unregister("a")
+        regions.unregister("")
+    refused(regions.register, "x", region[0], 0, 1 << 40)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert regions.status("") == []

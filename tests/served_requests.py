@@ -1,0 +1,67 @@
+"""Requests to a server, over either protocol, for the tests."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+NAMES = {"http": "tritonclient.http", "grpc": "tritonclient.grpc"}
+
+
+def inputs_of(
+    protocol: str, arrays: Mapping[str, Any], datatypes: Mapping[str, str] | str, **options: Any
+) -> list[Any]:
+    """The inputs of a request of tritonclient."""
+    import importlib
+
+    module = importlib.import_module(NAMES[protocol])
+    inputs = []
+    for name, array in arrays.items():
+        datatype = datatypes if isinstance(datatypes, str) else datatypes[name]
+        inputs.append(module.InferInput(name, list(array.shape), datatype))
+        inputs[-1].set_data_from_numpy(array, **options)
+    return inputs
+
+
+class Answer(NamedTuple):
+    """What a server answered over HTTP."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(
+    port: int, path: str, body: Any = None, *, method: str | None = None, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """One request over HTTP; `body` as bytes, or as what is sent as JSON."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}",
+        data,
+        dict(headers or {}),
+        method=method or ("GET" if data is None else "POST"),
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read())
+    except urllib.error.HTTPError as error:
+        return Answer(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read())
+
+
+def simple_body(rows: int = 1, **fields: Any) -> dict[str, Any]:
+    """The JSON of a request to the model `simple`."""
+    data = np.arange(rows * 16).tolist()
+    inputs = [
+        {"name": "INPUT0", "shape": [rows, 16], "datatype": "INT32", "data": data},
+        {"name": "INPUT1", "shape": [rows, 16], "datatype": "INT32", "data": [1] * (rows * 16)},
+    ]
+    return {"inputs": inputs, **fields}

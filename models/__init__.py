@@ -24,8 +24,9 @@ from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, wrapper_type
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
-from .results import Classification, Classifications, Detection, Detections, Mask, Masks
+from .results import Classification, Classifications, ClassMap, ClassMaps, Detection, Detections, Mask, Masks
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
+from .semantic import SemanticSegmentation, TwinLiteNet
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -39,6 +40,8 @@ __all__ = [
     "UNCHECKED",
     "YOLO",
     "YOLOX",
+    "ClassMap",
+    "ClassMaps",
     "Classification",
     "Classifications",
     "Classifier",
@@ -53,7 +56,9 @@ __all__ = [
     "Masks",
     "ModelDescription",
     "Preprocessor",
+    "SemanticSegmentation",
     "Timings",
+    "TwinLiteNet",
     "VisionModel",
     "YOLOv5",
     "YOLOv5Seg",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from ..image import HostImage, ImageSource
 from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, Timings
 from .read_ahead import read_ahead
-from .results import Detections
+from .results import ClassMap, ClassMaps, Detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -115,7 +115,7 @@ class Calls(Generic[Result]):
         for done in executor.stream(self._batches(iter(sources), parameters or None)):
             results += done
         for source, result in zip(sources, results, strict=True):
-            if isinstance(result, Detections):  # for drawing, in a notebook for instance
+            if isinstance(result, (Detections, ClassMap, ClassMaps)):  # for drawing, in a notebook for instance
                 result._remember_image(source)
         timings.read = max(perf_counter() - start - timings.total, 0.0)
         self.timings = timings

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..image import HostImage
 
-__all__ = ["Box", "blank_image", "draw_boxes", "to_pil"]
+__all__ = ["Box", "blank_image", "class_colour", "draw_boxes", "to_pil"]
 
 
 class Box(Protocol):
@@ -73,7 +73,7 @@ def draw_boxes(
     width, size = max(2, round(2 * unit)), max(11, round(12 * unit))
     loaded = load_font(font, size) if isinstance(font, (str, os.PathLike)) else font
     for box in reversed(boxes):  # the best one is drawn last, on top
-        colour = _colour(box.class_id)
+        colour = class_colour(box.class_id)
         draw.rectangle(_ordered(box.xyxy), outline=colour, width=width)
         text = " ".join(f"{box.label} {box.score:.2f}".split())
         face = loaded or font_for(text, size)
@@ -93,7 +93,7 @@ def _ordered(xyxy: tuple[float, float, float, float]) -> tuple[float, float, flo
     return min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
 
 
-def _colour(class_id: int) -> tuple[int, int, int]:
+def class_colour(class_id: int) -> tuple[int, int, int]:
     """Hues a golden angle apart: neighbouring classes differ well, and a class keeps its colour."""
     red, green, blue = colorsys.hsv_to_rgb(class_id * 0.61803398875 % 1.0, 0.75, 0.95)
     return round(red * 255), round(green * 255), round(blue * 255)

@@ -23,6 +23,7 @@ from .end_to_end import EndToEnd
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
+from .semantic import SemanticSegmentation, TwinLiteNet
 from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -47,6 +48,8 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "rt-detr": RTDETR,
     "rf-detr": RFDETR,
     "yunet": YuNet,
+    "segmentation": SemanticSegmentation,
+    "twinlitenet": TwinLiteNet,
     "classifier": Classifier,
 }
 

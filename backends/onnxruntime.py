@@ -12,6 +12,7 @@ import contextlib
 import functools
 import platform
 import tempfile
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,14 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ..graph.passes import loading_passes, prepared_model
+from ..graph.passes import NameNodes, loading_passes, prepared_model
 from ..infer import BackendInfo, Infer
 from ..precision import describe_layers, keeps_precision
 from ..stream import Stream
 from ._batch_buckets import BatchBuckets, next_size
 from ._onnxruntime.cuda_graphs import CudaGraphs
 from ._onnxruntime.options import Options, session_options
+from ._onnxruntime.profiling import profile_session
 from ._onnxruntime.session import load_libraries, message_of, metadata_of, start_session
 from ._onnxruntime.values import feed, spec_of
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..device import Device
+    from ..executed_layers import LayerProfile
     from ..tensor import Tensor
 
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -56,6 +59,7 @@ class OnnxRuntimeInfer(Infer):
     _graphs: CudaGraphs | None = None  # of the session, if it captures runs
     _guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()  # that of the graphs
     _run_options: Any = None
+    _profile_folder: tempfile.TemporaryDirectory[str] | None = None  # where the profiler of the session writes
     _buckets: BatchBuckets | None = None  # of the session, on a GPU
 
     @classmethod
@@ -91,6 +95,8 @@ class OnnxRuntimeInfer(Infer):
             raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
             settings["use_tf32"] = "0"  # else products are rounded to TF32 on tensor cores
+        if self.options.profiling:
+            self._profile_folder = tempfile.TemporaryDirectory(prefix="infersdk-")
         settings |= {key: str(value) for key, value in self.options.provider_options.items()}
         self._session, self._executed = start_session(
             self._source(), str(self.model), self._session_options, provider, settings,
@@ -118,7 +124,8 @@ class OnnxRuntimeInfer(Infer):
         self._binding = self._session.io_binding()
 
     def _session_options(self) -> Any:
-        options = session_options(self.options)
+        folder = self._profile_folder
+        options = session_options(self.options, Path(folder.name) if folder is not None else None)
         if self.custom_ops is not None:
             register_operators(options, self.custom_ops, self._device)
         return options
@@ -140,7 +147,9 @@ class OnnxRuntimeInfer(Infer):
         wanted, keep = self._requested_precision, self.options.fp16_keep
         if keep and wanted != "fp16":
             raise ConfigError(f"fp16_keep is for precision='fp16', not for {wanted!r}")
-        passes = loading_passes(self.backend, self._device.kind, wanted, keep_nodes=keep, x86=_X86)
+        passes = [*loading_passes(self.backend, self._device.kind, wanted, keep_nodes=keep, x86=_X86)]
+        if self.options.profiling:
+            passes.append(NameNodes())  # the profiler reports nodes by their names
         try:
             return prepared_model(self.model, passes) or self.model.content or str(self.model)
         except UnsupportedModelError as error:
@@ -301,7 +310,8 @@ class OnnxRuntimeInfer(Infer):
 
         # Where the runtime could not write its graph, the model as it is written.
         model = read_model(self.model) if self._executed is None else parse_model(self._executed)
-        self._executed = self._executed and b""  # it is not needed any more, and may hold weights
+        if not self.options.profiling:
+            self._executed = self._executed and b""  # it is not needed any more, and may hold weights
         return MappingProxyType(layer_precisions(model, executed=True))
 
     @functools.cached_property
@@ -313,6 +323,10 @@ class OnnxRuntimeInfer(Infer):
     @property
     def precision(self) -> str:
         return self._main_precision
+
+    def profile_layers(self, runs: int) -> LayerProfile:
+        """See `infersdk.executed_layers.ReportsLayers`. A session can be profiled once."""
+        return profile_session(self, runs, self._session, self._executed, self._profile_folder)
 
     def bucket_batch(self, n: int) -> int:
         """On a GPU, convolutions are planned again whenever the batch differs from the last run's, which takes a tenth
@@ -332,3 +346,5 @@ class OnnxRuntimeInfer(Infer):
 
     def _close(self) -> None:
         del self._binding, self._session
+        if self._profile_folder is not None:
+            self._profile_folder.cleanup()

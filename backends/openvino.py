@@ -32,6 +32,7 @@ from ..infer import BackendInfo, Infer
 from ..precision import PRECISIONS, describe_layers, keeps_precision
 from ._openvino.custom_ops import core_with
 from ._openvino.options import Options, properties_of
+from ._openvino.profiling import profile_model
 from ._openvino.runtime import (
     FAILURES,
     capabilities,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ..executed_layers import LayerProfile
     from ..tensor import Tensor
     from ..tensor_spec import TensorSpec
 
@@ -84,6 +86,7 @@ class _Compiled:
 
     def __init__(self, current: Any, compile_again: Callable[[], Any]) -> None:
         self.current: Any = current  # None after a run that failed
+        self.runs = 0  # of the current one
         self.cloned = False
         self._compile_again = compile_again
         self._lock = Lock()
@@ -98,7 +101,7 @@ class _Compiled:
         """The compiled model to run on."""
         with self._lock:
             if self.current is None:
-                self.current = self._compile_again()
+                self.current, self.runs = self._compile_again(), 0
             return self.current
 
 
@@ -352,6 +355,7 @@ class OpenVinoInfer(Infer):
                 return self._again(retried=True)
             raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
+        self._shared.runs += 1
         if self._shared.current is not self._compiled:  # a clone's run failed meanwhile
             return self._again()
         if self._unchecked:
@@ -378,6 +382,7 @@ class OpenVinoInfer(Infer):
             self._shared.mark_failed(self._compiled)
             raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
+        self._shared.runs += 1
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
 
     def _again(self, *, retried: bool = False) -> None:
@@ -422,6 +427,12 @@ class OpenVinoInfer(Infer):
     def layer_precisions(self) -> Mapping[str, int]:
         """Read back from the kernels of the compiled model."""
         return MappingProxyType(self._layers)
+
+    def profile_layers(self, runs: int) -> LayerProfile:
+        """See `infersdk.executed_layers.ReportsLayers`."""
+        if self._bound is None:
+            self.forward()
+        return profile_model(self, runs, self._compiled, self._request, self._shared.runs)
 
     def _clone(self, twin: OpenVinoInfer) -> None:
         self._shared.cloned = True

@@ -26,12 +26,18 @@ class FileFormat:
         title: what a message calls it, with its article.
         suffixes: what its files usually end in.
         remedy: what to do with it where the backend that was asked for does not read it; `{file}` stands for its path.
+        importer: what converts it to ONNX, as "module:function"; empty where nothing does.
+        packages: what the importer needs.
+        install: how to get these.
     """
 
     key: str
     title: str
     suffixes: tuple[str, ...]
     remedy: str
+    importer: str = ""
+    packages: tuple[str, ...] = ()
+    install: str = ""
 
     def help_for(self, file: str) -> str:
         """The remedy, for the file of that path."""
@@ -40,6 +46,7 @@ class FileFormat:
 
 _EXPORT = "export it to ONNX where it was trained: torch.onnx.export(model, example_inputs, 'model.onnx')"
 _TF2ONNX = "convert it to ONNX (pip install tf2onnx): python -m tf2onnx.convert"
+_CONVERT = "convert it: infersdk convert {file} -o model.onnx"
 _NO_MODEL = "give the path of a model"
 
 #: All formats that are recognised, by their keys.
@@ -59,9 +66,12 @@ FORMATS: dict[str, FileFormat] = {
             "ncnn", "an ncnn model", (".param",),
             "load it with backend='ncnn' of the package infersdk-ncnn, or take the ONNX file that it was made from",
         ),
-        FileFormat("pnnx", "a PNNX graph", (".pnnx.param",), "take the ONNX or PyTorch file that it was made from"),
+        FileFormat("pnnx", "a PNNX graph", (".pnnx.param",), _CONVERT, "infersdk.importers.pnnx:import_pnnx"),
         FileFormat("torchscript", "a TorchScript model", (".pt", ".pth", ".torchscript"), _EXPORT),
         FileFormat("torch-export", "an exported PyTorch program", (".pt2",), _EXPORT),
+        FileFormat(
+            "torch-module", "a PyTorch module", (), _EXPORT, "infersdk.importers.torch:import_module", ("torch",),
+        ),
         FileFormat(
             "torch-checkpoint", "a PyTorch checkpoint (weights and Python objects, without a graph)", (".pt", ".pth"),
             f"{_EXPORT}; for a model of Ultralytics: yolo export model={{file}} format=onnx",

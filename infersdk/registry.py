@@ -24,7 +24,7 @@ from .precision import check_precision
 from .target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from .custom_ops import CustomOp
 
@@ -116,14 +116,17 @@ def load(
     custom_ops: Sequence[type[CustomOp]] | None = None,
     cut_custom_ops: bool = False,
     external_data: str | os.PathLike[str] | None = None,
+    convert: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Infer:
     """Loads a model on a backend. Strict: the backend, device and precision asked for, or an error.
 
     Args:
         model: the path of a model file, its bytes, or a binary file that is open for reading. Every backend reads ONNX,
-            and some read other formats. Or the path of a configuration of one model (.toml, .yaml, .json: see
-            `infersdk.config`), as `infersdk tune` writes it; the other arguments override what it says.
+            and some read other formats. What the backend does not read is converted to ONNX where that can be done
+            (`infersdk.importers`), checked, and kept in the cache. A `torch.nn.Module` is converted, too. Or the
+            path of a configuration of one model (.toml, .yaml, .json: see `infersdk.config`), as `infersdk tune` writes
+            it; the other arguments override what it says.
         backend: a name out of `infersdk.list_backends()`; None is `"onnxruntime"`.
         device: `"cpu"`, `"cuda:0"`, or another one that the backend has; None is the backend's default.
         precision: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`; None runs the model as it was written.
@@ -136,6 +139,9 @@ def load(
         cut_custom_ops: whether to cut the model at its custom operators where the backend could run them, too.
         external_data: for a model that is given as bytes or as an open file: the folder of the weights that it keeps
             in other files. Without it no other file is read. For an OpenVINO IR it is the .bin file.
+        convert: arguments of `infersdk.importers.convert()` for a model that is converted: `{"shapes": [(1, 3, 224,
+        224)]}`
+            for one that does not say its shapes.
         **options: the backend's own, checked against its `Options`.
 
     A model that is given as bytes or as an open file stays in memory: what is made from it is written only to a folder
@@ -155,11 +161,11 @@ def load(
     check_precision(precision)
     if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
         raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
-    from .config import convert
+    from .config import convert as checked_options
 
-    source = ModelSource.of(model, external_data)
+    source = _readable(kind, model, external_data, convert)
     target_device = Device.parse(device if device is not None else kind.default_device)
-    own = convert(options, kind.Options, f"options of backend {backend!r}")
+    own = checked_options(options, kind.Options, f"options of backend {backend!r}")
     make: Callable[..., Infer] = kind
     if custom_ops or foreign_domains(source):
         from .custom_ops.loading import with_custom_ops
@@ -183,6 +189,36 @@ def load(
         options=own,
         make=make,
     )
+
+
+#: What converts a model to ONNX. It is known by a string alone, as backends are: it loads models itself, to check them.
+_CONVERTER = "infersdk.importers.loading:converted_source"
+
+
+def _readable(
+    kind: type[Infer],
+    model: ModelLike | Any,
+    external_data: str | os.PathLike[str] | None,
+    arguments: Mapping[str, Any] | None,
+) -> ModelSource:
+    """The source of a model, converted to ONNX if it is of a format that the backend does not read.
+
+    Raises:
+        ConfigError: arguments of a conversion are given, and there is nothing to convert.
+    """
+    is_module = any(base.__module__ == "torch.nn.modules.module" for base in type(model).__mro__)
+    source = None if is_module else ModelSource.of(model, external_data)
+    found = source.format if source is not None else None
+    readable = kind.formats is None or found is None or found.key in kind.formats
+    if source is not None and (readable or not (found and found.importer)):
+        if arguments is not None:
+            raise ConfigError(
+                f"convert= is for a model that is converted; backend {kind.backend!r} reads {source} itself"
+            )
+        return source
+    module, _, attribute = _CONVERTER.partition(":")
+    made: ModelSource = getattr(importlib.import_module(module), attribute)(source or model, arguments or {})
+    return made
 
 
 def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:

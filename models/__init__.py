@@ -21,7 +21,7 @@ from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
-from .loading import TYPES, create, fitting_types, load, wrapper_type
+from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
 from .results import Classification, Classifications, ClassMap, ClassMaps, Detection, Detections, Mask, Masks
@@ -69,5 +69,6 @@ __all__ = [
     "create",
     "fitting_types",
     "load",
+    "named_type",
     "wrapper_type",
 ]

@@ -1,23 +1,50 @@
-"""Boxes and labels over an image."""
+"""Boxes, masks, keypoints and labels over an image."""
 
 from __future__ import annotations
 
-import colorsys
+import operator
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageDraw
 
+from ..errors import ConfigError
 from ._fonts import font_for, load_font
+from .colours import colour, ink
+from .oriented import corners
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import numpy.typing as npt
     from PIL import ImageFont
 
     from ..image import HostImage
 
-__all__ = ["Box", "blank_image", "class_colour", "draw_boxes", "to_pil"]
+Colour: TypeAlias = "tuple[int, int, int]"
+
+__all__ = ["Box", "blank_image", "draw_boxes", "to_pil"]
+
+#: The opacity of masks, 0 to 255.
+TINT = 115
+#: The score of a keypoint from which on it is drawn.
+SEEN = 0.5
+#: Of a person: COCO's keypoints, and the pairs that a line joins.
+COCO_POINTS = 17
+COCO_SKELETON = (
+    (15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8), (7, 9), (8, 10),
+    (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6),
+)  # fmt: skip
+
+
+class MaskOfBox(Protocol):
+    """What is drawn of a mask: see `infersdk.models.Mask`."""
+
+    box: tuple[int, int, int, int]
+
+    def crop(self) -> npt.NDArray[np.bool_]: ...
 
 
 class Box(Protocol):
@@ -31,6 +58,8 @@ class Box(Protocol):
     def class_id(self) -> int: ...
     @property
     def label(self) -> str: ...
+    @property
+    def columns(self) -> Mapping[str, Any]: ...
 
 
 def to_pil(image: HostImage) -> Image.Image:
@@ -59,41 +88,124 @@ def draw_boxes(
     boxes: Sequence[Box],
     *,
     font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None = None,
+    colour_by: str | None = None,
+    skeleton: Sequence[tuple[int, int]] | None = None,
 ) -> Image.Image:
-    """Draws into an RGB image, and returns it: each box in the colour of its class, with label and score.
+    """Draws into an RGB image, and returns it: each box with label and score, over its mask and under its keypoints.
 
     Args:
         font: a font file or a loaded font; None is one that has the characters of all labels.
+        colour_by: what chooses the colour of a box: `"class"`, `"box"` (each has its own) or the name of a column of
+            whole numbers; None is `"track_id"` where there is such a column, else `"class"`.
+        skeleton: the pairs of keypoints that a line joins, by number from 0; None is COCO's where there are 17 points.
 
     Raises:
-        ConfigError: the font cannot be loaded.
+        ConfigError: the font cannot be loaded, there is no such column, or a keypoint of the skeleton.
     """
-    draw = ImageDraw.Draw(pil)
     unit = max(pil.size) / 640
-    width, size = max(2, round(2 * unit)), max(11, round(12 * unit))
-    loaded = load_font(font, size) if isinstance(font, (str, os.PathLike)) else font
-    for box in reversed(boxes):  # the best one is drawn last, on top
-        colour = class_colour(box.class_id)
-        draw.rectangle(_ordered(box.xyxy), outline=colour, width=width)
-        text = " ".join(f"{box.label} {box.score:.2f}".split())
-        face = loaded or font_for(text, size)
-        left, top, right, bottom = draw.textbbox((0, 0), text, font=face)
-        high, wide = bottom - top + 2 * width, right - left + 2 * width
-        x = min(max(box.xyxy[0], 0), max(pil.width - wide, 0))
-        y = box.xyxy[1] - high if box.xyxy[1] >= high else box.xyxy[1]
-        draw.rectangle((x, y, x + wide, y + high), fill=colour)
-        ink = "black" if 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 140 else "white"
-        draw.text((x + width - left, y + width - top), text, fill=ink, font=face)
+    pen = _Pen(pil, max(2, round(2 * unit)), max(11, round(12 * unit)), font)
+    colours = [_colour_of(box, number, colour_by) for number, box in enumerate(boxes)]
+    for box, own in reversed(list(zip(boxes, colours, strict=True))):  # the best one is drawn last, on top
+        if (mask := box.columns.get("mask")) is not None:
+            pen.mask(mask, own)
+        if (oriented := box.columns.get("oriented")) is not None:
+            pen.outline(corners(oriented), own)
+        else:
+            pen.rectangle(box.xyxy, own)
+        if (points := box.columns.get("keypoints")) is not None:
+            pen.keypoints(np.asarray(points), own, skeleton)
+        track = f"#{box.columns['track_id']} " if "track_id" in box.columns else ""
+        pen.label(" ".join(f"{track}{box.label} {box.score:.2f}".split()), box.xyxy, own)
     return pil
 
 
-def _ordered(xyxy: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
-    """Pillow refuses a box whose right edge is left of its left one."""
-    x1, y1, x2, y2 = xyxy
-    return min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
+def _colour_of(box: Box, number: int, colour_by: str | None) -> Colour:
+    if colour_by is None:
+        colour_by = "track_id" if "track_id" in box.columns else "class"
+    if colour_by == "class":
+        return colour(box.class_id)
+    if colour_by == "box":
+        return colour(number)
+    try:
+        return colour(operator.index(box.columns[colour_by]))
+    except (KeyError, TypeError):
+        raise ConfigError(
+            f"colour_by is {colour_by!r}; use class, box, or a column of whole numbers, of "
+            f"{', '.join(box.columns) or 'which there are none'}"
+        ) from None
 
 
-def class_colour(class_id: int) -> tuple[int, int, int]:
-    """Hues a golden angle apart: neighbouring classes differ well, and a class keeps its colour."""
-    red, green, blue = colorsys.hsv_to_rgb(class_id * 0.61803398875 % 1.0, 0.75, 0.95)
-    return round(red * 255), round(green * 255), round(blue * 255)
+class _Pen:
+    """Draws the parts of a box.
+
+    Args:
+        pil: the image.
+        width: of lines, in pixels.
+        size: of letters, in pixels.
+        font: see `draw_boxes()`.
+    """
+
+    def __init__(
+        self,
+        pil: Image.Image,
+        width: int,
+        size: int,
+        font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None,
+    ) -> None:
+        self._pil, self._draw = pil, ImageDraw.Draw(pil)
+        self._width, self._size = width, size
+        self._font = load_font(font, size) if isinstance(font, (str, os.PathLike)) else font
+
+    def mask(self, mask: MaskOfBox, colour: Colour) -> None:
+        """Tints the pixels of a mask, and draws a line along its border."""
+        x, y, width, height = mask.box
+        pixels = mask.crop()
+        inside = pixels
+        for _ in range(max(1, self._width // 2)):
+            framed = np.pad(inside, 1)
+            inside = framed[1:-1, 1:-1] & framed[:-2, 1:-1] & framed[2:, 1:-1] & framed[1:-1, :-2] & framed[1:-1, 2:]
+        opacity = np.where(inside, np.uint8(TINT), np.where(pixels, np.uint8(255), np.uint8(0)))
+        if width and height:
+            self._pil.paste(colour, (x, y, x + width, y + height), Image.fromarray(opacity))
+
+    def rectangle(self, xyxy: Sequence[float], colour: Colour) -> None:
+        x1, y1, x2, y2 = xyxy
+        # Pillow refuses a box whose right edge is left of its left one.
+        ordered = (min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2))
+        self._draw.rectangle(ordered, outline=colour, width=self._width)
+
+    def outline(self, points: npt.NDArray[np.float32], colour: Colour) -> None:
+        """A closed line through points, (k, 2) of x and y."""
+        if np.isfinite(points).all():
+            self._draw.line([*map(tuple, points.tolist()), tuple(points[0].tolist())], colour, self._width, "curve")
+
+    def keypoints(
+        self, points: npt.NDArray[np.float32], colour_of_lines: Colour, skeleton: Sequence[tuple[int, int]] | None
+    ) -> None:
+        """The points whose score is high enough, each in a colour of its own, and lines between them."""
+        if skeleton is None:
+            skeleton = COCO_SKELETON if len(points) == COCO_POINTS else ()
+        seen: npt.NDArray[np.bool_] = np.all(np.isfinite(points[:, :2]), axis=1)
+        if points.shape[1] > 2:
+            seen &= points[:, 2] >= SEEN
+        for first, second in skeleton:
+            if not 0 <= first < len(points) or not 0 <= second < len(points):
+                raise ConfigError(f"skeleton joins {first} and {second}, and there are {len(points)} keypoints, from 0")
+            if seen[first] and seen[second]:
+                ends = [tuple(points[end, :2].tolist()) for end in (first, second)]
+                self._draw.line(ends, colour_of_lines, self._width)
+        radius = self._width * 1.25
+        for number in np.flatnonzero(seen).tolist():
+            x, y = points[number, :2].tolist()
+            disc = (x - radius, y - radius, x + radius, y + radius)
+            self._draw.ellipse(disc, fill=colour(number + 1), outline="white")
+
+    def label(self, text: str, xyxy: Sequence[float], background: Colour) -> None:
+        """Text over the top left corner of a box, within the image."""
+        face, width = self._font or font_for(text, self._size), self._width
+        left, top, right, bottom = self._draw.textbbox((0, 0), text, font=face)
+        high, wide = bottom - top + 2 * width, right - left + 2 * width
+        x = min(max(xyxy[0], 0), max(self._pil.width - wide, 0))
+        y = xyxy[1] - high if xyxy[1] >= high else xyxy[1]
+        self._draw.rectangle((x, y, x + wide, y + high), fill=background)
+        self._draw.text((x + width - left, y + width - top), text, fill=ink(background), font=face)

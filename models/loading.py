@@ -31,7 +31,7 @@ from .yunet import YuNet
 if TYPE_CHECKING:
     from ..model_source import ModelLike
 
-__all__ = ["TYPES", "create", "fitting_types", "load", "wrapper_type"]
+__all__ = ["TYPES", "create", "fitting_types", "load", "named_type", "wrapper_type"]
 
 #: Every wrapper, by the name that a configuration and the command line use. A new task is one line here.
 TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
@@ -88,7 +88,7 @@ def load(
         BackendError, ModelError: see `infersdk.load()`.
     """
     if type is not None:
-        return _named(type)(path, backend, **settings)
+        return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
         return _of(path, settings)
     known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
@@ -157,7 +157,7 @@ def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
     return model.with_shapes({name: array.shape for name, array in outputs.items()})
 
 
-def _named(name: str) -> builtins.type[VisionModel[Any]]:
+def named_type(name: str) -> builtins.type[VisionModel[Any]]:
     """The wrapper of a name in `TYPES`, or of `"module:Class"`."""
     if ":" in name:
         return _imported(name)
@@ -232,6 +232,6 @@ def _create_one(name: str, table: Any) -> VisionModel[Any]:
     if not isinstance(kind, str):
         raise ConfigError(f"models.{name}: type is one of {', '.join(TYPES)}, not {kind!r}")
     try:
-        return _from_table(_named(kind), fields)
+        return _from_table(named_type(kind), fields)
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"models.{name}: {error}") from None

@@ -285,7 +285,7 @@ class TwinLiteNet(_MapModel[ClassMaps]):
     def result(self, maps: Sequence[npt.NDArray[Any]]) -> ClassMaps:
         area, lanes = maps
         return ClassMaps({
-            "area": ClassMap(area, ("background", "drivable area"), 0, colour=2),
+            "area": ClassMap(area, ("background", "drivable area"), 0, first_colour=2),
             "lanes": ClassMap(lanes, ("background", "lane line"), 0),
         })  # fmt: skip
 

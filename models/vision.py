@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import typing
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,6 +163,20 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         may know more from its settings.
         """
         return True
+
+    @classmethod
+    def result_type(cls) -> type[Any]:
+        """What a call returns for an image: `Detections` for a `VisionModel[Detections]`; `object` where the class does
+        not say.
+        """
+        for base in cls.__mro__:
+            for generic in vars(base).get("__orig_bases__", ()):
+                origin = typing.get_origin(generic)
+                if isinstance(origin, type) and issubclass(origin, VisionModel):
+                    (kind,) = typing.get_args(generic)
+                    if isinstance(kind, type) and kind is not Any:
+                        return kind
+        return object
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         """How many classes outputs of these shapes tell apart; None where they leave it open, or there are none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import onnxruntime as ort
@@ -34,6 +35,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
         cuda_graph: on an NVIDIA GPU, runs are captured and replayed as CUDA graphs, one for each set of shapes and
             addresses. It has no effect where an output's shape does not follow from the inputs'. Clones run one at a
             time then.
+        profiling: the session measures each node, for `infersdk.layers`; runs take a little longer.
     """
 
     threads: Count = 0
@@ -45,10 +47,15 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     session_config: dict[str, str] = {}
     fp16_keep: list[str] = []
     cuda_graph: bool = False
+    profiling: bool = False
 
 
-def session_options(options: Options) -> Any:
-    """A new `onnxruntime.SessionOptions`."""
+def session_options(options: Options, profile_folder: Path | None = None) -> Any:
+    """A new `onnxruntime.SessionOptions`.
+
+    Args:
+        profile_folder: where the profiler writes; None does not profile.
+    """
     found = ort.SessionOptions()
     found.log_severity_level = 4  # fatal: errors come as exceptions, and a library does not print
     found.intra_op_num_threads = options.threads
@@ -58,6 +65,9 @@ def session_options(options: Options) -> Any:
         found.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     if not options.allow_spinning:
         found.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if profile_folder is not None:
+        found.enable_profiling = True
+        found.profile_file_prefix = str(profile_folder / "run")
     for key, value in options.session_config.items():
         found.add_session_config_entry(key, value)
     return found

@@ -19,6 +19,7 @@ _ARGUMENTS = {
     "NUM_STREAMS": "streams=",
     "INFERENCE_NUM_THREADS": "threads=",
     "CACHE_DIR": "cache_dir=",
+    "PERF_COUNT": "profiling=",
 }
 
 
@@ -33,6 +34,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
         cache_dir: a folder for compiled models, made if it does not exist: a model loads faster the second time. It
             keeps one for each model, device and OpenVINO version. None compiles at each load and writes nothing.
         config: further properties of the device's plugin, passed on unchanged.
+        profiling: the plugin measures each layer, for `infersdk.layers`; runs take a little longer.
     """
 
     performance_hint: Literal["latency", "throughput", "cumulative_throughput"] = "latency"
@@ -40,6 +42,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     threads: Count = 0
     cache_dir: str | None = None
     config: dict[str, str | int | float | bool] = {}
+    profiling: bool = False
 
 
 def properties_of(options: Options, target: str) -> dict[str, Any]:
@@ -56,6 +59,8 @@ def properties_of(options: Options, target: str) -> dict[str, Any]:
         properties["INFERENCE_NUM_THREADS"] = options.threads
     if options.cache_dir:
         properties["CACHE_DIR"] = _made_folder(options.cache_dir)
+    if options.profiling:
+        properties["PERF_COUNT"] = True
     if target == "AUTO":
         # Without these it starts on the processor, moves elsewhere later, and moves back on trouble, all unseen.
         properties |= {"ENABLE_STARTUP_FALLBACK": False, "ENABLE_RUNTIME_FALLBACK": False}

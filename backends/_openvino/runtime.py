@@ -14,13 +14,13 @@ from ...device import Device
 from ...errors import text_of
 
 __all__ = [
-    "FAILURES",
+    "FAILURES", "PRECISION_NAMES",
     "capabilities", "compiles", "core", "devices", "executed_precisions", "execution_devices", "is_busy",
     "known_properties", "metadata_of", "offered", "our_name", "port_name", "readers", "reason", "written_precision",
 ]  # fmt: skip
 
 #: The precision of a node by its name in a runtime model; plugins differ in case and in style.
-_PRECISIONS = {
+PRECISION_NAMES = {
     "f32": "fp32", "fp32": "fp32", "f16": "fp16", "fp16": "fp16", "bf16": "bf16", "f64": "fp32", "fp64": "fp32",
     "i8": "int8", "u8": "int8", "int8": "int8", "uint8": "int8",
 }  # fmt: skip
@@ -90,7 +90,7 @@ def offered(target: str) -> tuple[str, ...]:
     """The precisions of a device; for AUTO those of the device that it would take first."""
     if target == "AUTO":
         target = max(core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
-    found = (_PRECISIONS.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
+    found = (PRECISION_NAMES.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
     return tuple(dict.fromkeys(name for name in found if name))
 
 
@@ -149,7 +149,7 @@ def written_precision(model: Any) -> str | None:
             return "int8"
         if kind not in ("Constant", "Convert", "ConvertLike", "Parameter", "Result"):
             names = {output.get_element_type().get_type_name() for output in node.outputs()}
-            elements.update(_PRECISIONS[name] for name in names if name in ("f32", "f16", "bf16", "f64"))
+            elements.update(PRECISION_NAMES[name] for name in names if name in ("f32", "f16", "bf16", "f64"))
     return elements.most_common(1)[0][0] if elements else None
 
 
@@ -159,7 +159,7 @@ def executed_precisions(compiled: Any) -> Counter[str]:
         layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
     except RuntimeError:  # not every plugin has a runtime model
         hint = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        return Counter([_PRECISIONS.get(hint, "fp32")])
+        return Counter([PRECISION_NAMES.get(hint, "fp32")])
     heavy: Counter[str] = Counter()
     light: Counter[str] = Counter()
     for layer in layers:
@@ -167,7 +167,7 @@ def executed_precisions(compiled: Any) -> Counter[str]:
         # The kernel's name ends in what it computes in (`brgconv_avx512_amx_bf16`). The layer's own precision comes
         # second: it is that of the weights, which may be stored in a narrower type than they are used in.
         kernel = _text_of(layer, "primitiveType").rpartition("_")[2]
-        runs = _PRECISIONS.get(kernel) or _PRECISIONS.get(_text_of(layer, "runtimePrecision"))
+        runs = PRECISION_NAMES.get(kernel) or PRECISION_NAMES.get(_text_of(layer, "runtimePrecision"))
         if runs is None or kind in _MOVES:
             continue
         if kind.startswith(_HEAVY):

@@ -79,6 +79,7 @@ def engine_key(
         "optimization_level": options.optimization_level,
         "plugins": [_plugin_digest(path) for path in options.plugins],
         "tag": options.cache_tag,
+        "profiling": options.profiling,
         "custom_ops": custom_ops.versions() if custom_ops is not None else [],
         "capabilities": sorted(capabilities) or (device.capability if device else None),
         # An engine of the full TensorRT holds kernels that were chosen by timing them on this very GPU.
@@ -296,6 +297,8 @@ def _configure(flavour: Flavour, config: Any, options: Options, precision: str |
         config.set_flag(trt.BuilderFlag.TF32)
     else:
         config.clear_flag(trt.BuilderFlag.TF32)
+    if options.profiling:
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     if options.optimization_level is not None:
         config.builder_optimization_level = options.optimization_level
 
@@ -313,6 +316,7 @@ def _recorded_options(options: Options, precision: str | None, max_batch: int | 
     plain, reasons = type(options)(), {"precision": precision, "max_batch": max_batch}
     names = (
         "exact_batches", "workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag", "fp16_keep",
+        "profiling",
     )  # fmt: skip
     reasons |= {name: getattr(options, name) for name in names if getattr(options, name) != getattr(plain, name)}
     return {name: value for name, value in reasons.items() if value is not None}

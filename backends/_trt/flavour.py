@@ -70,6 +70,21 @@ class Flavour:
             with self.logger.guard:
                 self.logger.listeners = [other for other in self.logger.listeners if other is not lines]
 
+    @contextlib.contextmanager
+    def layer_listings(self) -> Iterator[list[str]]:
+        """The listings of layers that builds print in this scope, in the inspector's format of one line a layer.
+
+        A build prints one where its configuration has `ProfilingVerbosity.DETAILED`.
+        """
+        listings: list[str] = []
+        with self.logger.guard:
+            self.logger.listings.append(listings)
+        try:
+            yield listings
+        finally:
+            with self.logger.guard:
+                self.logger.listings = [other for other in self.logger.listings if other is not listings]
+
 
 FLAVOURS = {
     flavour.backend: flavour
@@ -84,6 +99,10 @@ FLAVOURS = {
         ),
     )
 }  # fmt: skip
+
+
+#: How a build begins its listing of layers.
+_LISTING = "Layers:"
 
 
 def _import(flavour: Flavour) -> Any:
@@ -116,10 +135,15 @@ def _make_logger(trt: Any) -> Any:
             trt.ILogger.__init__(self)
             self.guard = threading.Lock()
             self.listeners: list[list[str]] = []
+            self.listings: list[list[str]] = []
 
         def log(self, severity: Any, message: str) -> None:
             level = levels.get(severity)
             if level is None:
+                if message.startswith(_LISTING):
+                    with self.guard:
+                        for texts in self.listings:
+                            texts.append(message)
                 return
             if level == logging.ERROR:
                 with self.guard:

@@ -39,6 +39,7 @@ from .flavour import FLAVOURS, Flavour
 from .options import Options
 from .plugins import register_operators, takes_plugins
 from .profiles import fits
+from .profiling import ProfiledRuns
 from .queued import QueuedRuns
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 _BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
-class _TensorRt(QueuedRuns, Infer):
+class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
     """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
 
     default_device = "cuda:0"

@@ -50,6 +50,8 @@ class Options(BackendOptions, frozen=True, kw_only=True):
             `cuda_graph` `"eager"`.
         cuda_graph: runs are captured and replayed as CUDA graphs, one for each batch size and set of addresses, which
             takes load off the host. The first run of each is as without, the second captures.
+        profiling: the engine holds what `infersdk.layers` shows: the layers with the nodes they came from, formats and
+            kernels. An engine that is loaded from a file has what it was built with.
     """
 
     profiles: dict[str, Range] = {}
@@ -66,3 +68,4 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     progress: Progress | None = None
     kernel_specialization: Literal["lazy", "eager", "none"] | None = None
     cuda_graph: bool = False
+    profiling: bool = False

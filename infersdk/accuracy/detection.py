@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 from collections import Counter
@@ -11,12 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BackendUnavailableError, ConfigError
+import numpy as np
+
+from ..errors import BackendUnavailableError, ConfigError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["CocoTruth", "coco_evaluator", "coco_figures", "read_coco"]
+__all__ = ["CocoTruth", "check_annotated", "coco_evaluator", "coco_figures", "has_annotations", "read_coco"]
+
+#: The points for which COCO's similarity of keypoints has its own tolerances.
+COCO_KEYPOINTS = 17
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,7 @@ def _read_json(path: Path) -> Any:
 def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     """An annotation with what the evaluators need and some tools leave out."""
     left, top, width, height = (float(side) for side in entry["bbox"])
+    more = {key: entry[key] for key in ("segmentation", "keypoints", "num_keypoints") if key in entry}
     return {
         "id": entry.get("id", number),
         "image_id": entry["image_id"],
@@ -137,6 +144,7 @@ def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
         "bbox": [left, top, width, height],
         "area": float(entry.get("area", width * height)),
         "iscrowd": int(entry.get("iscrowd", 0)),
+        **more,
     }
 
 
@@ -144,14 +152,30 @@ def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def coco_figures(model: Any, truth: CocoTruth) -> dict[str, float]:
+#: What is evaluated, by the evaluators' word for it: the prefix of its figures, what an annotation has for it, and the
+#: column that results have for it.
+_EVALUATED = {
+    "bbox": ("", "bbox", None),
+    "segm": ("mask_", "segmentation", "mask"),
+    "keypoints": ("OKS_", "keypoints", "keypoints"),
+}
+
+
+def coco_figures(model: Any, truth: CocoTruth, kinds: Sequence[str] = ("bbox",)) -> dict[str, float]:
     """`{"mAP": over IoU 0.5:0.95, "mAP50": at 0.5}` of a detector (`infersdk.models`), each 0 to 1.
 
+    Args:
+        kinds: what is compared: `"bbox"`; `"segm"` for masks, whose figures are `mask_mAP` and `mask_mAP50`;
+            `"keypoints"` for `OKS_mAP` and `OKS_mAP50`, by COCO's similarity of keypoints, which has a tolerance for
+            each of COCO's 17 points; of another number of points n, each has 1/n.
+
     Raises:
-        ConfigError: its classes do not fit the annotations.
+        ConfigError: its classes do not fit the annotations, or these do not have what is compared.
+        UnsupportedModelError: its results do not have what is compared.
         BackendUnavailableError: neither pycocotools nor faster-coco-eval is installed.
     """
     coco, evaluator = coco_evaluator()
+    check_annotated(truth, kinds)
     images = list(truth.files)
     categories: dict[int, int] | None = None
     if model.class_count is not None:  # else it is known after the first run
@@ -159,25 +183,54 @@ def coco_figures(model: Any, truth: CocoTruth) -> dict[str, float]:
     found = dict(zip(images, model.stream(truth.files.values()), strict=True))
     if categories is None:
         categories = truth.category_ids(model.class_names, model.class_count)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    columns = {column for kind in kinds if (column := _EVALUATED[kind][2]) is not None}
     for image, boxes in found.items():
-        for (x1, y1, x2, y2), score, label in zip(
-            boxes.xyxy.tolist(), boxes.scores.tolist(), boxes.class_ids.tolist(), strict=True
-        ):
-            if label in categories:
-                box = [x1, y1, x2 - x1, y2 - y1]
-                rows.append({"image_id": image, "category_id": categories[label], "bbox": box, "score": score})
-    if not rows:  # which the evaluators do not take
-        return {"mAP": 0.0, "mAP50": 0.0}
+        if missing := columns - boxes.columns.keys():  # the evaluators would make masks of the boxes
+            raise UnsupportedModelError(
+                f"{model.network.model.name} gives no {min(missing)} for its boxes; measure boxes (--task detect)"
+            )
+        known = [class_id in categories for class_id in boxes.class_ids.tolist()]
+        rows += boxes[known].to_coco(image, categories)
+    figures: dict[str, float] = {}
+    for kind in kinds:
+        prefix = _EVALUATED[kind][0]
+        stats = _evaluate(coco, evaluator, truth, rows, kind) if rows else (0.0, 0.0)  # they do not take no rows
+        figures |= {f"{prefix}mAP": float(stats[0]), f"{prefix}mAP50": float(stats[1])}
+    return figures
+
+
+def _evaluate(
+    coco: Callable[[], Any], evaluator: Callable[..., Any], truth: CocoTruth, rows: Sequence[dict[str, Any]], kind: str
+) -> Sequence[float]:
+    """The twelve (of keypoints ten) figures that COCO reports: first mAP over IoU 0.5:0.95, then at 0.5."""
     with contextlib.redirect_stdout(io.StringIO()):  # they print
         whole = coco()
-        whole.dataset = dict(truth.data)
+        whole.dataset = copy.deepcopy(dict(truth.data))  # they change it
         whole.createIndex()
-        evaluation = evaluator(whole, whole.loadRes(rows), "bbox")
+        evaluation = evaluator(whole, whole.loadRes([dict(row) for row in rows]), kind)
+        if kind == "keypoints" and (points := len(rows[0]["keypoints"]) // 3) != COCO_KEYPOINTS:
+            evaluation.params.kpt_oks_sigmas = np.full(points, 1 / points)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return {"mAP": float(evaluation.stats[0]), "mAP50": float(evaluation.stats[1])}
+    stats: Sequence[float] = evaluation.stats
+    return stats
+
+
+def has_annotations(truth: CocoTruth, kinds: Sequence[str]) -> bool:
+    """Whether the annotations have what is compared; `kinds` as `coco_figures` takes them."""
+    return all(any(entry.get(_EVALUATED[kind][1]) for entry in truth.data["annotations"]) for kind in kinds)
+
+
+def check_annotated(truth: CocoTruth, kinds: Sequence[str]) -> None:
+    """Raises ConfigError where the annotations do not have what is compared."""
+    for kind in kinds:
+        if not has_annotations(truth, [kind]):
+            raise ConfigError(
+                f"the annotations have no {_EVALUATED[kind][1]}; give a file that has them, or measure boxes "
+                "(--task detect)"
+            )
 
 
 def coco_evaluator() -> tuple[Callable[[], Any], Callable[..., Any]]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..target import Target
-from .classification import read_labels, top_figures
-from .detection import coco_evaluator, coco_figures, read_coco
 
 if TYPE_CHECKING:
     import os
 
-    from ..infer import Infer
-
-__all__ = ["ClassifyTask", "Contender", "DetectTask", "GateReport", "Score", "Task", "gate"]
+__all__ = ["Contender", "GateReport", "Score", "Task", "gate"]
 
 
 class Task(Protocol):
@@ -34,104 +29,6 @@ class Task(Protocol):
 
     def measure(self, contender: Contender) -> Score:
         """The figures of one contender."""
-
-
-class DetectTask:
-    """Detection by COCO annotations.
-
-    Args:
-        annotations, folder: as `read_coco` takes them.
-        type: the wrapper, a name of `models.TYPES`; None decides by the file.
-        settings: further settings of the wrapper, such as `legacy` of a YOLOX.
-        names: the class names, or the path of a file of them; None takes the model's own.
-        conf, iou, max_det, multi_label: the settings of the detector. The defaults are those by which mAP is commonly
-            given for YOLOv5; a threshold that suits an application would cut the recall that mAP counts.
-        max_batch: images that go through together at most.
-
-    Raises:
-        ConfigError: as `read_coco`.
-    """
-
-    metric = "mAP"
-
-    def __init__(
-        self,
-        annotations: str | os.PathLike[str],
-        folder: str | os.PathLike[str],
-        *,
-        type: str | None = None,
-        names: Sequence[str] | str | os.PathLike[str] | None = None,
-        conf: float = 0.001,
-        iou: float = 0.6,
-        max_det: int = 300,
-        multi_label: bool = True,
-        max_batch: int | None = None,
-        **settings: Any,
-    ) -> None:
-        self.truth = read_coco(annotations, folder)
-        coco_evaluator()  # better now than after the images
-        self._type, self._names, self._max_batch = type, names, max_batch
-        self._settings = {"conf": conf, "iou": iou, "max_det": max_det, "multi_label": multi_label, **settings}
-
-    @property
-    def images(self) -> int:
-        return len(self.truth.files)
-
-    def measure(self, contender: Contender) -> Score:
-        with self._wrapper(contender.model, **contender.arguments(), max_batch=self._max_batch) as model:
-            return _score(contender, model, lambda: coco_figures(model, self.truth))
-
-    def figures(self, infer: Infer) -> dict[str, float]:
-        """The figures of a network that is loaded already; a clone of it is run."""
-        with self._wrapper(infer.clone()) as model:
-            return coco_figures(model, self.truth)
-
-    def _wrapper(self, model: str | os.PathLike[str] | Infer, **load: Any) -> Any:
-        from ..models import load as load_wrapper
-
-        return load_wrapper(model, type=self._type, names=self._names, **self._settings, **load)
-
-
-class ClassifyTask:
-    """Classification of labelled images.
-
-    Args:
-        folder, labels: as `read_labels` takes them.
-        settings: those of `models.Classifier`: preset, resize, crop, names and so on.
-
-    Raises:
-        ConfigError: as `read_labels`.
-    """
-
-    metric = "top1"
-
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        labels: str | os.PathLike[str] | None = None,
-        **settings: Any,
-    ) -> None:
-        self.labelled = read_labels(folder, labels)
-        self._settings = settings
-
-    @property
-    def images(self) -> int:
-        return len(self.labelled)
-
-    def measure(self, contender: Contender) -> Score:
-        with self._wrapper(contender.model, **contender.arguments()) as model:
-            return _score(contender, model, lambda: top_figures(model, self.labelled))
-
-    def figures(self, infer: Infer) -> dict[str, float]:
-        """The figures of a network that is loaded already; a clone of it is run."""
-        with self._wrapper(infer.clone()) as model:
-            return top_figures(model, self.labelled)
-
-    def _wrapper(self, model: str | os.PathLike[str] | Infer, **load: Any) -> Any:
-        from ..models import load as load_wrapper
-
-        return load_wrapper(model, **{"type": "classifier", "top_k": 5, **self._settings}, **load)
 
 
 @dataclass(frozen=True)
@@ -176,15 +73,6 @@ class Score:
     seconds: float
 
 
-def _score(contender: Contender, model: Any, figures: Callable[[], dict[str, float]]) -> Score:
-    infer, start = model.network, perf_counter()
-    found = figures()
-    return Score(
-        contender.label, str(contender.model), infer.backend, infer.device, infer.precision,
-        dict(infer.layer_precisions), found, perf_counter() - start,
-    )  # fmt: skip
-
-
 @dataclass(frozen=True)
 class GateReport:
     """What `gate()` found. The first of `scores` is the reference."""
@@ -223,7 +111,7 @@ def gate(
 
     Args:
         contenders: two or more, the reference first. Each is loaded, measured and freed before the next.
-        task: what to measure by: `DetectTask` or `ClassifyTask`.
+        task: what to measure by: `DetectTask`, `ClassifyTask` or another of `infersdk.accuracy`.
         max_drop: how much less than the reference's its metric may be: 0.01 is one point of mAP, or one image of 100.
         progress: called before each is measured.
 

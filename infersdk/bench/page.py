@@ -227,7 +227,13 @@ def _stages(measured: Numbered) -> dict[str, Any] | None:
     }
 
 
-_METRICS = {"mAP": "COCO mAP, IoU 0.5 to 0.95", "top1": "top-1", "agreement": "cosine similarity to FP32"}
+_METRICS = {
+    "mAP": "COCO mAP, IoU 0.5 to 0.95",
+    "mask_mAP": "COCO mAP of masks",
+    "OKS_mAP": "COCO mAP of keypoints",
+    "top1": "top-1",
+    "agreement": "cosine similarity to FP32",
+}
 
 
 def _accuracy_speed(measured: Numbered, series: dict[str, int]) -> dict[str, Any] | None:

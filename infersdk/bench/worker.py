@@ -180,8 +180,9 @@ class Worker:
             self._device_memory.end()
 
     def accuracy(self) -> dict[str, Any]:
-        """mAP or top-1 on the data."""
-        from ..accuracy import ClassifyTask, DetectTask
+        """mAP, of masks or keypoints where the model gives them, or top-1 on the data."""
+        from ..accuracy import ClassifyTask, coco_task
+        from ..models import named_type
 
         settings = self._settings
         if settings.data is None:
@@ -190,7 +191,8 @@ class Worker:
         kind = None if self._kind == "arrays" else self._kind
         task: Any
         if settings.annotations is not None:
-            task = DetectTask(settings.annotations, settings.data, type=kind, **own)
+            of_wrapper = "" if kind is None else named_type(kind).task
+            task = coco_task(of_wrapper, settings.annotations, settings.data, type=kind, **own)
         else:
             labels = settings.labels if settings.labels != "folder" else None
             task = ClassifyTask(settings.data, labels=labels, type=kind, **own)

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["add_task_arguments", "check_task_arguments", "contenders", "run_gate"]
 
 #: Which options belong to which task, by the name of their attribute.
+_COCO = {"annotations", "type", "setting", "conf", "iou", "names", "max_drop"}
 _OWN = {
-    "detect": {"annotations", "type", "setting", "conf", "iou", "names", "max_drop"},
+    "detect": _COCO,
+    "segment": _COCO,
+    "pose": _COCO,
     "classify": {"labels", "type", "setting", "preset", "resize", "names", "max_drop"},
 }
 
@@ -27,11 +30,15 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "accuracy", "measures each on the labelled images of --data, in place of comparing outputs"
     )
-    group.add_argument("--task", choices=tuple(_OWN), help="detect: COCO's mAP; classify: top-1")
+    group.add_argument(
+        "--task",
+        choices=tuple(_OWN),
+        help="COCO's mAP of boxes (detect), masks (segment) or keypoints (pose); classify: top-1",
+    )
     group.add_argument(
         "--max-drop", type=float, metavar="X", help="how much less than the first is allowed, 0 to 1 (default: 0.01)"
     )
-    group.add_argument("--annotations", type=Path, metavar="JSON", help="detect: boxes in COCO's format")
+    group.add_argument("--annotations", type=Path, metavar="JSON", help="boxes, masks or keypoints in COCO's format")
     group.add_argument(
         "--labels",
         type=Path,
@@ -40,8 +47,10 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         "each file's name begins with",
     )
     add_wrapper_arguments(group)
-    group.add_argument("--conf", type=float, help="detect: score that a box must exceed (default: 0.001)")
-    group.add_argument("--iou", type=float, help="detect: overlap above which NMS drops (default: 0.6)")
+    group.add_argument("--conf", type=float, help="score that a box must exceed (default: 0.001)")
+    group.add_argument(
+        "--iou", type=float, help="overlap above which NMS drops (default: 0.6; for masks and keypoints 0.7)"
+    )
     group.add_argument(
         "--preset", choices=("imagenet", "caffe", "inception", "unit"), help="classify: how pixels are normalised"
     )
@@ -54,15 +63,16 @@ def check_task_arguments(arguments: argparse.Namespace) -> None:
     for name in sorted(set().union(*_OWN.values()) - _OWN.get(task, set())):
         if getattr(arguments, name) not in (None, []):
             kinds = [kind for kind, own in _OWN.items() if name in own]
-            raise ConfigError(f"--{name.replace('_', '-')} is for --task {' or '.join(kinds)}")
+            listed = " or ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
+            raise ConfigError(f"--{name.replace('_', '-')} is for --task {listed}")
     if task is not None:
         for name in ("layers", "shape"):
             if getattr(arguments, name):
                 raise ConfigError(f"--{name} is for comparing outputs, without --task")
         if arguments.data is None:
             raise ConfigError(f"--task {task} needs the labelled images: --data FOLDER")
-        if task == "detect" and arguments.annotations is None:
-            raise ConfigError("--task detect needs --annotations, a file of boxes in COCO's format")
+        if "annotations" in _OWN[task] and arguments.annotations is None:
+            raise ConfigError(f"--task {task} needs --annotations, a file in COCO's format")
 
 
 def contenders(arguments: argparse.Namespace) -> list[Contender]:
@@ -87,14 +97,15 @@ def contenders(arguments: argparse.Namespace) -> list[Contender]:
 
 def run_gate(arguments: argparse.Namespace) -> int:
     """Measures; prints a table or JSON; 1 where one drops by too much."""
-    from ..accuracy import ClassifyTask, DetectTask, gate
+    from ..accuracy import ClassifyTask, DetectTask, PoseTask, SegmentTask, gate
 
-    names = ("conf", "iou") if arguments.task == "detect" else ("preset", "resize")
+    coco = {"detect": DetectTask, "segment": SegmentTask, "pose": PoseTask}.get(arguments.task)
+    names = ("preset", "resize") if coco is None else ("conf", "iou")
     settings: dict[str, Any] = {name: v for name in names if (v := getattr(arguments, name)) is not None}
     settings |= wrapper_arguments(arguments)
     task = (
-        DetectTask(arguments.annotations, arguments.data, max_batch=arguments.batch, **settings)
-        if arguments.task == "detect"
+        coco(arguments.annotations, arguments.data, max_batch=arguments.batch, **settings)
+        if coco is not None
         else ClassifyTask(arguments.data, labels=arguments.labels, max_batch=arguments.batch, **settings)
     )
     with console(stderr=True).status("") as status:

@@ -60,15 +60,13 @@ def _classes(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-#: The tasks whose results are `Detections`; a wrapper of one's own may name none.
-_BOXES = ("", "detect", "pose", "segment", "obb")
 #: The settings of the wrapper that have a flag of their own.
 _SETTINGS = ("conf", "iou", "max_det", "classes")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from ..image import read_image
-    from ..models import load
+    from ..models import Detections, load
 
     require_model(arguments)
     sources = find_sources(arguments.sources, recursive=arguments.recursive)
@@ -78,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     serving = _share_processor(backend, live=any(source.is_live for source in sources)) if videos else {}
     settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
     with load(arguments.model, **wrapper_arguments(arguments), **settings, **backend) as model:
-        if model.task not in _BOXES:
+        if not issubclass(model.result_type(), Detections):
             hint = "; use infersdk classify" if model.task == "classify" else ""
             raise UnsupportedModelError(
                 f"{model.network.model.name} is a model for {type(model).__name__}, which finds no boxes{hint}"

@@ -77,6 +77,10 @@ class GraphBuilder:
             self._constants[key] = made
         return made
 
+    def prefix(self, prefix: str) -> None:
+        """Puts another text in front of the names that are made from here on."""
+        self._prefix = prefix
+
     def free_name(self, name: str, *, prefixed: bool = False) -> str:
         """The name with the prefix, and with a number if it is taken; it is taken from here on."""
         wanted = found = name if prefixed else self._prefix + name

@@ -18,7 +18,8 @@ from PIL import Image
 from ...errors import BackendUnavailableError, InputError, ShapeError
 from ...image import HostImage, ImageSource, read_image
 from ...ops import NO_CLASS
-from ..draw import blank_image, class_colour, to_pil
+from ..colours import colour
+from ..draw import blank_image, to_pil
 from ..names import find_classes
 from .image_reference import ImageReference
 from .masks import Masks
@@ -119,14 +120,14 @@ class ClassMap(_Drawable):
         class_ids: uint8 (height, width); `infersdk.ops.NO_CLASS` (255) where the network has not seen the image.
         names: the class names by class_id; a class without one is called by its number.
         background: the class that is not drawn; None draws all.
-        colour: the number of the colour of the first class that is not the background; the others follow.
+        first_colour: the number of the colour of the first class that is not the background; the others follow.
         image: what the map was made of, where that is known; `draw()` takes it.
     """
 
     class_ids: npt.NDArray[np.uint8]
     names: Sequence[str]
     background: int | None = None
-    colour: int = 0
+    first_colour: int = 0
     image: ImageReference | None = None
 
     def __post_init__(self) -> None:
@@ -237,7 +238,7 @@ class ClassMap(_Drawable):
         """(256, 3): of each class; black where nothing is drawn."""
         colours = np.zeros((256, 3), np.uint8)
         drawn = [i for i in range(NO_CLASS) if i != self.background]
-        colours[drawn] = [class_colour(self.colour + i) for i in range(len(drawn))]
+        colours[drawn] = [colour(self.first_colour + i) for i in range(len(drawn))]
         return colours
 
     def _tint(self, pixels: npt.NDArray[np.uint8], opacity: float) -> None:

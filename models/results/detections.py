@@ -17,10 +17,10 @@ from ...errors import InputError, ShapeError
 from ...image import HostImage, ImageSource, read_image
 from ...ops import DETECTION, DetectStats
 from ..draw import blank_image, draw_boxes, to_pil
+from ..oriented import corners
 from .exports import coco_rows, plain, supervision_detections
 from .image_reference import ImageReference
 from .masks import Masks
-from .oriented import corners
 from .rows import Rows, class_label, save_rows
 
 if TYPE_CHECKING:
@@ -269,23 +269,29 @@ class Detections(Rows[Detection]):
         *,
         channel_order: str = "bgr",
         font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None = None,
+        colour_by: str | None = None,
+        skeleton: Sequence[tuple[int, int]] | None = None,
     ) -> Image.Image:
-        """The boxes over an image, as a new PIL image.
+        """The boxes over an image, as a new PIL image, with their masks, keypoints and track numbers.
 
         Args:
             image: the image that they were found in; None is the one that the result knows.
             channel_order: of an array.
             font: a font file or a loaded font for the labels; None is a font of Pillow's, or of the system where that
                 lacks a character.
+            colour_by: what chooses the colour of a box: `"class"`, `"box"` (each has its own) or the name of a column
+                of whole numbers; None is `"track_id"` where there is such a column, else `"class"`.
+            skeleton: the pairs of keypoints that a line joins, by number from 0; None is COCO's where there are 17.
 
         Raises:
             InputError: the result does not know its image.
+            ConfigError: there is no such font, column or keypoint.
             ImageError: the image cannot be read.
         """
         given = self._known_image() if image is None else read_image(image, channel_order=channel_order)
         if given is None:
             raise InputError("the image is not known any more; give it: draw(image)")
-        return draw_boxes(to_pil(given), self, font=font)
+        return draw_boxes(to_pil(given), self, font=font, colour_by=colour_by, skeleton=skeleton)
 
     def save(
         self, path: str | os.PathLike[str], *, image: ImageSource | HostImage | None = None, channel_order: str = "bgr"

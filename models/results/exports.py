@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ...errors import BackendUnavailableError, InputError
+from ..oriented import corners
 from .masks import Mask
-from .oriented import corners
 from .rows import class_label
 
 if TYPE_CHECKING:

@@ -78,15 +78,19 @@ def test_candidates_by_their_outputs(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--conf", "0.1"], "--conf is for --task detect"),
-        (["--max-drop", "0.1"], "--max-drop is for --task detect or classify"),
+        (["--conf", "0.1"], "--conf is for --task detect, segment or pose"),
+        (["--max-drop", "0.1"], "--max-drop is for --task detect, segment, pose or classify"),
         (["--task", "detect"], "needs the labelled images: --data"),
         (["--task", "detect", "--data", "."], "needs --annotations"),
         (["--task", "detect", "--data", ".", "--annotations", "none.json"], "cannot read the annotations 'none.json'"),
         (["--task", "classify", "--data", "none"], "no folder of images at 'none'"),
-        (["--task", "classify", "--data", ".", "--annotations", "a.json"], "--annotations is for --task detect"),
+        (
+            ["--task", "classify", "--data", ".", "--annotations", "a.json"],
+            "--annotations is for --task detect, segment or pose",
+        ),
         (["--task", "classify", "--data", ".", "--layers"], "--layers is for comparing outputs"),
-        (["--task", "segment", "--data", "."], "segment"),
+        (["--task", "segment", "--data", "."], "--task segment needs --annotations"),
+        (["--task", "depth", "--data", "."], "depth"),
     ],
 )
 def test_wrong_use(

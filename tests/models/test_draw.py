@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from infersdk.errors import ConfigError
-from infersdk.models import Detection, _fonts
+from infersdk.models import Detection, Detections, _fonts
+from infersdk.models.colours import colour
 from infersdk.models.draw import blank_image, draw_boxes
 
 CYRILLIC, HAN = "человек", "\u4eba\u884c\u8eca"
@@ -135,3 +136,79 @@ def test_a_process_that_draws_without_fontconfig() -> None:
         [sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, env=environment
     )
     assert done.stderr.count("RuntimeWarning") == 1
+
+
+# ---- masks, keypoints, oriented boxes, tracks ----
+
+
+def drawn_of(*, background: int = 0, **columns: object) -> np.ndarray:
+    """An image of 200 x 100 with two boxes and these columns."""
+    found = Detections.of([(20, 20, 90, 80), (110, 20, 190, 80)], [0.9, 0.8], names=("a",), size=(200, 100), **columns)
+    return np.asarray(found.draw(np.full((100, 200, 3), background, np.uint8)))
+
+
+def test_masks_tint_what_they_cover() -> None:
+    masks = np.zeros((2, 100, 200), bool)
+    masks[0, 40:70, 40:60] = True
+    plain, tinted = drawn_of(), drawn_of(mask=masks)
+    assert set(np.argwhere((plain != tinted).any(2)).ravel().tolist()) <= set(range(40, 70))
+    assert ((plain != tinted).any(2) == masks[0]).all()
+    red = np.array(colour(0))
+    np.testing.assert_allclose(tinted[55, 50], red * 115 / 255, atol=1)
+    np.testing.assert_array_equal(tinted[40, 40:60], [red] * 20, "the border is a line")
+
+
+def test_skeletons_join_what_is_seen() -> None:
+    points = np.zeros((2, 17, 3), np.float32)
+    points[0, :, 0], points[0, :, 1] = np.linspace(25, 85, 17), 50
+    points[0, [5, 7], 2] = 0.9  # joined by COCO's skeleton
+    points[0, 11, 2] = 0.4
+    plain, posed = drawn_of(), drawn_of(keypoints=points)
+    columns = np.flatnonzero((plain != posed).any((0, 2)))
+    assert points[0, 5, 0] - 5 < columns.min()
+    assert columns.max() < points[0, 7, 0] + 5
+    assert (np.diff(columns) == 1).all(), "one line from point to point"
+    landmarks = np.stack([np.linspace(25, 85, 6), np.full(6, 50)], 1)[None]
+    found = Detections.of([(20, 20, 90, 80)], [0.9], names=(), size=(200, 100), keypoints=landmarks)
+    image = np.zeros((100, 200, 3), np.uint8)
+    without, joined = (np.asarray(found.draw(image, skeleton=pairs)) for pairs in ((), ((0, 5),)))
+    assert (without[50] == 0).all(1).sum() > (joined[50] == 0).all(1).sum()
+    assert (np.asarray(found.draw(image)) == without).all(), "points alone: landmarks"
+    with pytest.raises(ConfigError, match="joins 0 and 6, and there are 6"):
+        found.draw(image, skeleton=[(0, 6)])
+
+
+def test_oriented_boxes_are_drawn_as_they_are_turned() -> None:
+    turned = [[55, 50, 40, 20, np.pi / 4], [150, 50, 40, 20, 0]]
+    image = drawn_of(oriented=turned)
+    own = np.array(colour(0))
+    for x, y in Detections.of([(0, 0, 1, 1)], [1], names=(), size=(9, 9), oriented=turned[:1]).corners[0].tolist():
+        assert (image[round(y) - 1 : round(y) + 2, round(x) - 1 : round(x) + 2] == own).all(2).any()
+    assert (image[20:80, 90] == 0).all(), "no upright edge"
+
+
+def test_tracks_have_their_numbers_and_colours() -> None:
+    pixels = drawn_of(track_id=np.array([3, 7]))
+    assert (pixels[60, 20] == colour(3)).all()
+    assert (pixels[60, 110] == colour(7)).all()
+    found = Detections.of([(20, 20, 90, 80)] * 2, [0.9, 0.8], names=(), size=(200, 100), track_id=np.array([3, 7]))
+    image = np.zeros((100, 200, 3), np.uint8)
+    for by, expected in (("class", 0), ("box", 0), ("track_id", 3)):
+        assert (np.asarray(found.draw(image, colour_by=by))[60, 20] == colour(expected)).all()
+    with pytest.raises(ConfigError, match=r"colour_by is 'speed'.*of track_id"):
+        found.draw(image, colour_by="speed")
+
+
+def oklab(rgb: np.ndarray) -> np.ndarray:
+    """Björn Ottosson's OKLab (https://bottosson.github.io/posts/oklab), in which distances are as the eye sees them."""
+    c = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    cones = np.cbrt(c @ [[0.41222, 0.21190, 0.08830], [0.53633, 0.68070, 0.28172], [0.05145, 0.10740, 0.62998]])
+    return cones @ [[0.21045, 1.97800, 0.02590], [0.79362, -2.42859, 0.78277], [-0.00407, 0.45059, -0.80868]]
+
+
+def test_colours_stay_apart() -> None:
+    for count, distance in ((20, 0.115), (96, 0.055)):
+        colours = oklab(np.array([colour(i) for i in range(count)]) / 255)
+        apart = np.linalg.norm(colours[:, None] - colours, axis=2) + np.eye(count)
+        assert apart.min() > distance
+    assert colour(96) == colour(0)

@@ -13,9 +13,12 @@ import infersdk
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.models import (
     TYPES,
+    Classifications,
     Classifier,
+    Detections,
     EndToEnd,
     ModelDescription,
+    VisionModel,
     YOLOv5,
     YOLOv8,
     YOLOv8Pose,
@@ -175,3 +178,14 @@ def test_models_of_the_test_data(assets: Path) -> None:
     }.items():
         with load(models / name) as model:
             assert type(model) is kind
+
+
+def test_what_a_wrapper_returns() -> None:
+    assert object not in {kind.result_type() for kind in TYPES.values()}
+
+    class Nameless(VisionModel[Any]):
+        pass
+
+    assert YOLOv8Seg.result_type() is YuNet.result_type() is Detections
+    assert Classifier.result_type() is Classifications
+    assert Nameless.result_type() is object

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from head_models import head_model
 
+from infersdk.accuracy import Contender, SegmentTask
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.models import (
     Detections,
@@ -177,3 +178,15 @@ def test_a_real_model_on_a_device(assets: Path) -> None:
             assert [len(found) for found in sure] == [len(sure[1])] * 2
             for mine, other in zip(*(found.masks for found in sure), strict=True):
                 assert (mine.numpy() != other.numpy()).sum() <= 0.02 * max(other.area, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_box_and_mask_map(assets: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    pytest.importorskip("pycocotools")
+    task = SegmentTask(assets / "coco" / "instances_val.json", assets / "coco" / "val")
+    figures = task.measure(Contender(assets / "models" / "yolov8n-seg.onnx", backend)).figures
+    expected = {"mask_mAP": 0.248, "mask_mAP50": 0.411, "mAP": 0.319, "mAP50": 0.442}
+    assert figures == pytest.approx(expected, abs=0.003)

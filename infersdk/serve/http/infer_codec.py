@@ -34,7 +34,7 @@ class _Input(msgspec.Struct):
     shape: list[int]
     datatype: str
     parameters: dict[str, Any] = {}
-    data: msgspec.Raw = _NO_DATA
+    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class _Output(msgspec.Struct):

@@ -1,0 +1,205 @@
+"""What a session executes, from its graph and the file that its profiler writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError
+from ...executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role, Span
+from ...graph.files import parse_model
+
+if TYPE_CHECKING:
+    from ...infer import Infer
+
+__all__ = ["profile_session", "read_layers"]
+
+_ENDING = "_kernel_time"
+_PRECISIONS = {
+    "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "double": "fp64", "int8": "int8", "uint8": "int8",
+}  # fmt: skip
+_DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
+#: Operators that the runtime adds to bring a tensor into another layout, type or memory.
+_REFORMATS = {"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"}
+_CONTROL_FLOW = {"If", "Loop", "Scan"}
+#: How the runtime decorates the name of a node when it makes another one of it.
+_DECORATIONS = (
+    r"_nchwc$", r"_nhwc$", r"_quant$", r"^fused ", r"_token_\d+$", r"^InsertedPrecisionFreeCast_", r"_cast_fp\d+$",
+)  # fmt: skip
+_NHWC = "com.ms.internal.nhwc"
+#: What the runtime calls the values that are in its blocked layout.
+_BLOCKED = re.compile(r"reorder(_token_\d+)?")
+
+
+def profile_session(
+    infer: Infer, runs: int, session: Any, executed: bytes | None, folder: TemporaryDirectory[str] | None
+) -> LayerProfile:
+    """Runs `infer` on what its inputs hold, ends the profile of its session, and reads it.
+
+    Raises:
+        ConfigError: the session does not profile, or has been profiled.
+    """
+    if folder is None:
+        raise ConfigError("the model was loaded without profiling=True; load it with that option")
+    walls = []
+    for _ in range(runs):
+        start = perf_counter()
+        infer.forward()
+        walls.append(perf_counter() - start)
+    written = Path(session.end_profiling() or "-")
+    if not written.is_file():
+        raise ConfigError(f"the session of {infer.model.name} has been profiled; load the model again")
+    layers, spans, traced = read_layers(written, executed, runs, infer.device)
+    written.unlink()
+    on_gpu = infer.device.startswith("cuda")
+    timing = _TIMING["cpu" if not on_gpu else "kernels" if traced else "blocking" if _blocks() else "launches"]
+    weights = sum(layer.weight_bytes or 0 for layer in layers)
+    return LayerProfile(tuple(layers), tuple(walls), timing, tuple(spans), {"weights": weights})
+
+
+_TIMING = {
+    "cpu": "ONNX Runtime's profiler takes the time of each node on the thread that runs it.",
+    "kernels": "ONNX Runtime's profiler traces the kernels on the GPU: the times are the GPU's, without launches.",
+    "blocking": "CUDA_LAUNCH_BLOCKING=1 is set: the host waits for each kernel, so a node's time is launch and kernel.",
+    "launches": "The host does not wait for the GPU: a node's time is that of launching it, not of computing it. "
+    "Use --synchronize (CUDA_LAUNCH_BLOCKING=1) for the time that each node takes on the GPU.",
+}
+
+
+def _blocks() -> bool:
+    return os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+
+
+def read_layers(
+    file: Path, executed: bytes | None, runs: int, device: str
+) -> tuple[list[ExecutedLayer], list[Span], bool]:
+    """The layers, the spans of the last run, and whether times are those of the GPU.
+
+    Args:
+        file: what the profiler wrote.
+        executed: the graph that the session executes, as an ONNX file; None where it could not be written.
+        runs: how many of the last runs count.
+        device: of the session: `"cuda:0"`.
+    """
+    events = json.loads(file.read_text(encoding="utf-8", errors="replace"))
+    whole = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: e["ts"])[-runs:]
+    begin = whole[0]["ts"]
+    nodes = _own_events([e for e in events if e.get("cat") == "Node" and e["name"].endswith(_ENDING)
+                         and e["ts"] >= begin])  # fmt: skip
+    on_gpu = _kernel_times(events, begin)
+    first: dict[str, Any] = {}
+    spent: dict[str, float] = {}
+    for event in nodes:
+        name = event["name"].removesuffix(_ENDING)
+        first.setdefault(name, event)
+        spent[name] = spent.get(name, 0.0) + event["dur"]
+    graph = _Graph(executed)
+    layers = [
+        graph.layer(name, first[name]["args"], (on_gpu.get(name, 0.0) if on_gpu else spent[name]) / runs / 1e6, device)
+        for name in first
+    ]
+    last = whole[-1]["ts"]
+    spans = [
+        Span(e["name"].removesuffix(_ENDING), (e["ts"] - last) / 1e6, e["dur"] / 1e6, int(e["tid"]))
+        for e in nodes
+        if e["ts"] >= last
+    ]
+    return layers, spans, bool(on_gpu)
+
+
+def _own_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without those of the graphs inside of If, Loop and Scan, which their nodes' own times contain."""
+    outer = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["args"].get("op_name") in _CONTROL_FLOW]
+    return [
+        e
+        for e in events
+        if not any(start <= e["ts"] and e["ts"] + e["dur"] <= end and e["dur"] < end - start for start, end in outer)
+    ]
+
+
+def _kernel_times(events: Iterable[dict[str, Any]], begin: int) -> dict[str, float]:
+    """Microseconds of the kernels on the GPU by node, where the runtime was built to trace them."""
+    spent: dict[str, float] = {}
+    for event in events:
+        parent = (event.get("args") or {}).get("parent_name", "")
+        if event.get("cat") == "Kernel" and event["ts"] >= begin and parent:
+            name = str(parent).removesuffix(_ENDING)
+            spent[name] = spent.get(name, 0.0) + event["dur"]
+    return spent
+
+
+class _Graph:
+    """The executed graph, by the names of its nodes."""
+
+    def __init__(self, executed: bytes | None) -> None:
+        graph = parse_model(executed).graph if executed else ()
+        self._nodes = {node.name: node for node in graph if node.name}
+        self._weights = set(graph.initializers) if executed else set()  # type: ignore[union-attr]
+
+    def layer(self, name: str, args: Mapping[str, Any], seconds: float, device: str) -> ExecutedLayer:
+        node, kind = self._nodes.get(name), str(args.get("op_name", ""))
+        domain = node.domain if node is not None else ""
+        types = {side: _types(args.get(f"{side}_type_shape")) for side in ("input", "output")}
+        values = {"input": self._inputs(node), "output": [value.name or "" for value in node.outputs] if node else []}
+        where = _DEVICES.get(str(args.get("provider", "")), str(args.get("provider", "")))
+        inputs, outputs = (
+            tuple(
+                LayerTensor(value, shape, dtype, _layout(domain, value, shape))
+                for value, (dtype, shape) in zip(values[side] or [""] * len(types[side]), types[side], strict=False)
+                if value not in self._weights
+            )
+            for side in ("input", "output")
+        )
+        role: Role = "reformat" if kind in _REFORMATS or name.startswith("InsertedPrecisionFreeCast_") else "compute"
+        return ExecutedLayer(
+            name=name, kind=kind, role=role, inputs=inputs, outputs=outputs, sources=_sources(name),
+            kernel=_kernel(domain, kind, node), precision=_precision(kind, types["input"]),
+            device=device if where == device.partition(":")[0] else where, seconds=seconds,
+            weight_bytes=int(args.get("parameter_size", 0)), output_bytes=int(args.get("output_size", 0)),
+        )  # fmt: skip
+
+    def _inputs(self, node: Any) -> list[str]:
+        """The inputs that the profiler lists types of: those that are given."""
+        return [value.name or "" for value in node.inputs if value is not None] if node is not None else []
+
+
+def _layout(domain: str, value: str, shape: tuple[int, ...]) -> str:
+    if len(shape) != 4:
+        return ""
+    return "NCHWc" if _BLOCKED.fullmatch(value) else "NHWC" if domain == _NHWC else "NCHW"
+
+
+def _types(listed: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """Out of `[{"float": [1, 3, 640, 640]}, ...]`: element type and shape."""
+    return [(kind, tuple(shape)) for entry in listed or () for kind, shape in entry.items()]
+
+
+def _precision(kind: str, inputs: Sequence[tuple[str, tuple[int, ...]]]) -> str:
+    """What an operator computes in: that of its first input, or int8 for those on quantised numbers."""
+    if not inputs:
+        return ""
+    if "Integer" in kind or kind.startswith(("QLinear", "QGemm", "DynamicQuantize")):
+        return "int8"
+    return _PRECISIONS.get(inputs[0][0], inputs[0][0])
+
+
+def _kernel(domain: str, kind: str, node: Any) -> str:
+    """The operator with the domain it is of, and what was fused into it."""
+    if node is None:
+        return kind
+    activation = node.attributes.get_string("activation", "") if "activation" in node.attributes else ""
+    added = " + Sum" if kind in ("Conv", "FusedConv") and len(node.inputs) > 3 and node.inputs[3] is not None else ""
+    return (f"{domain}.{kind}" if domain else kind) + added + (f" + {activation}" if activation else "")
+
+
+def _sources(name: str) -> tuple[str, ...]:
+    plain = name
+    for pattern in _DECORATIONS:
+        plain = re.sub(pattern, "", plain)
+    return tuple(dict.fromkeys((name, plain)))

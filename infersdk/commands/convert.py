@@ -1,0 +1,100 @@
+"""`infersdk convert`: a model of another framework as ONNX, checked against that framework."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .common import add_json_argument, console, plain, print_json
+
+if TYPE_CHECKING:
+    from ..importers import Conversion
+
+__all__ = ["add_import_arguments", "import_arguments", "register"]
+
+
+def register(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "convert",
+        help="convert a PNNX, Keras, PyTorch, TensorFlow or PaddlePaddle model to ONNX",
+        description="Converts a model of another framework to ONNX, and checks it: the source on its own runtime "
+        "against ONNX Runtime on random inputs. The exit code is 1 if they differ by more than the tolerance.",
+    )
+    parser.add_argument("model", type=Path, help="the file, or the folder of a SavedModel")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the ONNX file to write")
+    add_import_arguments(parser)
+    parser.add_argument("--no-check", dest="check", action="store_false", help="do not run the source")
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-4, metavar="X",
+        help="the largest difference, as a share of an output's largest value (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: %(default)s)")
+    add_json_argument(parser)
+    parser.set_defaults(func=run)
+
+
+def add_import_arguments(parser: argparse.ArgumentParser) -> None:
+    """--shape, --inputs, --outputs, --fixed-batch, --python."""
+    group = parser.add_argument_group("source")
+    group.add_argument(
+        "--shape", action="append", default=[], metavar="[NAME=]N,N,...[:TYPE]",
+        help="of an input, where the file does not say it: 1,3,224,224 or tokens=1,128:int64; repeatable",
+    )  # fmt: skip
+    group.add_argument("--inputs", metavar="NAME,NAME", help="values of a TensorFlow graph that become inputs")
+    group.add_argument("--outputs", metavar="NAME,NAME", help="values of a TensorFlow graph that become outputs")
+    group.add_argument("--fixed-batch", action="store_true", help="keep the batch of the source")
+    group.add_argument("--python", metavar="PATH", help="the Python interpreter that has the source's framework")
+
+
+def import_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_import_arguments` took, as keyword arguments of `infersdk.importers.convert()`."""
+    return {
+        "shapes": tuple(arguments.shape),
+        "inputs": tuple(arguments.inputs.split(",")) if arguments.inputs else (),
+        "outputs": tuple(arguments.outputs.split(",")) if arguments.outputs else (),
+        "free_batch": not arguments.fixed_batch,
+        "python": arguments.python,
+    }
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ..importers import convert
+
+    conversion = convert(
+        arguments.model, check=arguments.check, tolerance=arguments.tolerance, seed=arguments.seed,
+        **import_arguments(arguments),
+    )  # fmt: skip
+    written = conversion.save(arguments.output)
+    if arguments.json:
+        print_json(_as_dict(conversion, written))
+    else:
+        _show(conversion, written)
+    return 1 if conversion.check is not None and not conversion.check.passed else 0
+
+
+def _show(conversion: Conversion, written: Path) -> None:
+    from ..formats import FORMATS
+    from ..graph import Graph
+
+    out = console()
+    graph = Graph.parse(conversion.content)
+    out.print(f"{conversion.source}: {FORMATS[conversion.format].title}", markup=False, soft_wrap=True)
+    out.print(f"{written}: {graph!r}, opset {graph.opset}", markup=False, soft_wrap=True)
+    for note in conversion.notes:
+        out.print(f"note: {note}", markup=False, soft_wrap=True)
+    out.print(conversion.verdict, markup=False, soft_wrap=True)
+
+
+def _as_dict(conversion: Conversion, written: Path) -> dict[str, Any]:
+    check = conversion.check
+    found = None if check is None else plain(dataclasses.asdict(check)) | {"largest": plain(check.largest)}
+    return {
+        "source": conversion.source,
+        "format": conversion.format,
+        "output": str(written),
+        "notes": list(conversion.notes),
+        "check": found,
+        "unchecked": conversion.unchecked,
+    }

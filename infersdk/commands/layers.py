@@ -1,0 +1,144 @@
+"""`infersdk layers`: what a runtime made of a model, layer by layer, and where the time goes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .common import add_json_argument, backend_options, console, plain, print_json
+from .compare import shape_of
+
+if TYPE_CHECKING:
+    from ..layers import LayerReport, LayerRow
+
+#: Rows of the table, unless --all is given.
+_ROWS = 30
+
+
+def register(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "layers",
+        help="show what a runtime made of a model: fused nodes, precisions, formats, and the time of each layer",
+        description="Runs a model with the runtime's profiler, and shows, for the nodes of the original model, which "
+        "layers compute them, how, and in what time. Two backends are shown side by side.",
+    )
+    parser.add_argument("model", type=Path, help="an ONNX file, or another that the backend reads; or an engine")
+    parser.add_argument(
+        "--backend", default="onnxruntime", metavar="NAME,NAME",
+        help="one or several, each as name, name@device or name/precision (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the backends; repeatable"
+    )
+    parser.add_argument("--original", type=Path, metavar="FILE", help="the ONNX file that an engine was built from")
+    parser.add_argument(
+        "--compute-capability", metavar="X.Y",
+        help="with tensorrt-rtx: build for that GPU, which need not be here, and list the layers without times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--synchronize", action="store_true",
+        help="on a GPU with onnxruntime: wait for each kernel, so that a layer's time is the GPU's",
+    )  # fmt: skip
+    runs = parser.add_argument_group("runs")
+    runs.add_argument("--runs", type=int, default=20, metavar="N", help="that are timed (default: %(default)s)")
+    runs.add_argument("--warm-up", type=int, default=5, metavar="N", help="before those (default: %(default)s)")
+    runs.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")
+    runs.add_argument(
+        "--shape", action="append", default=[], metavar="NAME=N,N,...", help="of an input with free axes; repeatable"
+    )
+    runs.add_argument("--seed", type=int, default=0, help="of the random inputs (default: %(default)s)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--sort", choices=("order", "time"), default="order", help="of the rows (default: %(default)s)")
+    output.add_argument("--all", action="store_true", help=f"all rows, not {_ROWS}")
+    output.add_argument("--html", type=Path, metavar="FILE", help="write a page: the graph, a flame, and the table")
+    output.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for https://ui.perfetto.dev")
+    add_json_argument(output)  # type: ignore[arg-type]
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.synchronize:
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when CUDA starts: nothing has started it yet
+    from ..layers import write_page, write_trace
+    from ..pages import require_packages
+
+    if arguments.html is not None:
+        require_packages()
+    report = _report(arguments)
+    if arguments.html is not None:
+        write_page(report, arguments.html)
+    if arguments.trace is not None:
+        write_trace(report, arguments.trace)
+    if arguments.json:
+        print_json(plain(report.plain()))
+    else:
+        _show(report, arguments)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> LayerReport:
+    from ..layers import ProfileSettings, list_built, profile
+
+    settings = ProfileSettings(
+        runs=arguments.runs, warm_up=arguments.warm_up, batch=arguments.batch, seed=arguments.seed,
+        shapes=dict(shape_of(entry) for entry in arguments.shape), options=backend_options(arguments.option),
+    )  # fmt: skip
+    targets = arguments.backend.split(",")
+    if arguments.compute_capability is None:
+        return profile(arguments.model, targets, settings, original=arguments.original)
+    if len(targets) > 1:
+        raise ConfigError("--compute-capability lists the layers of one backend; name tensorrt-rtx alone")
+    return list_built(arguments.model, targets[0], arguments.compute_capability, settings)
+
+
+# ---- the tables ----
+
+
+def _show(report: LayerReport, arguments: argparse.Namespace) -> None:
+    from rich.markup import escape
+
+    from ..layers.text import summary
+
+    out = console()
+    for side in report.sides:
+        out.print(
+            escape(f"{side.name}: {side.backend} {side.version}, {side.precision} on {side.device}"), soft_wrap=True
+        )
+        timing = [side.profile.timing] if side.is_timed else []
+        for line in (side.explanation(), *timing, *summary(report, side)[1]):
+            out.print(escape(f"  {line}"), soft_wrap=True)
+    rows = list(report.rows)
+    if arguments.sort == "time":
+        rows.sort(key=lambda row: -max((spent or 0.0 for spent in row.seconds), default=0.0))
+    shown = rows if arguments.all else rows[:_ROWS]
+    out.print(_table(report, shown))
+    if len(shown) < len(rows):
+        out.print(f"{len(rows) - len(shown)} more rows: --all shows them, --sort time the longest first")
+    for path in (arguments.html, arguments.trace):
+        if path is not None:
+            out.print(escape(f"{path} written"), soft_wrap=True)
+
+
+def _table(report: LayerReport, rows: list[LayerRow]) -> Any:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from ..layers.text import nodes_of, operators_of, side_cells
+
+    table = Table(title=escape(report.model), title_justify="left")
+    table.add_column("nodes", overflow="fold")
+    table.add_column("operators", overflow="fold")
+    for side in report.sides:
+        table.add_column(escape(side.name), overflow="fold")
+        table.add_column("format", overflow="fold")
+        table.add_column("ms", justify="right", no_wrap=True)
+        table.add_column("%", justify="right", no_wrap=True)
+    for row in rows:
+        cells = [nodes_of(report, row), operators_of(report, row)]
+        for number, side in enumerate(report.sides):
+            cells += side_cells(side, row, number)
+        table.add_row(*map(escape, cells))
+    return table

@@ -1,0 +1,181 @@
+"""`convert()`: a model of another framework as ONNX, checked against that framework."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ..errors import (
+    BackendUnavailableError,
+    ConfigError,
+    InferSDKError,
+    InputError,
+    ModelFormatError,
+    UnsupportedModelError,
+)
+from ..formats import FORMATS, FileFormat
+from ..graph.files import model_bytes, parse_model, require_onnx
+from ..graph.passes import FreeBatch
+from ..model_source import ModelLike, ModelSource
+from .checking import check_model, free_batch_agrees, samples_of
+from .conversion import Check, Conversion, InputShape, Reference, Request, Sample, shapes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import onnx_ir as ir
+
+__all__ = ["DEFAULT_TOLERANCE", "convert", "importable"]
+
+#: The largest difference from the source, as a share of the largest magnitude of an output.
+DEFAULT_TOLERANCE = 1e-4
+_log = logging.getLogger("infersdk.importers")
+
+
+def importable() -> dict[str, FileFormat]:
+    """The formats that can be converted, by their keys."""
+    return {key: found for key, found in FORMATS.items() if found.importer}
+
+
+def convert(
+    model: ModelLike | Any,
+    *,
+    shapes: Mapping[str, Sequence[int]] | Iterable[InputShape | str | Sequence[int]] = (),
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    free_batch: bool = True,
+    check: bool = True,
+    tolerance: float = DEFAULT_TOLERANCE,
+    python: str | None = None,
+    external_data: Any = None,
+    seed: int = 0,
+) -> Conversion:
+    """Converts a model to ONNX, and checks it: the source on its own runtime against ONNX Runtime, on random inputs.
+
+    Args:
+        model: a file, its bytes, or a `torch.nn.Module`.
+        shapes: of the inputs, for sources that do not say them: by name, or in order; as sizes, or as texts
+            `[NAME=]1,3,224,224[:float32]`.
+        inputs, outputs: names of values of a TensorFlow graph that become inputs and outputs.
+        free_batch: whether to make the batch free, where the source has a fixed one. Where the graph does not allow
+            that, it stays fixed, and a note says so.
+        check: whether to check.
+        tolerance: for `Check.passed`.
+        python: the Python interpreter that has the source's framework; None is this one.
+        external_data: for a model in memory: the file of its weights.
+        seed: of the random inputs.
+
+    Raises:
+        ModelFormatError: the file is damaged, or of a format that cannot be converted.
+        UnsupportedModelError: it holds what ONNX or its importer has not; everything is listed at once.
+        BackendUnavailableError: a package that the conversion needs is not installed.
+        ConfigError: shapes are needed, or do not fit.
+    """
+    if not 0 <= tolerance < float("inf"):
+        raise ConfigError(f"tolerance is a number from 0, not {tolerance!r}")
+    request, kind = _request(model, external_data)
+    request = Request(
+        request.source, request.module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, seed
+    )
+    require_onnx("converting a model")
+    imported = _importer(kind)(request)
+    notes = list(imported.notes)
+    content = _content(imported.model)
+    samples, unchecked = _samples(content, imported.reference, check, seed)
+    if free_batch:
+        content = _with_free_batch(content, samples, notes)
+    result: Check | None = None
+    if not unchecked:
+        assert isinstance(imported.reference, Reference)
+        try:
+            result = check_model(content, imported.reference.runtime, samples, tolerance)
+        except BackendUnavailableError as error:
+            unchecked = str(error)
+    return Conversion(str(request.source), kind.key, content, result, unchecked, tuple(notes))
+
+
+def _request(model: Any, external_data: Any) -> tuple[Request, FileFormat]:
+    if _is_module(model):
+        name = type(model).__name__
+        return Request(ModelSource(None, b"", name=name), module=model), FORMATS["torch-module"]
+    source = ModelSource.of(model, external_data)
+    kind = source.format
+    if kind is None:
+        raise ModelFormatError(
+            f"{str(source)!r} is not a model of a known format; these are converted: {', '.join(_titles())}"
+        )
+    if kind.key == "onnx":
+        raise ConfigError(f"{str(source)!r} is an ONNX model already; `infersdk graph` changes it")
+    if not kind.importer:
+        raise ModelFormatError(
+            f"{str(source)!r} is {kind.title}, which cannot be converted; {kind.help_for(str(source))}"
+        )
+    return Request(source), kind
+
+
+def _titles() -> list[str]:
+    return [found.title for found in importable().values()]
+
+
+def _is_module(model: Any) -> bool:
+    return any(
+        kind.__module__ == "torch.nn.modules.module" and kind.__name__ == "Module" for kind in type(model).__mro__
+    )
+
+
+def _importer(kind: FileFormat) -> Any:
+    for name in kind.packages:
+        if importlib.util.find_spec(name) is None:
+            raise BackendUnavailableError(
+                f"converting {kind.title} needs {name}, which is not installed: {kind.install}"
+            )
+    module, _, attribute = kind.importer.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _content(model: ir.Model | bytes) -> bytes:
+    return model if isinstance(model, bytes) else model_bytes(model)
+
+
+def _samples(content: bytes, reference: Reference | str, check: bool, seed: int) -> tuple[list[Sample], str]:
+    """The source's results, or why there are none."""
+    if not check:
+        return [], "it was not asked for"
+    if isinstance(reference, str):
+        return [], reference
+    try:
+        found = samples_of(content, reference, seed)
+    except InferSDKError as error:
+        return [], f"{reference.runtime} does not run the source: {error}"
+    return found, "" if found else f"{reference.runtime} gave no results"
+
+
+def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]) -> bytes:
+    """The model with a free batch; as it was, and a note, where its graph depends on the batch."""
+    model = parse_model(content)
+    shapes = [list(value.shape) for value in model.graph.inputs if value.shape is not None]
+    if not shapes or any(not shape or not isinstance(shape[0], int) for shape in shapes):
+        return content
+    try:
+        changed = FreeBatch().apply(model)
+        free = model_bytes(model)
+    except (UnsupportedModelError, ConfigError, InputError) as error:
+        notes.append(f"the batch stays at {shapes[0][0]}: {error}")
+        return content
+    except Exception as error:  # a graph that the tracing of shapes cannot follow
+        notes.append(
+            f"the batch stays at {shapes[0][0]}: its shapes cannot be followed ({type(error).__name__}: {error})"
+        )
+        return content
+    if not changed:
+        return content
+    try:
+        agrees = not samples or free_batch_agrees(content, free, samples)
+    except BackendUnavailableError:
+        return free
+    if not agrees:
+        notes.append(f"the batch stays at {shapes[0][0]}: with another one the images of a batch affect each other")
+        return content
+    return free

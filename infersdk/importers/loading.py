@@ -1,0 +1,137 @@
+"""What `infersdk.load()` does with a file that its backend does not read: converts it once, and keeps the result."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import logging
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ..cache import Cache, key_of
+from ..errors import ConfigError, UnsupportedModelError
+from ..model_source import ModelSource
+from .conversion import Conversion, shapes_of
+from .converting import convert
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["converted_source", "source_files"]
+
+_log = logging.getLogger("infersdk.importers")
+#: Packages that make a difference to what a conversion gives.
+_PACKAGES = (
+    "onnx",
+    "onnx-ir",
+    "torch",
+    "onnxscript",
+    "tensorflow",
+    "tf2onnx",
+    "keras",
+    "tf-keras",
+    "paddle2onnx",
+    "h5py",
+)
+#: Arguments of `convert()` that do not change what it gives.
+_IRRELEVANT = {"python"}
+
+
+def converted_source(model: Any, arguments: Mapping[str, Any]) -> ModelSource:
+    """The ONNX model of a file in another format, out of the cache if it was converted before.
+
+    A model in memory is converted each time: nothing of it is written.
+
+    Args:
+        arguments: of `convert()`.
+
+    Raises:
+        UnsupportedModelError: the model that was converted gives other results than the source.
+        ConfigError: an argument is not one of `convert()`.
+        ModelError, BackendUnavailableError: as `convert()`.
+    """
+    if unknown := sorted(set(arguments) - set(convert.__kwdefaults__ or {})):
+        raise ConfigError(f"convert={{{unknown[0]!r}: ...}}: known are {', '.join(convert.__kwdefaults__ or {})}")
+    source = model if isinstance(model, ModelSource) else None
+    if source is None or source.path is None:
+        conversion = _checked(convert(model, **arguments))
+        return ModelSource(None, conversion.content, name=f"{source.stem if source else conversion.source}.onnx")
+
+    def make() -> tuple[bytes, dict[str, Any]]:
+        conversion = _checked(convert(source, **arguments))
+        return conversion.content, {
+            "format": conversion.format,
+            "verdict": conversion.verdict,
+            "notes": list(conversion.notes),
+        }
+
+    content, details, stored = Cache().get_or_make(
+        _key(source, arguments), make, kind="conversion", backend="onnx", label=source.name
+    )
+    if stored:
+        _log.debug("%s: converted before (%s)", source.name, details.get("verdict"))
+    return ModelSource(None, content, name=f"{source.stem}.onnx")
+
+
+def _checked(conversion: Conversion) -> Conversion:
+    for note in conversion.notes:
+        _log.warning("%s: %s", conversion.source, note)
+    if conversion.check is None:
+        _log.warning("%s: the conversion is %s", conversion.source, conversion.verdict)
+    elif not conversion.check.passed:
+        raise UnsupportedModelError(
+            f"{conversion.source!r} was converted to ONNX, and the result differs: {conversion.verdict}; look at it "
+            "with infersdk convert, or allow it: convert={'tolerance': ...}"
+        )
+    return conversion
+
+
+def source_files(source: ModelSource) -> Iterator[Path]:
+    """The files that a model consists of: itself, and what belongs to it."""
+    assert source.path is not None
+    kind = source.format.key if source.format is not None else ""
+    if kind == "tensorflow-saved-model":
+        yield from sorted(path for path in source.path.parent.rglob("*") if path.is_file())
+        return
+    yield source.path
+    from .pnnx.graph import weights_file
+
+    others: dict[str, list[Path | None]] = {
+        "pnnx": [weights_file(source)],
+        "paddle": [source.path.with_suffix(".pdiparams")],
+    }
+    yield from (path for path in others.get(kind, []) if path is not None and path.is_file())
+
+
+def _key(source: ModelSource, arguments: Mapping[str, Any]) -> str:
+    assert source.path is not None
+    files = {}
+    for path in source_files(source):
+        with open(path, "rb") as file:
+            files[str(path.relative_to(source.path.parent))] = _digest(file)
+    given = {key: value for key, value in arguments.items() if key not in _IRRELEVANT}
+    if "shapes" in given:
+        given["shapes"] = [[one.name, list(one.sizes), one.dtype] for one in shapes_of(given["shapes"])]
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES if _installed(name)}
+    return key_of({"conversion": 1, "infersdk": _version(), "files": files, "arguments": given, "packages": versions})
+
+
+def _digest(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _version() -> str:
+    from .. import __version__
+
+    return __version__

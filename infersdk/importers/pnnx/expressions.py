@@ -1,0 +1,103 @@
+"""The expressions of PNNX: `add(mul(@0,2.0),@1)`, `[1,size(@0,1),-1]`, and the index lists of Tensor.index."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import ModelFormatError
+from .graph import parse_scalar
+
+__all__ = ["Call", "Input", "functions", "parse_expression"]
+
+_TOKEN = re.compile(r"[()\[\],]|[^()\[\],]+")
+#: Deeper ones are damage: the parser calls itself for each level.
+_DEEPEST = 200
+
+
+@dataclass(frozen=True)
+class Input:
+    """`@N`: the operand at that position of the operator's inputs."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of other expressions; `"[]"` makes a list of them."""
+
+    function: str
+    arguments: tuple[Any, ...]
+
+
+def parse_expression(text: str, inputs: int) -> Any:
+    """A tree of `Call`, `Input` and Python values.
+
+    Args:
+        inputs: how many inputs the operator has.
+
+    Raises:
+        ModelFormatError: the text is not an expression, or names an input that does not exist.
+    """
+    head, comma, rest = text.partition(",")
+    if comma and head.isalnum():  # how some functions of one value are written: `log1p,@0`
+        text = f"{head}({rest})"
+    tokens = _TOKEN.findall(text)
+    parser = _Parser(text, tokens, inputs)
+    tree = parser.expression(0)
+    if parser.at != len(tokens):
+        raise parser.error(f"{tokens[parser.at]!r} is left over")
+    return tree
+
+
+def functions(tree: Any) -> list[str]:
+    """The names of all functions in a tree."""
+    if not isinstance(tree, Call):
+        return []
+    return [tree.function, *(name for inner in tree.arguments for name in functions(inner))]
+
+
+class _Parser:
+    def __init__(self, text: str, tokens: list[str], inputs: int) -> None:
+        self.text, self.tokens, self.inputs = text, tokens, inputs
+        self.at = 0
+
+    def error(self, why: str) -> ModelFormatError:
+        return ModelFormatError(f"the expression {self.text[:200]!r} is malformed: {why}")
+
+    def expression(self, depth: int) -> Any:
+        if depth > _DEEPEST:
+            raise self.error(f"it is nested more than {_DEEPEST} deep")
+        token = self._next()
+        if token == "[":
+            return Call("[]", self._arguments("]", depth))
+        if token in "()],":
+            raise self.error(f"{token!r} where a value is expected")
+        if self.at < len(self.tokens) and self.tokens[self.at] == "(":
+            self.at += 1
+            return Call(token, self._arguments(")", depth))
+        if token.startswith("@"):
+            if not token[1:].isdigit() or len(token) > 8 or int(token[1:]) >= self.inputs:
+                raise self.error(f"{token} is not one of its {self.inputs} inputs")
+            return Input(int(token[1:]))
+        return parse_scalar(token.strip())
+
+    def _next(self) -> str:
+        if self.at >= len(self.tokens):
+            raise self.error("it ends too early")
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def _arguments(self, end: str, depth: int) -> tuple[Any, ...]:
+        found: list[Any] = []
+        if self.at < len(self.tokens) and self.tokens[self.at] == end:
+            self.at += 1
+            return ()
+        while True:
+            found.append(self.expression(depth + 1))
+            token = self._next()
+            if token == end:
+                return tuple(found)
+            if token != ",":
+                raise self.error(f"{token!r} where ',' or {end!r} is expected")

@@ -1,0 +1,446 @@
+"""Runs a PNNX graph operator by operator with PyTorch: the reference for what is translated, and a way to look inside.
+
+Each operator is called as the file writes it: `nn.Conv2d` as that module, `F.relu` and `torch.cat` as these functions,
+`Tensor.view` as that method. Only names of the lists here are called: a file cannot name another function.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import BackendUnavailableError, InferenceError, InputError, ModelFormatError
+from ..missing import missing_operators
+from .expressions import Call, Input, parse_expression
+from .graph import Operator, PnnxGraph
+from .slices import slice_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["run"]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_MODULES = _names("""
+    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d
+    AlphaDropout AvgPool1d AvgPool2d AvgPool3d BatchNorm1d BatchNorm2d BatchNorm3d CELU ChannelShuffle
+    ConstantPad1d ConstantPad2d ConstantPad3d Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
+    Dropout Dropout2d Dropout3d ELU Embedding Flatten Fold GELU GLU GRU GroupNorm Hardshrink Hardsigmoid Hardswish
+    Hardtanh Identity InstanceNorm1d InstanceNorm2d InstanceNorm3d LPPool1d LPPool2d LSTM LayerNorm LeakyReLU
+    Linear LocalResponseNorm LogSigmoid LogSoftmax MaxPool1d MaxPool2d MaxPool3d Mish MultiheadAttention PReLU
+    PixelShuffle PixelUnshuffle RMSNorm RNN RReLU ReLU ReLU6 ReflectionPad1d ReflectionPad2d ReflectionPad3d
+    ReplicationPad1d ReplicationPad2d ReplicationPad3d SELU SiLU Sigmoid Softmax Softmax2d Softmin Softplus
+    Softshrink Softsign Tanh Tanhshrink Threshold Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d
+    ZeroPad1d ZeroPad2d ZeroPad3d
+""")
+_FUNCTIONAL = _names("""
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
+    adaptive_max_pool3d affine_grid alpha_dropout avg_pool1d avg_pool2d avg_pool3d batch_norm celu conv1d conv2d
+    conv3d conv_transpose1d conv_transpose2d conv_transpose3d dropout dropout2d dropout3d elu embedding
+    feature_alpha_dropout fold gelu glu grid_sample group_norm hardshrink hardsigmoid hardswish hardtanh
+    instance_norm interpolate layer_norm leaky_relu linear local_response_norm log_softmax logsigmoid lp_pool1d
+    lp_pool2d max_pool1d max_pool2d max_pool3d mish normalize pad pairwise_distance pixel_shuffle pixel_unshuffle
+    prelu relu relu6 rms_norm rrelu scaled_dot_product_attention selu sigmoid silu softmax softmin softplus
+    softshrink softsign tanh tanhshrink threshold unfold upsample upsample_bilinear upsample_nearest
+""")
+_TORCH = _names("""
+    abs acos acosh add addmm amax amin arange argmax argmin asin asinh atan atan2 atanh baddbmm bitwise_and
+    bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor bmm cat ceil chunk clamp clone cos
+    cosh cross cumprod cumsum diag div einsum eq erf exp expm1 flatten flip floor fmod full full_like gather ge gt
+    index_select le lerp lgamma log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor
+    logsumexp lt masked_select matmul max maximum mean min minimum mm movedim mul mv narrow ne neg norm ones
+    ones_like outer positive pow prod reciprocal remainder repeat_interleave roll round rsqrt rsub scatter_add
+    select sigmoid sign sin sinh slice_scatter softmax split sqrt square squeeze stack std sub sum swapaxes t tan
+    tanh tensor_split tile topk transpose trunc unbind unsqueeze var where zeros zeros_like
+""")
+_METHODS = frozenset(
+    [
+        "expand",
+        "expand_as",
+        "fill",
+        "index_put",
+        "masked_fill",
+        "permute",
+        "repeat",
+        "reshape",
+        "reshape_as",
+        "to",
+        "type_as",
+        "unflatten",
+        "view",
+        "view_as",
+        "clone",
+        "contiguous",
+        "new_ones",
+        "new_zeros",
+        "new_full",
+    ]
+)
+_PYTHON = {
+    "pnnx.Input", "pnnx.Output", "pnnx.Attribute", "pnnx.Expression", "prim::TupleConstruct", "prim::ListConstruct",
+    "prim::TupleUnpack", "prim::ListUnpack", "Tensor.slice", "Tensor.slice_copy", "Tensor.select", "Tensor.index",
+}  # fmt: skip
+_DTYPES = frozenset(
+    [
+        "float",
+        "float32",
+        "half",
+        "float16",
+        "double",
+        "float64",
+        "int",
+        "int32",
+        "long",
+        "int64",
+        "short",
+        "int16",
+        "char",
+        "int8",
+        "uint8",
+        "bool",
+    ]
+)
+_LISTS = frozenset({"torch.cat", "torch.stack"})
+
+
+def run(graph: PnnxGraph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Any]:
+    """Runs the graph.
+
+    Args:
+        inputs: an array for each input of the graph, in order.
+
+    Returns:
+        The value of every operand by its name: arrays, and lists of these where an operator gives several.
+
+    Raises:
+        BackendUnavailableError: PyTorch is not installed.
+        UnsupportedModelError: an operator is not known; all such are listed with their numbers.
+        InputError: another number of inputs than the graph has.
+        InferenceError: an operator failed; the message names it.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise BackendUnavailableError("running a PNNX graph needs torch, which is not installed: pip install torch")
+    import torch
+
+    unknown = Counter(one.type for one in graph.operators if not _known(one.type))
+    if unknown:
+        raise missing_operators("the PyTorch runner of PNNX graphs", unknown)
+    if len(inputs) != len(graph.inputs):
+        raise InputError(f"the graph has {len(graph.inputs)} inputs, and {len(inputs)} arrays are given")
+    values: dict[str, Any] = {
+        operand.name: torch.from_numpy(np.array(array)) for operand, array in zip(graph.inputs, inputs, strict=True)
+    }
+    with torch.inference_mode():
+        for one in graph.operators:
+            if one.type in ("pnnx.Input", "pnnx.Output"):
+                continue
+            try:
+                result = _call(one, [values[operand.name] for operand in one.inputs])
+            except (ModelFormatError, BackendUnavailableError):
+                raise
+            except Exception as error:  # whatever PyTorch raises for arguments that do not fit
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise InferenceError(f"operator {one.name!r} ({one.type}) failed: {reason}") from None
+            results = [result] if len(one.outputs) == 1 else list(result)
+            if len(results) < len(one.outputs):
+                raise InferenceError(
+                    f"operator {one.name!r} ({one.type}) gave {len(results)} of {len(one.outputs)} results"
+                )
+            values |= {operand.name: value for operand, value in zip(one.outputs, results, strict=False)}
+    return {name: _numpy(value) for name, value in values.items()}
+
+
+def _known(kind: str) -> bool:
+    family, _, name = kind.partition(".")
+    families = {"nn": _MODULES, "F": _FUNCTIONAL, "torch": _TORCH, "Tensor": _METHODS}
+    return kind in _PYTHON or name in families.get(family, ())
+
+
+def _numpy(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_numpy(inner) for inner in value]
+    return value.numpy() if hasattr(value, "numpy") else value
+
+
+def _call(one: Operator, inputs: list[Any]) -> Any:
+    import torch
+
+    family, _, name = one.type.partition(".")
+    if one.type in _PYTHON:
+        return _SPECIAL[one.type](one, inputs)
+    if family == "nn":
+        return _module(one, name, inputs)
+    params = {key: _dtype(value) for key, value in one.params.items()}
+    if name.startswith("adaptive_") and isinstance(params.get("output_size"), tuple):
+        params["output_size"] = tuple(n or None for n in params["output_size"])
+    if one.type in _LISTS:
+        return getattr(torch, name)(inputs, **params)
+    if one.type == "torch.einsum":
+        return torch.einsum(params["equation"], *inputs)
+    if family == "Tensor":
+        return _method(one, name, inputs, params)
+    owner: Any = torch.nn.functional if family == "F" else torch
+    named = {one.input_names[index]: value for index, value in enumerate(inputs) if index in one.input_names}
+    plain = [value for index, value in enumerate(inputs) if index not in one.input_names]
+    if name in ("min", "max") and "dim" in params:
+        return tuple(getattr(owner, name)(*plain, **named, **params))
+    if name in ("var", "std") and params.get("unbiased") is None:
+        params.pop("unbiased", None)
+    return getattr(owner, name)(*plain, **named, **params)
+
+
+def _dtype(value: Any) -> Any:
+    """`torch.float` as that type."""
+    if isinstance(value, str) and value.startswith("torch."):
+        import torch
+
+        name = value.removeprefix("torch.")
+        if name not in _DTYPES | {"contiguous_format", "preserve_format", "channels_last"}:
+            raise ModelFormatError(f"unknown element type {value!r} in a PNNX graph")
+        return getattr(torch, name)
+    return value
+
+
+def _module(one: Operator, name: str, inputs: list[Any]) -> Any:
+    """Builds the module without memory for its weights, which come from the file, and calls it."""
+    import torch
+
+    params = {key: value for key, value in one.params.items() if key != "attn_mask"}
+    if name.startswith("Adaptive"):  # the file has 0 for None
+        size = params["output_size"]
+        params["output_size"] = tuple(n or None for n in (size if isinstance(size, tuple) else (size,)))
+        if len(params["output_size"]) == 1:
+            params["output_size"] = params["output_size"][0]
+    if name == "GELU":
+        params.setdefault("approximate", "none")
+    with torch.device("meta"):
+        module = getattr(torch.nn, name)(**params)
+    state = {key: torch.from_numpy(np.array(weight.array)) for key, weight in one.attributes.items()}
+    module.load_state_dict(state, strict=False, assign=True)
+    if name.startswith("BatchNorm") and module.num_batches_tracked is not None:
+        module.num_batches_tracked = torch.tensor(0)
+    absent = [key for key, value in module.state_dict().items() if value.is_meta]
+    if absent:
+        raise ModelFormatError(f"operator {one.name!r} ({one.type}) has no weights {', '.join(absent)}")
+    module.eval()
+    if name == "MultiheadAttention":
+        masks = {key: inputs[index] for index, key in one.input_names.items() if key == "attn_mask"}
+        tensors = [value for index, value in enumerate(inputs) if one.input_names.get(index) != "attn_mask"]
+        # One input is query, key and value; with two the second one is key and value.
+        query, key, value = (tensors * 3)[:3] if len(tensors) != 2 else (tensors[0], tensors[1], tensors[1])
+        result = module(query, key, value, need_weights=len(one.outputs) > 1, **masks)
+        return result if len(one.outputs) > 1 else result[0]
+    if name in ("LSTM", "GRU", "RNN"):
+        states: Any = inputs[1:]
+        initial = (tuple(states) if name == "LSTM" else states[0]) if states else None
+        output, last = module(inputs[0], initial)
+        if len(one.outputs) == 1:
+            return output
+        return (output, *last) if name == "LSTM" else (output, last)
+    return module(*inputs)
+
+
+def _method(one: Operator, name: str, inputs: list[Any], params: dict[str, Any]) -> Any:
+    import torch
+
+    first, *rest = inputs
+    sizes: Any = params.get("shape", params.get("sizes", params.get("dims", params.get("size"))))
+    if name in ("view", "reshape", "permute", "expand", "repeat", "new_ones", "new_zeros"):
+        if sizes is None and rest:
+            sizes = rest[0] if isinstance(rest[0], (list, tuple)) else rest
+        return getattr(first, name)([int(size) for size in sizes] if isinstance(sizes, (list, tuple)) else [sizes])
+    if name in ("reshape_as", "expand_as", "type_as", "view_as"):
+        return getattr(first, name)(rest[0])
+    if name == "to":
+        return first.to(params["dtype"]) if "dtype" in params else first
+    if name in ("contiguous", "clone"):
+        return first.clone()
+    if name == "fill":
+        return first.clone().fill_(rest[0] if rest else params["value"])
+    if name == "masked_fill":
+        return first.masked_fill(rest[0], rest[1] if len(rest) > 1 else params["value"])
+    if name == "unflatten":
+        return first.unflatten(params["dim"], sizes if sizes is not None else rest[0])
+    if name == "new_full":
+        return first.new_full(sizes, params["fill_value"])
+    indices = tuple(rest[0]) if isinstance(rest[0], list) else (rest[0],)
+    values = rest[1] if len(rest) > 1 else torch.tensor(params["values"], dtype=first.dtype)
+    return first.index_put(indices, values, accumulate=params.get("accumulate", False))
+
+
+def _select(one: Operator, inputs: list[Any]) -> Any:
+    index = one.params["index"] if "index" in one.params else int(inputs[1])
+    return inputs[0].select(one.params["dim"], index)
+
+
+def _slice(one: Operator, inputs: list[Any]) -> Any:
+    """A view of the ranges; `slice_copy` writes its second input there, in a copy."""
+    if one.type == "Tensor.slice_copy":
+        whole = inputs[0].clone()
+        source = Operator("Tensor.slice", one.name, params=one.params)
+        _slice(source, [whole]).copy_(inputs[1])
+        return whole
+    value, removed = inputs[0], []
+    named = {one.input_names.get(index, ""): given for index, given in enumerate(inputs)}
+    for entry in slice_entries(one, value.ndim, named.get):
+        if entry.select is not None:
+            index = int(entry.select)
+            value = value.narrow(entry.axis, index + value.shape[entry.axis] if index < 0 else index, 1)
+            removed.append(entry.axis)
+        else:
+            key = [slice(None)] * value.ndim
+            key[entry.axis] = slice(int(entry.start), int(entry.end), int(entry.step))
+            value = value[tuple(key)]
+    for axis in sorted(removed, reverse=True):
+        value = value.squeeze(axis)
+    return value
+
+
+def _tensor_index(one: Operator, inputs: list[Any]) -> Any:
+    import torch
+
+    tree = parse_expression(one.params["expr"], len(inputs))
+
+    def value(node: Any) -> Any:
+        if isinstance(node, Input):
+            return inputs[node.index]
+        return [value(inner) for inner in node.arguments] if isinstance(node, Call) else node
+
+    keys = [slice(None) if key is None else torch.as_tensor(key) for key in value(tree)]
+    # `@0` is the tensor that is indexed: the others follow it.
+    return inputs[0][tuple(keys)]
+
+
+def _expression(one: Operator, inputs: list[Any]) -> Any:
+    tree = parse_expression(one.params["expr"], len(inputs))
+
+    def value(node: Any) -> Any:
+        if isinstance(node, Input):
+            return inputs[node.index]
+        if not isinstance(node, Call):
+            return node
+        given = [value(inner) for inner in node.arguments]
+        if node.function == "[]":
+            return given
+        if node.function not in EXPRESSIONS:
+            raise missing_operators("expressions", Counter([node.function]))
+        return EXPRESSIONS[node.function](*given)
+
+    return value(tree)
+
+
+def _torch_function(name: str) -> Callable[..., Any]:
+    def call(*values: Any) -> Any:
+        import torch
+
+        first = next((value for value in values if isinstance(value, torch.Tensor)), None)
+        if first is None:
+            values = tuple(torch.tensor(value) for value in values)
+            return getattr(torch, name)(*values).item()
+        if not isinstance(values[0], torch.Tensor) or name in ("maximum", "minimum", "atan2", "logaddexp"):
+            values = tuple(
+                value
+                if isinstance(value, torch.Tensor)
+                else torch.tensor(value, dtype=first.dtype if isinstance(value, int) else None)
+                for value in values
+            )
+        return getattr(torch, name)(*values)
+
+    return call
+
+
+def _size(value: Any, axis: Any = None) -> Any:
+    return list(value.shape) if axis is None else value.shape[int(axis)]
+
+
+EXPRESSIONS: dict[str, Callable[..., Any]] = {
+    **{
+        name: _torch_function(name)
+        for name in (
+            "abs",
+            "acos",
+            "acosh",
+            "add",
+            "asin",
+            "asinh",
+            "atan",
+            "atan2",
+            "atanh",
+            "ceil",
+            "cos",
+            "cosh",
+            "div",
+            "erf",
+            "exp",
+            "floor",
+            "floor_divide",
+            "fmod",
+            "log",
+            "log10",
+            "log1p",
+            "log2",
+            "logaddexp",
+            "maximum",
+            "minimum",
+            "mul",
+            "neg",
+            "pow",
+            "reciprocal",
+            "remainder",
+            "round",
+            "rsqrt",
+            "sigmoid",
+            "sign",
+            "sin",
+            "sinh",
+            "sqrt",
+            "square",
+            "sub",
+            "tan",
+            "tanh",
+            "trunc",
+            "eq",
+            "ne",
+            "ge",
+            "gt",
+            "le",
+            "lt",
+            "expm1",
+        )
+    },
+    "max": _torch_function("maximum"),
+    "min": _torch_function("minimum"),
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "not": lambda a: ~a,
+    "lshift": lambda a, b: a << b,
+    "rshift": lambda a, b: a >> b,
+    "size": _size,
+    "int": int,
+    "float": float,
+}
+
+_SPECIAL: dict[str, Callable[[Operator, list[Any]], Any]] = {
+    "pnnx.Attribute": lambda one, _: _attribute(one),
+    "pnnx.Expression": _expression,
+    "prim::TupleConstruct": lambda _, inputs: list(inputs), "prim::ListConstruct": lambda _, inputs: list(inputs),
+    "prim::TupleUnpack": lambda _, inputs: inputs[0], "prim::ListUnpack": lambda _, inputs: inputs[0],
+    "Tensor.slice": _slice, "Tensor.slice_copy": _slice, "Tensor.select": _select, "Tensor.index": _tensor_index,
+}  # fmt: skip
+
+
+def _attribute(one: Operator) -> Any:
+    import torch
+
+    (weight,) = one.attributes.values()
+    return torch.from_numpy(np.array(weight.array))

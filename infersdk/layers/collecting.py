@@ -1,0 +1,194 @@
+"""Runs a model on one backend after another, and collects what each made of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ConfigError, UnsupportedModelError
+from ..executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers
+from ..formats import FORMATS
+from ..graph.files import read_model
+from ..model_source import ModelLike, ModelSource
+from ..registry import backend_class, load
+from ..samples import random_inputs
+from ..target import Target
+from .mapping import OriginalGraph, map_layers
+from .report import LayerReport, LayerSide, make_rows
+
+if TYPE_CHECKING:
+    from ..custom_ops import CustomOp
+    from ..infer import Infer
+
+__all__ = ["ProfileSettings", "list_built", "profile"]
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """How a model is run to be profiled.
+
+    Attributes:
+        runs: that are timed, with the profiler and without; the median of the latter is a run's time.
+        warm_up: runs before those.
+        batch: the size of a first axis that is free; 1 if None.
+        shapes: by name, for inputs with other free axes.
+        seed: of the random inputs.
+        options: of the backends, each as for `load()`.
+    """
+
+    runs: int = 20
+    warm_up: int = 5
+    batch: int | None = None
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise ConfigError(f"runs is a whole number from 1, not {self.runs}")
+        if self.warm_up < 1:
+            raise ConfigError(f"warm_up is a whole number from 1, not {self.warm_up}")
+        if self.batch is not None and self.batch < 1:
+            raise ConfigError(f"batch is a whole number from 1, not {self.batch}")
+
+
+def profile(
+    model: ModelLike,
+    targets: str | Target | Sequence[str | Target] = "onnxruntime",
+    settings: ProfileSettings | None = None,
+    *,
+    original: ModelLike | None = None,
+    custom_ops: Sequence[type[CustomOp]] | None = None,
+) -> LayerReport:
+    """Runs a model on each target, and puts what they made of it side by side, over its own nodes.
+
+    Args:
+        model: as for `load()`. An engine shows as much as its inspector reports.
+        targets: `"openvino"`, or several: `["onnxruntime", "openvino@cpu/bf16"]`.
+        settings: how it is run.
+        original: the ONNX file that an engine was built from, whose nodes the report is about.
+        custom_ops: as for `load()`.
+
+    Raises:
+        ConfigError: two targets are the same; a backend does not report its layers; an axis is free and no shape given.
+        BackendError, ModelError, InferenceError: as `load()` and `Infer.forward()`.
+    """
+    source, settings = ModelSource.of(model), settings or ProfileSettings()
+    wanted = [Target.parse(one) for one in ([targets] if isinstance(targets, (str, Target)) else targets)]
+    if len(set(wanted)) < len(wanted) or not wanted:
+        raise ConfigError(f"give each target once, and at least one; not {', '.join(map(str, wanted)) or 'none'}")
+    graph = _original(source if original is None else ModelSource.of(original))
+    sides: list[LayerSide] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    for target in wanted:
+        side, shapes = _profile_one(source, graph, target, settings, custom_ops)
+        sides.append(side)
+    return LayerReport(source.name, graph, shapes, tuple(sides), make_rows(graph, sides))
+
+
+def list_built(
+    model: ModelLike, target: str | Target, compute_capability: str, settings: ProfileSettings | None = None
+) -> LayerReport:
+    """What a backend builds of a model for a GPU that need not be here. Nothing runs, so nothing is timed.
+
+    Args:
+        target: `"tensorrt-rtx"`, with a precision perhaps.
+        compute_capability: of that GPU: `"8.9"`.
+        settings: its batch, shapes and options count.
+
+    Raises:
+        ConfigError: the backend cannot build without the GPU.
+        ModelError, PrecisionUnavailableError: it cannot be built.
+    """
+    source, settings, target = ModelSource.of(model), settings or ProfileSettings(), Target.parse(target)
+    kind = backend_class(target.backend)
+    if not issubclass(kind, ListsBuiltLayers):
+        raise ConfigError(f"backend {target.backend!r} cannot list layers for a GPU that is not here; run the model")
+    graph = _original(source)
+    options = _options(kind, settings)
+    if settings.shapes:
+        sizes = {name: list(shape) for name, shape in settings.shapes.items()}
+        options["profiles"] = {name: {"min": size, "opt": size, "max": size} for name, size in sizes.items()}
+    from ..config import convert
+
+    found = kind.built_layers(
+        source, compute_capability=compute_capability, precision=target.precision, max_batch=settings.batch,
+        options=convert(options, kind.Options, f"options of backend {target.backend!r}"),
+    )  # fmt: skip
+    side = LayerSide(
+        str(target), target.backend, f"compute capability {compute_capability}", target.precision or "as written",
+        kind.probe().version, found, _mapped(graph, found),
+    )  # fmt: skip
+    shapes = {name: tuple(shape) for name, shape in settings.shapes.items()}
+    return LayerReport(source.name, graph, shapes, (side,), make_rows(graph, [side]))
+
+
+def _original(source: ModelSource) -> OriginalGraph:
+    return OriginalGraph(read_model(source) if source.format is FORMATS["onnx"] else None)
+
+
+def _mapped(graph: OriginalGraph, found: LayerProfile) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, map_layers(graph, found.layers)))
+
+
+def _options(kind: type[Infer], settings: ProfileSettings) -> dict[str, Any]:
+    """The options that were given, each of which the backend has."""
+    known = kind.Options.__struct_fields__
+    if "profiling" not in known:
+        raise ConfigError(f"backend {kind.backend!r} does not report the layers that it executes")
+    for name in settings.options:
+        if name not in known:
+            raise ConfigError(f"backend {kind.backend!r} has no option {name!r}; it has {', '.join(known)}")
+    return dict(settings.options)
+
+
+def _profile_one(
+    source: ModelSource,
+    graph: OriginalGraph,
+    target: Target,
+    settings: ProfileSettings,
+    custom_ops: Sequence[type[CustomOp]] | None,
+) -> tuple[LayerSide, dict[str, tuple[int, ...]]]:
+    kind = backend_class(target.backend)
+    arguments: dict[str, Any] = {**target.arguments, **_options(kind, settings), "custom_ops": custom_ops}
+    if settings.batch is not None:
+        arguments["max_batch"] = settings.batch
+    with load(source, **arguments) as plain, load(source, **arguments, profiling=True) as infer:
+        if not isinstance(infer, ReportsLayers):
+            raise UnsupportedModelError(
+                f"{source.name} runs on {target.backend} in parts, cut at its custom operators, and its layers are not "
+                "reported; load it where the runtime takes them itself"
+            )
+        feeds = random_inputs(infer.input_specs, batch=settings.batch, seed=settings.seed, shapes=settings.shapes)
+        for one in (plain, infer):
+            _fill(one, feeds)
+            for _ in range(settings.warm_up):
+                one.forward()
+        walls = _runs(plain, (settings.runs + 1) // 2)  # half of them before and half after: a machine changes its pace
+        found = infer.profile_layers(settings.runs)
+        walls += _runs(plain, (settings.runs + 1) // 2)
+        side = LayerSide(
+            str(target), infer.backend, infer.device, infer.precision, type(infer).probe().version, found,
+            _mapped(graph, found), statistics.median(walls),
+        )  # fmt: skip
+    return side, {name: array.shape for name, array in feeds.items()}
+
+
+def _fill(infer: Infer, feeds: Mapping[str, Any]) -> None:
+    for name, array in feeds.items():
+        np.copyto(infer.inputs[name].resize(array.shape).numpy(writable=True), array)
+
+
+def _runs(infer: Infer, runs: int) -> list[float]:
+    """The seconds of each `forward()`, as `infersdk bench` measures the scenario `engine`."""
+    walls = []
+    for _ in range(runs):
+        start = perf_counter()
+        infer.forward()
+        walls.append(perf_counter() - start)
+    return walls

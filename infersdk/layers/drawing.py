@@ -1,0 +1,137 @@
+"""Where the boxes and lines of a model's graph go on a page, and the tree of its modules.
+
+The graph is drawn in ranks, a node below all that it reads, as in Sugiyama, Tagawa and Toda, *Methods for visual
+understanding of hierarchical system structures*, 1981; the ranks are broken into columns, as text is into lines.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .report import LayerReport, LayerRow
+
+__all__ = ["Box", "Drawing", "draw_graph", "module_path"]
+
+WIDTH = 1080.0
+_HEIGHT, _RANK = 30.0, 44.0  # of a box, and from rank to rank
+_GUTTER = 26.0  # between columns
+_WIDEST = 180.0
+_RANKS_IN_COLUMN = 26
+_MOST_COLUMNS = 4
+_SWEEPS = 4
+
+
+@dataclass(frozen=True)
+class Box:
+    """A row of the report: its position in `rows`, and its rectangle in pixels."""
+
+    row: int
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Boxes, lines between them as SVG paths, and the height of all."""
+
+    boxes: list[Box]
+    edges: list[str]
+    height: float
+
+
+def draw_graph(report: LayerReport) -> Drawing:
+    """The rows that have nodes, below each other as they depend on each other."""
+    rows = [i for i, row in enumerate(report.rows) if row.nodes]
+    edges = _edges(report, rows)
+    ranks = _ordered(_ranks(rows, edges), edges)
+    columns = min(_MOST_COLUMNS, max(1, math.ceil(len(ranks) / _RANKS_IN_COLUMN)))
+    length = math.ceil(len(ranks) / columns) if ranks else 1
+    width = (WIDTH - _GUTTER * (columns - 1)) / columns
+    boxes: dict[int, Box] = {}
+    column_of: dict[int, int] = {}
+    for number, rank in enumerate(ranks):
+        column, line = divmod(number, length)
+        left, part = column * (width + _GUTTER), width / len(rank)
+        size = min(_WIDEST, part - 4)
+        for index, row in enumerate(rank):
+            x = left + part * (index + 0.5) - size / 2
+            boxes[row] = Box(row, round(x, 1), line * _RANK + 8, round(size, 1), _HEIGHT)
+            column_of[row] = column
+    paths = [
+        _path(boxes[source], boxes[target], None if column_of[source] == column_of[target]
+              else column_of[target] * (width + _GUTTER) - _GUTTER / 2, width)
+        for source, target in edges
+    ]  # fmt: skip
+    return Drawing(list(boxes.values()), paths, length * _RANK + 8)
+
+
+def _edges(report: LayerReport, rows: list[int]) -> list[tuple[int, int]]:
+    """Which row reads what which row computes; those against the order of the nodes are left out."""
+    row_of = {node: i for i in rows for node in report.rows[i].nodes}
+    found = {
+        (row_of[node], row_of[taker])
+        for node in row_of
+        for taker in report.graph.after(node)
+        if taker in row_of and row_of[taker] != row_of[node]
+    }
+    first = {i: report.rows[i].nodes[0] for i in rows}
+    return sorted((a, b) for a, b in found if first[a] < first[b])
+
+
+def _ranks(rows: list[int], edges: list[tuple[int, int]]) -> list[list[int]]:
+    """Each row below all that it reads."""
+    above: dict[int, list[int]] = {}
+    for source, target in edges:
+        above.setdefault(target, []).append(source)
+    rank: dict[int, int] = {}
+    for row in rows:  # in the order of their first nodes
+        rank[row] = 1 + max((rank[source] for source in above.get(row, ())), default=-1)
+    found: list[list[int]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
+    for row in rows:
+        found[rank[row]].append(row)
+    return found
+
+
+def _ordered(ranks: list[list[int]], edges: list[tuple[int, int]]) -> list[list[int]]:
+    """Within each rank, rows near to those that they are joined to: by the mean position of those, a few times."""
+    joined: dict[int, list[int]] = {}
+    for source, target in edges:
+        joined.setdefault(target, []).append(source)
+        joined.setdefault(source, []).append(target)
+    at = {row: (i + 0.5) / len(rank) for rank in ranks for i, row in enumerate(rank)}
+    for _ in range(_SWEEPS):
+        for rank in ranks:
+            rank.sort(key=lambda row: sum(at[o] for o in joined.get(row, [row])) / len(joined.get(row, [row])))
+            for i, row in enumerate(rank):
+                at[row] = (i + 0.5) / len(rank)
+    return ranks
+
+
+def _path(source: Box, target: Box, gutter: float | None, width: float) -> str:
+    """From the bottom of a box to the top of another; through the gutter beside its column if that is another one."""
+    x1, y1 = source.x + source.width / 2, source.y + source.height
+    x2, y2 = target.x + target.width / 2, target.y
+    if gutter is not None:
+        g = round(gutter, 1)
+        return (
+            f"M{x1:.1f},{y1:.1f}C{x1:.1f},{y1 + 14:.1f},{g},{y1 + 14:.1f},{g},{y1 - 10:.1f}"
+            f"L{g},{y2 + 10:.1f}C{g},{y2 - 14:.1f},{x2:.1f},{y2 - 14:.1f},{x2:.1f},{y2:.1f}"
+        )
+    bow = 0.0 if y2 - y1 < _RANK else math.copysign(min(width * 0.42, 40 + (y2 - y1) * 0.25), x2 - x1 or 1)
+    reach = max(7.0, (y2 - y1) * 0.4)
+    return f"M{x1:.1f},{y1:.1f}C{x1 + bow:.1f},{y1 + reach:.1f},{x2 + bow:.1f},{y2 - reach:.1f},{x2:.1f},{y2:.1f}"
+
+
+def module_path(report: LayerReport, row: LayerRow) -> tuple[str, ...]:
+    """The modules that a row's first node is in, by its name: `("model.22", "cv2.0", "conv", "Conv")`.
+
+    Names that say nothing of modules are put under their operator.
+    """
+    node = report.nodes[row.nodes[0]]
+    parts = tuple(part for part in node.name.split("/") if part)
+    return parts if len(parts) > 1 else (node.operator, node.name)

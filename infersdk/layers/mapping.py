@@ -1,0 +1,229 @@
+"""Which nodes of the original model each executed layer computes.
+
+Runtimes tell it in different words: OpenVINO and TensorRT name the nodes that a layer came from, ONNX Runtime keeps the
+names of nodes or of values where it can. So the layers claim nodes by those names first; what is left follows from the
+graph: a node between two that one layer claims is part of it, a node whose results only that layer takes was fused into
+it, and a layer that claims nothing computes what lies between its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ..graph.passes.name_nodes import node_names
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ..executed_layers import ExecutedLayer
+
+__all__ = ["Fate", "OriginalGraph", "OriginalNode", "map_layers"]
+
+#: What became of a node: layers compute it; it depends on no input and was computed when the model was loaded; or no
+#: layer is left of it, because it only renames or reshapes data, or because the runtime found it needless.
+Fate = Literal["executed", "constant", "eliminated"]
+
+#: Operators that can be left to how the layers around them address memory.
+_MOVES = frozenset({
+    "Cast", "Concat", "Dropout", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Shape", "Size", "Slice",
+    "Split", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OriginalNode:
+    """A node of the model's file: its name (made up where it has none), its operator, what it reads and writes."""
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class OriginalGraph:
+    """The nodes of a model in their order, and who computes and takes each value.
+
+    Args:
+        model: the model; None for one of a format whose nodes cannot be read, which has none then.
+    """
+
+    def __init__(self, model: ir.Model | None) -> None:
+        self.nodes: list[OriginalNode] = [] if model is None else list(_nodes(model.graph))
+        self.index = {node.name: i for i, node in enumerate(self.nodes)}
+        self.maker = {value: i for i, node in enumerate(self.nodes) for value in node.outputs}
+        self.takers: dict[str, list[int]] = {}
+        for i, node in enumerate(self.nodes):
+            for value in node.inputs:
+                self.takers.setdefault(value, []).append(i)
+        inputs = () if model is None else model.graph.inputs
+        weights = set() if model is None else set(model.graph.initializers)
+        self.inputs = [value.name or "" for value in inputs if value.name not in weights]
+        self.constant = self._constant_nodes()
+
+    def _constant_nodes(self) -> set[int]:
+        """The nodes that depend on no input of the model."""
+        varying = set(self.inputs)
+        found = set()
+        for i, node in enumerate(self.nodes):
+            if any(value in varying for value in node.inputs):
+                varying.update(node.outputs)
+            else:
+                found.add(i)
+        return found
+
+    def before(self, i: int) -> list[int]:
+        """The nodes that compute what a node reads."""
+        return [self.maker[value] for value in self.nodes[i].inputs if value in self.maker]
+
+    def after(self, i: int) -> list[int]:
+        """The nodes that read what a node computes."""
+        return [taker for value in self.nodes[i].outputs for taker in self.takers.get(value, ())]
+
+    def find(self, name: str) -> int | None:
+        """The node of that name, or that computes the value of that name."""
+        return self.index.get(name, self.maker.get(name))
+
+    def find_decorated(self, name: str) -> int | None:
+        """The node with the longest name that `name` begins with, `/act/Mul` for `/act/Mul/QuickGeluFusion/`."""
+        for end in range(len(name) - 1, 0, -1):
+            if not name[end].isalnum() and (found := self.find(name[:end])) is not None:
+                return found
+        return None
+
+
+def _nodes(graph: ir.Graph) -> Iterator[OriginalNode]:
+    for node, name in zip(graph, node_names(graph), strict=True):
+        inner = (value for attribute in node.attributes.values() for value in _outer_values(attribute))
+        inputs = dict.fromkeys([*(v.name or "" for v in node.inputs if v is not None), *inner])
+        yield OriginalNode(name, node.op_type, tuple(inputs), tuple(v.name or "" for v in node.outputs if v.name))
+
+
+def _outer_values(attribute: ir.Attr) -> list[str]:
+    """What the graphs within a node read: names of values around them are among these."""
+    import onnx_ir as ir
+
+    if attribute.type != ir.AttributeType.GRAPH:
+        return []
+    return [v.name or "" for node in attribute.as_graph().all_nodes() for v in node.inputs if v is not None]
+
+
+def map_layers(graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> list[list[int]]:
+    """For each node, the layers that compute it, by their positions; none for those that no layer computes."""
+    claims = _Claims(graph, layers)
+    claims.by_name()
+    claims.between_own()
+    claims.between_neighbours()
+    claims.of_takers()
+    claims.between_own()
+    return [sorted(found) for found in claims.layers_of]
+
+
+class _Claims:
+    """Who claims which node so far."""
+
+    def __init__(self, graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> None:
+        self.graph, self.layers = graph, layers
+        self.layers_of: list[set[int]] = [set() for _ in graph.nodes]
+        self.nodes_of: list[set[int]] = [set() for _ in layers]
+
+    def _claim(self, layer: int, nodes: Iterable[int]) -> None:
+        for node in nodes:
+            if node not in self.graph.constant:
+                self.layers_of[node].add(layer)
+                self.nodes_of[layer].add(node)
+
+    def by_name(self) -> None:
+        """By the names that the runtime reports; where it reports none that exist, by the values it writes."""
+        for i, layer in enumerate(self.layers):
+            if layer.role != "compute":
+                continue
+            exact = {node for name in layer.sources if (node := self.graph.find(name)) is not None}
+            exact |= {
+                node for name in layer.sources if (node := self.graph.find(name.removeprefix("node_of_"))) is not None
+            }
+            self._claim(i, exact)
+            if not exact:
+                self._claim(i, [n for t in layer.outputs if (n := self.graph.maker.get(t.name)) is not None])
+            if not self.nodes_of[i]:
+                near = [node for name in layer.sources if (node := self.graph.find_decorated(name)) is not None]
+                self._claim(i, near[:1])
+
+    def between_own(self) -> None:
+        """Nodes that lie between two that one layer claims, and that nothing claims, are part of it."""
+        for i, nodes in enumerate(self.nodes_of):
+            if len(nodes) > 1:
+                ahead = self._reach(nodes, self.graph.after)
+                self._claim(i, ahead & self._reach(nodes, self.graph.before))
+
+    def between_neighbours(self) -> None:
+        """A layer that claims nothing computes the unclaimed nodes between the layers around it."""
+        above, below = self._joined()
+        at_inputs = {taker for value in self.graph.inputs for taker in self.graph.takers.get(value, ())}
+        for i, layer in enumerate(self.layers):
+            if layer.role != "compute" or self.nodes_of[i] or not layer.outputs:
+                continue
+            starts, ends = self._nearest_nodes(i, above), self._nearest_nodes(i, below)
+            ahead = self._reach(starts or at_inputs, self.graph.after)
+            if not starts:
+                ahead |= {node for node in at_inputs if not self.layers_of[node]}
+            self._claim(i, ahead & self._reach(ends, self.graph.before) if ends else ahead)
+
+    def _joined(self) -> tuple[list[list[int]], list[list[int]]]:
+        """For each layer, those that write what it reads, and those that read what it writes."""
+        writer = {tensor.name: i for i, layer in enumerate(self.layers) for tensor in layer.outputs}
+        above = [[writer[t.name] for t in layer.inputs if t.name in writer] for layer in self.layers]
+        below: list[list[int]] = [[] for _ in self.layers]
+        for reader, writers in enumerate(above):
+            for i in writers:
+                below[i].append(reader)
+        return above, below
+
+    def _nearest_nodes(self, layer: int, joined: list[list[int]]) -> set[int]:
+        """What the nearest layers claim that claim anything, through those that do not."""
+        found: set[int] = set()
+        seen, todo = {layer}, list(joined[layer])
+        while todo:
+            other = todo.pop()
+            if other in seen:
+                continue
+            seen.add(other)
+            found |= self.nodes_of[other]
+            if not self.nodes_of[other]:
+                todo += joined[other]
+        return found
+
+    def _reach(self, starts: Iterable[int], step: Callable[[int], list[int]]) -> set[int]:
+        """The unclaimed nodes that are reached from `starts` through unclaimed ones."""
+        found: set[int] = set()
+        todo = list(starts)
+        while todo:
+            for node in step(todo.pop()):
+                if node not in found and not self.layers_of[node] and node not in self.graph.constant:
+                    found.add(node)
+                    todo.append(node)
+        return found
+
+    def of_takers(self) -> None:
+        """What is left and computes belongs to the layers that take its results; quantisation to the one before it."""
+        for i in range(len(self.graph.nodes) - 1, -1, -1):
+            operator = self.graph.nodes[i].operator
+            if self.layers_of[i] or i in self.graph.constant or operator in _MOVES:
+                continue
+            makers = {layer for node in self.graph.before(i) for layer in self.layers_of[node]}
+            takers = self._takers(i)
+            for layer in (makers or takers) if operator == "QuantizeLinear" else (takers or makers):
+                self._claim(layer, [i])
+
+    def _takers(self, i: int) -> set[int]:
+        """The layers that take what a node computes, through nodes that only move it."""
+        found: set[int] = set()
+        seen, todo = {i}, [i]
+        while todo:
+            for node in self.graph.after(todo.pop()):
+                found |= self.layers_of[node]
+                if not self.layers_of[node] and node not in seen:
+                    seen.add(node)
+                    todo.append(node)
+        return found

@@ -1,0 +1,447 @@
+"""PNNX: the text and its weights, the graph as objects, operators against PyTorch, and files that are damaged."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
+from infersdk.importers import convert
+from infersdk.importers.pnnx import PnnxGraph, run, translate
+from infersdk.importers.pnnx.expressions import Call, Input, parse_expression
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx_ir")
+
+TEXT = """7767517
+4 3
+pnnx.Input    in0   0 1 0 #0=(1,3,8,8)f32
+nn.Conv2d     conv  1 1 0 1 bias=True dilation=(1,1) groups=1 in_channels=3 kernel_size=(3,3) out_channels=4 \
+padding=(1,1) padding_mode=zeros stride=(2,2) @bias=(4)f32 @weight=(4,3,3,3)f32 #0=(1,3,8,8)f32 #1=(1,4,4,4)f32
+pnnx.Expression e   1 1 1 2 expr=mul(sigmoid(@0),2.0) #1=(1,4,4,4)f32 #2=(1,4,4,4)f32
+pnnx.Output   out0  1 0 2 #2=(1,4,4,4)f32
+"""
+
+
+def write(
+    folder: Path, text: str = TEXT, weights: dict[str, Any] | None = None, compression: int = zipfile.ZIP_STORED
+) -> Path:
+    rng = np.random.default_rng(0)
+    arrays = weights if weights is not None else {
+        "conv.bias": rng.standard_normal(4).astype(np.float32),
+        "conv.weight": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
+    }  # fmt: skip
+    (folder / "m.pnnx.param").write_text(text)
+    with zipfile.ZipFile(folder / "m.pnnx.bin", "w", compression) as archive:
+        for name, array in arrays.items():
+            archive.writestr(name, array.tobytes())
+    return folder / "m.pnnx.param"
+
+
+def onnx_outputs(model: bytes, *inputs: Any) -> list[Any]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    feeds = {spec.name: array for spec, array in zip(session.get_inputs(), inputs, strict=True)}
+    return list(session.run(None, feeds))
+
+
+# ---- the graph as objects ----
+
+
+def test_a_graph_as_objects(tmp_path: Path) -> None:
+    graph = PnnxGraph.read(write(tmp_path))
+    assert [one.type for one in graph.operators] == ["pnnx.Input", "nn.Conv2d", "pnnx.Expression", "pnnx.Output"]
+    conv = graph.operator("conv")
+    assert conv.params["kernel_size"] == (3, 3)
+    assert conv.params["bias"] is True
+    assert conv.params["padding_mode"] == "zeros"
+    assert conv.inputs == graph.inputs
+    assert conv.outputs[0].consumers == [graph.operator("e")]
+    assert conv.outputs[0].producer is conv
+    assert conv.outputs[0].shape == (1, 4, 4, 4)
+    assert conv.attributes["weight"].array.shape == (4, 3, 3, 3)
+    assert not conv.attributes["weight"].array.flags.writeable
+    assert [operand.name for operand in graph.outputs] == ["2"]
+    with pytest.raises(KeyError):
+        graph.operator("none")
+
+
+@pytest.mark.assets
+def test_the_graph_of_the_lesson(assets: Path) -> None:
+    path = assets / "pnnx" / "test.pnnx.param"
+    graph = PnnxGraph.read(path)
+    assert [(one.type, one.name) for one in graph.operators] == [
+        ("pnnx.Input", "pnnx_input_0"),
+        ("nn.Conv2d", "conv1"),
+        ("nn.Conv2d", "conv2"),
+        ("pnnx.Expression", "pnnx_expr_0"),
+        ("nn.MaxPool2d", "max"),
+        ("pnnx.Output", "pnnx_output_0"),
+    ]
+    conversion = convert(path)
+    x = np.random.default_rng(1).standard_normal((2, 1, 16, 16)).astype(np.float32)
+    (found,) = onnx_outputs(conversion.content, x)
+    assert found.shape == (2, 1, 8, 8)
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    with torch.no_grad():
+        first = f.conv2d(
+            torch.from_numpy(x), torch.tensor(graph.operator("conv1").attributes["weight"].array), padding=2
+        )
+        weights = {key: torch.tensor(value.array) for key, value in graph.operator("conv2").attributes.items()}
+        expected = f.max_pool2d(first + f.conv2d(torch.from_numpy(x), **weights, padding=2), 2)
+    order = {one.name: [operand.name for operand in one.inputs] for one in graph.operators}
+    if order["conv2"] == ["1"]:  # the second convolution takes the first one's result
+        with torch.no_grad():
+            expected = f.max_pool2d(first + f.conv2d(first, **weights, padding=2), 2)
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+    assert conversion.check is None or conversion.check.passed
+
+
+def test_expressions() -> None:
+    tree = parse_expression("add(mul(@0,-2.5),[1,size(@1,0)])", 2)
+    assert tree == Call("add", (Call("mul", (Input(0), -2.5)), Call("[]", (1, Call("size", (Input(1), 0))))))
+    assert parse_expression("log1p,@0", 1) == Call("log1p", (Input(0),))
+    for text in ("add(@0", "add(@0,@1)", "@2", "add(@0,,@0)", ")", "", "(" * 5000, "a(" * 5000):
+        with pytest.raises(ModelFormatError, match="malformed"):
+            parse_expression(text, 1)
+
+
+# ---- damage ----
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("7767517", "7767518"), "begins with 7767517"),
+        (("4 3\n", "4\n"), "numbers of operators"),
+        (("4 3\n", "99999999 3\n"), "99999999 operators are more"),
+        (("4 3\n", "5 3\n"), "has 4 operators, and its head says 5"),
+        (("1 1 0 1 bias", "1 1 7 1 bias"), "'7' is used before"),
+        (("1 1 0 1 bias", "9999 1 0 1 bias"), "9999 inputs"),
+        (("1 1 1 2 expr", "1 1 1 1 expr"), "'1' is given twice"),
+        (("@bias=(4)f32", "@bias=(4)f99"), "unknown element type 'f99'"),
+        (("@bias=(4)f32", "@bias=(?)f32"), "no complete shape"),
+        (("#2=(1,4,4,4)f32\npnnx.Output", "#9=(1,4,4,4)f32\npnnx.Output"), "no operand '9'"),
+        (("stride=(2,2)", "stride"), "not of the form key=value"),
+    ],
+)
+def test_damaged_text(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path, TEXT.replace(*change))
+    with pytest.raises(ModelFormatError, match=message):
+        PnnxGraph.read(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("@bias=(4)f32", "@bias=(4000000000000)f32"), "has 16 bytes; shape"),
+        (("@weight=(4,3,3,3)f32", "@weight=(4,3,3,5)f32"), "has 432 bytes"),
+        (("@weight", "@other"), "weight is missing|no entry"),
+        (("kernel_size=(3,3)", "kernel_size=None stride=(1,2,3)"), None),
+        (("mul(sigmoid(@0),2.0)", "mul(sigmoid(@0),2.0"), "malformed"),
+    ],
+)
+def test_damaged_operators(change: tuple[str, str], message: str | None, tmp_path: Path) -> None:
+    path = write(tmp_path, TEXT.replace(*change))
+    if message is None:  # the file has another stride as well, which stands behind and counts
+        assert translate(PnnxGraph.read(path))
+        return
+    with pytest.raises(ModelFormatError, match=message):
+        translate(PnnxGraph.read(path))
+
+
+def test_weights_that_are_missing_or_compressed(tmp_path: Path) -> None:
+    path = write(tmp_path, compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(ModelFormatError, match=r"conv\.weight|conv\.bias"):
+        translate(PnnxGraph.read(path))
+    (tmp_path / "m.pnnx.bin").write_bytes(b"PK\3\4 no archive")
+    with pytest.raises(ModelFormatError, match="not a file of PNNX weights"):
+        translate(PnnxGraph.read(path))
+    (tmp_path / "m.pnnx.bin").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"weights of .* are missing"):
+        translate(PnnxGraph.read(path))
+    with pytest.raises(ModelNotFoundError, match="external_data"):
+        translate(PnnxGraph.read(path.read_bytes()))
+
+
+def test_a_graph_in_memory(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    weights = (tmp_path / "m.pnnx.bin").rename(tmp_path / "elsewhere.bin")
+    graph = PnnxGraph.read(path.read_bytes(), weights)
+    assert graph.operator("conv").attributes["bias"].array.shape == (4,)
+
+
+def test_missing_operators_are_listed_at_once(tmp_path: Path) -> None:
+    text = TEXT.replace("4 3", "7 6").replace(
+        "pnnx.Output   out0  1 0 2", "my.Op a 1 1 2 3\nmy.Op b 1 1 3 4\ntorch.stft c 1 1 4 5\npnnx.Output out0 1 0 5"
+    )
+    with pytest.raises(UnsupportedModelError, match=re.escape("my.Op (2), torch.stft (1)")):
+        convert(write(tmp_path, text))
+
+
+def test_a_name_of_the_file_calls_no_other_function(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    for kind in (
+        "torch.load",
+        "torch.hub.load",
+        "nn.Module",
+        "F.os",
+        "Tensor.__class__",
+        "torch.save",
+        "torch.compile",
+    ):
+        path = write(tmp_path, TEXT.replace("pnnx.Expression e ", f"{kind} e "))
+        with pytest.raises(UnsupportedModelError, match=re.escape(kind)):
+            run(PnnxGraph.read(path), [np.zeros((1, 3, 8, 8), np.float32)])
+
+
+# ---- operators against PyTorch: files of the pnnx package ----
+
+
+def _nets() -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    nn, f = torch.nn, torch.nn.functional
+
+    class Net(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, run: Any, **layers: Any) -> None:
+            super().__init__()
+            self.run = run
+            for name, layer in layers.items():
+                setattr(self, name, layer)
+
+        def forward(self, *x: Any) -> Any:
+            return self.run(self, *x)
+
+    image = (torch.rand(1, 6, 13, 15) * 2 - 1,)
+    steps = (torch.rand(1, 7, 12) * 2 - 1,)
+    return {
+        "convolutions": (
+            Net(
+                lambda m, x: m.c(f.relu(m.b(m.a(x)))),
+                a=nn.Conv2d(6, 8, (3, 2), (2, 1), "valid", groups=2),
+                b=nn.Conv2d(8, 8, 3, padding="same", dilation=2),
+                c=nn.ConvTranspose2d(8, 4, 3, 2, 1, 1, groups=2),
+            ),
+            image,
+        ),
+        "padding_modes": (
+            Net(
+                lambda m, x: m.a(x) + m.b(x),
+                a=nn.Conv2d(6, 4, 3, padding=1, padding_mode="reflect"),
+                b=nn.Conv2d(6, 4, 3, padding=1, padding_mode="replicate"),
+            ),
+            image,
+        ),
+        "pools": (
+            Net(
+                lambda m, x: (
+                    f.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+                    f.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+                    f.avg_pool2d(x, 2, 3, 0, True, False),
+                    f.adaptive_avg_pool2d(x, (4, 7)),
+                    f.adaptive_max_pool2d(x, (5, 4)),
+                    f.adaptive_avg_pool2d(x, 1),
+                )
+            ),
+            image,
+        ),
+        "activations": (
+            Net(
+                lambda m, x: [
+                    g(x)
+                    for g in (
+                        f.relu6,
+                        f.silu,
+                        f.gelu,
+                        f.mish,
+                        f.hardswish,
+                        f.hardsigmoid,
+                        f.elu,
+                        f.celu,
+                        f.selu,
+                        f.softplus,
+                        f.logsigmoid,
+                        f.softsign,
+                        f.tanhshrink,
+                        f.hardshrink,
+                        f.softshrink,
+                        f.leaky_relu,
+                        f.hardtanh,
+                    )
+                ]
+            ),
+            image,
+        ),
+        "norms": (
+            Net(
+                lambda m, x: (m.a(x), m.b(x), m.c(x), m.d(x), f.normalize(x)),
+                a=nn.BatchNorm2d(6),
+                b=nn.GroupNorm(3, 6),
+                c=nn.InstanceNorm2d(6, affine=True),
+                d=nn.LayerNorm([13, 15]),
+            ),
+            image,
+        ),
+        "resizing": (
+            Net(
+                lambda m, x: (
+                    f.interpolate(x, scale_factor=2),
+                    f.interpolate(x, (20, 9)),
+                    f.interpolate(x, (20, 9), mode="bilinear"),
+                    f.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True),
+                    f.interpolate(x, (20, 9), mode="bicubic"),
+                    f.interpolate(x, (5, 8), mode="nearest-exact"),
+                )
+            ),
+            image,
+        ),
+        "shapes": (
+            Net(
+                lambda m, x: (
+                    x.flatten(1),
+                    x.permute(0, 2, 3, 1),
+                    x.reshape(1, 2, 3, -1),
+                    torch.cat([x, x * 2], 1),
+                    x[:, 1:5:2, 3:, -4:],
+                    x[:, 2],
+                    *x.chunk(2, 1),
+                    *x.split([1, 5], 1),
+                    torch.stack([x, x + 1], 2),
+                    f.pad(x, (1, 2, 0, 3), value=0.5),
+                    x.roll((2, -1), (2, 3)),
+                    x.flip(2),
+                    x.repeat(1, 2, 1, 1),
+                    f.pixel_unshuffle(x[..., :12, :12], 2),
+                )
+            ),
+            image,
+        ),
+        "reductions": (
+            Net(
+                lambda m, x: (
+                    x.mean((2, 3)),
+                    x.sum(1),
+                    x.amax((1, 2), True),
+                    *x.max(2),
+                    x.argmin(1),
+                    x.std(3),
+                    x.norm(dim=1),
+                    x.logsumexp(3),
+                    x.cumsum(2),
+                    *x.topk(3, 3),
+                    x.prod(3),
+                )
+            ),
+            image,
+        ),
+        "expressions": (
+            Net(
+                lambda m, x: (
+                    (x * 2 + 1) / (x.abs() + 3) - x.exp().sqrt(),
+                    torch.where(x > 0, x, x * 0.1),
+                    torch.clamp(x, -0.5, 0.25),
+                    torch.maximum(x, -x) ** 2,
+                    (x * 7).floor() // 3,
+                    torch.atan2(x, x + 2),
+                    (x > 0.1) & (x < 0.9),
+                )
+            ),
+            image,
+        ),
+        "attention": (
+            Net(
+                lambda m, x: (m.a(x, x, x)[0], m.b(x), f.scaled_dot_product_attention(x, x, x)),
+                a=nn.MultiheadAttention(12, 3, batch_first=True),
+                b=nn.LayerNorm(12),
+            ),
+            steps,
+        ),
+        "recurrent": (
+            Net(
+                lambda m, x: (m.a(x)[0], m.b(x)[0], m.c(x)[0]),
+                a=nn.LSTM(12, 5, 2, batch_first=True, bidirectional=True),
+                b=nn.GRU(12, 5, batch_first=True),
+                c=nn.RNN(12, 5, batch_first=True),
+            ),
+            steps,
+        ),
+        "columns": (
+            Net(lambda m, x: (f.unfold(x, 3, padding=1, stride=2), f.fold(f.unfold(x, 3), (13, 15), 3))),
+            image,
+        ),
+    }
+
+
+NETS = (
+    "convolutions", "padding_modes", "pools", "activations", "norms", "resizing", "shapes", "reductions", "expressions",
+    "attention", "recurrent", "columns",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def nets() -> dict[str, Any]:
+    pytest.importorskip("pnnx")
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    found = _nets()
+    assert set(found) == set(NETS)
+    return found
+
+
+def export(net: Any, inputs: tuple[Any, ...], folder: Path) -> Path:
+    """The file that the pnnx package makes of a module."""
+    import subprocess
+
+    import pnnx
+    import torch
+
+    net.eval()
+    torch.jit.trace(net, inputs, check_trace=False).save(str(folder / "m.pt"))
+    shapes = ",".join("[" + ",".join(map(str, x.shape)) + "]" for x in inputs)
+    subprocess.run(
+        [pnnx.EXEC_PATH, "m.pt", f"inputshape={shapes}"], cwd=folder, check=True, capture_output=True, timeout=120
+    )
+    return folder / "m.pnnx.param"
+
+
+def leaves(value: Any) -> list[Any]:
+    return [leaf for inner in value for leaf in leaves(inner)] if isinstance(value, (list, tuple)) else [value]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_operators(name: str, nets: dict[str, Any], tmp_path: Path) -> None:
+    """The module itself is the reference, for the translated model and for the runner."""
+    import torch
+
+    net, inputs = nets[name]
+    path = export(net, inputs, tmp_path)
+    with torch.no_grad():
+        expected = [leaf.numpy() for leaf in leaves(net(*inputs))]
+    conversion = convert(path, free_batch=False)
+    assert conversion.check is not None, conversion.unchecked
+    assert conversion.check.passed, conversion.verdict
+    graph = PnnxGraph.read(path)
+    values = run(graph, [x.numpy() for x in inputs])
+    walked = [leaf for operand in graph.outputs for leaf in leaves(values[operand.name])]
+    for found in (onnx_outputs(conversion.content, *(x.numpy() for x in inputs)), walked):
+        assert len(found) == len(expected)
+        for a, b in zip(expected, found, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
+
+
+def test_the_batch_is_free_where_the_graph_allows_it(nets: dict[str, Any], tmp_path: Path) -> None:
+    import torch
+
+    net, (x,) = nets["norms"]
+    conversion = convert(export(net, (x,), tmp_path))
+    many = torch.rand(3, *x.shape[1:])
+    with torch.no_grad():
+        for expected, found in zip(net(many), onnx_outputs(conversion.content, many.numpy()), strict=True):
+            np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)

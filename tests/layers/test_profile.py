@@ -1,0 +1,206 @@
+"""Reports of real runs: what the runtimes made of a model, their times, and the files that are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("openvino")
+import itertools
+
+from layers.models import small_network
+
+import infersdk
+import infersdk.layers
+from infersdk.errors import ConfigError
+from infersdk.executed_layers import ExecutedLayer, LayerProfile
+from infersdk.layers import LayerReport, LayerSide, ProfileSettings
+
+QUICK = ProfileSettings(runs=3, warm_up=1, options={"threads": 1})
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return small_network(tmp_path / "small.onnx")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> LayerReport:
+    file = small_network(tmp_path_factory.mktemp("m") / "small.onnx")
+    return infersdk.layers.profile(file, ["onnxruntime", "openvino"], QUICK)
+
+
+def layers_of(report: LayerReport, side: int, node: str) -> set[str]:
+    return {report.sides[side].layers[i].name for i in report.sides[side].layers_of[report.graph.index[node]]}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_each_node_has_its_layers_or_a_reason(both: LayerReport, side: int) -> None:
+    fates = {node.name: both.sides[side].fate(both.graph, i) for i, node in enumerate(both.nodes)}
+    assert fates.pop("/target") == "constant"
+    assert fates.pop("/stem/Identity") in ("eliminated", "executed")
+    assert set(fates.values()) == {"executed"}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_what_is_fused_shares_a_layer(both: LayerReport, side: int) -> None:
+    assert layers_of(both, side, "/branch/Conv") == layers_of(both, side, "/branch/Relu")
+    assert layers_of(both, side, "/stem/Sigmoid") == layers_of(both, side, "/stem/Mul")
+    assert not layers_of(both, side, "/MaxPool") & layers_of(both, side, "/branch/Conv")
+
+
+def test_rows_of_both_are_over_the_same_nodes(both: LayerReport) -> None:
+    listed = [node for row in both.rows for node in row.nodes]
+    assert sorted(listed) == [i for i in range(len(both.nodes)) if i not in both.graph.constant]
+    for number, side in enumerate(both.sides):
+        in_rows = sorted(layer for row in both.rows for layer in row.layers[number])
+        assert in_rows == list(range(len(side.layers)))  # each layer is in one row
+        total = sum(row.seconds[number] or 0.0 for row in both.rows)
+        assert total == pytest.approx(side.layer_seconds)
+
+
+def test_times_devices_precisions_and_memory(both: LayerReport) -> None:
+    for side in both.sides:
+        assert len(side.profile.run_seconds) == 3
+        assert side.run_seconds is not None
+        assert side.run_seconds > 0
+        assert side.layer_seconds > 0
+        assert list(side.devices) == ["cpu"]
+        assert side.precisions["fp32"] > 0
+        # w1, b1 and w2, padded for a blocked layout perhaps
+        assert side.profile.memory["weights"] >= 4 * (8 * 3 * 9 + 8 + 8 * 8)
+        assert str(both.plain())  # and it is JSON:
+        json.dumps(both.plain(), allow_nan=False)
+
+
+def test_the_layers_fit_into_the_runs_that_have_them(both: LayerReport) -> None:
+    for side in both.sides:
+        assert side.profiled_seconds is not None
+        assert side.layer_seconds <= side.profiled_seconds * 1.02  # times are in whole microseconds
+
+
+def test_openvinos_mean_leaves_the_runs_before_out(model: Path) -> None:
+    """The plugin reports a mean over all runs: a slow first one must not show in the later ones."""
+    with infersdk.load(model, "openvino", profiling=True, threads=1) as infer:
+        infer.forward()
+        for _ in range(2):
+            found = infer.profile_layers(4)  # type: ignore[attr-defined]
+            assert sum(layer.seconds or 0.0 for layer in found.layers) <= sum(found.run_seconds) / 4 * 1.05 + 5e-6
+
+
+def test_nodes_without_names(tmp_path: Path) -> None:
+    file = small_network(tmp_path / "m.onnx", named=False)
+    report = infersdk.layers.profile(file, ["onnxruntime", "openvino"], QUICK)
+    for side in (0, 1):
+        assert layers_of(report, side, "Conv_4") == layers_of(report, side, "Relu_5") != set()
+
+
+def test_one_target_by_its_name(model: Path) -> None:
+    report = infersdk.layers.profile(model, "openvino", QUICK)
+    assert [side.name for side in report.sides] == ["openvino"]
+    assert report.inputs == {"x": (1, 3, 16, 16)}
+
+
+def test_a_batch(model: Path) -> None:
+    report = infersdk.layers.profile(model, "onnxruntime", ProfileSettings(runs=1, warm_up=1, batch=3))
+    assert report.inputs == {"x": (3, 3, 16, 16)}
+
+
+@pytest.mark.parametrize("targets", [[], ["openvino", "openvino"]])
+def test_targets_that_make_no_comparison(model: Path, targets: list[str]) -> None:
+    with pytest.raises(ConfigError, match="each target once"):
+        infersdk.layers.profile(model, targets)
+
+
+def test_options_that_a_backend_does_not_have(model: Path) -> None:
+    with pytest.raises(ConfigError, match="'onnxruntime' has no option 'streams'"):
+        infersdk.layers.profile(model, "onnxruntime", ProfileSettings(options={"streams": 1}))
+
+
+@pytest.mark.parametrize("wrong", [{"runs": 0}, {"warm_up": 0}, {"batch": 0}])
+def test_settings_are_checked(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        ProfileSettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_model_that_was_loaded_without_profiling(model: Path, backend: str) -> None:
+    with infersdk.load(model, backend) as infer, pytest.raises(ConfigError, match="profiling=True"):
+        infer.profile_layers(1)  # type: ignore[attr-defined]
+
+
+def test_a_session_is_profiled_once(model: Path) -> None:
+    with infersdk.load(model, "onnxruntime", profiling=True) as infer:
+        infer.profile_layers(1)  # type: ignore[attr-defined]
+        with pytest.raises(ConfigError, match="load the model again"):
+            infer.profile_layers(1)  # type: ignore[attr-defined]
+
+
+def test_profiling_leaves_no_file(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    monkeypatch.chdir(scratch)
+    infersdk.layers.profile(model, "onnxruntime", QUICK)
+    with infersdk.load(model, "onnxruntime", profiling=True) as infer:
+        infer.forward()
+    assert list(scratch.iterdir()) == []
+
+
+def test_results_are_the_same_with_the_profiler(model: Path) -> None:
+    import numpy as np
+
+    x = np.random.default_rng(0).random((2, 3, 16, 16), np.float32)
+    for backend in ("onnxruntime", "openvino"):
+        with infersdk.load(model, backend) as plain, infersdk.load(model, backend, profiling=True) as profiled:
+            np.testing.assert_array_equal(plain(x)["y"], profiled(x)["y"])
+
+
+# ---- totals ----
+
+
+def side(layers: float, profiled: float, run: float) -> LayerSide:
+    found = LayerProfile((ExecutedLayer("a", "k", seconds=layers, device="cpu"),), (profiled,), "by a clock.")
+    return LayerSide("b", "b", "cpu", "fp32", "1", found, (), run)
+
+
+@pytest.mark.parametrize(
+    ("layers", "profiled", "run", "agrees", "why"),
+    [
+        (0.095, 0.1, 0.1, True, ""),
+        (0.105, 0.1, 0.1, True, ""),
+        (0.100, 0.15, 0.08, False, "with the profiler a run is 70 ms longer"),
+        (0.050, 0.1, 0.1, False, "50 ms of a profiled run is between the layers"),
+        (0.180, 0.1, 0.1, False, "layers overlap: their sum is 80 ms longer"),
+        (0.050, 0.06, 0.1, False, "were 40 ms shorter than those without"),
+    ],
+)
+def test_totals_agree_or_the_report_says_why(
+    layers: float, profiled: float, run: float, agrees: bool, why: str
+) -> None:
+    one = side(layers, profiled, run)
+    assert one.agrees is agrees
+    assert f"{layers / run:.0%}" in one.explanation()
+    assert why in one.explanation()
+    assert ("differ by more than 10%" in one.explanation()) is not agrees
+
+
+# ---- the trace ----
+
+
+def test_a_trace(both: LayerReport, tmp_path: Path) -> None:
+    found = json.loads(infersdk.layers.write_trace(both, tmp_path / "t.json").read_text())
+    names = {e["pid"]: e["args"]["name"] for e in found["traceEvents"] if e["name"] == "process_name"}
+    assert names[1].startswith("onnxruntime: ")
+    assert names[2].startswith("openvino: ")
+    for pid, one in enumerate(both.sides, 1):
+        spans = [e for e in found["traceEvents"] if e["ph"] == "X" and e["pid"] == pid]
+        assert {e["name"] for e in spans} == {layer.name for layer in one.layers if layer.seconds is not None}
+        assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in spans)
+        ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans)
+        assert all(end <= start + 1.001 for (_, end), (start, _) in itertools.pairwise(ends))  # one thread
+        (convolution,) = [e for e in spans if "/branch/Conv" in e["args"]["nodes"]]
+        assert "/branch/Relu" in convolution["args"]["nodes"]

@@ -19,12 +19,26 @@ from .classifier import PRESETS, Classifier
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
+from .embedder import Embedder
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
+from .obb import YOLOv8OBB
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
-from .results import Classification, Classifications, ClassMap, ClassMaps, Detection, Detections, Mask, Masks
+from .results import (
+    Classification,
+    Classifications,
+    ClassMap,
+    ClassMaps,
+    Detection,
+    Detections,
+    Embedding,
+    Gallery,
+    Mask,
+    Masks,
+    Match,
+)
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .semantic import SemanticSegmentation, TwinLiteNet
 from .vision import VisionModel
@@ -48,12 +62,16 @@ __all__ = [
     "Detection",
     "Detections",
     "DevicePostprocess",
+    "Embedder",
+    "Embedding",
     "EndToEnd",
     "EndToEndPose",
     "EndToEndSeg",
+    "Gallery",
     "ImageInput",
     "Mask",
     "Masks",
+    "Match",
     "ModelDescription",
     "Preprocessor",
     "SemanticSegmentation",
@@ -63,6 +81,7 @@ __all__ = [
     "YOLOv5",
     "YOLOv5Seg",
     "YOLOv8",
+    "YOLOv8OBB",
     "YOLOv8Pose",
     "YOLOv8Seg",
     "YuNet",

@@ -12,6 +12,7 @@ array (`found[found.scores > 0.5]`, `found[[0, 2]]`), and goes on to other progr
 from .class_maps import ClassMap, ClassMaps
 from .classifications import Classification, Classifications
 from .detections import Detection, Detections
+from .embeddings import Embedding, Gallery, Match
 from .image_reference import ImageReference
 from .masks import Mask, Masks
 from .rows import Rows
@@ -23,8 +24,11 @@ __all__ = [
     "Classifications",
     "Detection",
     "Detections",
+    "Embedding",
+    "Gallery",
     "ImageReference",
     "Mask",
     "Masks",
+    "Match",
     "Rows",
 ]

@@ -165,7 +165,8 @@ class ClassMap(_Drawable):
         """(height, width) of bool: the pixels of one class, by its name or number. Raises ConfigError for an unknown
         one.
         """
-        return self.class_ids == self._number(name)
+        pixels: npt.NDArray[np.bool_] = self.class_ids == self._number(name)
+        return pixels
 
     def _number(self, name: str | int) -> int:
         numbers = find_classes(name, self.names, None)

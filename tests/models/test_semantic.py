@@ -188,7 +188,9 @@ def test_to_supervision() -> None:
 def test_several_maps() -> None:
     low, high = np.zeros((2, 8, 8), np.uint8)
     low[:4], high[2:] = 1, 1
-    found = ClassMaps({"low": ClassMap(low, ("no", "low"), 0), "high": ClassMap(high, ("no", "high"), 0, first_colour=3)})
+    found = ClassMaps(
+        {"low": ClassMap(low, ("no", "low"), 0), "high": ClassMap(high, ("no", "high"), 0, first_colour=3)}
+    )
     assert repr(found) == "<ClassMaps: low 50.0%, high 75.0% in 8 x 8>"
     assert [row["map"] for row in json.loads(found.to_json())] == ["low", "low", "high", "high"]
     drawn = np.asarray(found.draw(np.zeros((8, 8, 3), np.uint8)))

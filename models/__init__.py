@@ -16,6 +16,7 @@ if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
 from .classifier import PRESETS, Classifier
+from .composed import Tile, Tiled, TwoStage, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
@@ -75,8 +76,11 @@ __all__ = [
     "ModelDescription",
     "Preprocessor",
     "SemanticSegmentation",
+    "Tile",
+    "Tiled",
     "Timings",
     "TwinLiteNet",
+    "TwoStage",
     "VisionModel",
     "YOLOv5",
     "YOLOv5Seg",
@@ -89,5 +93,6 @@ __all__ = [
     "fitting_types",
     "load",
     "named_type",
+    "tile_grid",
     "wrapper_type",
 ]

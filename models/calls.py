@@ -34,6 +34,11 @@ class Calls(Generic[Result]):
     _stages: ModelStages[Result]
     _following: FollowingExecutor[Result]
 
+    @property
+    def batch_limit(self) -> int:
+        """The most images in one run."""
+        return self._limit
+
     @abstractmethod
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from ..model_source import ModelLike
 
 __all__ = ["TYPES", "create", "fitting_types", "load", "named_type", "wrapper_type"]
+
+_log = logging.getLogger("infersdk.models")
 
 #: Every wrapper, by the name that a configuration and the command line use. A new task is one line here.
 TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
@@ -139,6 +142,7 @@ def wrapper_type(network: Infer | ModelDescription) -> builtins.type[VisionModel
         model = _run_once(network, model)  # a run shows what the file leaves open
         fitting = fitting_types(model)
     if len(fitting) == 1:
+        _log.debug("%s looks like %s: wrapper %r", model.name, model.looks_like, fitting[0])
         return TYPES[fitting[0]]
     if fitting:
         readings = " or ".join(f'type="{name}"' for name in fitting)

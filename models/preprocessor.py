@@ -179,6 +179,8 @@ class Preprocessor:
 
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
         """As `read()`; an array on a CUDA device stays there."""
+        if isinstance(source, DeviceImage):
+            return source
         if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
             return DeviceImage(source, self.channel_order)
         return self.read(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import weakref
 from collections import deque
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from .stats import PipelineStats
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]
+
+_log = logging.getLogger("infersdk.pipeline")
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -97,6 +100,11 @@ class Pipeline(Generic[Result]):
         if not served:
             raise ConfigError("a pipeline needs a model")
         self._core = _start(served, self.settings)
+        _log.debug(
+            "a pipeline of %d slots in batches of %d, %d models, %s batches in flight on each, %d threads", self.slots,
+            self._core.capacity, len(served), "/".join(str(group.max_in_flight) for group in self._core.groups),
+            len(self._core.threads),
+        )  # fmt: skip
         self._finalizer = weakref.finalize(self, _close_in_background, self._core)
         self._finalizer.atexit = False  # see _close_all
         _open.add(self)

@@ -8,6 +8,7 @@ the same model: the version is part of the keys of cached engines.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -33,6 +34,8 @@ __all__ = [
     "SetOpset", "ShrinkConstants", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes",
     "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
+
+_log = logging.getLogger("infersdk.graph")
 
 
 class Pass(Protocol):
@@ -95,7 +98,9 @@ def apply_passes(model: ir.Model, passes: Iterable[Pass]) -> bool:
     """Applies the passes in their order; returns whether one of them changed the model."""
     changed = False
     for one in passes:
-        changed |= one.apply(model)
+        applied = one.apply(model)
+        _log.debug("pass %s %s the graph", one.name, "changes" if applied else "leaves")
+        changed |= applied
     return changed
 
 

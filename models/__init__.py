@@ -15,6 +15,7 @@ from __future__ import annotations
 if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
+from .canvases import choose_canvases
 from .classifier import PRESETS, Classifier
 from .composed import Tile, Tiled, TwoStage, tile_grid
 from .declaration import UNCHECKED
@@ -89,6 +90,7 @@ __all__ = [
     "YOLOv8Pose",
     "YOLOv8Seg",
     "YuNet",
+    "choose_canvases",
     "create",
     "fitting_types",
     "load",

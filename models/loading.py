@@ -14,7 +14,9 @@ import numpy as np
 
 from ..config import convert, read
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.info import onnx_info
 from ..infer import Infer
+from ..model_source import ModelSource
 from ..pipeline import PipelineSettings
 from ..registry import load as load_network
 from .classifier import Classifier
@@ -99,6 +101,8 @@ def load(
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
         return _of(path, settings)
+    if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
+        return _type_of_file(ModelSource.of(path))(path, backend, **settings)
     known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
     loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
     options = dict(settings.get("options", {}))
@@ -109,6 +113,12 @@ def load(
     except BaseException:
         network.close()
         raise
+
+
+def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
+    """The wrapper that fits an ONNX file, by what it declares."""
+    info = onnx_info(source)
+    return wrapper_type(ModelDescription.of_specs(source.name, info.inputs, info.outputs, info.metadata))
 
 
 def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -99,6 +100,11 @@ class ImageInput:
         """The shape of one image in the input, without the batch."""
         width, height = self.size
         return (3, height, width) if self.layout == "chw" else (height, width, 3)
+
+    @property
+    def image_nbytes(self) -> int:
+        """The bytes of one image in the input."""
+        return math.prod(self.image_shape) * self.spec.dtype.itemsize
 
     def batch_limit(self, infer: Infer, asked: int | None = None) -> int:
         """The most images in one run: what is asked for, what the network was loaded for, or 8; or its fixed batch."""

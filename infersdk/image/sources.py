@@ -275,6 +275,8 @@ def image_size(source: Any, channel_order: str = "bgr") -> tuple[int, int] | Non
     None for addresses and for streams that cannot seek, which only reading shows, and for what is no image.
     """
     try:
+        if isinstance(source, SharedImage):
+            return image_size(source._source, channel_order)
         if isinstance(source, HostImage):
             return source.size
         if hasattr(source, "shape"):

@@ -21,6 +21,7 @@ from .image_in import ImageIn
 from .name_nodes import NameNodes
 from .resize_input import ResizeInput
 from .set_opset import SetOpset
+from .static_reshapes import StaticReshapes
 from .to_float16 import ToFloat16
 from .unsigned_activations import UnsignedActivations
 from .weight_forms import NarrowIndices, ShrinkConstants, WeightsOffInputs
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PASSES", "AddNms", "CleanUp", "FreeBatch", "ImageIn", "NameNodes", "NarrowIndices", "Pass", "ResizeInput",
-    "SetOpset", "ShrinkConstants", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes",
-    "loading_passes", "pass_keys", "prepared_model",
+    "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs",
+    "apply_passes", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 
@@ -50,8 +51,8 @@ class Pass(Protocol):
 
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
-    AddNms, CleanUp, FreeBatch, ImageIn, NameNodes, NarrowIndices, ResizeInput, SetOpset, ShrinkConstants, ToFloat16,
-    UnsignedActivations, WeightsOffInputs,
+    AddNms, CleanUp, FreeBatch, ImageIn, NameNodes, NarrowIndices, ResizeInput, SetOpset, ShrinkConstants,
+    StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
 )  # fmt: skip
 
 

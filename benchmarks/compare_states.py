@@ -74,7 +74,7 @@ SETS: dict[str, list[Selection]] = {
         Selection(
             (
                 "bench_infer.py", "bench_infer_openvino.py", "bench_preprocess.py", "bench_postprocess.py",
-                "bench_detector.py", "bench_quant.py",
+                "bench_detector.py", "bench_calibration.py",
             ),
             without=r"opencv|torch|numpy|ultralytics|plain_c|test_thresholds_onnxruntime|memory_does_not_grow|test_speed"
             r"|compiled_call|import_stays|its_budget",

@@ -15,7 +15,9 @@ from __future__ import annotations
 if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
+from .canvases import choose_canvases
 from .classifier import PRESETS, Classifier
+from .composed import Tile, Tiled, TwoStage, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
@@ -53,7 +55,10 @@ __all__ = [
     "Masks",
     "ModelDescription",
     "Preprocessor",
+    "Tile",
+    "Tiled",
     "Timings",
+    "TwoStage",
     "VisionModel",
     "YOLOv5",
     "YOLOv5Seg",
@@ -61,9 +66,11 @@ __all__ = [
     "YOLOv8Pose",
     "YOLOv8Seg",
     "YuNet",
+    "choose_canvases",
     "create",
     "fitting_types",
     "load",
     "named_type",
+    "tile_grid",
     "wrapper_type",
 ]

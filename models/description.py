@@ -66,12 +66,18 @@ class ModelDescription:
 
     @classmethod
     def of(cls, infer: Infer) -> ModelDescription:
-        metadata = infer.metadata
+        return cls.of_specs(infer.model.name, infer.input_specs, infer.output_specs, infer.metadata)
+
+    @classmethod
+    def of_specs(
+        cls, name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+    ) -> ModelDescription:
+        """From what a file declares."""
         task = metadata.get("task", "").strip().lower() or None
         return cls(
-            infer.model.name,
-            infer.input_specs,
-            infer.output_specs,
+            name,
+            inputs,
+            outputs,
             task,
             class_names(None, metadata),
             _pair(metadata),

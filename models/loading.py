@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ import numpy as np
 
 from ..config import convert, read
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.info import onnx_info
 from ..infer import Infer
+from ..model_source import ModelSource
 from ..pipeline import PipelineSettings
 from ..registry import load as load_network
 from .classifier import Classifier
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from ..model_source import ModelLike
 
 __all__ = ["TYPES", "create", "fitting_types", "load", "named_type", "wrapper_type"]
+
+_log = logging.getLogger("infersdk.models")
 
 #: Every wrapper, by the name that a configuration and the command line use. A new task is one line here.
 TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
@@ -88,6 +93,8 @@ def load(
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
         return _of(path, settings)
+    if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
+        return _type_of_file(ModelSource.of(path))(path, backend, **settings)
     known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
     loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
     options = dict(settings.get("options", {}))
@@ -98,6 +105,12 @@ def load(
     except BaseException:
         network.close()
         raise
+
+
+def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
+    """The wrapper that fits an ONNX file, by what it declares."""
+    info = onnx_info(source)
+    return wrapper_type(ModelDescription.of_specs(source.name, info.inputs, info.outputs, info.metadata))
 
 
 def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
@@ -131,6 +144,7 @@ def wrapper_type(network: Infer | ModelDescription) -> builtins.type[VisionModel
         model = _run_once(network, model)  # a run shows what the file leaves open
         fitting = fitting_types(model)
     if len(fitting) == 1:
+        _log.debug("%s looks like %s: wrapper %r", model.name, model.looks_like, fitting[0])
         return TYPES[fitting[0]]
     if fitting:
         readings = " or ".join(f'type="{name}"' for name in fitting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -100,6 +101,11 @@ class ImageInput:
         width, height = self.size
         return (3, height, width) if self.layout == "chw" else (height, width, 3)
 
+    @property
+    def image_nbytes(self) -> int:
+        """The bytes of one image in the input."""
+        return math.prod(self.image_shape) * self.spec.dtype.itemsize
+
     def batch_limit(self, infer: Infer, asked: int | None = None) -> int:
         """The most images in one run: what is asked for, what the network was loaded for, or 8; or its fixed batch."""
         fixed = self.spec.fixed_batch
@@ -166,6 +172,8 @@ class Preprocessor:
 
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
         """As `read()`; an array on a CUDA device stays there."""
+        if isinstance(source, DeviceImage):
+            return source
         if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
             return DeviceImage(source, self.channel_order)
         return self.read(source)

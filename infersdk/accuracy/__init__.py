@@ -14,13 +14,14 @@ Detection is measured as COCO does: mAP over IoU 0.5 to 0.95 and all classes; so
 similarity (OKS). Classification by top-1.
 """
 
+from .agreement import Agreement, agreement, can_compare
 from .classification import LabelledImage, read_labels, top_figures
 from .detection import CocoTruth, coco_figures, read_coco
 from .gate import Contender, GateReport, Score, Task, gate
 from .tasks import ClassifyTask, DetectTask, PoseTask, SegmentTask, coco_task
 
 __all__ = [
-    "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage", "PoseTask", "Score",
-    "SegmentTask", "Task", "coco_figures", "coco_task",
-    "gate", "read_coco", "read_labels", "top_figures",
+    "Agreement", "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage", "PoseTask",
+    "Score", "SegmentTask", "Task", "agreement", "can_compare", "coco_figures", "coco_task", "gate", "read_coco",
+    "read_labels", "top_figures",
 ]  # fmt: skip

@@ -229,6 +229,8 @@ def _add_passes(commands: Any) -> None:
     _add_pass(commands, "free-batch", "let a model take batches of any size", _free_batch)
     parser = _add_pass(commands, "resize-input", "give a model images of another size", _resize_input)
     parser.add_argument("size", metavar="WIDTHxHEIGHT", help="640x384")
+    parser = _add_pass(commands, "free-size", "let a model take images of any size up to its own", _free_size)
+    parser.add_argument("--stride", type=int, default=32, help="sizes are multiples of it (default: %(default)s)")
     parser = _add_pass(commands, "image-in", "put preprocessing into a model: uint8 [n, h, w, c] goes in", _image_in)
     parser.add_argument("--resize", choices=("none", "stretch", "letterbox"), default="none")
     parser.add_argument("--bgr", action="store_true", help="images come in the other order of channels")
@@ -303,6 +305,12 @@ def _resize_input(arguments: argparse.Namespace) -> Pass:
     if match is None:
         raise ConfigError(f"{arguments.size!r} is not of the form WIDTHxHEIGHT, 640x384 say")
     return ResizeInput(int(match[1]), int(match[2]))
+
+
+def _free_size(arguments: argparse.Namespace) -> Pass:
+    from ..graph.passes import FreeSize
+
+    return FreeSize(arguments.stride)
 
 
 def _image_in(arguments: argparse.Namespace) -> Pass:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["Weights", "add_weight", "drop_unused_weights", "graph_values"]
+__all__ = ["Weights", "add_weight", "drop_unused_weights", "graph_values", "weights_size"]
 
 
 def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
@@ -31,6 +31,12 @@ def drop_unused_weights(graph: ir.Graph) -> None:
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del graph.initializers[name]
+
+
+def weights_size(model: ir.Model) -> int:
+    """The bytes that the weights of a model take."""
+    found = (value.const_value for value in model.graph.initializers.values())
+    return sum(int(tensor.nbytes) for tensor in found if tensor is not None)
 
 
 def graph_values(graph: ir.Graph) -> Iterator[tuple[str, ir.Value]]:

@@ -1,42 +1,37 @@
-"""INT8: ranges of activations from data of yours, and a graph that every backend runs with them.
+"""INT8: ranges of activations from data of yours, and a graph with 8-bit layers for a backend.
 
 ::
+
+    work = quant.Workflow("yolov5n.onnx", images, lambda path: YOLOv5(path, "openvino"), target="openvino")
+    work.run("yolov5n.int8.onnx")
+
+or step by step::
 
     with YOLOv5("yolov5n.onnx") as model:
         table = quant.calibrate("yolov5n.onnx", quant.ImageInputs(model, images))
     table.save("yolov5n.calibration.json")
-    quant.quantize("yolov5n.onnx", "yolov5n.int8.onnx", table)
+    quant.quantize("yolov5n.onnx", "yolov5n.int8.onnx", table, target="openvino")
 
-Calibration and rewriting need the `onnx` and `onnxruntime` packages, which are imported when they are used.
+Calibration and rewriting need the `onnx`, `onnx_ir` and `onnxruntime` packages, which are imported when they are used.
 """
 
-from .graph import QuantizedGraph, quantize
-from .histogram import Histogram, Range, entropy_threshold, quantize_expand
+from .choose import CANDIDATES, Candidate, Choice, choose
+from .histogram import ChannelRanges, Histogram, entropy_threshold, quantize_expand
 from .inputs import ImageInputs
-from .measure import Speed, agreement, compare_speed
-from .observe import Observations, calibrate, observe
-from .search import LayerCost, SearchReport, best_method, search
+from .layer_errors import layer_errors
+from .layer_times import layer_times
+from .observe import Observations, Observer, calibrate, observe
+from .plan import Plan, plan
+from .quantize import QuantizedGraph, quantize
+from .schemes import SCHEMES, Scheme, scheme_of_backend
+from .search import SearchReport, Step, search
+from .speed import Speed, compare_speed
 from .table import CalibrationTable, TensorRange, read_tensorrt_cache
+from .workflow import Workflow
 
 __all__ = [
-    "CalibrationTable",
-    "Histogram",
-    "ImageInputs",
-    "LayerCost",
-    "Observations",
-    "QuantizedGraph",
-    "Range",
-    "SearchReport",
-    "Speed",
-    "TensorRange",
-    "agreement",
-    "best_method",
-    "calibrate",
-    "compare_speed",
-    "entropy_threshold",
-    "observe",
-    "quantize",
-    "quantize_expand",
-    "read_tensorrt_cache",
-    "search",
-]
+    "CANDIDATES", "SCHEMES", "CalibrationTable", "Candidate", "ChannelRanges", "Choice", "Histogram", "ImageInputs",
+    "Observations", "Observer", "Plan", "QuantizedGraph", "Scheme", "SearchReport", "Speed", "Step", "TensorRange",
+    "Workflow", "calibrate", "choose", "compare_speed", "entropy_threshold", "layer_errors", "layer_times", "observe",
+    "plan", "quantize", "quantize_expand", "read_tensorrt_cache", "scheme_of_backend", "search",
+]  # fmt: skip

@@ -1,7 +1,9 @@
-"""Ranges and histograms of activations, a piece at a time, and the thresholds that follow from them."""
+"""Ranges and histograms of activations, a batch at a time, and the thresholds that follow from them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +14,19 @@ from ..errors import DTypeError, InputError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["BINS", "LEVELS", "Histogram", "Range", "entropy_threshold", "quantize_expand"]
+__all__ = ["BINS", "LEVELS", "ChannelRanges", "Histogram", "entropy_threshold", "quantize_expand"]
 
-#: Bins of |x| up to the largest, and levels that 8 bits with a sign give to magnitudes.
-BINS, LEVELS = 2048, 128
+#: Bins of a histogram from -limit to limit; a power of two, as is the limit.
+BINS = 8192
+#: Levels that 8 bits with a sign give to magnitudes.
+LEVELS = 128
+#: Bins of magnitudes that the search for the least divergence looks at, at most twice as many.
+_ENTROPY_BINS = 2048
 
 _FLOATS, _DOUBLES, _COUNTS = ffi.typeof("float[]"), ffi.typeof("double[]"), ffi.typeof("int64_t[]")
+_RANGE = np.dtype(
+    [("min", "f4"), ("max", "f4"), ("count", "i8"), ("nonfinite", "i8"), ("zeros", "i8"), ("sum", "f8")]
+)  # ifs_range
 
 
 def _floats(values: npt.NDArray[Any]) -> Any:
@@ -26,23 +35,80 @@ def _floats(values: npt.NDArray[Any]) -> Any:
     return ffi.from_buffer(_FLOATS, np.ascontiguousarray(values).reshape(-1)) if values.size else ffi.NULL
 
 
-class Range:
-    """The smallest and the largest of all values so far; NaN and infinities are counted and left out."""
+class ChannelRanges:
+    """The range and the sum of each channel of an activation. NaN and infinities are counted and left out.
 
-    def __init__(self) -> None:
-        self._range = out("ifs_range")
+    Args:
+        channels: how many channels the activation has.
+        axis: the axis of the channels in the arrays that come, 1 for [batch, channels, height, width].
+    """
+
+    def __init__(self, channels: int = 1, axis: int = 1) -> None:
+        self._axis = axis
+        self._ranges = np.zeros(channels, _RANGE)
+        self._pointer = ffi.from_buffer("ifs_range[]", self._ranges)
 
     def update(self, values: npt.NDArray[Any]) -> None:
-        """Takes in float32 values of any shape."""
-        check(lib.ifs_range_update(_floats(values), values.size, self._range))
+        """Takes in float32 values. With one channel their shape does not matter."""
+        channels = len(self._ranges)
+        outer, inner = 1, values.size
+        if channels > 1:
+            shape, axis = values.shape, self._axis % max(values.ndim, 1)
+            if values.ndim == 0 or shape[axis] != channels:
+                raise InputError(f"an activation of shape {shape} does not have {channels} channels on axis {axis}")
+            outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        check(lib.ifs_ranges_update(_floats(values), outer, channels, inner, self._pointer))
+
+    @classmethod
+    def of_sums(cls, sums: npt.NDArray[np.float64], histogram: Histogram, zeros: int, largest: float) -> ChannelRanges:
+        """The ranges of channels of which the sums are known, and the histogram of all values.
+
+        Each channel gets the smallest filled bin as its smallest value, and `largest` as its largest.
+        """
+        made = cls(len(sums))
+        filled = np.flatnonzero(histogram.counts)
+        made._ranges["count"] = int(histogram.counts.sum()) // len(sums)
+        made._ranges["sum"], made._ranges["max"] = sums, largest
+        made._ranges["min"] = histogram.centres[filled[0]] if filled.size else 0
+        made._ranges["zeros"][0] = zeros
+        return made
+
+    def merge(self, other: ChannelRanges) -> None:
+        """Adds what another one has seen."""
+        ours, theirs = self._ranges, other._ranges
+        if not len(ours) == len(theirs):
+            raise InputError(f"ranges of {len(ours)} channels cannot take in those of {len(theirs)}")
+        for name, least in (("min", np.minimum), ("max", np.maximum)):
+            none, nothing = ours["count"] == ours["nonfinite"], theirs["count"] == theirs["nonfinite"]
+            both = least(ours[name], theirs[name])
+            ours[name] = np.where(none, theirs[name], np.where(nothing, ours[name], both))
+        for name in ("count", "nonfinite", "zeros", "sum"):
+            ours[name] += theirs[name]
+
+    @property
+    def channel_min(self) -> npt.NDArray[np.float32]:
+        """The smallest value of each channel; 0 where there is none."""
+        return np.array(self._ranges["min"])
+
+    @property
+    def channel_max(self) -> npt.NDArray[np.float32]:
+        """The largest value of each channel; 0 where there is none."""
+        return np.array(self._ranges["max"])
+
+    @property
+    def channel_mean(self) -> npt.NDArray[np.float64]:
+        """The mean of each channel; 0 where there are no values."""
+        finite = self._ranges["count"] - self._ranges["nonfinite"]
+        mean: npt.NDArray[np.float64] = self._ranges["sum"] / np.maximum(finite, 1)
+        return mean
 
     @property
     def min(self) -> float:
-        return float(self._range.min)
+        return float(self._ranges["min"].min())
 
     @property
     def max(self) -> float:
-        return float(self._range.max)
+        return float(self._ranges["max"].max())
 
     @property
     def absmax(self) -> float:
@@ -50,74 +116,183 @@ class Range:
 
     @property
     def count(self) -> int:
-        return int(self._range.count)
+        return int(self._ranges["count"].sum())
 
     @property
     def nonfinite(self) -> int:
-        return int(self._range.nonfinite)
+        return int(self._ranges["nonfinite"].sum())
 
     @property
     def zeros(self) -> int:
-        return int(self._range.zeros)
+        return int(self._ranges["zeros"].sum())
 
 
 class Histogram:
-    """How often |x| falls into each of equal bins from 0 to `absmax`; what lies beyond is in the last.
+    """How often values fall into each of equal bins from -limit to limit; it grows by itself.
 
-    Raises:
-        InputError: `absmax` is not finite or not above 0, or too small for the bins to be told apart.
+    The limit is a power of two. When a larger value comes the limit is doubled, and neighbouring bins are added up,
+    which gives the histogram that a larger limit would have given from the start. So one pass over the data is enough.
+
+    Attributes:
+        counts: int64, `[bins]`; the upper half is of values from 0 on.
+        limit: the upper edge of the last bin.
     """
 
-    def __init__(self, absmax: float, bins: int = BINS) -> None:
-        self.absmax = absmax
+    def __init__(self, bins: int = BINS) -> None:
+        if bins < 4 or bins & (bins - 1):
+            raise InputError(f"a histogram of {bins} bins cannot grow; use a power of two from 4")
         self.counts: npt.NDArray[np.int64] = np.zeros(bins, np.int64)
+        self._exponent: int | None = None  # of the limit; None before the first value that is not 0
         self._nonfinite = out("int64_t")
-        self._pointer = ffi.from_buffer(_COUNTS, self.counts)
-        self.update(np.empty(0, np.float32))  # the core checks what it is given
+
+    @property
+    def limit(self) -> float:
+        return 2.0 ** (0 if self._exponent is None else self._exponent)
 
     @property
     def width(self) -> float:
         """The width of a bin."""
-        return self.absmax / len(self.counts)
+        return 2 * self.limit / len(self.counts)
+
+    @property
+    def edges(self) -> npt.NDArray[np.float64]:
+        """The lower edge of each bin, and the upper edge of the last."""
+        return np.linspace(-self.limit, self.limit, len(self.counts) + 1)
+
+    @property
+    def centres(self) -> npt.NDArray[np.float64]:
+        return (np.arange(len(self.counts), dtype=np.float64) + 0.5) * self.width - self.limit
 
     @property
     def nonfinite(self) -> int:
         return int(self._nonfinite[0])
 
-    def update(self, values: npt.NDArray[Any]) -> None:
-        """Takes in float32 values of any shape."""
+    def update(self, values: npt.NDArray[Any], absmax: float | None = None) -> None:
+        """Takes in float32 values of any shape.
+
+        Args:
+            absmax: the largest finite magnitude among them, if it is known.
+        """
         source = _floats(values)
-        check(lib.ifs_histogram_add(source, values.size, self.absmax, self._pointer, len(self.counts), self._nonfinite))
+        if absmax is None:
+            finite = np.abs(values[np.isfinite(values)])
+            absmax = float(finite.max()) if finite.size else 0.0
+        self._reach(absmax)
+        check(lib.ifs_histogram_add(source, values.size, self.limit, self._pointer, len(self.counts), self._nonfinite))
+
+    @property
+    def _pointer(self) -> Any:
+        return ffi.from_buffer(_COUNTS, self.counts)
+
+    def merge(self, other: Histogram) -> None:
+        """Adds what another one of as many bins has seen."""
+        if len(self.counts) != len(other.counts):
+            raise InputError(f"a histogram of {len(self.counts)} bins cannot take in one of {len(other.counts)}")
+        if other._exponent is not None:
+            self._reach_exponent(other._exponent)
+        theirs = other
+        if self._exponent is not None and other._exponent != self._exponent:
+            theirs = other.copy()
+            theirs._reach_exponent(self._exponent)
+        self.counts += theirs.counts
+        self._nonfinite[0] += other._nonfinite[0]
+
+    def copy(self) -> Histogram:
+        made = Histogram(len(self.counts))
+        made.counts[:] = self.counts
+        made._exponent, made._nonfinite[0] = self._exponent, self._nonfinite[0]
+        return made
+
+    def mapped(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], zeros: int) -> tuple[Histogram, int]:
+        """The histogram of function(x), to within the width of a bin of x, and how many of it are exactly 0.
+
+        Args:
+            zeros: how many x are exactly 0; the function gives 0 for them.
+        """
+        made = Histogram(len(self.counts))
+        counts, values = self.counts.copy(), function(self.centres)
+        zero = len(counts) // 2
+        zeros = min(zeros, int(counts[zero]))
+        counts[zero] -= zeros
+        filled = counts > 0
+        made._reach(float(np.abs(values[filled]).max()) if filled.any() else 0.0)
+        bins = np.floor(values / made.width).astype(np.int64) + zero
+        np.add.at(made.counts, np.clip(bins, 0, len(counts) - 1)[filled], counts[filled])
+        made.counts[zero] += zeros
+        return made, zeros
+
+    def _reach(self, absmax: float) -> None:
+        if absmax > 0:
+            # The smallest power of two that float32 can still divide into bins.
+            self._reach_exponent(max(math.ceil(math.log2(absmax)), -100))
+
+    def _reach_exponent(self, exponent: int) -> None:
+        if self._exponent is None:
+            # Nothing but zeros so far: they are in the bin from 0 on, whatever the limit.
+            self._exponent = exponent
+        while self._exponent < exponent:
+            quarter = len(self.counts) // 4
+            pairs = self.counts.reshape(-1, 2).sum(1)
+            self.counts[:] = 0
+            self.counts[quarter : 3 * quarter] = pairs
+            self._exponent += 1
+
+    # ---- thresholds ----
+
+    def magnitudes(self) -> npt.NDArray[np.int64]:
+        """How often |x| falls into each of bins from 0 on, as wide as those of the histogram."""
+        half = len(self.counts) // 2
+        return self.counts[half:] + self.counts[:half][::-1]
 
     def entropy(self, levels: int = LEVELS, *, zeros: int = 0) -> float:
-        """The threshold of the least Kullback-Leibler divergence: (m + 0.5) bin widths, see `entropy_threshold`.
+        """The magnitude T at which cutting off loses the least Kullback-Leibler divergence, see `entropy_threshold`.
 
-        So many values that are exactly 0 are left out: each scale holds them without an error, and after a ReLU they
+        `zeros` values that are exactly 0 are left out: every scale holds them without an error, and after a ReLU they
         are so many that the search would see nothing else.
         """
-        counts = self.counts.copy()
+        counts = self.magnitudes()
         counts[0] -= min(zeros, int(counts[0]))
+        filled = np.flatnonzero(counts)
+        if not filled.size:
+            raise InputError(f"the histogram is empty: all of its {len(self.counts)} bins are 0")
+        width, used = self.width, int(filled[-1]) + 1
+        while used > 2 * _ENTROPY_BINS:
+            counts, width, used = counts.reshape(-1, 2).sum(1), 2 * width, -(-used // 2)
+        counts = counts[: max(used, levels + 1)]
         best, _ = entropy_threshold(counts, levels)
-        return min((best + 0.5) * self.width, self.absmax)
+        return min((best + 0.5) * width, used * width)
 
-    def percentile(self, percent: float) -> float:
-        """The edge of the first bin up to which at least `percent` of the values lie."""
+    def percentile(self, percent: float) -> tuple[float, float]:
+        """(low, high): on each side (100 - percent)% of the values lie beyond, at the edges of bins."""
+        total = self._checked(percent)
+        reached = np.cumsum(self.counts)
+        beyond = total * (1 - percent / 100) * (1 + 1e-12)
+        low = int(np.searchsorted(reached, beyond, side="right"))
+        high = int(np.searchsorted(reached, total - beyond))
+        return low * self.width - self.limit, (high + 1) * self.width - self.limit
+
+    def magnitude_percentile(self, percent: float) -> float:
+        """The edge of the first bin up to which at least `percent` of the magnitudes lie."""
+        total = self._checked(percent)
+        reached = np.searchsorted(np.cumsum(self.magnitudes()), total * (percent / 100) * (1 - 1e-15))
+        return (int(reached) + 1) * self.width
+
+    def _checked(self, percent: float) -> int:
         if not 0 < percent <= 100:
             raise InputError(f"percentile is above 0 and at most 100, not {percent!r}")
         total = int(self.counts.sum())
         if total == 0:
             raise InputError(f"the histogram is empty: all of its {len(self.counts)} bins are 0")
-        reached = np.searchsorted(np.cumsum(self.counts), total * (percent / 100) * (1 - 1e-15))
-        return (min(int(reached), len(self.counts) - 1) + 1) * self.width
+        return total
 
 
 def entropy_threshold(counts: npt.NDArray[np.int64], levels: int = LEVELS, *, plain: bool = False) -> tuple[int, float]:
-    """How many bins to keep so that `levels` levels tell the least less, and the divergence then.
+    """How many bins to keep so that `levels` levels lose the least information, and the divergence then.
 
     For each i from `levels` to the number of bins - 1: P is the first i bins with everything beyond added to the last,
     Q the first i bins merged into levels and spread again over the bins that P fills; the i with the least KL(P || Q)
-    wins (S. Migacz, "8-bit Inference with TensorRT", GTC 2017). The number of all bins comes back where no candidate
-    will do.
+    wins (S. Migacz, "8-bit Inference with TensorRT", GTC 2017). If no candidate has a finite divergence, the number of
+    all bins comes back.
 
     Args:
         counts: int64, `[bins]`.

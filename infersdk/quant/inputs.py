@@ -1,4 +1,4 @@
-"""What a model is fed while it is calibrated: images through a wrapper's own preprocessing, or arrays."""
+"""What a model is given while it is calibrated: images through a wrapper's own preprocessing, or arrays."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["ImageInputs", "Inputs", "batches_of"]
 
 Arrays: TypeAlias = "npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]"
-#: A sequence of arrays (or dicts of them, by input), something that can be gone through twice, or a function that
-#: starts anew each time it is called.
+#: Arrays (or dicts of them, by input), or a function that starts an iterator over such each time it is called.
 Inputs: TypeAlias = "Iterable[Arrays] | Callable[[], Iterable[Arrays]]"
 
 
 class ImageInputs:
-    """Images as a wrapper gives them to its network: the very preprocessing of inference. Read anew in each pass.
+    """Images as a wrapper gives them to its network: the preprocessing of inference. Each pass reads them again.
 
     Args:
         model: a `YOLOv5`, `Classifier`, ... on any backend.
@@ -32,7 +31,7 @@ class ImageInputs:
         batch: images that go through together, where the model leaves it open.
     """
 
-    def __init__(self, model: VisionModel[Any], images: Sequence[ImageSource], batch: int = 4) -> None:
+    def __init__(self, model: VisionModel[Any], images: Sequence[ImageSource], batch: int = 1) -> None:
         self._model, self._images, self._batch = model, images, batch
 
     def __len__(self) -> int:
@@ -49,10 +48,7 @@ def batches_of(data: Inputs, names: Sequence[str]) -> Iterator[dict[str, npt.NDA
     Raises:
         CalibrationError: the arrays do not fit the inputs.
     """
-    source = data() if callable(data) else data
-    if isinstance(source, Iterator) and not callable(data):
-        raise CalibrationError("the data is gone through twice; give a list, or a function that begins anew")
-    for item in source:
+    for item in data() if callable(data) else data:
         if isinstance(item, Mapping):
             if missing := [name for name in names if name not in item]:
                 raise CalibrationError(f"the data has {sorted(item)}; there is nothing for input {missing[0]!r}")

@@ -7,158 +7,289 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import CalibrationError, ConfigError, InferenceError
+from ..errors import CalibrationError, InferenceError
 from ..graph.digest import model_digest
-from .graph import plan
-from .histogram import Histogram, Range
+from ..graph.files import write_model
+from ..graph.weights import weights_size
+from .functions import function_behind
+from .histogram import ChannelRanges, Histogram
 from .inputs import Inputs, batches_of
-from .table import CalibrationTable, Method, TensorRange
+from .plan import Plan, channel_axis, data_input, plan
+from .ranges import PERCENTILE, check_method, tensor_range
+from .table import CalibrationTable, Method
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import onnx_ir as ir
 
-__all__ = ["PERCENTILE", "Observations", "calibrate", "observe"]
+    from .functions import Function
+    from .schemes import Scheme
 
-#: Fewer samples than this say too little of what is to come.
+__all__ = ["MIN_SAMPLES", "Observations", "Observer", "calibrate", "observe"]
+
+#: Fewer samples than this say too little of the data to come.
 MIN_SAMPLES = 8
-#: Of magnitudes that are not clipped. Of the millions in an activation the rarest hundred-thousandth is left out.
-PERCENTILE = 99.999
-_LARGEST_FILE = 2**31 - 1  # what protobuf puts into one message
 
-#: Is told the pass ("ranges", "histograms") and how many samples of it are done.
-Progress = Callable[[str, int], None]
+#: Is called with how many samples are done.
+Progress = Callable[[int], None]
 
 
 class Observations:
-    """What the activations of a model were like over some data; thresholds of any method follow without it.
+    """What the activations of a model were like over some data; ranges of any method follow without it.
 
     Attributes:
         samples: images, or rows of arrays.
-        ranges: by name of the activation.
-        histograms: likewise; empty where only ranges were asked for.
+        ranges: of each channel, by name of the activation.
+        histograms: likewise, of all values.
     """
 
     def __init__(
-        self, model: str | os.PathLike[str], samples: int, ranges: dict[str, Range], histograms: dict[str, Histogram]
+        self,
+        model: str | os.PathLike[str],
+        samples: int,
+        ranges: dict[str, ChannelRanges],
+        histograms: dict[str, Histogram],
+        functions: Mapping[str, Function | None],
+        blank: frozenset[str] = frozenset(),
     ) -> None:
         self._digest, self._name = model_digest(model), Path(model).name
+        self._functions, self._blank = functions, blank
         self.samples, self.ranges, self.histograms = samples, ranges, histograms
 
-    def table(self, method: Method | str = "entropy", percentile: float = PERCENTILE) -> CalibrationTable:
-        """The calibration table by one of the methods; see `calibrate`."""
-        check_method(method, percentile)
-        if method != "minmax" and not self.histograms:
-            raise ConfigError(f"method {method!r} needs histograms, and only ranges were observed")
-        tensors = {}
-        for name, found in self.ranges.items():
-            if method == "minmax":
-                threshold = found.absmax
-            elif method == "percentile":
-                threshold = self.histograms[name].percentile(percentile)
-            else:
-                threshold = self.histograms[name].entropy(zeros=found.zeros)
-            tensors[name] = TensorRange(found.min, found.max, threshold)
+    def merge(self, other: Observations) -> None:
+        """Adds what was observed of the same model over other data."""
+        if self._digest != other._digest or self.ranges.keys() != other.ranges.keys():
+            raise CalibrationError(
+                f"observations of {other._name} ({other._digest[:12]}, {len(other.ranges)} activations) cannot be "
+                f"added to those of {self._name} ({self._digest[:12]}, {len(self.ranges)} activations)"
+            )
+        for name, ranges in self.ranges.items():
+            ranges.merge(other.ranges[name])
+            self.histograms[name].merge(other.histograms[name])
+        self._blank &= other._blank
+        self.samples += other.samples
+
+    def table(
+        self, method: Method | str = "mse", percentile: float = PERCENTILE, *, bias_correction: bool = True
+    ) -> CalibrationTable:
+        """The calibration table by one of the methods; see `calibrate`. `quantize` says what bias correction is.
+
+        Raises:
+            ConfigError: an unknown method, or a percentile out of range.
+            CalibrationError: an activation is 0 throughout.
+        """
+        known = check_method(method, percentile)
+        self._check_alive()
+        tensors = {
+            name: tensor_range(
+                known, ranges, self.histograms[name], percentile=percentile, function=self._functions[name]
+            )
+            for name, ranges in self.ranges.items()
+        }
         return CalibrationTable(
             model=self._digest,
             name=self._name,
-            method=check_method(method, percentile),
-            percentile=percentile if method == "percentile" else None,
+            method=known,
+            percentile=percentile if known == "percentile" else None,
+            bias_correction=bias_correction,
             samples=self.samples,
             tensors=tensors,
         )
+
+    def _check_alive(self) -> None:
+        dead = dict.fromkeys([*sorted(self._blank), *(n for n, found in self.ranges.items() if found.absmax == 0)])
+        if dead:
+            raise CalibrationError(
+                f"activation {next(iter(dead))!r} is 0 throughout {self.samples} samples ({len(dead)} of "
+                f"{len(self.ranges.keys() | dead)} activations are): the data is blank, or the layer is dead; give "
+                "data that shows something, or exclude its node"
+            )
+
+
+class Observer:
+    """Runs a model with its activations exposed, and looks at them. Use it in a `with` statement.
+
+    The memory it takes does not depend on the amount of data: the counters of each activation, and one batch. What
+    follows from another activation is not exposed: x * sigmoid(x) has a histogram that follows from that of x, and the
+    mean of each channel is computed in the graph.
+
+    Args:
+        path: the model file.
+        planned: what of it is to be quantised; `activations` are observed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], planned: Plan) -> None:
+        self._path, self._plan = path, planned
+        graph = planned.model.graph
+        values = {value.name or "": value for value in (*graph.inputs, *_results(graph))}
+        self._functions = {name: function_behind(values[name]) for name in planned.activations}
+        self._axes = _channel_axes(planned)
+        self._derived = _derived(values, planned.activations)
+        self._inputs = [value.name or "" for value in graph.inputs if value.name not in graph.initializers]
+        self._seen = [name for name in planned.activations if name not in self._derived]
+        self._computed = [name for name in self._seen if name not in self._inputs]
+        self._session = self._start()
+        self._pool = ThreadPoolExecutor(os.cpu_count())
+
+    def _start(self) -> Any:
+        import onnx_ir as ir
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.enable_cpu_mem_arena = False  # it keeps the largest of each size that ever was
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other threads work between the runs
+        exposed = self._plan.model.clone()
+        values = {value.name: value for value in _results(exposed.graph)}
+        there = {value.name for value in exposed.graph.outputs}
+        exposed.graph.outputs.extend(values[name] for name in self._computed if name not in there)
+        for name in self._derived:
+            mean = ir.node("GlobalAveragePool", [values[name]], name=_mean_of(name))
+            mean.outputs[0].name, mean.outputs[0].type = _mean_of(name), values[name].type
+            exposed.graph.append(mean)
+            exposed.graph.outputs.append(mean.outputs[0])
+        large = weights_size(exposed) > 2**30  # a message of protobuf holds twice as much
+        with tempfile.TemporaryDirectory() as folder:
+            path = write_model(exposed, Path(folder, "observed.onnx"), external_data="observed.data" if large else None)
+            return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def observe(self, data: Inputs, *, progress: Progress | None = None) -> Observations:
+        """What the activations are like over data; one pass.
+
+        Args:
+            data: `ImageInputs`, arrays or dicts of arrays by input (with the batch axis), or a function that returns an
+                iterator over such.
+            progress: is called after each batch with how many samples are done.
+
+        Raises:
+            CalibrationError: the data does not fit the model, or an activation is NaN or infinite.
+            InferenceError: ONNX Runtime failed.
+        """
+        ranges: dict[str, ChannelRanges] = {}
+        histograms = {name: Histogram() for name in self._seen}
+        sums: dict[str, npt.NDArray[np.float64]] = {}
+
+        def look(item: tuple[str, npt.NDArray[Any]]) -> None:
+            name, values = item
+            axis = self._axes.get(name)
+            if name not in ranges:
+                ranges[name] = ChannelRanges(1 if axis is None or values.ndim < 2 else values.shape[axis], axis or 0)
+            ranges[name].update(values)
+            histograms[name].update(values, ranges[name].absmax)
+
+        samples = 0
+        self._blank = set(self._inputs)
+        for count, values, means in self._runs(data):
+            list(self._pool.map(look, values.items()))
+            for name, mean in means.items():  # [batch, channels, 1, 1]
+                each = values[self._derived[name][0]].size / mean.size
+                sums[name] = sums.get(name, 0) + each * mean.sum(axis=0, dtype=np.float64).reshape(-1)
+            _check_finite({name: ranges[name] for name in self._seen}, samples, samples + count)
+            samples += count
+            if progress:
+                progress(samples)
+        for name, (source, function) in self._derived.items():
+            if source in ranges:
+                histograms[name], zeros = histograms[source].mapped(function, ranges[source].zeros)
+                ends = function(np.asarray([ranges[source].min, ranges[source].max]))
+                ranges[name] = ChannelRanges.of_sums(sums[name], histograms[name], zeros, float(ends.max()))
+        blank = frozenset(self._blank) if samples else frozenset()
+        return Observations(self._path, samples, ranges, histograms, self._functions, blank)
+
+    def _runs(self, data: Inputs) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]]:
+        """How many samples a batch has, its activations by name, and the means of the channels of others."""
+        names = [*self._computed, *(_mean_of(name) for name in self._derived)]
+        for feeds in batches_of(data, self._inputs):
+            try:
+                found = self._session.run(names, feeds) if names else []  # no names would mean all outputs
+            except Exception as error:  # the runtime has no root of its own exceptions
+                shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
+                if "INVALID_ARGUMENT" in str(error):
+                    raise CalibrationError(f"the data ({shapes}) does not fit the model: {error}") from None
+                raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
+            # Whole numbers may be 0 throughout, such as the kinds of tokens.
+            self._blank = {name for name in self._blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
+            means = dict(zip(self._derived, found[len(self._computed) :], strict=True))
+            values = dict(zip(self._computed, found, strict=False))
+            del found
+            values |= {name: feeds[name] for name in self._seen if name in feeds}
+            first = next(iter(feeds.values()))
+            yield (len(first) if np.ndim(first) else 1), values, means
+
+    def close(self) -> None:
+        self._session = None
+        self._pool.shutdown()
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def observe(
     model: str | os.PathLike[str],
     data: Inputs,
     *,
-    histograms: bool = True,
+    target: str | Scheme = "portable",
     min_samples: int = MIN_SAMPLES,
     progress: Progress | None = None,
 ) -> Observations:
-    """Runs a model over data, once for the ranges of its activations and once for their histograms.
-
-    The memory it takes does not depend on the amount of data: 2,048 counters an activation, and one batch.
+    """Runs a model over data, once, and looks at its activations.
 
     Args:
         model: an ONNX file in FP32.
-        data: `ImageInputs`, a list of arrays or of dicts of arrays by input (with the batch axis), or a function that
-            returns an iterator over such.
-        histograms: False leaves out the second pass, which `"minmax"` does without.
+        data: `ImageInputs`, arrays or dicts of arrays by input (with the batch axis), or a function that returns an
+            iterator over such.
+        target: what the ranges are for. Those for `"portable"` hold for every target.
         min_samples: fewer are an error.
-        progress: called after each batch.
+        progress: is called after each batch with how many samples are done.
 
     Raises:
         CalibrationError: there are too few samples, they do not fit the model, or an activation is NaN, infinite, or 0
             throughout.
         ModelError, BackendUnavailableError: as `plan`.
     """
-    planned = plan(model)
-    with _Observer(planned.model, planned.activations) as observer, ThreadPoolExecutor(os.cpu_count()) as pool:
-        ranges = {name: Range() for name in planned.activations}
-        samples = 0
-        for count, values in observer.run(data):
-            list(pool.map(lambda name, v=values: ranges[name].update(v[name]), values))
-            _check_finite(ranges, samples, samples + count)
-            samples += count
-            if progress:
-                progress("ranges", samples)
-        _check_enough(samples, min_samples)
-        _check_alive(ranges, samples)
-        if not histograms:
-            return Observations(model, samples, ranges, {})
-        found = {name: Histogram(r.absmax) for name, r in ranges.items()}
-        again = 0
-        for count, values in observer.run(data):
-            list(pool.map(lambda name, v=values: found[name].update(v[name]), values))
-            again += count
-            if progress:
-                progress("histograms", again)
-    if again != samples:
-        raise CalibrationError(f"the data gave {samples} samples, and {again} when gone through again")
-    return Observations(model, samples, ranges, found)
+    with Observer(model, plan(model, target)) as observer:
+        seen = observer.observe(data, progress=progress)
+    check_samples(seen.samples, min_samples)
+    seen._check_alive()
+    return seen
 
 
 def calibrate(
     model: str | os.PathLike[str],
     data: Inputs,
     *,
-    method: Method = "entropy",
+    method: Method = "mse",
     percentile: float = PERCENTILE,
+    target: str | Scheme = "portable",
     min_samples: int = MIN_SAMPLES,
     progress: Progress | None = None,
 ) -> CalibrationTable:
     """The calibration table of a model, from data; as `observe`, then one method.
 
     Args:
-        model, data, min_samples, progress: as `observe` takes them.
-        method: `"entropy"` (least Kullback-Leibler divergence), `"percentile"`, or `"minmax"` (nothing is clipped; one
-            pass).
-        percentile: of the magnitudes that are not clipped, for that method.
+        model, data, target, min_samples, progress: as `observe` takes them.
+        method: `"mse"` (the least squared error behind the activation function), `"entropy"` (the least
+            Kullback-Leibler divergence), `"percentile"`, or `"minmax"` (nothing is clipped).
+        percentile: of the values that are not clipped, for that method.
 
     Raises:
-        ConfigError: no such method, or a percentile out of range.
+        ConfigError: an unknown method or target, or a percentile out of range.
         CalibrationError, ModelError, BackendUnavailableError: as `observe`.
     """
     check_method(method, percentile)
-    seen = observe(model, data, histograms=method != "minmax", min_samples=min_samples, progress=progress)
+    seen = observe(model, data, target=target, min_samples=min_samples, progress=progress)
     return seen.table(method, percentile)
 
 
-def check_method(method: str, percentile: float) -> Method:
-    """Returns the method. Raises ConfigError for one that is none, or a percentile out of range."""
-    if method not in get_args(Method):
-        raise ConfigError(f"unknown method {method!r}; the methods are {', '.join(get_args(Method))}")
-    if not 0 < percentile <= 100:
-        raise ConfigError(f"percentile is above 0 and at most 100, not {percentile!r}")
-    return cast("Method", method)
-
-
-def _check_enough(samples: int, least: int) -> None:
+def check_samples(samples: int, least: int = MIN_SAMPLES) -> None:
+    """Raises CalibrationError for fewer samples than `least`."""
     if samples < least:
         raise CalibrationError(
             f"{samples} samples are too few to calibrate with: give {least} at least, and better some hundreds that "
@@ -166,7 +297,7 @@ def _check_enough(samples: int, least: int) -> None:
         )
 
 
-def _check_finite(ranges: Mapping[str, Range], before: int, after: int) -> None:
+def _check_finite(ranges: Mapping[str, ChannelRanges], before: int, after: int) -> None:
     for name, found in ranges.items():
         if found.nonfinite:
             raise CalibrationError(
@@ -175,58 +306,33 @@ def _check_finite(ranges: Mapping[str, Range], before: int, after: int) -> None:
             )
 
 
-def _check_alive(ranges: Mapping[str, Range], samples: int) -> None:
-    if dead := [name for name, found in ranges.items() if found.absmax == 0]:
-        raise CalibrationError(
-            f"activation {dead[0]!r} is 0 throughout {samples} samples ({len(dead)} of {len(ranges)} activations are): "
-            "the data is blank, or the layer is dead; give data that shows something, or exclude its node"
-        )
+def _results(graph: ir.Graph) -> Iterator[ir.Value]:
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
 
 
-class _Observer:
-    """The model with its activations as outputs."""
+def _channel_axes(planned: Plan) -> dict[str, int]:
+    """The axis of the channels of what enters the layers."""
+    nodes = [planned.nodes_by_name[name] for name in planned.layers]
+    return {data_input(node).name or "": channel_axis(node) for node in nodes}
 
-    def __init__(self, model: Any, activations: Sequence[str]) -> None:
-        import onnx
-        import onnxruntime
 
-        exposed = onnx.ModelProto()
-        exposed.CopyFrom(model)
-        graph = exposed.graph
-        self._inputs = [v.name for v in graph.input if v.name not in {t.name for t in graph.initializer}]
-        self._activations = list(activations)
-        self._computed = [name for name in activations if name not in self._inputs]
-        there = {value.name for value in graph.output}
-        known = {value.name: value for value in graph.value_info}
-        graph.output.extend(known[name] for name in self._computed if name not in there)
-        # No arena: it keeps the largest of each size that ever was.
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        options.enable_cpu_mem_arena = False
-        with tempfile.TemporaryDirectory() as folder:
-            path = str(Path(folder) / "observed.onnx")
-            onnx.save_model(exposed, path, save_as_external_data=exposed.ByteSize() > _LARGEST_FILE)
-            self._session: Any = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+def _mean_of(name: str) -> str:
+    return f"{name}_infersdk_mean"
 
-    def run(self, data: Inputs) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]]]]:
-        """How many samples a batch has, and its activations by name."""
-        for feeds in batches_of(data, self._inputs):
-            try:
-                # No names would mean all outputs.
-                found = self._session.run(self._computed, feeds) if self._computed else []
-            except Exception as error:  # the runtime has no root of its own exceptions
-                shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
-                if "INVALID_ARGUMENT" in str(error):
-                    raise CalibrationError(f"the data ({shapes}) does not fit the model: {error}") from None
-                raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
-            values = dict(zip(self._computed, found, strict=True))
-            del found
-            values |= {name: feeds[name] for name in self._activations if name in feeds}
-            first = next(iter(feeds.values()))
-            yield (len(first) if np.ndim(first) else 1), values
 
-    def __enter__(self) -> _Observer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._session = None
+def _derived(values: Mapping[str, ir.Value], activations: Sequence[str]) -> dict[str, tuple[str, Function]]:
+    """Activations that are x * sigmoid(x) of another one, with that and the function."""
+    found = {}
+    for name in activations:
+        maker = values[name].producer()
+        shape = values[name].shape
+        if maker is None or maker.op_type != "Mul" or shape is None or len(shape) != 4:
+            continue
+        for source in maker.inputs:
+            if source is None or source.name not in activations:
+                continue
+            function = function_behind(source)
+            if function is not None:
+                found[name] = (source.name or "", function)
+    return found

@@ -1,48 +1,55 @@
-"""Which few layers are worth leaving in floating point."""
+"""Which layers are worth leaving in floating point: accuracy for the time that it costs."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ..errors import CalibrationError, ConfigError
-from .graph import Placement, Plan, plan, quantize
-from .inputs import Inputs, batches_of
-from .observe import PERCENTILE, Observations
+from ..errors import ConfigError
+from .quantize import quantize
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from ..accuracy.agreement import Agreement
+    from .choose import Measure
+    from .plan import Plan
     from .table import CalibrationTable
 
-__all__ = ["LayerCost", "SearchReport", "best_method", "search"]
+__all__ = ["SearchReport", "Step", "search"]
 
-#: Gives the metric of a model file, in per cent: more is better.
-Metric = Callable[[Path], float]
-#: Is told what is done, and how many of how many.
-Progress = Callable[[str, int, int], None]
+#: Groups of neighbouring layers that are tried first.
+_GROUPS = 8
+#: A layer that is as fast in floating point still costs the conversions around it: this share of its time.
+_CONVERSIONS = 0.1
+#: Halves of a group that each give less than this share of what the group gives only help together.
+_TOGETHER = 0.6
+
+#: Milliseconds of each layer in FP32 and in INT8.
+Times = tuple[Mapping[str, float], Mapping[str, float]]
+#: Is called after each file that was tried, with how many were.
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class LayerCost:
-    """A layer and what quantising it alone does to the model's outputs.
+class Step:
+    """A file that was tried.
 
     Attributes:
-        name, operator: of the node.
-        error: the noise in the outputs over their power, sum (y - y')^2 / sum y^2, their mean; 0 is none.
-        floating: whether the search has left it in floating point.
+        floating: the layers that it has in floating point beyond those of the plan.
+        agreement: of its results with FP32.
+        cost: milliseconds more than without, by the times of its layers; None where they are not known.
     """
 
-    name: str
-    operator: str
-    error: float
-    floating: bool = False
+    floating: tuple[str, ...]
+    agreement: Agreement
+    cost: float | None
+
+    @property
+    def percent(self) -> float:
+        """How far its results agree with FP32."""
+        return self.agreement.percent
 
 
 @dataclass(frozen=True)
@@ -50,164 +57,135 @@ class SearchReport:
     """What the search has found.
 
     Attributes:
-        exclude: names of the layers to leave in floating point, the costliest first.
-        layers: the cost of each, the costliest first.
-        baseline: the metric of the FP32 model.
-        steps: (layers in floating point, the metric), in the order they were tried.
-        reached: whether the drop is within what was asked for.
+        exclude: names of the layers to leave in floating point.
+        agreement: of the model with these in floating point.
+        steps: what was tried, in order.
+        reached: whether the limits are kept.
     """
 
     exclude: tuple[str, ...]
-    layers: tuple[LayerCost, ...]
-    baseline: float
-    steps: tuple[tuple[int, float], ...]
+    agreement: Agreement
+    steps: tuple[Step, ...]
     reached: bool
 
     @property
-    def metric(self) -> float:
-        """Of the model with `exclude` left in floating point."""
-        return dict(self.steps)[len(self.exclude)]
+    def front(self) -> tuple[Step, ...]:
+        """The steps that no other one beats in both agreement and cost, the cheapest first.
+
+        Where the times are not known, the number of layers counts as the cost.
+        """
+        ranked = sorted(
+            self.steps, key=lambda step: (len(step.floating) if step.cost is None else step.cost, -step.percent)
+        )
+        best, found = float("-inf"), []
+        for step in ranked:
+            if step.percent > best:
+                best = step.percent
+                found.append(step)
+        return tuple(found)
 
 
 def search(
-    model: str | os.PathLike[str],
+    planned: Plan,
     table: CalibrationTable,
-    data: Inputs,
-    metric: Metric,
+    measure: Measure,
     max_drop: float,
     *,
-    exclude: Sequence[str] = (),
-    placement: Placement = "all",
-    samples: int = 4,
+    max_score_shift: float | None = None,
+    times: Callable[[], Times | None] | None = None,
     max_layers: int | None = None,
     progress: Progress | None = None,
 ) -> SearchReport:
-    """Ranks layers by the error that each causes when it is quantised alone, and leaves the worst out one after another
-    until the metric drops by `max_drop` at most. How many is found by doubling, then by halving.
+    """Finds layers to leave in floating point for results that agree with FP32 to within `max_drop`.
+
+    Few layers cost most, and which they are shows in the results alone: what a layer does to its own output says little
+    of what that does behind it. So neighbouring layers are left out together, and the group that gains most for the
+    time it costs is halved until one layer remains, or the halves only help together; then the next group, until the
+    drop is within the limit.
 
     Args:
-        model: an ONNX file in FP32.
-        table: the ranges of its activations.
-        data: what the error is measured on.
-        metric: of a model file; the FP32 model is measured first.
-        max_drop: per cent of the metric's scale, 0.5 say.
-        exclude, placement: as `quantize` takes them.
-        samples: batches of the data that the ranking looks at.
-        max_layers: at most so many are left out; by default a third.
-        progress: called after each step.
+        planned, table: as `quantize` takes them.
+        measure: says how far the results of a model file agree with FP32.
+        max_drop: per cent that the agreement may be below 100.
+        max_score_shift: by how much scores may change on average; None is no limit.
+        times: gives the milliseconds of each layer in FP32 and in INT8, as `layer_times` has them; None where they are
+            not known. It is called if the first file does not keep the limits.
+        max_layers: at most so many layers stay in floating point; half of them if not given.
+        progress: is called after each file.
 
     Raises:
-        ConfigError: `max_drop` is negative.
-        CalibrationError: there is no data, or the table is of another model.
+        ConfigError: a drop that is not a number from 0 to 100, or a shift below 0.
     """
-    if not max_drop >= 0:
-        raise ConfigError(f"max_drop is a number of per cent from 0, not {max_drop!r}")
-    table.check(model)
-    planned = plan(model, exclude=exclude, placement=placement)
-    limit = min(len(planned.layers), -(-len(planned.layers) // 3) if max_layers is None else max_layers)
+    if not 0 <= max_drop <= 100:
+        raise ConfigError(f"max_drop is a number of per cent from 0 to 100, not {max_drop!r}")
+    if max_score_shift is not None and not max_score_shift >= 0:
+        raise ConfigError(f"max_score_shift is a number from 0, not {max_score_shift!r}")
+    costs: dict[str, float] = {}
+    known = True
+    limit = len(planned.layers) // 2 if max_layers is None else max_layers
+    limit = min(limit, len(planned.layers) - 1)
+    tried: dict[frozenset[str], Step] = {}
     with tempfile.TemporaryDirectory() as folder:
-        tried: dict[int, float] = {}
-        baseline = metric(Path(model))
-        ranked: list[LayerCost] = []
 
-        def within(count: int) -> bool:
-            if count not in tried:
-                names = [cost.name for cost in ranked[:count]]
-                tried[count] = metric(quantize(planned, Path(folder) / "tried.onnx", table, exclude=names).path)
+        def attempt(floating: Sequence[str]) -> Step:
+            key = frozenset(floating)
+            if key not in tried:
+                made = quantize(planned, Path(folder, "tried.onnx"), table, exclude=list(floating))
+                cost = sum(costs[name] for name in floating) if known else None
+                tried[key] = Step(tuple(floating), measure(made.path), cost)
                 if progress:
-                    progress("search", count, limit)
-            return baseline - tried[count] <= max_drop
+                    progress(len(tried))
+            return tried[key]
 
-        if within(0):
-            return SearchReport((), (), baseline, tuple(tried.items()), True)
-        ranked = _rank(planned, table, data, samples, Path(folder), progress)
-        low, high = 0, 1  # `low` layers are too few
-        while high < limit and not within(high):
-            low, high = high, min(2 * high, limit)
-        reached = within(high)
-        while reached and high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if within(middle) else (middle, high)
-        if not reached:  # the best of what was tried, and the fewest of equals
-            high = max(tried, key=lambda count: (tried[count], -count))
-        names = tuple(cost.name for cost in ranked[:high])
-        costs = tuple(LayerCost(c.name, c.operator, c.error, c.name in names) for c in ranked)
-        return SearchReport(names, costs, baseline, tuple(tried.items()), reached)
+        def within(step: Step) -> bool:
+            shift = abs(step.agreement.score_shift)
+            return 100 - step.percent <= max_drop and (max_score_shift is None or shift <= max_score_shift)
 
-
-def best_method(
-    model: str | os.PathLike[str],
-    seen: Observations,
-    metric: Metric,
-    *,
-    percentiles: Sequence[float] = (99.99, PERCENTILE),
-    exclude: Sequence[str] = (),
-    placement: Placement = "all",
-    progress: Progress | None = None,
-) -> tuple[CalibrationTable, dict[str, float]]:
-    """Tries each method on what was observed, and takes the one with the best metric.
-
-    Args:
-        model: the ONNX file that was observed.
-        seen: with histograms.
-        metric: of a model file, more is better.
-        percentiles: that are tried.
-        exclude, placement: as `quantize` takes them.
-        progress: called after each method.
-
-    Returns:
-        The table, and the metric by method; `"percentile 99.99"` is one.
-    """
-    planned = plan(model, exclude=exclude, placement=placement)
-    tables = {"entropy": seen.table("entropy")}
-    tables |= {f"percentile {percent:g}": seen.table("percentile", percent) for percent in percentiles}
-    tables["minmax"] = seen.table("minmax")
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for done, (name, table) in enumerate(tables.items(), 1):
-            found[name] = metric(quantize(planned, Path(folder) / "tried.onnx", table).path)
-            if progress:
-                progress("method", done, len(tables))
-    return tables[max(found, key=lambda name: found[name])], found
+        best = attempt(())
+        if not within(best):
+            found = times() if times is not None else None
+            known = found is not None
+            costs |= {name: _cost(name, found) for name in planned.layers}
+        while not within(best) and len(best.floating) < limit:
+            group = _most_worthwhile(planned, best, attempt, costs, limit - len(best.floating))
+            step = attempt((*best.floating, *group))
+            if not group or step.percent <= best.percent:
+                break
+            best = step
+        best = max(tried.values(), key=lambda step: (within(step), step == best, step.percent))
+        return SearchReport(best.floating, best.agreement, tuple(tried.values()), within(best))
 
 
-def _rank(
-    planned: Plan, table: CalibrationTable, data: Inputs, samples: int, folder: Path, progress: Progress | None
-) -> list[LayerCost]:
-    """Each layer's cost when it is quantised alone, the costliest first."""
-    import onnx
+def _most_worthwhile(
+    planned: Plan, base: Step, attempt: Callable[[Sequence[str]], Step], costs: Mapping[str, float], limit: int
+) -> tuple[str, ...]:
+    """The group of layers that gains most for the time it costs, as small as it can be."""
+    rest = [name for name in planned.layers if name not in base.floating]
+    whole = sum(costs.values())
 
-    names = [v.name for v in planned.model.graph.input]
-    feeds = [batch for batch, _ in zip(batches_of(data, names), range(samples), strict=False)]
-    if not feeds:
-        raise CalibrationError("there is no data to rank the layers with")
-    reference = folder / "reference.onnx"
-    onnx.save_model(planned.model, str(reference))
-    truth = _outputs(reference, feeds)
-    operators = {node.name: node.op_type for node in planned.model.graph.node}
-    costs = []
-    for done, name in enumerate(planned.layers, 1):
-        alone = quantize(planned, folder / "alone.onnx", table, only=(name,)).path
-        costs.append(LayerCost(name, operators[name], _noise(truth, _outputs(alone, feeds))))
-        if progress:
-            progress("rank", done, len(planned.layers))
-    return sorted(costs, key=lambda cost: -cost.error)
+    def gain(group: Sequence[str]) -> float:
+        return attempt((*base.floating, *group)).percent - base.percent
 
+    def worth(group: Sequence[str]) -> float:
+        # A hundredth of the whole time is the least that counts: below it only the gain decides.
+        return gain(group) / (sum(costs[name] for name in group) + 0.01 * whole)
 
-def _outputs(path: Path, feeds: Sequence[Mapping[str, npt.NDArray[Any]]]) -> list[list[npt.NDArray[Any]]]:
-    """The floating-point outputs for each batch."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return [[y for y in session.run(None, dict(batch)) if y.dtype.kind == "f"] for batch in feeds]
+    size = -(-len(rest) // _GROUPS)
+    groups = [tuple(rest[at : at + size]) for at in range(0, len(rest), size)]
+    group = max(groups, key=worth)
+    while len(group) > 1:
+        half = len(group) // 2
+        halves = group[:half], group[half:]
+        better = max(halves, key=worth)
+        if len(group) <= limit and gain(better) < _TOGETHER * gain(group):
+            break
+        group = better
+    return group if gain(group) > 0 else ()
 
 
-def _noise(truth: Sequence[Sequence[npt.NDArray[Any]]], found: Sequence[Sequence[npt.NDArray[Any]]]) -> float:
-    ratios = []
-    for outputs, others in zip(truth, found, strict=True):
-        for y, other in zip(outputs, others, strict=True):
-            power = float(np.sum(np.square(y, dtype=np.float64)))
-            ratios.append(float(np.sum(np.square(np.subtract(other, y, dtype=np.float64)))) / max(power, 1e-30))
-    return float(np.mean(ratios)) if ratios else 0.0
+def _cost(name: str, times: Times | None) -> float:
+    """Milliseconds that a layer costs in floating point; one for each where that is not known."""
+    if times is None:
+        return 1.0
+    fp32, int8 = times
+    return max(fp32[name] - int8[name], _CONVERSIONS * fp32[name], 1e-6)

@@ -20,24 +20,40 @@ if TYPE_CHECKING:
 
 __all__ = ["CalibrationTable", "Method", "TensorRange", "read_tensorrt_cache"]
 
-Method = Literal["entropy", "minmax", "percentile"]
-
-FORMAT = "infersdk calibration 1"
+Method = Literal["mse", "entropy", "minmax", "percentile"]
 
 
-class TensorRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one activation: the values seen, and T; beyond -T and T values are clipped, and the scale is T / 127."""
+class TensorRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The range of one activation.
+
+    Attributes:
+        min, max: the values seen.
+        low, high: what uint8 codes cover; beyond it values are clipped. It holds 0.
+        threshold: T of int8 codes, which cover -T to T; their scale is T / 127.
+        mean: of each channel; [] where it is not known.
+    """
 
     min: float
     max: float
+    low: float
+    high: float
     threshold: float
+    mean: list[float] = []
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.threshold) and self.threshold > 0):
             raise ValueError(f"threshold is {self.threshold!r}; it must be finite and above 0")
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= 0 <= self.high != self.low):
+            raise ValueError(f"the range is {self.low!r} to {self.high!r}; it must be finite, hold 0, and have a width")
+
+    @classmethod
+    def symmetric(cls, threshold: float) -> TensorRange:
+        """A range of which nothing is known but T."""
+        return cls(min=-threshold, max=threshold, low=-threshold, high=threshold, threshold=threshold)
 
     @property
     def scale(self) -> float:
+        """Of int8 codes."""
         return self.threshold / 127
 
 
@@ -45,18 +61,21 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The ranges of a model's activations.
 
     Attributes:
-        model: SHA-256 of the model that it is for, or "" where it is unknown (a TensorRT cache does not say).
-        name: of the model's file, for people.
-        method: how thresholds were found.
-        samples: how many images or arrays were looked at.
+        model: SHA-256 of the model that it is for; "" where that is not known, as of a TensorRT cache.
+        name: of the model's file.
+        method: how the ranges were chosen.
+        percentile: of that method; None for others.
+        bias_correction: whether biases shall make up for the rounding of weights.
+        samples: how many images, or rows of arrays, were observed.
         tensors: by name of the activation.
     """
 
     format: Literal["infersdk calibration 1"] = "infersdk calibration 1"
     model: str = ""
     name: str = ""
-    method: Method = "entropy"
+    method: Method = "mse"
     percentile: float | None = None
+    bias_correction: bool = True
     samples: int = 0
     tensors: dict[str, TensorRange]
 
@@ -77,7 +96,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         try:
             return msgspec.json.decode(data, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CalibrationError(f"{str(path)!r} is no calibration table: {error}") from None
+            raise CalibrationError(f"{str(path)!r} is not a calibration table: {error}") from None
 
     def check(self, model: str | os.PathLike[str]) -> None:
         """Raises CalibrationError unless the table is for this model file."""
@@ -92,7 +111,8 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if missing := [name for name in tensors if name not in self.tensors]:
             raise CalibrationError(
                 f"the table has no range for {missing[0]!r} ({len(missing)} are missing, {len(self.tensors)} are "
-                "there); it is of another model or another version of it: calibrate this one"
+                "there); it is of another model or another version of it, or was made for another target: calibrate "
+                "again"
             )
 
     def save_tensorrt_cache(self, path: str | os.PathLike[str], version: str = "10000") -> None:
@@ -130,7 +150,7 @@ def read_tensorrt_cache(path: str | os.PathLike[str]) -> CalibrationTable:
             raise CalibrationError(f"{str(path)!r}, line {number}: {line[:60]!r} is not `name: scale in hex`")
         threshold = struct.unpack(">f", bytes.fromhex(bits.strip().zfill(8)))[0] * 127
         try:
-            tensors[name] = TensorRange(-threshold, threshold, threshold)
+            tensors[name] = TensorRange.symmetric(threshold)
         except ValueError as error:
             raise CalibrationError(f"{str(path)!r}, line {number}: the {error}") from None
     method: Method = "minmax" if kind[1].startswith("MinMax") else "entropy"

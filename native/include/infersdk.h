@@ -729,28 +729,31 @@ ifs_status ifs_cuda_masks(const ifs_mask_params *params, const ifs_detect_params
 /* ---- 14. Calibration ------------------------------------------------------------------------------------------ */
 
 /*
- * INT8 needs a threshold T for each activation, so that the scale is T / 127. The data comes in pieces: one pass gives
- * the ranges, and a second one the histograms of |x| up to the largest value, from which T is computed. No structure
- * grows with the amount of data. All variants give the same numbers.
+ * INT8 needs a range for each activation. The data comes in pieces, and one pass over it gives the ranges of the
+ * channels and a histogram of all values, from which thresholds are computed. No structure grows with the amount of
+ * data. All variants give the same numbers.
  */
 
-/* A running range. It starts as all zeros. */
+/* The running range of a channel. It starts as all zeros. */
 typedef struct ifs_range {
     float min, max; /* of the finite values; 0 before the first one */
     int64_t count; /* values so far */
     int64_t nonfinite; /* of those, NaN or infinite */
     int64_t zeros; /* of those, 0 */
+    double sum; /* of the finite values */
 } ifs_range;
 
-/* Widens `range` by `count` values. */
-ifs_status ifs_range_update(const float *x, int64_t count, ifs_range *range);
+/* Adds values of shape [outer, channels, inner] to the ranges of `channels` channels. */
+ifs_status ifs_ranges_update(const float *x, int64_t outer, int64_t channels, int64_t inner, ifs_range *ranges);
 
 /*
- * Adds each value to bin floor(|x| * (num_bins / absmax)), in float32; values beyond `absmax` go into the last bin. NaN
- * and infinities are left out and counted in `*nonfinite`, which may be NULL. ERR_INVALID_ARGUMENT: `absmax` is not
- * finite, not above 0, or so small that the factor is infinite; num_bins is not 1 to 65536.
+ * Adds each value to bin num_bins / 2 + floor(x * (num_bins / 2 / limit)), in float32; values beyond -limit and limit
+ * go into the first and the last bin. With powers of two for num_bins and limit nothing is rounded, and adding
+ * neighbouring bins in pairs gives the histogram up to twice the limit. NaN and infinities are left out and counted in
+ * `*nonfinite`, which may be NULL. ERR_INVALID_ARGUMENT: `limit` is not finite, not above 0, or so small that the
+ * factor is infinite; num_bins is odd, or not 2 to 65536.
  */
-ifs_status ifs_histogram_add(const float *x, int64_t count, float absmax, int64_t *bins, int32_t num_bins,
+ifs_status ifs_histogram_add(const float *x, int64_t count, float limit, int64_t *bins, int32_t num_bins,
                              int64_t *nonfinite);
 
 /* Merges `num_bins` bins into `levels` levels (bin k into level floor(k * levels / num_bins)) and divides the sum of
@@ -764,7 +767,7 @@ ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t lev
  * `levels` levels and divided among the bins where P is not 0. Both are normalised (S. Migacz, "8-bit Inference with
  * TensorRT", 2017). If Q were made of P itself, i = levels would always win with Q = P. The divergence is infinite
  * where Q is 0 and P is not. If it is infinite for all candidates, `best` is num_bins: nothing is cut off. The
- * threshold is (best + 0.5) * absmax / num_bins.
+ * threshold is best + 0.5 times the width of a bin.
  *
  * Zeros lose nothing under any scale, and after a ReLU they outnumber everything else. Remove them from bin 0 first
  * (ifs_range counts them).

@@ -8,18 +8,27 @@
 
 #include "internal.h"
 
-/* Neighbours often fall into the same bin (above all zeros after a ReLU), and an increment of a counter waits for the
- * increment before it. So neighbours count in different tables, which are added up in the end: 4 x 2,048 counters fill
- * 32 KiB. */
+/* Neighbours often fall into one bin (zeros after a ReLU above all), and an increment waits for the one before it in
+ * the same place. So neighbours count in different tables, which are added up in the end. */
 #define IFS__HISTOGRAM_TABLES 4
 #define IFS__HISTOGRAM_MAX_BINS 65536
+/* The sum of a row is taken in so many partial sums, value i into sum i % 16, so that all variants round alike. */
+#define IFS__SUM_LANES 16
+
+/* What one row of values adds to an ifs_range. */
+typedef struct ifs__row_range {
+    float min, max; /* FLT_MAX and -FLT_MAX without a finite value */
+    int64_t nonfinite, zeros;
+    double sums[IFS__SUM_LANES]; /* of the finite values */
+} ifs__row_range;
 
 typedef struct ifs__calibration_passes {
-    /* Widens *min and *max by the finite values of x, adds to *zeros; returns how many are not finite. */
-    int64_t (*range)(const float *x, size_t n, float *min, float *max, int64_t *zeros);
+    /* The range of n values. */
+    void (*range)(const float *x, size_t n, ifs__row_range *row);
 
-    /* tables[i % 4][min(|x[i]| * scale, last)]++ for the finite values; returns how many are not finite. n < 2^32. */
-    int64_t (*histogram)(const float *x, size_t n, float scale, int32_t last, uint32_t *tables, size_t pitch);
+    /* tables[i % 4][clamp(floor(x[i] * scale), -half, half - 1) + half]++ for the finite values; returns how many
+     * values are not finite. n < 2^32. */
+    int64_t (*histogram)(const float *x, size_t n, float scale, int32_t half, uint32_t *tables, size_t pitch);
 } ifs__calibration_passes;
 
 #if IFS__X86

@@ -44,10 +44,12 @@ def test_a_detector(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run(*arguments, "--limit", 36, "--tensorrt-cache", cache) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["output"] == str(output)
-    assert set(report["methods"]) == {"entropy", "percentile 99.99", "percentile 99.999", "minmax"}
-    assert report["agreement"] == pytest.approx(max(report["methods"].values()))
-    assert report["agreement"] > 80
-    assert report["samples"] + report["measured"] == 36
+    assert set(report["methods"]) == {"mse", "percentile 99.999", "mse, no bias correction"}
+    assert report["agreement"] > 85
+    assert abs(report["score_shift"]) < 0.05
+    assert report["target"] == "onnxruntime"
+    assert report["samples"] == 36  # those that were kept apart while methods were compared are in the final table
+    assert 0 < report["measured"] < 36
     assert report["speed"]["fp32_ms"] > 0
     assert report["speed"]["backend"] == "onnxruntime"
     assert output.stat().st_size < DETECTOR.stat().st_size
@@ -71,20 +73,43 @@ def test_a_classifier_in_words(images: Path, tmp_path: Path, capsys: pytest.Capt
     assert "ms a run on onnxruntime" in shown
 
 
-def test_the_search_and_its_exit_code(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_and_the_exit_code(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (CLASSIFIER, "--data", images, "--preset", "unit", "--resize", 32, "--method", "minmax")
     arguments = (*arguments, "--limit", 16, "-o", tmp_path / "c.onnx")
     assert run(*arguments, "--max-drop", 100, "--json") == 0
-    report = json.loads(capsys.readouterr().out)["search"]
-    assert report["reached"] is True
-    assert report["steps"][0]["floating"] == 0
-    assert report["baseline"] == 100
-    code = run(*arguments, "--max-drop", 0, "--json")
-    report = json.loads(capsys.readouterr().out)["search"]
-    assert code == (0 if report["reached"] else 1)
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["search"]["reached"] is True
+    assert plain["search"]["floating"] == []
+    for limits in (("--max-drop", 0), ("--max-score-shift", 0)):
+        code = run(*arguments, *limits, "--json")
+        found = json.loads(capsys.readouterr().out)
+        assert code == (0 if found["search"]["reached"] else 1)
+        if limits[0] == "--max-drop":
+            assert found["agreement"] >= plain["agreement"]
+            costs = [step["cost_ms"] for step in found["search"]["front"]]
+            assert costs == sorted(costs)
+    assert run(*arguments, "--max-drop", 0, "--max-score-shift", 0) == code
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("--max-drop 0 --max-score-shift 0 is not kept" in shown) == (code == 1)
 
 
-@pytest.mark.parametrize("stage", ["trying methods", "comparing speed"])
+def test_each_backend_gets_its_form(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openvino")
+    common = (DETECTOR, "--data", images, "--limit", 16, "--method", "mse", "--json")
+    points = {}
+    for backend, target in (("openvino", None), ("onnxruntime", None), ("onnxruntime", "portable")):
+        output = tmp_path / f"{backend}.{target}.onnx"
+        chosen = ("--target", target) if target else ()
+        assert run(*common, "--backend", backend, *chosen, "-o", output) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["target"] == target or backend
+        assert report["speed"]["backend"] == backend
+        nodes = [each.op_type for each in onnx.load(output).graph.node]
+        points[backend, target] = nodes.count("QuantizeLinear")
+    assert points["openvino", None] < points["onnxruntime", None]
+
+
+@pytest.mark.parametrize("stage", ["comparing methods", "comparing speed"])
 def test_sigterm_keeps_what_was_measured(images: Path, tmp_path: Path, stage: str) -> None:
     output = tmp_path / "c.int8.onnx"
     command = [
@@ -108,7 +133,7 @@ def test_sigterm_keeps_what_was_measured(images: Path, tmp_path: Path, stage: st
         return
     assert not output.exists()
     table = tmp_path / "c.int8.calibration.json"
-    assert f"written: {table}, the calibration by entropy; --table {table} goes on from there" in rest
+    assert f"written: {table}, the calibration by mse; --table {table} goes on from there" in rest
     assert run(CLASSIFIER, "-o", output, "--table", table) == 0
     assert output.exists()
 
@@ -118,7 +143,9 @@ def test_layers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(capsys.readouterr().out)
     assert {row["operator"] for row in rows} <= {"Conv", "Gemm", "MatMul"}
     assert run(DETECTOR, "--layers") == 0
-    assert f"{len(rows)} layers can be quantised" in capsys.readouterr().out
+    count = len([row for row in rows if not row["note"]])
+    assert f"{count} layers can be quantised for onnxruntime" in capsys.readouterr().out
+    assert any("faster in floating point" in row["note"] for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,10 @@ def texts() -> None:
     table = {"models": {"detector": {"type": "yolov8", "path": "none.onnx", "conf": 0.5, "options": {"threads": 1}}}}
     put("configurations", "app.json", json.dumps(table, indent=1))
     put("configurations", "empty.toml", "")
-    ranges = {name: TensorRange(-float(i), float(i) + 0.5, float(i) + 1) for i, name in enumerate(("images", "c", "y"))}
+    ranges = {
+        name: TensorRange(min=-i, max=i + 0.5, low=-i, high=i + 0.25, threshold=i + 1, mean=[0.5, -0.25][:i])
+        for i, name in enumerate(("images", "c", "y"))
+    }
     CalibrationTable(method="entropy", tensors=ranges, samples=8, model="0" * 64).save(CORPUS / "tables" / "table.json")
     put("tables", "trt.cache", "TRT-8601-EntropyCalibration2\nimages: 3c010204\nc: 3e800000\n(Unnamed): 7f7fffff\n")
     annotations = {

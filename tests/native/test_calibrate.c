@@ -38,24 +38,33 @@ static void variants_agree(void) {
         float *x = malloc((size_t)n * sizeof *x + 1);
         for (int32_t i = 0; i < n; i++)
             x[i] = i % 11 == 7 ? NAN : i % 13 == 5 ? -INFINITY : random_float() * 8;
-        ifs_range first = {0};
+        ifs_range first[2] = {{0}};
         int64_t bins[3][64] = {{0}}, bad[3] = {0};
         const int32_t all[3] = {IFS_SIMD_PLAIN, IFS_SIMD_AVX2, IFS_SIMD_AVX512};
         for (int32_t v = 0; v < 3; v++) {
             if (ifs_set_simd(all[v]) != IFS_OK)
                 continue;
-            ifs_range range = {0};
-            CHECK(ifs_range_update(x, n, &range) == IFS_OK);
+            ifs_range ranges[2] = {{0}};
+            CHECK(ifs_ranges_update(x, 1, 2, n / 2, ranges) == IFS_OK);
+            CHECK(ifs_ranges_update(x, n, 1, 1, ranges) == IFS_OK);
             CHECK(ifs_histogram_add(x, n, 6.0f, bins[v], 64, &bad[v]) == IFS_OK);
             if (v == 0)
-                first = range;
-            CHECK(memcmp(&range, &first, sizeof range) == 0);
+                memcpy(first, ranges, sizeof first);
+            CHECK(memcmp(ranges, first, sizeof first) == 0);
             CHECK(memcmp(bins[v], bins[0], sizeof bins[0]) == 0);
-            CHECK(bad[v] == range.nonfinite);
         }
         free(x);
     }
     CHECK(ifs_set_simd(ifs_simd_best()) == IFS_OK);
+}
+
+static void channels(void) {
+    const float x[12] = {1, 2, -3, 0, 5, 6, 7, 8, 9, NAN, 11, 12}; /* [2, 3, 2] */
+    ifs_range ranges[3] = {{0}};
+    CHECK(ifs_ranges_update(x, 2, 3, 2, ranges) == IFS_OK);
+    CHECK(ranges[0].min == 1 && ranges[0].max == 8 && ranges[0].sum == 18 && ranges[0].count == 4);
+    CHECK(ranges[1].min == -3 && ranges[1].max == 9 && ranges[1].sum == 6 && ranges[1].nonfinite == 1);
+    CHECK(ranges[1].zeros == 1 && ranges[2].min == 5 && ranges[2].max == 12 && ranges[2].sum == 34);
 }
 
 static void thresholds(void) {
@@ -81,18 +90,24 @@ static void wrong_use(void) {
     float x[1] = {1};
     int64_t bins[4] = {0};
     ifs_range range = {0};
-    CHECK(ifs_range_update(NULL, 1, &range) == IFS_ERR_INVALID_ARGUMENT);
-    CHECK(ifs_range_update(x, -1, &range) == IFS_ERR_INVALID_ARGUMENT);
-    CHECK(ifs_range_update(x, 1, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(NULL, 1, 1, 1, &range) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(x, -1, 1, 1, &range) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(x, 1, 0, 1, &range) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(x, INT64_MAX, 2, 2, &range) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(x, 1, 1, 1, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(NULL, 0, 1, 1, &range) == IFS_OK && range.count == 0);
     CHECK(ifs_histogram_add(x, 1, 0, bins, 4, NULL) == IFS_ERR_INVALID_ARGUMENT);
     CHECK(ifs_histogram_add(x, 1, 1, bins, 0, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_histogram_add(x, 1, 1, bins, 3, NULL) == IFS_ERR_INVALID_ARGUMENT);
     CHECK(ifs_histogram_add(x, 1, 1, NULL, 4, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_histogram_add(NULL, 1, 1, bins, 4, NULL) == IFS_ERR_INVALID_ARGUMENT);
     CHECK(ifs_histogram_add(x, 1, 1, bins, 4, NULL) == IFS_OK && bins[3] == 1);
 }
 
 int main(void) {
     worked_example();
     variants_agree();
+    channels();
     thresholds();
     wrong_use();
     puts("good");

@@ -10,7 +10,7 @@ import pytest
 
 from infersdk import errors
 from infersdk._lib import check, lib
-from infersdk.quant import Histogram, Range, entropy_threshold, quantize_expand
+from infersdk.quant import ChannelRanges, Histogram, entropy_threshold, quantize_expand
 
 VARIANTS = {"none": 0, "avx2": 2, "avx512": 3}
 
@@ -119,14 +119,15 @@ def test_an_outlier_is_cut_off() -> None:
     # Half a normal distribution over a quarter of the bins, and one value far out: it costs less than coarser steps.
     values = np.random.default_rng(1).normal(size=200_000).astype(np.float32)
     values[0] = 4 * np.abs(values).max()
-    histogram = Histogram(float(np.abs(values).max()))
+    histogram = Histogram()
     histogram.update(values)
-    assert 0.1 * histogram.absmax < histogram.entropy() < 0.3 * histogram.absmax
+    peak = float(np.abs(values).max())
+    assert 0.1 * peak < histogram.entropy() < 0.3 * peak
 
 
 def test_zeros_do_not_take_part() -> None:
     values = np.random.default_rng(2).normal(size=100_000).astype(np.float32)
-    without, rectified = (Histogram(float(np.abs(values).max())) for _ in range(2))
+    without, rectified = Histogram(), Histogram()
     without.update(values)
     rectified.update(np.append(values, np.zeros(300_000, np.float32)))
     assert rectified.entropy() < without.entropy()
@@ -137,7 +138,7 @@ def test_where_nothing_may_be_cut_off() -> None:
     counts = np.zeros(2048, np.int64)
     counts[-1] = 5  # each candidate would put all of it where nothing was
     assert entropy_threshold(counts) == (2048, 0.0)
-    histogram = Histogram(2.0)
+    histogram = Histogram()
     histogram.update(np.full(9, 2.0, np.float32))
     assert histogram.entropy() == 2.0
 
@@ -158,74 +159,154 @@ def test_histograms_that_have_no_threshold(counts: np.ndarray[Any, Any], words: 
 def test_ranges(simd: str, size: int, rng: np.random.Generator) -> None:
     values = rng.normal(size=size).astype(np.float32)
     values[1::3] = 0
-    found = Range()
+    found = ChannelRanges()
     for part in np.array_split(values, 3):
         found.update(part)
     assert (found.count, found.nonfinite, found.zeros) == (size, 0, int((values == 0).sum()))
     assert (found.min, found.max) == ((float(values.min()), float(values.max())) if size else (0, 0))
     assert found.absmax == (float(np.abs(values).max()) if size else 0)
+    assert found.channel_mean == pytest.approx([values.mean(dtype=np.float64) if size else 0], abs=1e-12)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_ranges_of_channels(simd: str, axis: int, rng: np.random.Generator) -> None:
+    values = rng.normal(size=(3, 5, 4, 37)).astype(np.float32)
+    found = ChannelRanges(values.shape[axis], axis)
+    for _ in range(2):
+        found.update(values)
+    others = tuple(i for i in range(4) if i != axis % 4)
+    np.testing.assert_array_equal(found.channel_min, values.min(others))
+    np.testing.assert_array_equal(found.channel_max, values.max(others))
+    np.testing.assert_allclose(found.channel_mean, values.mean(others, dtype=np.float64), atol=1e-12)
+    with pytest.raises(errors.InputError, match=r"shape \(2, 9\) does not have"):
+        found.update(np.zeros((2, 9), np.float32))
+
+
+def test_sums_do_not_depend_on_the_instructions(rng: np.random.Generator) -> None:
+    values = (rng.normal(size=5003) * 1e3).astype(np.float32)
+    before, found = lib.ifs_simd(), set()
+    for variant in VARIANTS.values():
+        if lib.ifs_set_simd(variant) == 0:
+            ranges = ChannelRanges()
+            ranges.update(values)
+            found.add(float(ranges.channel_mean[0]))
+    check(lib.ifs_set_simd(before))
+    assert len(found) == 1
 
 
 def test_ranges_leave_out_what_is_not_finite(simd: str, rng: np.random.Generator) -> None:
     values = rng.normal(size=999).astype(np.float32)
     values[[0, 500, 998]] = [np.nan, np.inf, -np.inf]
-    found = Range()
+    found = ChannelRanges()
     found.update(np.full(3, np.nan, np.float32))
     assert (found.min, found.max, found.nonfinite, found.count) == (0, 0, 3, 3)
     found.update(values)
     assert found.nonfinite == 6
     finite = values[np.isfinite(values)]
     assert (found.min, found.max) == (float(finite.min()), float(finite.max()))
-    zero = Range()
+    assert found.channel_mean == pytest.approx([finite.mean(dtype=np.float64)])
+    zero = ChannelRanges()
     zero.update(np.array([-0.0, 0.0] * 20, np.float32))
     assert (str(zero.min), str(zero.max)) == ("0.0", "0.0")
 
 
+def test_ranges_are_merged(rng: np.random.Generator) -> None:
+    values = rng.normal(size=(4, 3, 50)).astype(np.float32)
+    whole, first, second, empty = (ChannelRanges(3) for _ in range(4))
+    whole.update(values)
+    first.update(values[:2])
+    second.update(values[2:])
+    first.merge(second)
+    first.merge(empty)
+    for name in ("channel_min", "channel_max", "channel_mean"):
+        np.testing.assert_allclose(getattr(first, name), getattr(whole, name), rtol=1e-12)
+    assert first.count == whole.count
+    with pytest.raises(errors.InputError, match="3 channels cannot take in those of 1"):
+        first.merge(ChannelRanges())
+
+
 @pytest.mark.parametrize("size", [0, 1, 3, 15, 16, 33, 5001])
-@pytest.mark.parametrize("bins", [1, 7, 2048])
+@pytest.mark.parametrize("bins", [4, 64, 8192])
 def test_histograms(simd: str, size: int, bins: int, rng: np.random.Generator) -> None:
     values = (rng.normal(size=size) * 3).astype(np.float32)
     values[::5] = 0
     values[3::17] = np.nan
     values[4::31] = -np.inf
-    absmax = np.float32(4.5)
-    found = Histogram(float(absmax), bins)
+    found = Histogram(bins)
     for part in np.array_split(values, 2):
         found.update(part)
-    finite = np.abs(values[np.isfinite(values)])
-    at = np.minimum(finite * (np.float32(bins) / absmax), np.float32(bins - 1)).astype(np.int64)
+    finite = values[np.isfinite(values)].astype(np.float64)
+    at = np.clip(np.floor(finite / found.width) + bins // 2, 0, bins - 1).astype(np.int64)
     np.testing.assert_array_equal(found.counts, np.bincount(at, minlength=bins))
     assert found.nonfinite == size - len(finite)
-    assert found.counts.sum() == len(finite)
+    if finite.any():
+        assert found.limit / 2 < np.abs(finite).max() <= found.limit
+
+
+def test_a_histogram_that_grows_is_that_of_the_larger_limit(simd: str, rng: np.random.Generator) -> None:
+    parts = [(rng.normal(size=3000) * scale).astype(np.float32) for scale in (0.01, 1, 0.1, 300)]
+    grown, whole = Histogram(256), Histogram(256)
+    for part in parts:
+        grown.update(part)
+    whole.update(np.concatenate(parts))
+    assert grown.limit == whole.limit
+    np.testing.assert_array_equal(grown.counts, whole.counts)
+    first, second = Histogram(256), Histogram(256)
+    first.update(parts[3])
+    second.update(np.concatenate(parts[:3]))
+    for one, other in ((first.copy(), second), (second.copy(), first)):
+        one.merge(other)
+        np.testing.assert_array_equal(one.counts, whole.counts)
+    with pytest.raises(errors.InputError, match="256 bins cannot take in one of 8"):
+        first.merge(Histogram(8))
+
+
+def test_a_histogram_behind_a_function(rng: np.random.Generator) -> None:
+    values = rng.normal(size=200_000).astype(np.float32)
+    source = Histogram()
+    source.update(values)
+    found, _ = source.mapped(lambda x: x / (1 + np.exp(-x)), 0)
+    expected = values / (1 + np.exp(-values.astype(np.float64)))
+    assert found.counts.sum() == len(values)
+    mean = float(np.dot(found.counts, found.centres)) / len(values)
+    assert mean == pytest.approx(expected.mean(), abs=2 * source.width)
+    low, high = found.percentile(99.9)
+    assert low == pytest.approx(expected.min(), abs=4 * source.width)
+    assert high == pytest.approx(np.quantile(expected, 0.999), abs=0.1)
 
 
 def test_extreme_values(simd: str) -> None:
     largest = np.finfo(np.float32).max
-    found = Histogram(1.0, 4)
-    found.update(np.array([largest, -largest, 1.0, 0.999, 1e-45], np.float32))
-    assert found.counts.tolist() == [1, 0, 0, 4]
-    whole = Range()
+    found = Histogram(4)
+    found.update(np.array([1.0, 0.999, 1e-45, -0.25], np.float32), absmax=1.0)
+    assert found.counts.tolist() == [0, 1, 1, 2]
+    whole = ChannelRanges()
     whole.update(np.array([largest, -largest], np.float32))
     assert (whole.min, whole.max) == (-largest, largest)
 
 
-@pytest.mark.parametrize("absmax", [0.0, -1.0, float("nan"), float("inf"), 1e-40])
-def test_histograms_that_cannot_be(absmax: float) -> None:
-    with pytest.raises(errors.InputError, match="absmax is"):
-        Histogram(absmax)
+@pytest.mark.parametrize("bins", [0, 2, 3, 1000])
+def test_histograms_that_cannot_grow(bins: int) -> None:
+    with pytest.raises(errors.InputError, match="use a power of two"):
+        Histogram(bins)
 
 
 def test_other_types_are_refused() -> None:
     with pytest.raises(errors.DTypeError, match="float64"):
-        Range().update(np.zeros(3))
+        ChannelRanges().update(np.zeros(3))
 
 
 def test_percentiles() -> None:
-    histogram = Histogram(10.0, 10)
-    histogram.update(np.arange(0.5, 10, 1).astype(np.float32))  # one a bin
-    assert [histogram.percentile(p) for p in (5, 10, 11, 50, 90, 99, 100)] == [1, 1, 2, 5, 9, 10, 10]
+    histogram = Histogram(32)
+    histogram.update(np.arange(-15.5, 16, 1).astype(np.float32))  # one a bin, from -16 to 16
+    assert histogram.limit == 16
+    assert histogram.percentile(100) == (-16, 16)
+    assert histogram.percentile(95) == (-15, 15)  # 1.6 of 32 beyond on each side
+    assert histogram.percentile(90) == (-13, 13)
+    assert histogram.magnitude_percentile(100) == 16
+    assert histogram.magnitude_percentile(50) == 8
     for wrong in (0, -1, 100.1, float("nan")):
         with pytest.raises(errors.InputError, match="percentile"):
             histogram.percentile(wrong)
     with pytest.raises(errors.InputError, match="empty"):
-        Histogram(1.0).percentile(50)
+        Histogram().percentile(50)

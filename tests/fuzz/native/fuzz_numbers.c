@@ -149,7 +149,7 @@ static void convert(void) {
 static void ranges(void) {
     int64_t count = (int64_t)below(100);
     float *x = exact(4 * (size_t)count), absmax = below(8) ? 1 + (float)below(100) : odd_float();
-    ifs_range plain = {0}, fast = {0}, expected = {0};
+    ifs_range plain = {0}, fast = {0}, expected = {0}, channels[4] = {{0}};
     for (int64_t i = 0; i < count; i++) {
         x[i] = odd_float();
         expected.count++;
@@ -161,16 +161,31 @@ static void ranges(void) {
         expected.zeros += x[i] == 0;
         expected.min = first || x[i] < expected.min ? x[i] : expected.min;
         expected.max = first || x[i] > expected.max ? x[i] : expected.max;
+        expected.sum += x[i];
     }
     CHECK(ifs_set_simd(IFS_SIMD_PLAIN) == IFS_OK);
-    CHECK(counted(ifs_range_update(x, count, &plain)) == IFS_OK);
+    CHECK(counted(ifs_ranges_update(x, 1, 1, count, &plain)) == IFS_OK);
     CHECK(ifs_set_simd(ifs_simd_best()) == IFS_OK);
     int64_t split = count ? (int64_t)below((uint32_t)count + 1) : 0;
-    CHECK(ifs_range_update(x, split, &fast) == IFS_OK && ifs_range_update(x + split, count - split, &fast) == IFS_OK);
+    CHECK(ifs_ranges_update(x, 1, 1, split, &fast) == IFS_OK);
+    CHECK(ifs_ranges_update(x + split, 1, 1, count - split, &fast) == IFS_OK);
+    int64_t inner = count / 8; /* 2 x 4 x inner */
+    CHECK(ifs_ranges_update(x, 2, 4, inner, channels) == IFS_OK);
+    int64_t seen = 0;
+    for (int i = 0; i < 4; i++) {
+        CHECK(channels[i].count == 2 * inner);
+        CHECK(channels[i].count == channels[i].nonfinite ||
+              (channels[i].min >= expected.min && channels[i].max <= expected.max));
+        seen += channels[i].zeros;
+    }
+    CHECK(seen <= expected.zeros);
     CHECK(plain.min == expected.min && plain.max == expected.max && plain.count == expected.count);
     CHECK(plain.nonfinite == expected.nonfinite && plain.zeros == expected.zeros);
     CHECK(fast.min == plain.min && fast.max == plain.max && fast.count == plain.count);
     CHECK(fast.nonfinite == plain.nonfinite && fast.zeros == plain.zeros);
+    CHECK(fabs(plain.sum - expected.sum) <=
+          1e-9 * (double)count * fmax(fabs((double)plain.min), fabs((double)plain.max)));
+    CHECK(fabs(fast.sum - plain.sum) <= 1e-9 * (double)count * fmax(fabs((double)plain.min), fabs((double)plain.max)));
 
     int32_t num_bins = below(16) ? 1 + (int32_t)below(300) : odd_number(300);
     size_t room = num_bins > 0 && num_bins <= 65536 ? (size_t)num_bins : 0;
@@ -187,7 +202,7 @@ static void ranges(void) {
         CHECK(sum == expected.count - expected.nonfinite && memcmp(bins, other, 8 * room) == 0);
         CHECK(again == expected.nonfinite && (left_out == 0 || left_out == again));
     } else
-        CHECK(!isfinite(absmax) || absmax <= 0 || !room || isinf((float)num_bins / absmax));
+        CHECK(!isfinite(absmax) || absmax <= 0 || !room || num_bins % 2 || isinf((float)(num_bins / 2) / absmax));
     CHECK(bins[room] == 0 && other[room] == 0);
     free(x), free(bins), free(other);
 }

@@ -1,0 +1,69 @@
+"""What a quantised file says of itself: the target it was made for, and the method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+import msgspec
+
+__all__ = ["QuantizationRecord"]
+
+_KEY = "infersdk.quantization"
+#: Which targets a backend runs as well as its own, and what the others cost there.
+_SUITED = {
+    "onnxruntime": "onnxruntime", "openvino": "openvino", "tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt",
+}  # fmt: skip
+_COSTS = {
+    ("onnxruntime", "openvino"): "values between the layers are quantised too, which makes it slower and less accurate",
+    ("openvino", "onnxruntime"): "it computes in floating point wherever a result is not quantised: it is slower than "
+    "FP32 there",
+    ("tensorrt", "onnxruntime"): "it computes in floating point wherever a result is not quantised: it is slower than "
+    "FP32 there",
+    ("tensorrt", "openvino"): "its symmetric ranges leave half of the codes unused, which costs accuracy",
+    ("onnxruntime", "tensorrt"): "it has unsigned activations, which TensorRT does not take",
+    ("openvino", "tensorrt"): "it has unsigned activations, which TensorRT does not take",
+    ("portable", "onnxruntime"): "its symmetric ranges leave half of the codes unused, which costs accuracy",
+    ("portable", "openvino"): "its symmetric ranges leave half of the codes unused, and values between the layers are "
+    "quantised too, which costs accuracy and speed",
+    ("portable", "tensorrt"): "values between the layers are quantised too, which makes it slower and less accurate",
+}
+
+
+class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How a file was quantised.
+
+    Attributes:
+        target: what it was made for.
+        method, percentile: how its ranges were chosen.
+        samples: how many were observed.
+        bias_correction: whether biases make up for the rounding of the weights.
+        layers, floating: layers in INT8, and those left in floating point.
+    """
+
+    target: str
+    method: str
+    percentile: float | None = None
+    samples: int = 0
+    bias_correction: bool = False
+    layers: int = 0
+    floating: int = 0
+
+    def write(self, metadata: MutableMapping[str, str]) -> None:
+        """Puts the record into a model's metadata."""
+        metadata[_KEY] = msgspec.json.encode(self).decode()
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, str]) -> QuantizationRecord | None:
+        """The record in a model's metadata; None where there is none that can be read."""
+        try:
+            return msgspec.json.decode(metadata[_KEY], type=cls)
+        except (KeyError, msgspec.DecodeError):
+            return None
+
+    def warning(self, backend: str) -> str | None:
+        """What running the file on a backend costs that it was not made for; None if nothing is known against it."""
+        suited = _SUITED.get(backend)
+        if suited is None or suited == self.target:
+            return None
+        cost = _COSTS.get((self.target, suited), "it may be slower or less accurate")
+        return f"it was quantised for {self.target}, and runs on {backend}: {cost}; quantise it with --target {suited}"

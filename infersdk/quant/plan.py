@@ -1,0 +1,335 @@
+"""What of a model is quantised: which layers, which nodes between them, and which values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ConfigError, UnsupportedModelError
+from .functions import BOUNDED
+from .prepare import prepare
+from .schemes import WEIGHTED, Scheme, find_scheme
+
+if TYPE_CHECKING:
+    import os
+
+    import onnx_ir as ir
+
+__all__ = ["Plan", "is_depthwise", "plan"]
+
+#: What runs in 8 bits between layers.
+BETWEEN = frozenset(
+    {"Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul", "Relu"}
+    | {"Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+#: Functions of one value: one that follows a layer stays in floating point with it.
+FUNCTIONS = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Tanh"})
+#: What gives the values that it takes, or some of them: the result has the scale of its input.
+SAME_SCALE = frozenset(
+    {"Flatten", "Identity", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+#: What reads several activations; the other inputs of other operators are weights and settings.
+_SEVERAL_INPUTS = frozenset({"Add", "Concat", "Mul"})
+#: What a probability may pass through on its way to the layer that takes its mean.
+_MOVES = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A graph ready to be quantised, and which parts of it will be.
+
+    Attributes:
+        model: the `onnx_ir.Model` with shapes inferred, constants folded and batch normalisation merged.
+        scheme: what the backend wants.
+        layers: names of the nodes with weights that are quantised, in order.
+        nodes: of all nodes that are.
+        points: the values that are quantised, in order, each with the value whose range it has: MaxPool and the like
+            give the values that they take.
+        left: layers that stay in floating point by default, with the reason.
+        excluded: layers that stay so because they were named.
+    """
+
+    model: ir.Model
+    scheme: Scheme
+    layers: tuple[str, ...]
+    nodes: tuple[str, ...]
+    points: Mapping[str, str]
+    left: Mapping[str, str]
+    excluded: tuple[str, ...] = ()
+    _graph: _Graph = field(repr=False, kw_only=True)
+
+    @functools.cached_property
+    def activations(self) -> tuple[str, ...]:
+        """The values to observe: those whose range is needed, and what enters a layer, whose mean is."""
+        needed = {name for name in self.points.values() if not self._graph.is_bounded(name)}
+        needed |= {data_input(self.nodes_by_name[name]).name or "" for name in self.layers}
+        return tuple(name for name in self._graph.order if name in needed)
+
+    @property
+    def functions(self) -> Mapping[str, tuple[str, ...]]:
+        """All layers of the model, each with the nodes of the activation function behind it."""
+        return self._graph.functions
+
+    @functools.cached_property
+    def nodes_by_name(self) -> dict[str, ir.Node]:
+        """The nodes of the graph."""
+        return {node.name or "": node for node in self.model.graph}
+
+    def is_bounded(self, name: str) -> bool:
+        """Whether a value lies between 0 and 1, whatever the data."""
+        return self._graph.is_bounded(name)
+
+    def without(self, exclude: Collection[str]) -> Plan:
+        """The same with more nodes in floating point; with a layer its activation function stays so.
+
+        Raises:
+            ConfigError: a name is not that of a node.
+            UnsupportedModelError: no layer is left to quantise.
+        """
+        for name in exclude:
+            if name not in self.nodes_by_name:
+                raise ConfigError(f"exclude: the model has no node {name!r}; `infersdk quantize --layers` lists them")
+        named = tuple(dict.fromkeys((*self.excluded, *exclude)))
+        return self._graph.plan(self.scheme, self._graph.candidates(self.scheme, named), named)
+
+    def only(self, layer: str) -> Plan:
+        """The plan that quantises one layer and its activation function, and nothing else."""
+        kept = {layer, *self._graph.functions[layer]}
+        chosen = [name for name in self.nodes if name in kept]
+        return replace(self, layers=(layer,), nodes=tuple(chosen), points=self._graph.points(self.scheme, chosen))
+
+
+def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, exclude: Sequence[str] = ()) -> Plan:
+    """Decides what of a model is quantised.
+
+    The tail of the graph, from where no layer with weights follows, stays in floating point: a detector decodes its
+    boxes there, and one scale for coordinates of hundreds of pixels and scores up to 1 would leave nothing of the
+    scores. A layer that takes the mean of a probability distribution, as YOLOv8's head does, is part of the tail.
+
+    Args:
+        model: an ONNX file in FP32.
+        target: the name of a scheme, or a `Scheme`.
+        exclude: names of nodes that stay in floating point; with a layer its activation function does.
+
+    Raises:
+        ModelNotFoundError, ModelFormatError: there is no such file, or it is not an ONNX model.
+        UnsupportedModelError: it is quantised already, is not FP32, has no layer to quantise, or cannot be prepared.
+        ConfigError: `exclude` names no node of it, or there is no such target.
+        BackendUnavailableError: a package that reads or runs ONNX models is not installed.
+    """
+    scheme = find_scheme(target)
+    graph = _Graph(prepare(model))
+    whole = graph.plan(scheme, graph.candidates(scheme, ()), ())
+    return whole.without(exclude) if exclude else whole
+
+
+def replan(done: Plan, target: str | Scheme) -> Plan:
+    """The plan of the same model for another target."""
+    graph, scheme = done._graph, find_scheme(target)
+    return graph.plan(scheme, graph.candidates(scheme, done.excluded), done.excluded)
+
+
+def is_depthwise(node: ir.Node) -> bool:
+    """A convolution in which each input channel has filters of its own."""
+    group = int(node.attributes["group"].as_int()) if "group" in node.attributes else 1
+    return node.op_type == "Conv" and group > 1 and weight_array(node).shape[1] == 1
+
+
+class _Graph:
+    """What there is in a prepared model."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        graph = model.graph
+        self.nodes = {node.name or "": node for node in graph}
+        self.layers = [node for node in graph if _has_weights(node)]
+        self.functions = {node.name or "": tuple(n.name or "" for n in _functions_of(node)) for node in self.layers}
+        self.tail = {node.name or "" for node in self.layers if _is_mean(node)}
+        self.floats = {value for value in _values(graph) if _is_float(value)}
+        self.bounded = {value.name for node in graph if node.op_type in BOUNDED for value in node.outputs}
+        self.order = [value.name or "" for value in _values(graph)]
+        self.body = _ancestors(graph, [node for node in self.layers if node.name not in self.tail])
+
+    def candidates(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
+        """Nodes with weights that stay in floating point, with the reason; functions behind them have none."""
+        left = {}
+        for node in self.layers:
+            name = node.name or ""
+            channels = weight_array(node).shape[1]
+            if name in self.tail:
+                left[name] = "it takes the mean of a distribution"
+            elif node.op_type not in scheme.operators:
+                left[name] = f"{scheme.name} computes {node.op_type} in floating point"
+            elif is_depthwise(node) and not scheme.depthwise:
+                left[name] = "a depthwise convolution gains nothing in 8 bits, and loses most"
+            elif node.op_type == "Conv" and not is_depthwise(node) and channels < scheme.least_channels:
+                left[name] = f"{scheme.name} computes {channels} input channels faster in floating point"
+            elif not scheme.float_results and self._feeds_tail(node):
+                left[name] = f"its result stays in floating point, and {scheme.name} then computes all of it so"
+        return left
+
+    def is_bounded(self, name: str) -> bool:
+        """Whether the value comes out of an operator whose results lie between 0 and 1."""
+        return name in self.bounded
+
+    def plan(self, scheme: Scheme, left: dict[str, str], excluded: tuple[str, ...]) -> Plan:
+        """The plan in which these layers and nodes stay in floating point."""
+        floating = {member for name in (*left, *excluded) for member in (name, *self.functions.get(name, ()))}
+        layers = [node.name or "" for node in self.layers if node.name not in floating]
+        if not layers:
+            what = "has no convolution or matrix product with weights to quantise"
+            if left or excluded:
+                reason = next(iter(left.values()), "they are excluded")
+                what = f"has no layer left to quantise for {scheme.name}: {reason}"
+            raise UnsupportedModelError(f"the model {what}")
+        chosen = self._chosen(scheme, layers, floating)
+        return Plan(
+            self.model, scheme, tuple(layers), tuple(chosen), self.points(scheme, chosen), left, excluded, _graph=self
+        )
+
+    def points(self, scheme: Scheme, chosen: Sequence[str]) -> dict[str, str]:
+        """The values that are quantised for these nodes, each with the value whose range it has."""
+        nodes = [self.nodes[name] for name in chosen]
+        values = {value for node in nodes for value in self._read(node)}
+        if scheme.between:
+            layers = [node for node in nodes if _has_weights(node) and not self._feeds_tail(node)]
+            values |= {self._result(scheme, node) for node in layers}
+            read = set(values)
+            values |= {value for node in nodes for value in node.outputs if value in read}
+            values -= {node.outputs[0] for node in nodes if self._result(scheme, node) is not node.outputs[0]}
+        found: dict[str, str] = {}
+        quantised = set(chosen)
+        for value in _values(self.model.graph):
+            if value not in values or value not in self.floats:
+                continue
+            name, maker = value.name or "", value.producer()
+            source = maker.inputs[0].name if maker is not None and maker.inputs and maker.inputs[0] else ""
+            same = maker is not None and maker.op_type in SAME_SCALE and maker.name in quantised and source in found
+            found[name] = found[source or ""] if same else name
+        return found
+
+    def _read(self, node: ir.Node) -> list[ir.Value]:
+        """The activations that a quantised node reads."""
+        if node.op_type not in _SEVERAL_INPUTS:
+            return [node.inputs[0]] if node.inputs[0] in self.floats else []
+        return [value for value in node.inputs if value is not None and value in self.floats]
+
+    def _result(self, scheme: Scheme, node: ir.Node) -> ir.Value:
+        """Where the result of a layer is quantised: behind a ReLU, which unsigned codes from 0 on contain."""
+        uses = list(node.outputs[0].consumers())
+        if not scheme.signed and _has_weights(node) and len(uses) == 1 and not node.outputs[0].is_graph_output():
+            (follower,) = uses
+            if follower.op_type == "Relu":
+                return follower.outputs[0]
+        return node.outputs[0]
+
+    def _chosen(self, scheme: Scheme, layers: Sequence[str], floating: Collection[str]) -> list[str]:
+        """The nodes that are quantised, in order."""
+        chosen = set(layers)
+        if not scheme.between:
+            return [name for name in self.nodes if name in chosen]
+        results = [self._result(scheme, self.nodes[name]).producer() for name in layers]
+        inside = {node.name for node in results if node is not None} - set(layers)
+        chosen |= {
+            name
+            for name, node in self.nodes.items()
+            if node.op_type in BETWEEN and name in self.body and name not in floating and name not in inside
+            and node.outputs[0] in self.floats
+        }  # fmt: skip
+        # A node whose result nothing reads in 8 bits is better off in floating point; a layer's result always is.
+        for name in reversed(self.nodes):
+            node = self.nodes[name]
+            if name in chosen and name not in layers:
+                readers = {use.name for value in node.outputs for use in value.consumers()}
+                if not readers & chosen:
+                    chosen.discard(name)
+        return [name for name in self.nodes if name in chosen]
+
+    def _feeds_tail(self, node: ir.Node) -> bool:
+        """Whether the result goes to the model's outputs or to what decodes them."""
+        value = node.outputs[0]
+        return value.is_graph_output() or any(use.name not in self.body for use in value.consumers())
+
+
+def _has_weights(node: ir.Node) -> bool:
+    return (
+        node.op_type in WEIGHTED
+        and len(node.inputs) > 1
+        and node.inputs[1] is not None
+        and node.inputs[1].is_initializer()
+        and not node.inputs[1].is_graph_input()
+        and node.inputs[0] is not None
+        and not node.inputs[0].is_initializer()
+    )
+
+
+def _is_mean(node: ir.Node) -> bool:
+    """A layer of one output behind a softmax: the mean of a distribution (YOLOv8's DFL)."""
+    shape = weight_array(node).shape
+    if (shape[0] if node.op_type == "Conv" else shape[-1]) != 1:
+        return False
+    maker = data_input(node).producer()
+    while maker is not None and maker.op_type in _MOVES and maker.inputs[0] is not None:
+        maker = maker.inputs[0].producer()
+    return maker is not None and maker.op_type == "Softmax"
+
+
+def _functions_of(node: ir.Node) -> list[ir.Node]:
+    """The activation function behind a layer: ReLU and its like, or x * sigmoid(x)."""
+    result = node.outputs[0]
+    found = [use for use in result.consumers() if use.op_type in FUNCTIONS and use.inputs[0] is result]
+    made = {result, *(value for use in found for value in use.outputs)}
+    for use in result.consumers():
+        if use.op_type == "Mul" and made.issuperset(use.inputs):
+            found.append(use)
+    return found
+
+
+def _ancestors(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[str]:
+    """The names of the nodes from which one of these can be reached, and of these themselves."""
+    found: set[str] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node.name in found:
+            continue
+        found.add(node.name or "")
+        waiting += [maker for value in node.inputs if value is not None and (maker := value.producer()) is not None]
+    return found
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values that are not weights, in order."""
+    yield from (value for value in graph.inputs if value.name not in graph.initializers)
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
+
+
+def _is_float(value: ir.Value) -> bool:
+    import onnx_ir as ir
+
+    return value.dtype == ir.DataType.FLOAT and not value.is_initializer()
+
+
+def channel_axis(node: ir.Node) -> int:
+    """The axis of the channels in what a layer takes."""
+    return 1 if node.op_type in ("Conv", "ConvTranspose") else -1
+
+
+def data_input(node: ir.Node) -> ir.Value:
+    """What a layer takes, apart from its weights."""
+    value = node.inputs[0]
+    assert value is not None
+    return value
+
+
+def weight_array(node: ir.Node) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The weights of a layer as float32."""
+    weights = node.inputs[1]
+    assert weights is not None
+    assert weights.const_value is not None
+    return np.asarray(weights.const_value.numpy(), np.float32)

@@ -1,0 +1,266 @@
+"""From an FP32 graph and a calibration table to a graph with QuantizeLinear and DequantizeLinear (Q/DQ).
+
+Weights are int8 with a scale for each output channel, their largest magnitude being 127, so none saturates. Biases stay
+float32: TensorRT takes no other, and the others quantise them themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._files import atomic_write
+from ..graph.files import model_bytes
+from ..graph.quantization import QuantizationRecord
+from ..graph.weights import add_weight, drop_unused_weights
+from .plan import Plan, channel_axis, data_input, plan, weight_array
+from .ranges import scale_and_zero_point
+from .table import CalibrationTable, TensorRange
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+    import onnx_ir as ir
+
+    from .schemes import Scheme
+
+__all__ = [
+    "QuantizedGraph", "WeightCodes", "correct_bias", "insert_quantizer", "output_axis", "quantize", "quantized_model",
+    "range_of_point", "weight_codes",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QuantizedGraph:
+    """What `quantize` has written: the file, its quantised layers, those in floating point, and what it was made by."""
+
+    path: Path
+    layers: tuple[str, ...]
+    floating: tuple[str, ...]
+    record: QuantizationRecord
+
+
+def quantize(
+    model: str | os.PathLike[str] | Plan,
+    output: str | os.PathLike[str],
+    table: CalibrationTable,
+    *,
+    target: str | Scheme = "portable",
+    exclude: Sequence[str] = (),
+    bias_correction: bool | None = None,
+) -> QuantizedGraph:
+    """Writes the quantised model.
+
+    Args:
+        model: an ONNX file in FP32, or the plan that was made of it.
+        output: the file to write.
+        table: the ranges of its activations.
+        target: what the file is for; of a plan it is its own.
+        exclude: names of nodes that stay in floating point.
+        bias_correction: biases make up for what rounding the weights does to the mean of each channel. It needs the
+            means of a table that was calibrated here. None does as the table says.
+
+    Raises:
+        CalibrationError: the table is of another model.
+        OutputError: the file cannot be written.
+        ModelError, ConfigError, BackendUnavailableError: as `plan`.
+    """
+    if isinstance(model, Plan):
+        planned = model.without(exclude) if exclude else model
+    else:
+        table.check(model)
+        planned = plan(model, target, exclude=exclude)
+    result, record = quantized_model(planned, table, bias_correction=bias_correction)
+    path = atomic_write(output, model_bytes(result))
+    floating = [name for name in planned.functions if name not in planned.layers]
+    return QuantizedGraph(path, planned.layers, tuple(floating), record)
+
+
+def quantized_model(
+    planned: Plan, table: CalibrationTable, *, bias_correction: bool | None = None
+) -> tuple[ir.Model, QuantizationRecord]:
+    """The quantised graph, and the record that it carries in its metadata. The plan's model stays as it is.
+
+    Raises:
+        CalibrationError: the table lacks an activation.
+    """
+    scheme = planned.scheme
+    corrects = table.bias_correction if bias_correction is None else bias_correction
+    table.require(planned.activations)
+    model = planned.model.clone()
+    graph = model.graph
+    values = {value.name or "": value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+    nodes = {node.name or "": node for node in graph}
+    chosen = set(planned.nodes)
+    for name in planned.points:
+        value = values[name]
+        readers = _readers(value, scheme, chosen)
+        if readers:
+            restored = insert_quantizer(graph, value, range_of_point(planned, table, name), scheme, name)
+            for use in readers:
+                use.node.replace_input_with(use.idx, restored)
+    corrected = 0
+    for name in planned.layers:
+        codes = weight_codes(weight_array(nodes[name]), output_axis(nodes[name]))
+        known = table.tensors.get(data_input(planned.nodes_by_name[name]).name or "")
+        if corrects and known is not None and known.mean:
+            corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean))
+        _store_weights(graph, nodes[name], codes)
+    graph.sort()
+    drop_unused_weights(graph)
+    record = QuantizationRecord(
+        target=scheme.name,
+        method=table.method,
+        percentile=table.percentile,
+        samples=table.samples,
+        bias_correction=corrected > 0,
+        layers=len(planned.layers),
+        floating=len(planned.functions) - len(planned.layers),
+    )
+    record.write(model.metadata_props)
+    model.producer_name, model.producer_version = "infersdk", ""
+    return model, record
+
+
+# ---- activations ----
+
+
+def range_of_point(planned: Plan, table: CalibrationTable, name: str) -> TensorRange:
+    """The range of a value that is quantised."""
+    source = planned.points[name]
+    return _BOUNDS if planned.is_bounded(source) else table.tensors[source]
+
+
+_BOUNDS = TensorRange(min=0.0, max=1.0, low=0.0, high=1.0, threshold=1.0)
+
+
+def insert_quantizer(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
+    """A value as 8 bits and back: what the new DequantizeLinear gives."""
+    import onnx_ir as ir
+
+    low, high = (-found.threshold, found.threshold) if scheme.signed else (found.low, found.high)
+    scale, zero = scale_and_zero_point(low, high, signed=scheme.signed)
+    parameters = [
+        add_weight(graph, f"{name}_scale", np.asarray(scale)),
+        add_weight(graph, f"{name}_zero_point", np.asarray(zero, scheme.dtype)),
+    ]
+    quantise = ir.node("QuantizeLinear", [value, *parameters], name=f"{name}_QuantizeLinear")
+    restore = ir.node("DequantizeLinear", [quantise.outputs[0], *parameters], name=f"{name}_DequantizeLinear")
+    codes, restored = quantise.outputs[0], restore.outputs[0]
+    codes.name, restored.name = f"{name}_quantized", f"{name}_dequantized"
+    codes.type = ir.TensorType(ir.DataType.INT8 if scheme.signed else ir.DataType.UINT8)
+    restored.type = ir.TensorType(ir.DataType.FLOAT)
+    codes.shape = restored.shape = value.shape
+    graph.extend([quantise, restore])
+    return restored
+
+
+def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[Any]:
+    """What reads a value as 8 bits."""
+    maker = value.producer()
+    if scheme.between and maker is not None and (maker.name in chosen or _behind_layer(maker, chosen)):
+        # What is computed in 8 bits is there in 8 bits alone: whoever reads it in floating point converts it.
+        return list(value.uses())
+    return [use for use in value.uses() if use.node.name in chosen and not _is_weight_input(use)]
+
+
+def _is_weight_input(use: Any) -> bool:
+    return bool(use.node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and use.idx > 0)
+
+
+def _behind_layer(node: ir.Node, chosen: Collection[str]) -> bool:
+    """A ReLU that a layer in 8 bits contains."""
+    maker = node.inputs[0].producer() if node.op_type == "Relu" and node.inputs[0] is not None else None
+    return maker is not None and maker.name in chosen
+
+
+# ---- weights ----
+
+
+@dataclass(frozen=True)
+class WeightCodes:
+    """Weights in 8 bits: `codes` int8, `scales` float32 for each channel along `axis`."""
+
+    codes: npt.NDArray[np.int8]
+    scales: npt.NDArray[np.float32]
+    axis: int
+
+    def error(self, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What rounding takes from the weights: w - scale * code."""
+        shape = [1] * weights.ndim
+        shape[self.axis] = -1
+        result: npt.NDArray[np.float32] = weights - self.codes * self.scales.reshape(shape)
+        return result
+
+
+def weight_codes(weights: npt.NDArray[np.float32], axis: int) -> WeightCodes:
+    """Weights rounded to 8 bits, with a scale for each channel along an axis."""
+    others = tuple(i for i in range(weights.ndim) if i != axis % weights.ndim)
+    largest = np.abs(weights).max(axis=others, keepdims=True)
+    scales = np.maximum(largest / 127, np.finfo(np.float32).tiny).astype(np.float32)
+    codes = np.clip(np.rint(weights / scales), -127, 127).astype(np.int8)
+    return WeightCodes(codes, scales.reshape(-1), axis % weights.ndim)
+
+
+def output_axis(node: ir.Node) -> int:
+    """The axis of the output channels in the weights of a layer."""
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int():
+        return 0
+    return 1 if node.op_type == "ConvTranspose" else -1
+
+
+def _store_weights(graph: ir.Graph, node: ir.Node, codes: WeightCodes) -> None:
+    import onnx_ir as ir
+
+    name = node.name or ""
+    source = [
+        add_weight(graph, f"{name}_weight", codes.codes),
+        add_weight(graph, f"{name}_weight_scale", codes.scales),
+        add_weight(graph, f"{name}_weight_zero_point", np.zeros(len(codes.scales), np.int8)),
+    ]
+    restore = ir.node("DequantizeLinear", source, {"axis": codes.axis}, name=f"{name}_weight_DequantizeLinear")
+    restore.outputs[0].name = f"{name}_weight_dequantized"
+    restore.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    restore.outputs[0].shape = ir.Shape(codes.codes.shape)
+    graph.insert_before(node, restore)
+    node.replace_input_with(1, restore.outputs[0])
+
+
+def correct_bias(graph: ir.Graph, node: ir.Node, codes: WeightCodes, means: npt.NDArray[np.float64]) -> bool:
+    """Adds to the bias what rounding the weights takes from the mean of each output channel; whether it could.
+
+    A layer is linear: the mean of its outputs changes by sum_k (w - w')[o, k] * mean(x_k), borders aside (M. Nagel et
+    al., "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019).
+    """
+    if node.op_type not in ("Conv", "Gemm") or channel_axis(node) not in (1, -1):
+        return False
+    if node.op_type == "Gemm" and any(
+        name in node.attributes and node.attributes[name].value not in (0, 1, 1.0) for name in ("alpha", "beta")
+    ):
+        return False
+    error = codes.error(weight_array(node)).astype(np.float64)
+    if node.op_type == "Conv":
+        error = error.reshape(*error.shape[:2], -1).sum(2)  # [outputs, inputs of the group]
+        groups = len(means) // error.shape[1]
+        inputs = means.reshape(groups, -1).repeat(len(error) // groups, axis=0)
+        change = (error * inputs).sum(1)
+    else:
+        change = (error if codes.axis == 0 else error.T) @ means
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    before: Any = 0.0
+    if bias is not None:
+        if bias.const_value is None or bias.const_value.size != len(change):
+            return False
+        before = np.asarray(bias.const_value.numpy(), np.float64).reshape(-1)
+    corrected = add_weight(graph, f"{node.name}_bias_corrected", (before + change).astype(np.float32))
+    if len(node.inputs) < 3:
+        node.resize_inputs(3)
+    node.replace_input_with(2, corrected)
+    return True

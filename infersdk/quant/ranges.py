@@ -1,0 +1,145 @@
+"""From what was observed of an activation to the range that 8 bits cover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import numpy as np
+
+from ..errors import ConfigError
+from .table import Method, TensorRange
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from .functions import Function
+    from .histogram import ChannelRanges, Histogram
+
+__all__ = ["PERCENTILE", "check_method", "scale_and_zero_point", "tensor_range"]
+
+#: Of values that are not clipped. Of the millions in an activation the rarest hundred-thousandth is left out.
+PERCENTILE = 99.999
+#: Candidates for an end of a range, as shares of the largest value.
+_COARSE = np.concatenate([np.geomspace(1 / 64, 0.25, 7), np.linspace(0.3, 1, 15)])
+#: Bins beyond which neighbours are merged before the search: there are several for each of the 256 levels then.
+_SEARCHED_BINS = 4096
+
+
+def check_method(method: str, percentile: float) -> Method:
+    """Returns the method. Raises ConfigError for an unknown one, or a percentile out of range."""
+    if method not in get_args(Method):
+        raise ConfigError(f"unknown method {method!r}; use one of {', '.join(get_args(Method))}")
+    if not 0 < percentile <= 100:
+        raise ConfigError(f"percentile is above 0 and at most 100, not {percentile!r}")
+    return cast("Method", method)
+
+
+def scale_and_zero_point(low: float, high: float, *, signed: bool) -> tuple[np.float32, int]:
+    """The scale, and the code of 0.
+
+    Args:
+        low, high: the range that the codes cover; it is widened to hold 0.
+        signed: int8 with zero point 0, whose range is symmetric; else uint8.
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    smallest = float(np.finfo(np.float32).tiny)
+    if signed:
+        return np.float32(max(max(-low, high) / 127, smallest)), 0
+    scale = np.float32(max((high - low) / 255, smallest))
+    return scale, int(np.clip(np.rint(-low / float(scale)), 0, 255))
+
+
+def tensor_range(
+    method: Method,
+    ranges: ChannelRanges,
+    histogram: Histogram | None,
+    *,
+    percentile: float = PERCENTILE,
+    function: Function | None = None,
+) -> TensorRange:
+    """The range of an activation by a method.
+
+    Args:
+        ranges: of its channels.
+        histogram: of its values; `"minmax"` does without.
+        percentile: for that method.
+        function: what becomes of the values right away; `"mse"` looks at the error behind it.
+    """
+    low, high = ranges.min, ranges.max
+    threshold = ranges.absmax
+    if method != "minmax":
+        assert histogram is not None
+        if method == "percentile":
+            ends = histogram.percentile(percentile)
+            threshold = histogram.magnitude_percentile(percentile)
+        elif method == "entropy":
+            threshold = histogram.entropy(zeros=ranges.zeros)
+            ends = -threshold, threshold
+        else:
+            search = _Search(histogram, ranges, function)
+            ends, threshold = search.ends(), search.threshold()
+        low, high = max(low, ends[0]), min(high, ends[1])
+        threshold = min(threshold, ranges.absmax)
+    return TensorRange(
+        min=ranges.min, max=ranges.max, low=min(low, 0.0), high=max(high, 0.0), threshold=threshold,
+        mean=[float(f"{mean:.6g}") for mean in ranges.channel_mean],
+    )  # fmt: skip
+
+
+class _Search:
+    """The range with the least squared error, sum over the values of (f(Q(x)) - f(x))^2.
+
+    It weighs what clipping costs against what coarse steps cost. Where a function follows, the error behind it counts:
+    a SiLU gives next to nothing for values far below 0, and codes for them would be wasted.
+    """
+
+    def __init__(self, histogram: Histogram, ranges: ChannelRanges, function: Function | None) -> None:
+        counts, values = histogram.counts, histogram.centres
+        zero = len(counts) // 2
+        counts = counts.copy()
+        counts[zero] -= min(ranges.zeros, int(counts[zero]))  # every range holds them without an error
+        while np.count_nonzero(counts) > _SEARCHED_BINS:
+            counts, values = counts.reshape(-1, 2).sum(1), values.reshape(-1, 2).mean(1)
+        filled = counts > 0
+        self._counts, self._values = counts[filled].astype(np.float64), values[filled]
+        self._function: Function = function or (lambda x: x)
+        self._targets = self._function(self._values)
+        self._min, self._max, self._absmax = ranges.min, ranges.max, ranges.absmax
+
+    def ends(self) -> tuple[float, float]:
+        """(low, high) of a range that need not be symmetric."""
+        low, high = min(self._min, 0.0), max(self._max, 0.0)
+        for _ in range(2):
+            if high > 0:
+                high = _best(lambda end: self._error(low, end, signed=False), max(self._max, 0.0))  # noqa: B023
+            if low < 0:
+                low = _best(lambda end: self._error(end, high, signed=False), min(self._min, 0.0))  # noqa: B023
+        return low, high
+
+    def threshold(self) -> float:
+        """T of a range from -T to T."""
+        return _best(lambda end: self._error(-end, end, signed=True), self._absmax)
+
+    def _error(self, low: float, high: float, *, signed: bool) -> float:
+        scale, zero = scale_and_zero_point(low, high, signed=signed)
+        least, most = (-128, 127) if signed else (0, 255)
+        codes = np.rint(self._values * (1 / float(scale)))
+        codes += zero - least
+        np.clip(codes, 0, most - least, out=codes)
+        levels = self._function((np.arange(least, most + 1) - zero) * float(scale))
+        error = levels[codes.astype(np.intp)] - self._targets
+        return float(np.dot(self._counts, error * error))
+
+
+def _best(error: Callable[[float], float], end: float) -> float:
+    """The share of `end` with the least error: candidates over the whole, then finer ones around the best."""
+    shares: npt.NDArray[Any] = _COARSE
+    found = [error(share * end) for share in shares]
+    at = int(np.argmin(found))
+    best, least = float(shares[at]), found[at]
+    around = shares[max(at - 1, 0)], shares[min(at + 1, len(shares) - 1)]
+    for share in np.linspace(*around, 9)[1:-1]:
+        if (now := error(float(share) * end)) < least:
+            best, least = float(share), now
+    return best * end

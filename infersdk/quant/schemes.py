@@ -1,0 +1,92 @@
+"""What each backend wants of an INT8 file: signs, where values are quantised, and which layers gain nothing by it.
+
+`--target` names one of these. They come from how the runtimes compute, and hold for every model:
+
+- x86 processors multiply unsigned activations by signed weights, and a range with a zero point of its own uses all 256
+  codes where values lie mostly on one side of 0, as behind a SiLU. TensorRT takes only signed ones with zero point 0.
+- OpenVINO and TensorRT fuse what stands between layers into the layers themselves, in floating point. So quantising
+  what enters a layer is enough. ONNX Runtime computes a layer in 8 bits only if its result is quantised, too, and
+  whatever stands between two layers goes back to floating point unless it is quantised as well.
+- A depthwise convolution reads more than it computes. In 8 bits it is hardly faster, and one scale for channels that
+  share nothing loses most.
+- ONNX Runtime computes a convolution over the three channels of an image faster in floating point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from ..errors import ConfigError
+
+__all__ = ["SCHEMES", "WEIGHTED", "Scheme", "find_scheme", "scheme_of_backend"]
+
+#: Operators with weights: what INT8 is for.
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a model is quantised for a backend.
+
+    Attributes:
+        name: what `--target` calls it.
+        signed: activations are int8 with zero point 0; else uint8 with a zero point.
+        between: what stands between layers is quantised, too; else only what enters them.
+        float_results: a layer may be INT8 while its result stays in floating point.
+        depthwise: depthwise convolutions are quantised.
+        least_channels: a convolution over fewer input channels stays in floating point.
+        operators: those with weights that are quantised.
+    """
+
+    name: str
+    signed: bool
+    between: bool
+    float_results: bool = True
+    depthwise: bool = True
+    least_channels: int = 1
+    operators: frozenset[str] = WEIGHTED
+
+    @property
+    def dtype(self) -> type[np.int8 | np.uint8]:
+        """Of quantised activations."""
+        return np.int8 if self.signed else np.uint8
+
+
+#: By name. `portable` runs on every backend; ONNX Runtime and OpenVINO load it with unsigned activations.
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        scheme.name: scheme
+        for scheme in (
+            Scheme(
+                "onnxruntime", signed=False, between=True, float_results=False, least_channels=8,
+                operators=WEIGHTED - {"ConvTranspose"},
+            ),
+            Scheme("openvino", signed=False, between=False, depthwise=False),
+            Scheme("tensorrt", signed=True, between=False, depthwise=False),
+            Scheme("portable", signed=True, between=True),
+        )
+    }
+)  # fmt: skip
+_BACKENDS = {"onnxruntime": "onnxruntime", "openvino": "openvino", "tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt"}
+
+
+def find_scheme(target: str | Scheme) -> Scheme:
+    """The scheme of a name; a `Scheme` is returned as it is.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if isinstance(target, Scheme):
+        return target
+    if target not in SCHEMES:
+        raise ConfigError(f"unknown target {target!r}; use one of {', '.join(SCHEMES)}")
+    return SCHEMES[target]
+
+
+def scheme_of_backend(backend: str) -> Scheme:
+    """The scheme that suits a backend best; `portable` for one that is not known here."""
+    return SCHEMES[_BACKENDS.get(backend, "portable")]

@@ -1,0 +1,82 @@
+"""The speed of two models side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from ..registry import load
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+
+__all__ = ["Speed", "compare_speed"]
+
+#: Rounds that are measured at least, however long they take.
+_LEAST_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Milliseconds a run of two models on one backend of this machine: medians of runs that took turns."""
+
+    backend: str
+    device: str
+    fp32: float
+    int8: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster INT8 is; below 1 it is slower."""
+        return self.fp32 / self.int8
+
+
+def compare_speed(
+    fp32: str | os.PathLike[str],
+    int8: str | os.PathLike[str],
+    inputs: Iterable[Mapping[str, npt.NDArray[Any]]],
+    *,
+    backend: str = "onnxruntime",
+    rounds: int = 20,
+    seconds: float = 1.0,
+    **options: Any,
+) -> Speed:
+    """Runs two models in turns on the same data, so that what else the machine does falls on both.
+
+    Args:
+        fp32, int8: the model files.
+        inputs: arrays by input name; the first is used.
+        backend, options: as `infersdk.load()` takes them.
+        rounds: runs of each model at most, after two that are not counted.
+        seconds: after which no further round begins, once there are five.
+
+    Raises:
+        InputError: there is no data.
+        BackendError, ModelError: a model does not load there.
+    """
+    feeds = next(iter(inputs), None)
+    if feeds is None:
+        raise InputError("there is no data to measure the speed with")
+    times: tuple[list[float], list[float]] = ([], [])
+    with contextlib.ExitStack() as stack:
+        infers = [stack.enter_context(load(path, backend, **options)) for path in (fp32, int8)]
+        for infer in infers:
+            infer(feeds)
+        began = perf_counter()
+        for number in range(rounds + 1):
+            for infer, spent in zip(infers, times, strict=True):
+                start = perf_counter()
+                infer.forward()
+                if number:
+                    spent.append(perf_counter() - start)
+            if number >= _LEAST_ROUNDS and perf_counter() - began > seconds:
+                break
+        first, second = (statistics.median(spent) * 1e3 for spent in times)
+        return Speed(infers[0].backend, str(infers[0].device), first, second)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-__all__ = ["DeviceImage", "HostImage", "ImageSource", "is_http", "read_image"]
+__all__ = ["DeviceImage", "HostImage", "ImageSource", "image_size", "is_http", "read_image"]
 
 _ORIENTATION = 0x0112  # the tag of EXIF
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # orientations that exchange width and height
@@ -202,6 +202,39 @@ def read_image(
         "an image is a path, an address, bytes, a file opened in binary mode, a PIL image or an array, "
         f"not {type(source).__name__}"
     )
+
+
+def image_size(source: Any, channel_order: str = "bgr") -> tuple[int, int] | None:
+    """(width, height) of an image as `read_image()` would return it, without decoding it.
+
+    None for addresses and for streams that cannot seek, which only reading shows, and for what is no image.
+    """
+    try:
+        if isinstance(source, HostImage):
+            return source.size
+        if hasattr(source, "shape"):
+            height, width = (int(side) for side in source.shape[:2])
+            return width, height * 2 // 3 if channel_order == "nv12" else height
+        if is_http(source):
+            return None
+        return _size_of_file(source)
+    except Exception:  # of a decoder; the one who reads the image hears of it
+        return None
+
+
+def _size_of_file(source: Any) -> tuple[int, int] | None:
+    from PIL import Image
+
+    if isinstance(source, Image.Image):
+        return _upright_size(source.size, orientation_of(source))
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        source = io.BytesIO(source)
+    elif not isinstance(source, (str, os.PathLike)):
+        if not source.seekable():
+            return None
+        source.seek(0)
+    with Image.open(source) as image:  # closes no stream that is given
+        return _upright_size(image.size, orientation_of(image))
 
 
 def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:

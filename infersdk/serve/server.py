@@ -22,7 +22,7 @@ from .http.predict import PredictHandler
 from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
-from .watcher import watch
+from .watcher import signatures, watch
 
 if TYPE_CHECKING:
     import os
@@ -113,26 +113,27 @@ class Server:
                         await self._open_http(ports, authentication, log)
                     if self.settings.grpc_port is not None:
                         await self._open_grpc(ports, authentication, log)
+                    before_loading = await asyncio.to_thread(signatures, self.repository)
                     loading = asyncio.ensure_future(self.repository.load_all())
                     ending = asyncio.ensure_future(ended.wait())
                     await asyncio.wait([loading, ending], return_when=asyncio.FIRST_COMPLETED)
                     if loading.done():
                         loading.result()
                         listening(self)
-                        await self._until(ending)
+                        await self._until(ending, before_loading)
                     self.service.stopping = True
         finally:
-            ended.set()
+            self._stop = lambda: None
             await self.repository.close()
             self.service.regions.close()
             log.close()
 
-    async def _until(self, ending: asyncio.Future[Any]) -> None:
+    async def _until(self, ending: asyncio.Future[Any], loaded: dict[str, Any]) -> None:
         """Serves until the end, and watches the files of the models meanwhile."""
         if self.settings.watch is None:
             await ending
             return
-        watching = asyncio.ensure_future(watch(self.repository, self.settings.watch))
+        watching = asyncio.ensure_future(watch(self.repository, self.settings.watch, loaded))
         try:
             await asyncio.wait([watching, ending], return_when=asyncio.FIRST_COMPLETED)
             if watching.done():

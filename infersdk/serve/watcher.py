@@ -15,23 +15,25 @@ from .errors import RequestError
 if TYPE_CHECKING:
     from .repository import Repository
 
-__all__ = ["watch"]
+__all__ = ["signatures", "watch"]
 
 _log = logging.getLogger("infersdk.serve")
 
 
-async def watch(repository: Repository, interval: float) -> None:
+async def watch(repository: Repository, interval: float, loaded: dict[str, Any]) -> None:
     """Looks every `interval` seconds, until it is cancelled. Start it when the models are loaded.
+
+    Args:
+        loaded: the `signatures()` from before they were loaded: what changed while they were is seen.
 
     A change counts when two looks in a row see the same: a file that is still being written is left alone. A model that
     cannot be loaded is logged, and what served before serves on; it is tried again when its files change again.
     """
-    loaded = await asyncio.to_thread(_signatures, repository)
     before = loaded
     while True:
         await asyncio.sleep(interval)
         try:
-            now = await asyncio.to_thread(_signatures, repository)
+            now = await asyncio.to_thread(signatures, repository)
         except ConfigError as error:
             _log.error("the configuration cannot be read, and stays as it was: %s", error)
             continue
@@ -55,7 +57,7 @@ async def _apply(repository: Repository, loaded: dict[str, Any], now: dict[str, 
                 _log.error("%s; what served before serves on", error.message)
 
 
-def _signatures(repository: Repository) -> dict[str, Any]:
+def signatures(repository: Repository) -> dict[str, Any]:
     """What changes with a model: its table, and the sizes and times of its files."""
     return {
         name: (msgspec.json.encode(table, order="sorted"), [_state(path) for path in sorted(repository.files(table))])

@@ -11,7 +11,7 @@ from ..image import HostImage, ImageSource
 from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, Timings
 from .grouping import Grouped
 from .read_ahead import read_ahead
-from .results import Detections
+from .results import ClassMap, ClassMaps, Detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -125,7 +125,7 @@ class Calls(Generic[Result]):
         for done in executor.stream(grouped.batches()):
             results += grouped.in_order(done)
         for source, result in zip(sources, results, strict=True):
-            if isinstance(result, Detections):  # for drawing, in a notebook for instance
+            if isinstance(result, (Detections, ClassMap, ClassMaps)):  # for drawing, in a notebook for instance
                 result._remember_image(source)
         timings.read = max(perf_counter() - start - timings.total, 0.0)
         self.timings = timings

@@ -122,6 +122,17 @@ class ModelDescription:
         return maps[0] if self.head is not None and len(maps) == len(self.outputs) - 1 == 1 else None
 
     @property
+    def has_angle(self) -> bool:
+        """Whether the head has one value more than a box and its classes: the angle of an oriented box."""
+        if self.task == "obb":
+            return True
+        if self.task is not None or not self.names or self.head is None or self.keypoints is not None:
+            return False
+        _, rows, columns = self.head.shape
+        channel_first = isinstance(rows, int) and not (isinstance(columns, int) and columns < rows)
+        return channel_first and rows == 4 + len(self.names) + 1
+
+    @property
     def queries(self) -> tuple[TensorSpec, TensorSpec] | None:
         """The outputs of a detector with queries (DETR): logits, and boxes of four values."""
         names = query_outputs({spec.name: spec.shape for spec in self.outputs})

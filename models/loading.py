@@ -22,10 +22,13 @@ from ..registry import load as load_network
 from .classifier import Classifier
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
+from .embedder import Embedder
 from .end_to_end import EndToEnd
+from .obb import YOLOv8OBB
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
+from .semantic import SemanticSegmentation, TwinLiteNet
 from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -48,11 +51,15 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "end-to-end-seg": EndToEndSeg,
     "yolov8-pose": YOLOv8Pose,
     "end-to-end-pose": EndToEndPose,
+    "yolov8-obb": YOLOv8OBB,
     "detr": DETR,
     "rt-detr": RTDETR,
     "rf-detr": RFDETR,
     "yunet": YuNet,
+    "segmentation": SemanticSegmentation,
+    "twinlitenet": TwinLiteNet,
     "classifier": Classifier,
+    "embedding": Embedder,
 }
 
 #: Other names of the same layouts.
@@ -68,6 +75,7 @@ _SAME = {
     "rt-detrv2": "rt-detr",
     "d-fine": "rt-detr",
     "yolo11-pose": "yolov8-pose",
+    "yolo11-obb": "yolov8-obb",
     "yolo26-pose": "end-to-end-pose",
 }
 

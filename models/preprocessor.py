@@ -166,6 +166,19 @@ class Preprocessor:
         transform = PixelTransform(layout=input.layout, dtype=input.dtype, **pixels)
         return cls(input, transform, lambda size: Geometry.stretch(size, input.size), channel_order)
 
+    @classmethod
+    def crop(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
+        """The image is scaled to cover the input, and its centre cropped. `pixels`: settings of `PixelTransform`."""
+        transform = PixelTransform(layout=input.layout, dtype=input.dtype, **pixels)
+
+        def covering(size: Size) -> Geometry:
+            scale = max(input.size[0] / size[0], input.size[1] / size[1])
+            width, height = (max(round(side * scale), least) for side, least in zip(size, input.size, strict=True))
+            offset = (input.size[0] - width) // 2, (input.size[1] - height) // 2
+            return Geometry.resize(size, input.size, (width, height), offset)
+
+        return cls(input, transform, covering, channel_order)
+
     def read(self, source: ImageSource | HostImage) -> HostImage:
         at_least = self._resized_size if self.scaled_decode else None
         return read_image(source, channel_order=self.channel_order, at_least=at_least)

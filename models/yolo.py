@@ -130,6 +130,10 @@ class YOLO(VisionModel[Detections]):
         """The strides of the grids, where the boxes are offsets to cells."""
         return ()
 
+    def suppression(self, candidates: int) -> tuple[float, int]:
+        """The overlap above which the decoder suppresses, and the most boxes that it returns of so many candidates."""
+        return self.iou, self.max_det
+
     # ---- the three statements ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
@@ -192,14 +196,15 @@ class YOLO(VisionModel[Detections]):
         boxes, values = self.split(shape)
         assert isinstance(boxes, int)
         assert isinstance(values, int)
+        iou, max_det = self.suppression(boxes * (values - self.leading - self.extra) if self.multi_label else boxes)
         return DetectionDecoder(
             self.head,
             values - self.leading - self.extra,
             boxes,
             extra=self.extra,
             conf=self.conf,
-            iou=self.iou,
-            max_det=self.max_det,
+            iou=iou,
+            max_det=max_det,
             max_candidates=self.max_candidates,
             multi_label=self.multi_label,
             class_agnostic=self.class_agnostic,
@@ -337,6 +342,10 @@ class YOLOv8(YOLO):
 
     head = "yolov8"
     leading: ClassVar[int] = 4
+
+    @classmethod
+    def recognizes(cls, model: ModelDescription) -> bool:
+        return not model.has_angle
 
     @classmethod
     def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from ...image import DeviceImage, HostImage
+from ...image import DeviceImage, HostImage, SharedImage
 from ...ops.batch import ImageBatch, shared_workers
 from ...tensor import Tensor
 from ..preprocessor import geometry_of_pixels, view_of
@@ -193,6 +193,9 @@ class CudaExecutor(Generic[Result]):
         self._known: dict[tuple[int, ...], tuple[str, Geometry]] = {}
 
     def read(self, source: Any) -> HostImage | DeviceImage | EncodedImage:
+        if isinstance(source, SharedImage):
+            assert self.infer.stream is not None
+            return source.on_device(self.infer.stream.device, self._stages.preprocessor.channel_order)
         encoded = None if self._decoding is None else self._decoding.read(source)
         return self._stages.preprocessor.read_any(source) if encoded is None else encoded
 

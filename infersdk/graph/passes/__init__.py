@@ -23,6 +23,7 @@ from .image_in import ImageIn
 from .name_nodes import NameNodes
 from .resize_input import ResizeInput
 from .set_opset import SetOpset
+from .static_reshapes import StaticReshapes
 from .to_float16 import ToFloat16
 from .unsigned_activations import UnsignedActivations
 from .weight_forms import NarrowIndices, ShrinkConstants, WeightsOffInputs
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PASSES", "AddNms", "CleanUp", "FreeBatch", "FreeSize", "ImageIn", "NameNodes", "NarrowIndices", "Pass",
-    "ResizeInput", "SetOpset", "ShrinkConstants", "ToFloat16", "UnsignedActivations", "WeightsOffInputs",
+    "ResizeInput", "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations",
+    "WeightsOffInputs",
     "apply_passes", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
@@ -55,7 +57,7 @@ class Pass(Protocol):
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
     AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, NameNodes, NarrowIndices, ResizeInput, SetOpset, ShrinkConstants,
-    ToFloat16, UnsignedActivations, WeightsOffInputs,
+    StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
 )  # fmt: skip
 
 

@@ -255,8 +255,8 @@ from infersdk.models import YOLOv5
 class Detector(litserve.LitAPI):
     def setup(self, device):
         self.model = YOLOv5(sys.argv[1], backend=sys.argv[3], device=sys.argv[4] or None, max_batch=8)
-    async def decode_request(self, request: Request):
-        return (await request.form())["file"].file.read()
+    def decode_request(self, request: Request):
+        return request["file"].file.read()
     def batch(self, inputs):
         return list(inputs)
     def predict(self, images):

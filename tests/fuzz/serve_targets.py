@@ -21,7 +21,7 @@ from mutation import mutate, mutate_text
 __all__ = ["grpc_messages", "http_requests"]
 
 _LIMITS = {
-    "http_port": 0, "grpc_port": 0, "access_log": False, "read_timeout": 0.3, "max_body": 1 << 20,
+    "http_port": 0, "grpc_port": 0, "access_log": False, "read_timeout": 0.3, "keep_alive": 0.3, "max_body": 1 << 20,
     "max_decompressed": 1 << 20, "model_control": False, "shared_memory_prefix": "/infersdk-fuzz-",
 }  # fmt: skip
 

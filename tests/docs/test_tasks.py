@@ -78,11 +78,12 @@ def test_the_table_names_wrappers_that_exist() -> None:
 def test_code_of_several_models(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("onnxruntime", "av", "trackers"):
         pytest.importorskip(module)
-    for name in ("models/yolov8n-pose.onnx", "models/yolov8n-seg.onnx", "images/bus.jpg", "images/zidane.jpg", "video/people.mp4"):
+    files = "models/yolov8n-pose.onnx models/yolov8n-seg.onnx images/bus.jpg images/zidane.jpg video/people.mp4"
+    for name in files.split():
         (tmp_path / Path(name).name).symlink_to(assets / name)
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
     exec(compile(code_of("several-models.md"), "several-models.md", "exec"), namespace)
     assert set(namespace["result"].errors) == {"people"}
-    assert len(namespace["numbers"]) >= 1
+    assert max(namespace["numbers"]) >= 0
     assert (tmp_path / "tracked.jpg").stat().st_size > 1000

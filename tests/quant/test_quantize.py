@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from infersdk.quant.ranges import scale_and_zero_point, tensor_range
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.filterwarnings("ignore:.*it was quantised for")
 
 
 def network(path: Path, *, seed: int = 0, opset: int = 13) -> Path:
@@ -141,7 +143,7 @@ def test_the_file_is_what_the_runtime_takes(
 
 def test_the_record_in_the_file(model: Path, table: quant.CalibrationTable, tmp_path: Path) -> None:
     made = quant.quantize(model, tmp_path / "q.onnx", table, target="openvino", exclude=["Conv_3"])
-    with infersdk.load(made.path, "onnxruntime") as infer:
+    with infersdk.load(made.path, "onnxruntime", graph_optimization="disabled") as infer:
         found = QuantizationRecord.read(infer.metadata)
     assert found == made.record
     assert found is not None
@@ -151,6 +153,22 @@ def test_the_record_in_the_file(model: Path, table: quant.CalibrationTable, tmp_
     assert "--target onnxruntime" in (found.warning("onnxruntime") or "")
     assert "--target tensorrt" in (found.warning("tensorrt-rtx") or "")
     assert found.warning("ncnn") is None
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_file_for_another_backend_loads_with_a_warning(
+    model: Path, table: quant.CalibrationTable, tmp_path: Path, backend: str
+) -> None:
+    pytest.importorskip(backend)
+    other = "openvino" if backend == "onnxruntime" else "onnxruntime"
+    made = {
+        target: quant.quantize(model, tmp_path / f"{target}.onnx", table, target=target) for target in (backend, other)
+    }
+    with pytest.warns(RuntimeWarning, match=f"{other}.onnx: it was quantised for {other} .* --target {backend}"):
+        infersdk.load(made[other].path, backend).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        infersdk.load(made[backend].path, backend).close()
 
 
 def test_biases_make_up_for_rounded_weights(

@@ -19,6 +19,7 @@ from .clean_up import CleanUp
 from .free_batch import FreeBatch
 from .image_in import ImageIn
 from .name_nodes import NameNodes
+from .quantized_operators import QuantizedOperators
 from .resize_input import ResizeInput
 from .set_opset import SetOpset
 from .to_float16 import ToFloat16
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "AddNms", "CleanUp", "FreeBatch", "ImageIn", "NameNodes", "NarrowIndices", "Pass", "ResizeInput",
-    "SetOpset", "ShrinkConstants", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes",
-    "loading_passes", "pass_keys", "prepared_model",
+    "PASSES", "AddNms", "CleanUp", "FreeBatch", "ImageIn", "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators",
+    "ResizeInput", "SetOpset", "ShrinkConstants", "ToFloat16", "UnsignedActivations", "WeightsOffInputs",
+    "apply_passes", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 
@@ -50,8 +51,8 @@ class Pass(Protocol):
 
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
-    AddNms, CleanUp, FreeBatch, ImageIn, NameNodes, NarrowIndices, ResizeInput, SetOpset, ShrinkConstants, ToFloat16,
-    UnsignedActivations, WeightsOffInputs,
+    AddNms, CleanUp, FreeBatch, ImageIn, NameNodes, NarrowIndices, QuantizedOperators, ResizeInput, SetOpset,
+    ShrinkConstants, ToFloat16, UnsignedActivations, WeightsOffInputs,
 )  # fmt: skip
 
 
@@ -78,6 +79,7 @@ def loading_passes(
         # Signed activations would be computed in floating point, or slowly.
         yield UnsignedActivations()
     if backend == "openvino" and device in ("cpu", "auto"):
+        yield QuantizedOperators()
         # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
         yield UnsignedActivations()
 

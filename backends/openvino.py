@@ -8,6 +8,7 @@ by the runtime, and its tensor looks at that memory.
 from __future__ import annotations
 
 import functools
+import logging
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from ..executed_layers import LayerProfile
     from ..tensor import Tensor
     from ..tensor_spec import TensorSpec
+
+_log = logging.getLogger("infersdk.openvino")
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 _KINDS = ("cpu", "gpu", "npu", "auto")
@@ -142,7 +145,10 @@ class OpenVinoInfer(Infer):
         if wanted is None and asked in ("fp16", "bf16") and asked not in offered(target):
             asked = "fp32"  # the processor's plugin replaces a hint that it cannot follow, by bfloat16 for instance
         properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(asked, "f32")
+        _log.debug("%s: written in %s, compiled for %s with %s", self.model.name, written, target, properties)
         self._compiled = self._compile(model, target, properties)
+        if "CACHE_DIR" in properties and self._compiled.get_property("LOADED_FROM_CACHE"):
+            self._origin = "cached"
         self._check_device(target)
         self._signature.settle(self._compiled)
         self.input_specs, self.output_specs = self._signature.inputs, self._signature.outputs

@@ -7,6 +7,8 @@ it is timed. The baselines give one array of bytes for each object; ours gives b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -94,3 +96,21 @@ def test_twenty_objects_at_1080p(benchmark: Any, case: tuple[np.ndarray, np.ndar
     benchmark.extra_info["different pixels"] = different
     benchmark.extra_info["pixels"] = int(expected.sum())
     benchmark.pedantic(IMPLEMENTATIONS[name], (case,), rounds=30 if name == "ours" else 5, warmup_rounds=1)
+
+
+def test_ratios_in_turns(case: tuple[np.ndarray, np.ndarray, np.ndarray], claim: Callable[..., None]) -> None:
+    """The three one after another, five times; what is kept are the ratios within a round."""
+    expected = with_torch(case).astype(bool)
+    different = {"opencv": int((with_opencv(case).astype(bool) != expected).sum())}
+    different["ours"] = int((np.stack(list(ours(case))) != expected).sum())
+    seconds: dict[str, list[float]] = {name: [] for name in IMPLEMENTATIONS}
+    for _ in range(5):
+        for name, implementation in IMPLEMENTATIONS.items():
+            start = perf_counter()
+            implementation(case)
+            seconds[name].append(perf_counter() - start)
+    print(f"of {expected.sum()} pixels of torch's masks differ: {different}")
+    for name in ("torch", "opencv"):
+        ratios = sorted(np.divide(seconds[name], seconds["ours"]).tolist())
+        print(f"{name}: {ratios[2]:.0f} times our time ({ratios[0]:.0f} to {ratios[-1]:.0f})")
+        claim(f"masks, {name}", ratios[2], low=ratios[0], high=ratios[-1])

@@ -167,6 +167,7 @@ class Cache:
                 _log.warning("the cache entry %s (%s) is damaged, and is made again", key, manifest.label)
         if found is not None:
             self._mark_used(key, found[1])
+            _log.debug("the %s of %s is in the cache: %s", found[1].kind, found[1].label, self.path(key))
         return found
 
     def put(
@@ -217,6 +218,7 @@ class Cache:
                     raise kept from None
             if kept is None and (found := self._read(key)):  # made by another process while this one waited
                 return found[0], found[1].details, True
+            _log.debug("the %s of %s is not in the cache %s: made now", kind, label, self.folder)
             data, details = make()
             if kept is None:
                 try:

@@ -193,6 +193,8 @@ class HotSwap(Infer):
         make: makes the Infer of the target, where its class alone does not.
     """
 
+    _origin = ""  # both models log a line of their own
+
     def __init__(
         self,
         model: ModelLike,

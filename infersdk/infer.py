@@ -6,9 +6,11 @@ checks, the tensors and the convenient call. `infersdk.testing.InferContract` is
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 __all__ = ["BackendInfo", "Infer", "new_tensor"]
+
+_log = logging.getLogger("infersdk.load")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Infer(ABC):
     formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
+    #: For the log: `"built"` from the model's file, `"cached"`, `"prebuilt"` (an engine file), or `""` for no line.
+    _origin: str = "built"
 
     # ---- what a backend fills in: each hook has the name of the public method that calls it ----
 
@@ -196,10 +202,12 @@ class Infer(ABC):
         self.output_specs: tuple[TensorSpec, ...] = ()
         self.metadata: Mapping[str, str] = MappingProxyType({})
         self.model.check_format(self.formats, self.backend)
+        started = monotonic()
         self._load()
         self._check_max_batch()
         self._create_tensors()
         self._closed = False
+        _log_load(self, monotonic() - started)
 
     # ---- the interface ----
 
@@ -434,6 +442,18 @@ class Infer(ABC):
         return known_shapes(
             self.output_specs, self.input_specs, {name: tensor.shape for name, tensor in self._inputs.items()}
         )
+
+
+def _log_load(infer: Infer, seconds: float) -> None:
+    if not infer._origin or not _log.isEnabledFor(logging.INFO):
+        return
+    _log.info(
+        "loaded %s on %s %s, %s, %s, max_batch %s, in %.2f s, %s", infer.model.name, infer.backend,
+        infer.probe().version, infer.device, infer.precision, infer.max_batch, seconds, infer._origin,
+    )  # fmt: skip
+    if infer.layer_precisions:
+        layers = ", ".join(f"{count} {name}" for name, count in infer.layer_precisions.items() if count)
+        _log.debug("%s: the layers with the most work run in: %s", infer.model.name, layers)
 
 
 def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tensor:

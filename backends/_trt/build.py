@@ -31,10 +31,12 @@ from ...tensor_spec import TensorSpec
 from .details import EngineDetails, TensorDetails
 from .layers import network_layers
 from .plugins import mark_nodes, register_operators
-from .profiles import make_profiles
+from .profiles import make_profiles, ranges_of
 from .progress import make_monitor, run_cancellable
 
 if TYPE_CHECKING:
+    import tensorrt
+
     from ...custom_ops.operator_set import OperatorSet
     from .._cuda import CudaDevice
     from .flavour import Flavour
@@ -72,7 +74,9 @@ def engine_key(
         "model": digest,
         "precision": precision,
         "max_batch": max_batch,
-        "profiles": {name: [r.min, r.opt, r.max] for name, r in options.profiles.items()},
+        "profiles": {
+            name: [[r.min, r.opt, r.max] for r in ranges_of(given)] for name, given in options.profiles.items()
+        },
         "exact_batches": options.exact_batches,
         "workspace": _workspace(options),
         "tf32": _tf32(options, precision),
@@ -85,7 +89,7 @@ def engine_key(
         # An engine of the full TensorRT holds kernels that were chosen by timing them on this very GPU.
         "gpu": device.name if device and not flavour.capability_targeting else None,
     }
-    parts["passes"] = pass_keys(_passes(flavour, precision, options))
+    parts["passes"] = pass_keys([*ModelSource.of(onnx).passes, *_passes(flavour, precision, options)])
     return key_of(parts), digest
 
 
@@ -130,13 +134,13 @@ def build_engine(
     def work() -> tuple[bytes, EngineDetails] | None:
         with flavour.complaints() as complaints, device or contextlib.nullcontext():
             try:
-                builder = trt.Builder(flavour.logger)
+                builder: tensorrt.Builder = trt.Builder(flavour.logger)
             except TypeError:  # how the bindings say that they got none
                 raise BackendError(f"{flavour.title} {flavour.version} cannot start: {last(complaints)}") from None
             # Where weak typing is gone the flag may be gone too: all networks are strongly typed then.
             strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
             network = builder.create_network(0 if strongly is None else 1 << int(strongly))
-            parser = trt.OnnxParser(network, flavour.logger)
+            parser: tensorrt.OnnxParser = trt.OnnxParser(network, flavour.logger)
             parsed = parser.parse_from_file(str(model)) if source is None else parser.parse(source, str(model))
             if not parsed:
                 raise _parser_error(flavour, model, parser)
@@ -156,7 +160,7 @@ def build_engine(
             for profile in profiles:
                 ranges = builder.create_optimization_profile()
                 for name, shapes in profile.items():
-                    ranges.set_shape(name, *shapes)
+                    ranges.set_shape(name, *map(trt.Dims, shapes))
                 if config.add_optimization_profile(ranges) < 0:
                     raise ConfigError(f"{flavour.title} refuses the profile {profile}: {last(complaints)}")
             config.progress_monitor = monitor
@@ -225,7 +229,7 @@ def _with_plugins(model: ModelSource, source: bytes | None, ops: OperatorSet) ->
 
 
 def _described(
-    network: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], flavour: Flavour
+    network: tensorrt.INetworkDefinition, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], flavour: Flavour
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
     """The inputs and outputs as the network has them, with the names that the ONNX file gives free dimensions."""
     sources = [network.get_input(i) for i in range(network.num_inputs)]
@@ -235,10 +239,14 @@ def _described(
             raise UnsupportedModelError(shape_tensor(tensor.name))
     known = {spec.name: spec for spec in (*inputs, *outputs)}
     found = [
-        [spec_of(flavour, tensor.name, tensor.dtype, tensor.shape, known.get(tensor.name)) for tensor in side]
+        [spec_of(flavour, tensor.name, tensor.dtype, _dims(tensor.shape), known.get(tensor.name)) for tensor in side]
         for side in (sources, results)
     ]
     return found[0], found[1]
+
+
+def _dims(shape: tensorrt.Dims) -> tuple[int, ...]:
+    return tuple(shape[i] for i in range(len(shape)))
 
 
 def shape_tensor(name: str) -> str:
@@ -248,7 +256,9 @@ def shape_tensor(name: str) -> str:
     )
 
 
-def spec_of(flavour: Flavour, name: str, dtype: Any, shape: Sequence[int], known: TensorSpec | None) -> TensorSpec:
+def spec_of(
+    flavour: Flavour, name: str, dtype: tensorrt.DataType, shape: Sequence[int], known: TensorSpec | None
+) -> TensorSpec:
     """A tensor of a network or an engine, with the names of free dimensions from what is `known` of it.
 
     Raises:
@@ -269,7 +279,7 @@ def spec_of(flavour: Flavour, name: str, dtype: Any, shape: Sequence[int], known
     return TensorSpec(name, kind, tuple(dims))
 
 
-def _parser_error(flavour: Flavour, model: ModelSource, parser: Any) -> Exception:
+def _parser_error(flavour: Flavour, model: ModelSource, parser: tensorrt.OnnxParser) -> Exception:
     """The first thing that the parser could not take, by node and operator."""
     errors = [parser.get_error(i) for i in range(parser.num_errors)]
     if any(error.code() == flavour.trt.ErrorCode.MODEL_DESERIALIZE_FAILED for error in errors):
@@ -289,7 +299,7 @@ def _parser_error(flavour: Flavour, model: ModelSource, parser: Any) -> Exceptio
 # ---- the configuration ----
 
 
-def _configure(flavour: Flavour, config: Any, options: Options, precision: str | None) -> None:
+def _configure(flavour: Flavour, config: tensorrt.IBuilderConfig, options: Options, precision: str | None) -> None:
     trt = flavour.trt
     if (workspace := _workspace(options)) is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
@@ -345,7 +355,7 @@ def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:
     return [known[capability] for capability in sorted(set(capabilities))]
 
 
-def _set_targets(trt: Any, config: Any, targets: Sequence[Any]) -> None:
+def _set_targets(trt: Any, config: Any, targets: Sequence[Any]) -> None:  # TensorRT-RTX has more than the stubs know
     if targets:
         config.num_compute_capabilities = len(targets)
         for i, target in enumerate(targets):
@@ -373,8 +383,9 @@ def load_plugins(flavour: Flavour, paths: Sequence[str]) -> None:
         file = str(Path(path).resolve())
         if (flavour.backend, file) in _LOADED:
             continue
+        registry: tensorrt.IPluginRegistry = trt.get_plugin_registry()
         with flavour.complaints() as complaints:
-            handle = trt.get_plugin_registry().load_library(file) if Path(file).is_file() else None
+            handle = registry.load_library(file) if Path(file).is_file() else None
         if handle is None:
             raise ConfigError(f"plugins: {path!r} cannot be loaded: {last(complaints, 'no such file')}")
         _LOADED[flavour.backend, file] = handle
@@ -397,7 +408,9 @@ def _timing_key(flavour: Flavour, device: CudaDevice) -> str:
     )  # fmt: skip
 
 
-def _timing_cache(flavour: Flavour, config: Any, timings: Cache | None, device: CudaDevice | None) -> Any:
+def _timing_cache(
+    flavour: Flavour, config: tensorrt.IBuilderConfig, timings: Cache | None, device: CudaDevice | None
+) -> tensorrt.ITimingCache | None:
     """Gives the build the figures of earlier ones on this GPU; they make the next build quicker."""
     if not flavour.timing_cache or timings is None or device is None:
         return None
@@ -409,7 +422,13 @@ def _timing_cache(flavour: Flavour, config: Any, timings: Cache | None, device: 
     return cache
 
 
-def _keep_timings(config: Any, kept: Any, timings: Cache | None, flavour: Flavour, device: CudaDevice | None) -> None:
+def _keep_timings(
+    config: tensorrt.IBuilderConfig,
+    kept: tensorrt.ITimingCache | None,
+    timings: Cache | None,
+    flavour: Flavour,
+    device: CudaDevice | None,
+) -> None:
     if kept is None or timings is None or device is None:
         return
     data = bytes(config.get_timing_cache().serialize())

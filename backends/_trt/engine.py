@@ -19,6 +19,8 @@ from .compiled import Compiled, compiled_for
 from .details import EngineDetails, TensorDetails
 
 if TYPE_CHECKING:
+    import tensorrt
+
     from ...custom_ops.operator_set import OperatorSet
     from .._cuda import CudaDevice
     from .flavour import Flavour
@@ -168,10 +170,11 @@ class Engine:
         #: TensorRT-RTX compiles inside a run, and crashes where two threads do so for one engine (1.6.1).
         self.guard = threading.Lock()
         with flavour.complaints() as complaints:
-            self._runtime = trt.Runtime(flavour.logger)
+            self._runtime: tensorrt.Runtime = trt.Runtime(flavour.logger)
             doubts = ""
             if flavour.checks_engines:
-                validity, why = self._runtime.get_engine_validity(data)
+                rtx: Any = self._runtime
+                validity, why = rtx.get_engine_validity(data)
                 if validity == trt.EngineValidity.INVALID:
                     doubts = (
                         f"{what!r} does not run on {device} ({device.name}, compute capability {device.capability}) "
@@ -193,7 +196,8 @@ class Engine:
                 {"compiled": 1, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
                  "capability": device.capability, "engine": hashlib.sha256(data).hexdigest()}
             )  # fmt: skip
-            make = self._engine.create_runtime_config().create_runtime_cache
+            rtx_config: Any = self._engine.create_runtime_config()
+            make = rtx_config.create_runtime_cache
             self.compiled = compiled_for(make, key, cache, device, flavour.backend, Path(what).name)
 
     @property
@@ -201,13 +205,14 @@ class Engine:
         """The device memory that a context needs while it runs, whatever the shapes."""
         return int(self._engine.device_memory_size_v2)
 
-    def context(self, options: Options) -> Any:
+    def context(self, options: Options) -> tensorrt.IExecutionContext:
         """A new execution context, without the device memory that it runs in. One thread at a time uses it."""
         trt = self.flavour.trt
         lent = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        context: tensorrt.IExecutionContext | None
         with self.flavour.complaints() as complaints:
             if self.compiled is not None:
-                config = self._engine.create_runtime_config()
+                config: Any = self._engine.create_runtime_config()  # TensorRT-RTX's has more
                 config.set_execution_context_allocation_strategy(lent)
                 config.set_runtime_cache(self.compiled.raw)
                 # A graph keeps the kernels that it was captured with: better not those that will be replaced.

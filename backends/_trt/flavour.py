@@ -13,8 +13,8 @@ from typing import Any
 
 __all__ = ["FLAVOURS", "Flavour"]
 
-logging.getLogger("infersdk").addHandler(logging.NullHandler())  # a library does not print
 _log = logging.getLogger("infersdk.tensorrt")
+_log.addHandler(logging.NullHandler())  # errors of the runtime are raised; without a handler they would be printed too
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,8 @@ def _import(flavour: Flavour) -> Any:
             if error.name != name:
                 raise
             continue
+        if not hasattr(module, "__version__"):
+            continue  # a folder of stubs
         major = int(str(module.__version__).partition(".")[0])
         if major < flavour.oldest:
             raise ImportError(f"{flavour.title} {module.__version__} is too old; {flavour.oldest} or later is needed")

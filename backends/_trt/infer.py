@@ -43,6 +43,8 @@ from .profiling import ProfiledRuns
 from .queued import QueuedRuns
 
 if TYPE_CHECKING:
+    import tensorrt
+
     from ...device import Device
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
@@ -128,6 +130,7 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
         data, details = read_engine(self.model, self.flavour, self._cuda)
         check_operators(str(self.model), details, self.custom_ops)
         self._engine = Engine(self.flavour, data, str(self.model), self._cuda, cache)
+        self._origin = "prebuilt"
         return details
 
     def _load_onnx(self, cache: Cache | None) -> EngineDetails:
@@ -150,13 +153,16 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
             return msgspec.convert(raw, EngineDetails)
         about: dict[str, Any] = {"kind": "engine", "backend": self.flavour.backend, "label": self.model.name}
         data, raw, there = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
+        self._origin = "cached" if there else "built"
         try:
             details = self._take(data, raw, cache)
         except (EngineError, msgspec.ValidationError):
             if not there:
                 raise
             # It is whole, but the runtime does not take it any more: for example after a change of the driver.
+            _log.info("%s: its engine in the cache is not taken any more, and is built again", self.model.name)
             cache.remove(key)
+            self._origin = "built"
             data, raw, _ = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
             details = self._take(data, raw, cache)
         return details
@@ -457,7 +463,7 @@ class _Context:
 
     __slots__ = ("addresses", "grows", "profile", "raw", "shapes")
 
-    def __init__(self, raw: Any, profile: int) -> None:
+    def __init__(self, raw: tensorrt.IExecutionContext, profile: int) -> None:
         self.raw, self.profile = raw, profile
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.addresses: dict[str, int] = {}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tensorrt
 
 __all__ = ["network_layers"]
 
@@ -14,7 +17,7 @@ _MOVES = ("SHUFFLE", "IDENTITY", "SQUEEZE", "UNSQUEEZE")
 _NAMES = {"FLOAT": "fp32", "HALF": "fp16", "BF16": "bf16"}
 
 
-def network_layers(trt: Any, network: Any) -> Counter[str]:
+def network_layers(trt: Any, network: tensorrt.INetworkDefinition) -> Counter[str]:
     """How many layers that carry the work compute in each precision; without any, all that compute in floating point.
 
     A layer is `"int8"` where both of its factors come out of DEQUANTIZE layers: that is how INT8 is asked for.

@@ -18,6 +18,7 @@ from ...errors import CustomOpError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    import tensorrt
 
     from ...custom_ops.attributes import Attribute
     from ...custom_ops.declaration import CustomOp, Signature
@@ -47,7 +48,7 @@ def register_operators(flavour: Flavour, ops: OperatorSet, device: Device) -> No
     Raises:
         CustomOpError: the runtime refuses one.
     """
-    registry = flavour.trt.get_plugin_registry()
+    registry: tensorrt.IPluginRegistry = flavour.trt.get_plugin_registry()
     for op in ops:
         key = (flavour.backend, op.domain, op.name, op.version)
         known = _creators.get(key)
@@ -104,7 +105,7 @@ def _fields(trt: Any, op: type[CustomOp], values: dict[str, Any] | None) -> Any:
     return trt.PluginFieldCollection(made)
 
 
-def _values(op: type[CustomOp], fields: Any) -> dict[str, Any]:
+def _values(op: type[CustomOp], fields: tensorrt.PluginFieldCollection) -> dict[str, Any]:
     known = {attribute.name: attribute for attribute in op.attributes}
     values: dict[str, Any] = {}
     for field in fields:
@@ -127,7 +128,7 @@ def _values(op: type[CustomOp], fields: Any) -> dict[str, Any]:
 class _Expressions(Algebra):
     """Sizes as TensorRT's expressions."""
 
-    def __init__(self, trt: Any, builder: Any) -> None:
+    def __init__(self, trt: Any, builder: tensorrt.IExprBuilder) -> None:
         kinds = trt.DimensionOperation
         self._builder = builder
         self._kinds = {

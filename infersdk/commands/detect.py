@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError
 from .common import (
     add_backend_arguments,
     add_json_argument,
@@ -27,7 +27,7 @@ from .detect_video import detect_video
 from .sources import drawn_paths, find_sources
 
 if TYPE_CHECKING:
-    from ..models import Detections, Timings
+    from ..models import Detections, Tiled, Timings, VisionModel
 
 #: Frames that a model on the processor has under way at most.
 SIDE_BY_SIDE = 8
@@ -49,6 +49,13 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--classes", type=_classes, metavar="NAME,NAME", help="these alone, by their names or numbers: person,car"
     )
+    tiles = parser.add_argument_group("large images")
+    tiles.add_argument(
+        "--tile", type=_tile, metavar="SIDE|WIDTHxHEIGHT", help="run on tiles of this size, and on the whole image too"
+    )
+    tiles.add_argument("--overlap", type=float, help="how far tiles overlap, as a share of a side (default: 0.2)")
+    tiles.add_argument("--merge", choices=("nms", "union", "weighted"), help="boxes that several tiles show: keep the "
+                       "best (nms, the default), make one around all, or average them")  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, help="draw the boxes: a file for one source, a folder for several")
     parser.add_argument("--font", type=Path, metavar="FILE", help="for the labels (default: one that has the letters)")
     add_backend_arguments(parser)
@@ -58,6 +65,26 @@ def register(subparsers: Any) -> None:
 
 def _classes(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _tile(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    try:
+        return int(width), int(height or width)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; use 640 or 640x480") from None
+
+
+def _in_tiles(model: VisionModel[Detections], arguments: argparse.Namespace) -> VisionModel[Detections] | Tiled:
+    """The model, or with `--tile` the model on tiles."""
+    from ..models import Tiled
+
+    settings = {name: value for name in ("overlap", "merge") if (value := getattr(arguments, name)) is not None}
+    if arguments.tile is None:
+        if settings:
+            raise ConfigError(f"--{min(settings)} is about tiles; give their size with --tile")
+        return model
+    return Tiled(model, arguments.tile, **settings)
 
 
 #: The settings of the wrapper that have a flag of their own.
@@ -83,15 +110,16 @@ def run(arguments: argparse.Namespace) -> int:
             )
         if serving:
             model.configure_pipeline(**serving)
+        runner = _in_tiles(model, arguments)
         rows: list[dict[str, Any]] = []
         for source, target in zip(sources, targets, strict=True):
             if source.is_video:
-                detect_video(model, source.name, target, as_json=arguments.json, font=arguments.font)
+                detect_video(runner, source.name, target, as_json=arguments.json, font=arguments.font)
                 continue
             start = perf_counter()
             image = read_image(source.image)
             seconds = perf_counter() - start
-            found = model(image)
+            found = runner(image)
             model.timings.read += seconds
             if target is not None:
                 save_image(found.draw(image, font=arguments.font), target)

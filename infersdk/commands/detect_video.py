@@ -16,14 +16,14 @@ from .common import console, json_text
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ..models import Detections, VisionModel
+    from ..models import Detections, Tiled, VisionModel
     from ..video import Frame, VideoReader
 
 __all__ = ["detect_video"]
 
 
 def detect_video(
-    model: VisionModel[Detections],
+    model: VisionModel[Detections] | Tiled,
     source: str,
     target: Path | None,
     *,
@@ -78,7 +78,7 @@ def detect_video(
             _print_summary(summary, as_json)
 
 
-def _detections(model: VisionModel[Detections], reader: VideoReader) -> Iterator[tuple[Frame, Detections]]:
+def _detections(model: VisionModel[Detections] | Tiled, reader: VideoReader) -> Iterator[tuple[Frame, Detections]]:
     """Each frame with its boxes. The model runs on its own threads while the frame before is drawn."""
     from ..video import paired
 

@@ -21,11 +21,19 @@ def register(subparsers: Any) -> None:
         description="Prints for each backend whether it works here: version and devices, or why not and what to do.",
     )
     parser.add_argument("--backend", help="this one alone; the exit code is 3 if it does not work")
+    parser.add_argument(
+        "--selftest",
+        metavar="BACKEND",
+        help="build, run and compare the packaged models, and print a report to paste into an issue; "
+        "tensorrt, or with a device onnxruntime@cuda:0",
+    )
     add_json_argument(parser)
     parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.selftest:
+        return _selftest(arguments)
     names = [arguments.backend] if arguments.backend else backends()
     found = {name: examine(name) for name in names}
     core = examine_core()
@@ -34,6 +42,20 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(core, found)
     return 3 if arguments.backend and not found[arguments.backend]["works"] else 0
+
+
+def _selftest(arguments: argparse.Namespace) -> int:
+    from .selftest import SelfTest, text_of
+
+    progress = console(stderr=True)
+    test = SelfTest(arguments.selftest, lambda line: progress.print(line, markup=False))
+    test.run()
+    report = test.report()
+    if arguments.json:
+        print_json(report)
+    else:
+        console().print(text_of(report), markup=False)
+    return 0 if test.passed else 1
 
 
 def examine_core() -> dict[str, Any]:

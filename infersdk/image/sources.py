@@ -6,9 +6,11 @@ preprocessing kernels read any of these orders directly.
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuard
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-__all__ = ["DeviceImage", "HostImage", "ImageSource", "is_http", "read_image"]
+__all__ = ["DeviceImage", "HostImage", "ImageSource", "SharedImage", "image_size", "is_http", "read_image"]
 
 _ORIENTATION = 0x0112  # the tag of EXIF
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # orientations that exchange width and height
@@ -68,6 +70,15 @@ class HostImage(NamedTuple):
         height, width = self.pixels.shape[:2]
         return width, height * 2 // 3 if self.format == "nv12" else height
 
+    def crop(self, edges: tuple[int, int, int, int]) -> HostImage:
+        """A part of the image, by its left, top, right and bottom edge in pixels. It shares the pixels.
+
+        Raises:
+            ImageError: it is an NV12 frame, or the part lies outside the image or is empty.
+        """
+        left, top, right, bottom = check_crop(edges, self.pixel_size, self.format)
+        return HostImage(self.pixels[top:bottom, left:right], self.format, self.decoder)
+
 
 class DeviceImage:
     """An image on a CUDA device: an array of torch, CuPy or another library; uint8, (H, W), (H, W, 3 or 4) or NV12.
@@ -84,6 +95,9 @@ class DeviceImage:
         shape = tuple(int(side) for side in source.shape)
         self.format = _format_of(shape, channel_order)
         self.size = (shape[1], shape[0] * 2 // 3 if self.format == "nv12" else shape[0])
+        self._pixel = shape[2] if len(shape) == 3 else 1
+        self._stride = shape[1] * self._pixel
+        self._corner = (0, 0)
 
     def on(self, stream: Any) -> DeviceImage:
         """Borrows the memory for work on `stream`, which waits for what still writes to it. Returns itself."""
@@ -94,12 +108,21 @@ class DeviceImage:
             raise ImageError(f"an image has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it")
         if tensor.device != stream.device:
             raise ImageError(f"the image is on {tensor.device}, the model on {stream.device}; copy it there")
-        self._tensor, self._at = tensor, tensor.device_ptr(stream=stream)
+        x, y = self._corner
+        self._tensor, self._at = tensor, tensor.device_ptr(stream=stream) + y * self._stride + x * self._pixel
         return self
 
     def view(self) -> Any:
         """What the kernels take."""
-        return device_image_view(self._at, self.size, self.format, lender=self._tensor)  # type: ignore[arg-type]
+        return device_image_view(self._at, self.size, self.format, stride=self._stride, lender=self._tensor)  # type: ignore[arg-type]
+
+    def crop(self, edges: tuple[int, int, int, int]) -> DeviceImage:
+        """A part of the image; see `HostImage.crop()`. It shares the memory."""
+        left, top, right, bottom = check_crop(edges, self.size, self.format)
+        part = copy.copy(self)
+        part._corner = (self._corner[0] + left, self._corner[1] + top)
+        part.size = (right - left, bottom - top)
+        return part
 
     @staticmethod
     def is_one(source: object) -> bool:
@@ -113,13 +136,85 @@ class DeviceImage:
             return False
 
 
+class SharedImage:
+    """An image for several models: it is decoded once, and copied to each CUDA device once.
+
+    The first model that needs it decodes it, in its own thread; others wait for that. Nothing happens before.
+
+    Args:
+        source: what `read_image()` takes, on the host.
+    """
+
+    def __init__(self, source: ImageSource | HostImage) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._decoded: HostImage | None = None
+        self._error: ImageError | None = None
+        #: By device and format: two models may take an array in different orders.
+        self._uploads: dict[tuple[str, str], _Upload] = {}
+
+    def read(self, channel_order: str = "bgr") -> HostImage:
+        """The image on the host; see `read_image()`. Raises ImageError each time, where it cannot be read."""
+        if isinstance(self._source, np.ndarray) or hasattr(self._source, "__dlpack__"):
+            return read_image(self._source, channel_order=channel_order)  # there is nothing to decode
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._decoded is None:
+                try:
+                    self._decoded = read_image(self._source)
+                except ImageError as error:
+                    self._error = error
+                    raise
+            return self._decoded
+
+    def on_device(self, device: Any, channel_order: str = "bgr") -> DeviceImage:
+        """The image on a CUDA device. It is copied there when the first model uses it."""
+        image = self.read(channel_order)
+        with self._lock:
+            key = str(device), image.format
+            if key not in self._uploads:
+                self._uploads[key] = _Upload(image.pixels, device)
+            order = {"gray": "bgr", "nv12": "nv12"}.get(image.format, image.format[:3])
+            return DeviceImage(self._uploads[key], order, image.decoder)
+
+
+class _Upload:
+    """Pixels that several threads borrow on a device: the first one copies them there."""
+
+    def __init__(self, pixels: npt.NDArray[np.uint8], device: Any) -> None:
+        from ..tensor import Tensor
+
+        self._lock = threading.Lock()
+        dense = np.ascontiguousarray(pixels)
+        self._tensor = Tensor.wrap(dense if dense.flags.writeable else dense.copy(), device)  # DLPack lends to writers
+        self.shape = pixels.shape
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        with self._lock:
+            return self._tensor.__dlpack__(**options)
+
+
+def check_crop(edges: tuple[int, int, int, int], size: tuple[int, int], pixel_format: str) -> tuple[int, int, int, int]:
+    """The edges of a part of an image. Raises ImageError for one that cannot be cut out."""
+    left, top, right, bottom = edges
+    if pixel_format == "nv12":
+        raise ImageError("a part of an NV12 frame cannot be cut out; convert the frame to BGR first")
+    if not (0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]):
+        raise ImageError(f"the part with edges {tuple(edges)} is empty, or outside the image of {size[0]} x {size[1]}")
+    return left, top, right, bottom
+
+
 def is_http(source: object) -> TypeGuard[str]:
     """Whether it is an address that is requested by HTTP."""
     return isinstance(source, str) and source[:8].lower().startswith(("http://", "https://"))
 
 
 def read_image(
-    source: ImageSource | HostImage, *, channel_order: str = "bgr", at_least: SizeLimit | None = None
+    source: ImageSource | HostImage | SharedImage, *, channel_order: str = "bgr", at_least: SizeLimit | None = None
 ) -> HostImage:
     """Reads an image.
 
@@ -146,6 +241,8 @@ def read_image(
     """
     if isinstance(source, HostImage):
         return source
+    if isinstance(source, SharedImage):
+        return source.read(channel_order)
     if isinstance(source, np.ndarray):
         return _from_array(source, channel_order)
     if isinstance(source, (str, os.PathLike)):
@@ -170,6 +267,41 @@ def read_image(
         "an image is a path, an address, bytes, a file opened in binary mode, a PIL image or an array, "
         f"not {type(source).__name__}"
     )
+
+
+def image_size(source: Any, channel_order: str = "bgr") -> tuple[int, int] | None:
+    """(width, height) of an image as `read_image()` would return it, without decoding it.
+
+    None for addresses and for streams that cannot seek, which only reading shows, and for what is no image.
+    """
+    try:
+        if isinstance(source, SharedImage):
+            return image_size(source._source, channel_order)
+        if isinstance(source, HostImage):
+            return source.size
+        if hasattr(source, "shape"):
+            height, width = (int(side) for side in source.shape[:2])
+            return width, height * 2 // 3 if channel_order == "nv12" else height
+        if is_http(source):
+            return None
+        return _size_of_file(source)
+    except Exception:  # of a decoder; the one who reads the image hears of it
+        return None
+
+
+def _size_of_file(source: Any) -> tuple[int, int] | None:
+    from PIL import Image
+
+    if isinstance(source, Image.Image):
+        return _upright_size(source.size, orientation_of(source))
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        source = io.BytesIO(source)
+    elif not isinstance(source, (str, os.PathLike)):
+        if not source.seekable():
+            return None
+        source.seek(0)
+    with Image.open(source) as image:  # closes no stream that is given
+        return _upright_size(image.size, orientation_of(image))
 
 
 def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:

@@ -19,18 +19,23 @@ __all__ = ["draw", "render", "require_packages"]
 _FOLDER = Path(__file__).resolve().parent
 
 
-def require_packages() -> None:
+def require_packages(*, plots: bool = True) -> None:
     """Says before any work begins that a page cannot be made.
+
+    Args:
+        plots: whether the page has plots.
 
     Raises:
         BackendUnavailableError: Jinja2 or vl-convert is not installed.
     """
     try:
         import jinja2  # noqa: F401
-        import vl_convert  # noqa: F401
+
+        if plots:
+            import vl_convert  # noqa: F401
     except ImportError as error:
         raise BackendUnavailableError(
-            f'HTML pages need jinja2 and vl-convert-python ({error}): pip install "infersdk[bench]"'
+            f'HTML pages need jinja2, their plots vl-convert-python ({error}): pip install "infersdk[bench]"'
         ) from None
 
 
@@ -44,7 +49,7 @@ def render(template: Path, data: Any, **context: Any) -> str:
     Raises:
         BackendUnavailableError: see `require_packages`.
     """
-    require_packages()
+    require_packages(plots=False)
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import weakref
 from collections import deque
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]
 
+_log = logging.getLogger("infersdk.pipeline")
+
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 #: Requests in a batch, if neither the model nor the user says how many.
 DEFAULT_BATCH = 8
+#: Batches that fill at a time, one for each bucket.
+MOST_FILLING = 4
 #: The most threads that read and preprocess, however many processors there are.
 MOST_WORKERS = 64
 
@@ -44,7 +49,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         max_batch: the most requests in a batch; None is what the model was loaded for, or 8.
         max_delay: seconds that a request waits for others at most while the model is free. With 0 it does not wait.
         slots: requests in the pipeline at a time, rounded up to whole batches; None is two batches more than
-            `instances`: one that fills, and one that waits.
+            `instances`: one that fills, and one that waits. With several buckets up to four batches fill.
         when_full: when all slots are taken, `submit()` waits ("block") or raises Overloaded ("raise").
         timeout: seconds that `submit()` waits for a slot; None is without limit.
         instances: batches in flight on each model at a time; None is what suits its backend.
@@ -97,6 +102,11 @@ class Pipeline(Generic[Result]):
         if not served:
             raise ConfigError("a pipeline needs a model")
         self._core = _start(served, self.settings)
+        _log.debug(
+            "a pipeline of %d slots in batches of %d, %d models, %s batches in flight on each, %d threads", self.slots,
+            self._core.capacity, len(served), "/".join(str(group.max_in_flight) for group in self._core.groups),
+            len(self._core.threads),
+        )  # fmt: skip
         self._finalizer = weakref.finalize(self, _close_in_background, self._core)
         self._finalizer.atexit = False  # see _close_all
         _open.add(self)
@@ -276,7 +286,8 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> PipelineCore:
             instances = settings.instances or int(model.concurrency)
             first = _buffer(model, settings.max_batch)
             made.append(first)
-            count = instances + 2
+            # With several buckets there is a batch that fills for each, for the most frequent ones at least.
+            count = instances + 1 + min(len(first.buckets()), MOST_FILLING)
             if settings.slots is not None:
                 count = max(-(-settings.slots // (first.capacity * len(models))), 1)
             buffers = [first]

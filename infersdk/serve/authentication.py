@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Authentication"]
 
-#: Load balancers ask these, without a key.
-_OPEN_PATHS = {"/v2/health/live", "/v2/health/ready"}
+#: Load balancers ask these, without a key; the page asks its user for one.
+_OPEN_PATHS = {"/v2/health/live", "/v2/health/ready", "/"}
 _OPEN_CALLS = {"ServerLive", "ServerReady", "Check"}
 
 

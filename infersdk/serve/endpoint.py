@@ -95,9 +95,7 @@ class Endpoint(ABC):
             RequestError, InferSDKError: why not.
         """
         names = self._wanted(request)
-        if unknown := sorted(set(request.parameters) - self.parameters):
-            known = f"; its parameters are {', '.join(sorted(self.parameters))}" if self.parameters else ""
-            raise RequestError(Status.INVALID, f"model {self.name!r} has no parameter {unknown[0]!r}{known}")
+        self._check_parameters(request.parameters)
         started, failed, count = time_ns(), True, 1
         try:
             items = self.rows(request)
@@ -138,9 +136,10 @@ class Endpoint(ABC):
         finally:
             self.admission.leave()
 
-    async def submit_image(self, item: Any, parameters: Mapping[str, Any], deadline: float | None) -> Any:
-        """One item, counted as a request; the result as the model gives it."""
-        request = InferRequest(self.name, self.version, "", {}, None, parameters, deadline)
+    async def predict(self, item: Any, parameters: Mapping[str, Any], deadline: float | None, priority: int) -> Any:
+        """One item, counted as a request; the result as the model gives it. Otherwise as `infer()`."""
+        self._check_parameters(parameters)
+        request = InferRequest(self.name, self.version, "", {}, None, parameters, deadline, priority)
         started, failed = time_ns(), True
         try:
             result = await self._submit_one(item, request)
@@ -148,6 +147,11 @@ class Endpoint(ABC):
         finally:
             self.counters.add(1, started, time_ns(), failed)
         return result
+
+    def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
+        if unknown := sorted(set(parameters) - self.parameters):
+            known = f"; its parameters are {', '.join(sorted(self.parameters))}" if self.parameters else ""
+            raise RequestError(Status.INVALID, f"model {self.name!r} has no parameter {unknown[0]!r}{known}")
 
     def _wanted(self, request: InferRequest) -> list[str]:
         known = [info.name for info in self.outputs]

@@ -71,11 +71,16 @@ class Repository:
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], settings: ServerSettings) -> None:
         self._config, self._settings = config, settings
-        self.models = {name: ModelEntry(name) for name in self._tables()}
+        self.models = {name: ModelEntry(name) for name in self.tables()}
         self._loader = ThreadPoolExecutor(1, "infersdk-load")
         self._closing = set[asyncio.Future[None]]()
 
-    def _tables(self) -> Mapping[str, Any]:
+    def tables(self) -> Mapping[str, Any]:
+        """The table of each model, as the configuration has it now.
+
+        Raises:
+            ConfigError: it cannot be read, or has no models.
+        """
         tables = read(self._config).get("models")
         if not isinstance(tables, Mapping) or not tables:
             raise ConfigError(
@@ -123,10 +128,10 @@ class Repository:
         return all(entry.versions or (entry.state == "UNAVAILABLE" and entry.reason == "unloaded")
                    for entry in self.models.values())  # fmt: skip
 
-    def files(self, name: str) -> set[str]:
-        """The files that a model is loaded from, as the configuration names them."""
-        tables = _version_tables(name, self._tables().get(name, {}))
-        return {path for table in tables.values() if isinstance(path := table.get("path"), str)}
+    def files(self, table: Any) -> set[str]:
+        """The files that the versions of a model are loaded from, as its table names them."""
+        tables = _version_tables("", table).values()
+        return {path for one in tables if isinstance(path := one.get("path"), str)}
 
     # ---- loading ----
 
@@ -170,6 +175,15 @@ class Repository:
         entry.loads += 1
         self._close_later(replaced)
 
+    def add(self, name: str) -> None:
+        """Knows a model that has come into the configuration. It is not loaded yet."""
+        self.models.setdefault(name, ModelEntry(name))
+
+    async def remove(self, name: str) -> None:
+        """Forgets a model that is not in the configuration any more. Requests that run end as usual."""
+        await self.unload(name)
+        del self.models[name]
+
     async def unload(self, name: str) -> None:
         """Takes a model out of service. Requests that run end as usual.
 
@@ -183,7 +197,7 @@ class Repository:
         self._close_later(endpoints)
 
     def _load_versions(self, name: str) -> dict[str, Endpoint]:
-        table = self._tables().get(name)
+        table = self.tables().get(name)
         if table is None:
             raise ConfigError(f"the configuration has no model {name!r} any more")
         made: dict[str, Endpoint] = {}

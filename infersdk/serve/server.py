@@ -17,9 +17,12 @@ from ..errors import BackendUnavailableError, ConfigError
 from .access_log import AccessLog
 from .authentication import Authentication
 from .http.app import Application
+from .http.page import PageHandlers
+from .http.predict import PredictHandler
 from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
+from .watcher import signatures, watch
 
 if TYPE_CHECKING:
     import os
@@ -110,19 +113,33 @@ class Server:
                         await self._open_http(ports, authentication, log)
                     if self.settings.grpc_port is not None:
                         await self._open_grpc(ports, authentication, log)
+                    before_loading = await asyncio.to_thread(signatures, self.repository)
                     loading = asyncio.ensure_future(self.repository.load_all())
                     ending = asyncio.ensure_future(ended.wait())
                     await asyncio.wait([loading, ending], return_when=asyncio.FIRST_COMPLETED)
                     if loading.done():
                         loading.result()
                         listening(self)
-                        await ending
+                        await self._until(ending, before_loading)
                     self.service.stopping = True
         finally:
-            ended.set()
+            self._stop = lambda: None
             await self.repository.close()
             self.service.regions.close()
             log.close()
+
+    async def _until(self, ending: asyncio.Future[Any], loaded: dict[str, Any]) -> None:
+        """Serves until the end, and watches the files of the models meanwhile."""
+        if self.settings.watch is None:
+            await ending
+            return
+        watching = asyncio.ensure_future(watch(self.repository, self.settings.watch, loaded))
+        try:
+            await asyncio.wait([watching, ending], return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+        finally:
+            watching.cancel()
 
     async def _open_http(
         self, ports: contextlib.AsyncExitStack, authentication: Authentication, log: AccessLog
@@ -131,7 +148,8 @@ class Server:
 
         from .http.protocol import protocol_class
 
-        application = Application(self.service, authentication, log, [])
+        routes = [*PredictHandler(self.service).routes(), *PageHandlers(self.service).routes()]
+        application = Application(self.service, authentication, log, routes)
         listener = _listen(self.settings.host, self.settings.http_port or 0)
         self.http_port = listener.getsockname()[1]
         config = uvicorn.Config(
@@ -206,7 +224,10 @@ def require_packages() -> None:
     try:
         import grpc  # noqa: F401
         import httptools  # noqa: F401
+        import jinja2  # noqa: F401
         import orjson  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
         import uvloop  # noqa: F401
         from tritonclient.grpc import service_pb2  # noqa: F401

@@ -11,6 +11,7 @@ import numpy as np
 from .datatypes import array_of, pack
 from .errors import RequestError, Status
 from .messages import InferRequest, InferResponse, RequestedOutput
+from .model_config import model_config
 from .shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from .repository import Repository
     from .settings import ServerSettings
 
-__all__ = ["NAME", "InferenceService"]
+__all__ = ["InferenceService"]
 
-NAME = "infersdk"
 EXTENSIONS = (
     "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
     "model_configuration", "system_shared_memory", "binary_tensor_data", "parameters", "statistics",
@@ -65,7 +65,7 @@ class InferenceService:
     def server_metadata(self) -> dict[str, Any]:
         from .. import __version__
 
-        return {"name": NAME, "version": __version__, "extensions": list(EXTENSIONS)}
+        return {"name": self.settings.name, "version": __version__, "extensions": list(EXTENSIONS)}
 
     def model_metadata(self, name: str, version: str) -> dict[str, Any]:
         endpoint = self.repository.find(name, version)
@@ -79,34 +79,9 @@ class InferenceService:
             },
         }
 
-    def model_config(self, name: str, version: str) -> dict[str, Any]:
-        """The configuration as Triton's `ModelConfig` has it."""
-        endpoint = self.repository.find(name, version)
-        batched = endpoint.batched
-
-        def tensors(infos: Sequence[Any]) -> list[dict[str, Any]]:
-            return [
-                {
-                    "name": info.name,
-                    "data_type": f"TYPE_{'STRING' if info.datatype == 'BYTES' else info.datatype}",
-                    "dims": list(
-                        info.shape[1:] if batched and len(info.shape) > 1 else info.shape if not batched else [1]
-                    ),
-                    **({"optional": True} if info.optional else {}),
-                }
-                for info in infos
-            ]
-
-        return {
-            "name": name,
-            "platform": endpoint.platform,
-            "backend": endpoint.platform,
-            "version_policy": {"latest": {"num_versions": 1}},
-            "max_batch_size": endpoint.pipeline.max_batch if batched else 0,
-            "input": tensors(endpoint.inputs),
-            "output": tensors(endpoint.outputs),
-            **({"dynamic_batching": {}} if batched else {}),
-        }
+    def model_config(self, name: str, version: str) -> Any:
+        """The configuration as Triton's message `ModelConfig`."""
+        return model_config(self.repository.find(name, version))
 
     # ---- inference ----
 

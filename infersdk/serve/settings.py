@@ -20,6 +20,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How a server listens, and what it takes.
 
     Attributes:
+        name: what it calls itself in its metadata. Some clients expect `"triton"`.
         host: the address that it listens on; `"0.0.0.0"` for all.
         http_port, grpc_port: 0 takes a free one; None does without.
         certificate, private_key: PEM files: both ports speak TLS.
@@ -44,6 +45,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         page: whether `/` shows the page to try the models on.
     """
 
+    name: str = "infersdk"
     host: str = "127.0.0.1"
     http_port: _Port | None = 8000
     grpc_port: _Port | None = 8001

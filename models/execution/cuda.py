@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from ...image import DeviceImage, HostImage
+from ...image import DeviceImage, HostImage, SharedImage
 from ...ops.batch import ImageBatch, shared_workers
 from ...tensor import Tensor
 from ..preprocessor import geometry_of_pixels, view_of
@@ -93,7 +93,8 @@ class InFlightBatch:
             sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
             location = placement.choose(images, lambda location: self.measure(images, sampled, location))
             self._batch.fill([view_of(image) for image in images], sampled)
-        tensor = self._stages.preprocessor.input.tensor(self.infer, len(batch), self._capacity)
+        preprocessor = self._stages.canvases.on(geometries[0].canvas)
+        tensor = preprocessor.input.tensor(self.infer, len(batch), self._capacity)
         self._bring_in(tensor, location)
         self.infer.enqueue()
         if not self._stages.verified:
@@ -129,7 +130,8 @@ class InFlightBatch:
     def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], location: str) -> float:
         """Seconds that bringing a batch in takes at this location: the better of two runs, after one to warm up."""
         self._batch.fill([view_of(image) for image in images], geometries)
-        tensor = self._stages.preprocessor.input.tensor(self.infer, len(images), self._capacity)
+        preprocessor = self._stages.canvases.on(geometries[0].canvas)
+        tensor = preprocessor.input.tensor(self.infer, len(images), self._capacity)
         best = float("inf")
         for _ in range(3):
             start = perf_counter()
@@ -177,6 +179,7 @@ class CudaExecutor(Generic[Result]):
         self.infer, self.capacity = infer, capacity
         self.timings = Timings()
         self._stages, self._placement, self._shares_cpu = stages, placement, shares_cpu
+        self._canvas = stages.preprocessor  # of the rows
         self._contexts = [InFlightBatch(infer, stages, capacity, shares_cpu)]  # more when batches overlap
         self._next_context = 0
         self._items: list[BatchItem | None] = [None] * capacity
@@ -186,14 +189,16 @@ class CudaExecutor(Generic[Result]):
         self._known: dict[tuple[int, ...], tuple[str, Geometry]] = {}
 
     def read(self, source: Any) -> HostImage | DeviceImage:
+        if isinstance(source, SharedImage):
+            assert self.infer.stream is not None
+            return source.on_device(self.infer.stream.device, self._stages.preprocessor.channel_order)
         return self._stages.preprocessor.read_any(source)
 
     # ---- whole batches ----
 
     def run(self, batch: Sequence[BatchItem]) -> list[Result]:
         start = perf_counter()
-        geometries = [self._stages.preprocessor.geometry_of(item.image.size) for item in batch]
-        results = self._run(batch, geometries)
+        results = self._run(batch, self._geometries_of(batch))
         self.timings.infer += perf_counter() - start
         return results
 
@@ -205,8 +210,7 @@ class CudaExecutor(Generic[Result]):
                 context = self._free_context(len(begun))
                 if context.is_busy:
                     yield begun.popleft().finish()
-                geometries = [self._stages.preprocessor.geometry_of(item.image.size) for item in batch]
-                context.begin(batch, geometries, self._placement)
+                context.begin(batch, self._geometries_of(batch), self._placement)
                 begun.append(context)
             while begun:
                 yield begun.popleft().finish()
@@ -214,6 +218,11 @@ class CudaExecutor(Generic[Result]):
             for context in begun:  # an image could not be read, or the caller stopped asking
                 context.finish()
             self.timings.infer += perf_counter() - start
+
+    def _geometries_of(self, batch: Sequence[BatchItem]) -> list[Geometry]:
+        """All on the canvas of the first image."""
+        preprocessor = self._stages.canvases.of(batch[0].image.size)
+        return [preprocessor.geometry_of(item.image.size) for item in batch]
 
     def _free_context(self, begun: int) -> InFlightBatch:
         """The next context in turn; a new one as long as there are few and all are busy."""
@@ -237,6 +246,11 @@ class CudaExecutor(Generic[Result]):
     def open_rows(self) -> None:
         """There is nothing to prepare: rows hold images until the batch runs."""
 
+    def set_canvas(self, canvas: tuple[int, int]) -> None:
+        if canvas != self._canvas.input.size:
+            self._canvas = self._stages.canvases.on(canvas)
+            self._known = {}
+
     def prepares_quickly(self, item: Any) -> bool:
         # An image that is decoded is only kept here until the batch runs.
         return isinstance(item, (np.ndarray, HostImage)) or DeviceImage.is_one(item)
@@ -247,7 +261,7 @@ class CudaExecutor(Generic[Result]):
             self._items[row], self._geometries[row] = BatchItem(HostImage(item, known[0]), parameters), known[1]
             return
         image = self.read(item)
-        geometry = self._stages.preprocessor.geometry_of(image.size)
+        geometry = self._canvas.geometry_of(image.size)
         self._items[row], self._geometries[row] = BatchItem(image, parameters), geometry
         if isinstance(image, HostImage) and image.pixels is item and len(self._known) < KNOWN_SHAPES:
             self._known[item.shape] = image.format, geometry

@@ -67,12 +67,29 @@ class DevicePostprocess(Protocol):
         """Frees what it holds."""
 
 
+class CanvasSet(Protocol):
+    """What an executor knows of the canvases that images go on."""
+
+    whole: Preprocessor
+    sizes: tuple[tuple[int, int], ...]  # the whole one is the last
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one."""
+
+    def on(self, canvas: tuple[int, int]) -> Preprocessor:
+        """The preprocessor for this canvas."""
+
+    def of(self, size: tuple[int, int]) -> Preprocessor:
+        """The preprocessor for an image of (width, height)."""
+
+
 @dataclass
 class ModelStages(Generic[Result]):
     """What an executor knows of a model.
 
     Attributes:
-        preprocessor: from images to the network's input.
+        canvases: from images to the network's input.
         verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
         postprocess: results from the outputs of a batch: arrays by name, whose first rows belong to the geometries.
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; None where
@@ -80,11 +97,16 @@ class ModelStages(Generic[Result]):
         verified: whether `verify` has passed. It is shared by all executors of a model.
     """
 
-    preprocessor: Preprocessor
+    canvases: CanvasSet
     verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
     postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     verified: bool = field(default=False)
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """That of the whole input."""
+        return self.canvases.whole
 
     def verify_once(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         if not self.verified:
@@ -134,13 +156,16 @@ class Executor(Protocol[Result]):
         """The image that `source` is or names, where this executor can take it."""
 
     def run(self, batch: Sequence[BatchItem]) -> list[Result]:
-        """The results of one batch, waited for."""
+        """The results of one batch of images of one canvas, waited for."""
 
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         """The results of each batch, in order."""
 
     def open_rows(self) -> None:
         """Called once before the first `prepare()`."""
+
+    def set_canvas(self, canvas: tuple[int, int]) -> None:
+        """The canvas of the rows that are prepared from now on. Called while no row is in use."""
 
     def prepares_quickly(self, item: Any) -> bool:
         """Whether `prepare()` takes so little time that the submitting thread should call it itself."""

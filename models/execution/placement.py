@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from ...image import HostImage
 
 __all__ = ["PreprocessPlacement"]
+
+_log = logging.getLogger("infersdk.models")
 
 
 class PreprocessPlacement:
@@ -38,4 +41,9 @@ class PreprocessPlacement:
                 seconds = {location: measure(location) for location in ("device", "host")}
                 # About even, the device: that leaves the processor to other work, such as other devices' batches.
                 self.measured[key] = "host" if seconds["host"] < 0.9 * seconds["device"] else "device"
+                _log.debug(
+                    "batches of up to %d bytes%s are preprocessed on the %s: %s", 1 << key[0],
+                    ", page-locked," if key[1] else "", self.measured[key],
+                    ", ".join(f"{place} {1e3 * taken:.2f} ms" for place, taken in seconds.items()),
+                )  # fmt: skip
             return self.measured[key]

@@ -36,9 +36,13 @@ class _Boxes(Protocol):
 
 
 def plain(value: Any) -> Any:
-    """A value of a column as JSON takes it; a mask as COCO's run lengths."""
+    """A value of a column as JSON takes it; a mask as COCO's run lengths, an exception as its message."""
     if isinstance(value, Mask):
         return value.to_coco()
+    if hasattr(value, "to_dicts"):
+        return value.to_dicts()
+    if isinstance(value, Exception):
+        return {"error": str(value)}
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     return value

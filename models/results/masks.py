@@ -49,6 +49,25 @@ class Masks(Sequence["Mask"]):
         layout["offset"] = np.arange(n, dtype=np.int64) * (height * stride)
         return cls(PackedMasks((width, height), layout, bits.reshape(-1)))
 
+    @classmethod
+    def concatenate(cls, several: Sequence[Masks], size: tuple[int, int]) -> Masks:
+        """The masks of several lists in one, for an image of `size`, which is that of each list."""
+        layouts, bits, start = [np.zeros(0, MASK)], [np.zeros(0, np.uint8)], 0
+        for masks in several:
+            layout = masks._packed.layout.copy()
+            layout["offset"] += start
+            start += len(masks._packed.bits)
+            layouts.append(layout)
+            bits.append(masks._packed.bits)
+        return cls(PackedMasks(size, np.concatenate(layouts), np.concatenate(bits)))
+
+    def placed(self, offset: tuple[int, int], size: tuple[int, int]) -> Masks:
+        """The same masks within a larger image of `size`, in which this one's upper left corner is at `offset`."""
+        layout = self._packed.layout.copy()
+        layout["x"] += offset[0]
+        layout["y"] += offset[1]
+        return Masks(PackedMasks(size, layout, self._packed.bits))
+
     @property
     def size(self) -> tuple[int, int]:
         """(width, height) of the image."""

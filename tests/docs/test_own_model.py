@@ -49,7 +49,7 @@ def test_faces_and_landmarks(module: Path, assets: Path, backend: str) -> None:
         assert bus.scores[:2] == pytest.approx([0.92, 0.90], abs=0.03)
         assert zidane.scores[:2] == pytest.approx([0.91, 0.89], abs=0.03)
         for face in (*bus[:2], *zidane[:2]):
-            points = face.columns["landmarks"]
+            points = face.columns["keypoints"]
             x1, y1, x2, y2 = face.xyxy
             assert points.shape == (5, 2)
             assert (points > (x1, y1)).all()

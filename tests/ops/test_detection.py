@@ -574,7 +574,7 @@ def test_nms_checks_its_arguments() -> None:
     with pytest.raises(errors.InputError, match=r"box 2 .*inf"):
         nms([[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, np.inf]], scores)
     for iou in (float("nan"), -0.1, 1.1):
-        with pytest.raises(errors.InputError, match="iou_threshold"):
+        with pytest.raises(errors.InputError, match="threshold is"):
             nms(boxes, scores, iou=iou)
     with pytest.raises(errors.InputError, match="max_det is -1"):
         nms(boxes, scores, max_det=-1)

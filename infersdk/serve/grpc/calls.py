@@ -39,10 +39,7 @@ class ProtocolCalls:
         return self._pb.ModelMetadataResponse(**self._service.model_metadata(request.name, request.version))
 
     async def model_config(self, request: Any) -> Any:
-        from google.protobuf.json_format import ParseDict
-
-        config = self._service.model_config(request.name, request.version)
-        return ParseDict({"config": config}, self._pb.ModelConfigResponse())
+        return self._pb.ModelConfigResponse(config=self._service.model_config(request.name, request.version))
 
     async def model_statistics(self, request: Any) -> Any:
         rows = self._service.statistics(request.name, request.version)

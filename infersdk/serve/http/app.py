@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
 from ..errors import RequestError, Status, as_request_error
+from ..model_config import as_json
 from .infer_codec import read_request, write_response
 from .messages import Request, Response, compress, decompress, error_response, json_response
 
@@ -89,7 +90,8 @@ class Application:
             response = await handler(request, **arguments)
         finally:
             watcher.cancel()
-        if (accepted := request.headers.get(b"accept-encoding")) is None:
+        accepted = request.headers.get(b"accept-encoding")
+        if accepted is None or not response.may_compress:
             return response
         if response.nbytes < _LONG:
             return compress(response, accepted)
@@ -208,9 +210,9 @@ class ProtocolHandlers:
         placed = service.place(response, asked.outputs)
         parts, header_length = write_response(asked, response, placed, binary)
         if header_length is None:
-            return Response(200, parts)
+            return Response(200, parts, may_compress=True)
         headers = [("inference-header-content-length", str(header_length))]
-        return Response(200, parts, "application/octet-stream", headers)
+        return Response(200, parts, "application/octet-stream", headers, may_compress=True)
 
     async def live(self, request: Request) -> Response:
         return Response(200)
@@ -230,7 +232,7 @@ class ProtocolHandlers:
         return json_response(self._service.model_metadata(name, version))
 
     async def model_config(self, request: Request, name: str, version: str = "") -> Response:
-        return json_response(self._service.model_config(name, version))
+        return json_response(as_json(self._service.model_config(name, version)))
 
     async def statistics(self, request: Request, name: str = "", version: str = "") -> Response:
         return json_response({"model_stats": self._service.statistics(name, version)})

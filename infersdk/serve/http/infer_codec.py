@@ -34,7 +34,7 @@ class _Input(msgspec.Struct):
     shape: list[int]
     datatype: str
     parameters: dict[str, Any] = {}
-    data: msgspec.Raw = _NO_DATA
+    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class _Output(msgspec.Struct):
@@ -258,11 +258,8 @@ def write_response(
     for name, array in response.outputs.items():
         entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape)}
         asked = wanted.get(name)
-        if name in placed and asked is not None and asked.shared_memory is not None:
-            part = asked.shared_memory
-            entry["parameters"] = {"shared_memory_region": part.region, "shared_memory_byte_size": placed[name]}
-            if part.offset:
-                entry["parameters"]["shared_memory_offset"] = part.offset
+        if name in placed:
+            pass  # the client knows where it asked for it
         elif binary if asked is None or asked.binary is None else asked.binary:
             data = pack(array)
             entry["parameters"] = {"binary_data_size": data.nbytes}

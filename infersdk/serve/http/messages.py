@@ -53,12 +53,18 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """What goes back: a status, headers, and the parts of the body, which are sent one after another."""
+    """What goes back: a status, headers, and the parts of the body, which are sent one after another.
+
+    Attributes:
+        may_compress: whether it is compressed where the client accepts that. As with Triton inference alone is: its
+            clients accept compression everywhere, and decompress there alone.
+    """
 
     status: int
     parts: Sequence[bytes | memoryview] = ()
     content_type: str = "application/json"
     headers: Sequence[tuple[str, str]] = ()
+    may_compress: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,249 @@
+"""`infersdk doctor --selftest BACKEND`: builds a packaged model, runs it, and compares what comes out."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import traceback
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..bench.machine import describe_machine
+from ..data import CLASSIFIER, DETECTOR, IMAGE
+from ..errors import BackendUnavailableError, DeviceUnavailableError, PrecisionUnavailableError, ShapeError
+from ..registry import backend_class, load
+from ..target import Target
+
+if TYPE_CHECKING:
+    from ..models import Detections
+
+__all__ = ["SelfTest", "line_of", "text_of"]
+
+#: The largest difference of an output that is taken for the same: scores lie in 0 to 1, edges in 0 to 320 pixels. GPUs
+#: may round the factors of FP32 products to TF32.
+TOLERANCES = {"fp32": 2e-2, "tf32": 0.5, "fp16": 4.0}
+#: The least share of the digits of the packaged image that are found, with no more than so many wrong ones.
+FOUND, WRONG = 0.9, 2
+BATCH = 4
+
+
+class _SkippedError(Exception):
+    """A step that this backend does not take; the message says why."""
+
+
+class SelfTest:
+    """The steps of a self-test, and what came of them.
+
+    Args:
+        target: what is tested: `"tensorrt"`, `"onnxruntime@cuda:0"`.
+        say: called with a line for each step when it is done.
+
+    Attributes:
+        steps: for each step its `name`, `result` (`"passed"`, `"failed"`, `"skipped"`), `seconds` and `detail`.
+    """
+
+    def __init__(self, target: str, say: Callable[[str], None] = lambda line: None) -> None:
+        self.target = Target.parse(target)
+        self.steps: list[dict[str, Any]] = []
+        self._say = say
+        self._started = perf_counter()
+
+    @property
+    def passed(self) -> bool:
+        return all(step["result"] != "failed" for step in self.steps)
+
+    def report(self) -> dict[str, Any]:
+        """What to paste into an issue: the machine, the versions, and the steps."""
+        return {
+            "target": str(self.target),
+            "passed": self.passed,
+            "seconds": round(perf_counter() - self._started, 1),
+            "machine": describe_machine(),
+            "steps": self.steps,
+        }
+
+    def run(self) -> None:
+        """Runs all steps; a step that fails is noted, and the next one begins.
+
+        Raises:
+            BackendError: the backend, or its device, is not available here.
+        """
+        info = backend_class(self.target.backend).probe()
+        self._note("runtime", "passed", 0.0, f"{info.version}, devices: {', '.join(info.devices) or 'none'}")
+        # What is built here is built now, and kept nowhere else.
+        with tempfile.TemporaryDirectory(prefix="infersdk-selftest-") as folder:
+            self._cache: dict[str, Any] = {"cache_dir": folder} if self._has_option("cache_dir") else {}
+            self._step("load, built", self._load)
+            if self._cache:
+                self._step("load again, from the cache", self._load)
+            self._step("outputs, batch 1", lambda: self._outputs(1, "fp32"))
+            self._step(f"outputs, batch {BATCH}", lambda: self._outputs(BATCH, "fp32"))
+            self._step("another model", self._classifier)
+            self._step("a wrong shape is refused", self._wrong_shape)
+            self._step("digits of the packaged image", self._digits)
+            self._step("32 requests side by side", self._requests)
+            self._step("fp16", lambda: self._outputs(1, "fp16"))
+            if self._has_option("cuda_graph"):
+                self._step("CUDA graphs", self._graphs)
+
+    # ---- steps: each returns what to say of it ----
+
+    def _load(self) -> str:
+        with self._network() as infer:
+            return f"{infer.device}, {infer.precision}, max_batch {infer.max_batch}"
+
+    def _outputs(self, batch: int, precision: str) -> str:
+        """Random inputs, against ONNX Runtime on the processor."""
+        rng = np.random.default_rng(7)
+        images = rng.random((batch, 3, 320, 320)).astype(np.float32)
+        try:
+            with self._network(precision=precision if precision != "fp32" else self.target.precision) as infer:
+                got = {name: array.copy() for name, array in infer(images).items()}
+                for _ in range(3):
+                    start = perf_counter()
+                    infer(images)
+                    seconds = perf_counter() - start
+        except PrecisionUnavailableError as error:
+            raise _SkippedError(str(error)) from None
+        expected = self._reference(DETECTOR, images)
+        return f"{self._compare(got, expected, precision)}; a run takes {1e3 * seconds:.2f} ms"
+
+    def _classifier(self) -> str:
+        images = np.random.default_rng(8).random((1, 3, 32, 32)).astype(np.float32)
+        with self._network(CLASSIFIER) as infer:
+            got = infer(images)
+        return self._compare(got, self._reference(CLASSIFIER, images), "fp32")
+
+    def _wrong_shape(self) -> str:
+        with self._network() as infer:
+            try:
+                infer(np.zeros((1, 3, 100, 320), np.float32))
+            except ShapeError as error:
+                message = str(error)
+            else:
+                raise AssertionError("an input of a wrong shape was taken")
+            infer(np.zeros((1, 3, 320, 320), np.float32))
+            return message
+
+    def _digits(self) -> str:
+        with self._detector() as detector:
+            return self._check_digits(detector(IMAGE))
+
+    def _requests(self) -> str:
+        with self._detector() as detector, detector.clone() as twin:
+            alone = twin(IMAGE)
+            for future in [detector.submit(IMAGE) for _ in range(32)]:
+                found = future.result(60)
+                if found.class_ids.tolist() != alone.class_ids.tolist():
+                    raise AssertionError(f"a batch gives {found}, and the image alone {alone}")
+            batches = detector.pipeline.stats().batch_sizes
+        return f"batches by size: {dict(batches)}"
+
+    def _graphs(self) -> str:
+        if self._device == "cpu":
+            raise _SkippedError("not on the processor")
+        with self._detector(cuda_graph=True) as detector:
+            for _ in range(3):  # as it is, captured, replayed
+                detail = self._check_digits(detector(IMAGE))
+            return detail
+
+    # ---- what they share ----
+
+    @property
+    def _device(self) -> str:
+        return self.target.device or backend_class(self.target.backend).default_device
+
+    def _has_option(self, name: str) -> bool:
+        return name in backend_class(self.target.backend).Options.__struct_fields__
+
+    def _network(self, model: Any = DETECTOR, **settings: Any) -> Any:
+        return load(model, **{**self.target.arguments, "max_batch": BATCH, **settings}, **self._cache)
+
+    def _detector(self, **options: Any) -> Any:
+        from ..models import YOLOv5
+
+        return YOLOv5(DETECTOR, **self.target.arguments, max_batch=BATCH, conf=0.5, **self._cache, **options)
+
+    def _reference(self, model: Any, images: Any) -> dict[str, Any]:
+        if self.target.backend == "onnxruntime" and self._device == "cpu":
+            raise _SkippedError("ONNX Runtime on the processor is what others are compared with")
+        try:
+            with load(model, "onnxruntime", device="cpu") as infer:
+                return dict(infer(images))
+        except BackendUnavailableError as error:
+            raise _SkippedError(f"nothing to compare with: {error}") from None
+
+    def _compare(self, got: dict[str, Any], expected: dict[str, Any], precision: str) -> str:
+        if precision == "fp32" and self._device != "cpu":
+            precision = "tf32"
+        tolerance = TOLERANCES[precision]
+        parts = []
+        for name, array in expected.items():
+            difference = float(np.abs(got[name].astype(np.float64) - array).max())
+            if got[name].shape != array.shape or not difference <= tolerance:
+                raise AssertionError(
+                    f"{name} differs by {difference:.3g} from ONNX Runtime's; {tolerance:g} is allowed"
+                )
+            parts.append(f"{name} differs by {difference:.2g} from ONNX Runtime's")
+        return ", ".join(parts)
+
+    @staticmethod
+    def _check_digits(found: Detections) -> str:
+        truth = json.loads(IMAGE.with_suffix(".json").read_text("utf-8"))["objects"]
+        open_boxes = list(zip(found.xyxy.tolist(), found.class_ids.tolist(), strict=True))
+        hits = 0
+        for entry in truth:
+            left, top, right, bottom = entry["box"]
+            for box in open_boxes:
+                x, y = (box[0][0] + box[0][2]) / 2, (box[0][1] + box[0][3]) / 2
+                if box[1] == entry["class_id"] and left < x < right and top < y < bottom:
+                    open_boxes.remove(box)
+                    hits += 1
+                    break
+        if hits < FOUND * len(truth) or len(open_boxes) > WRONG:
+            raise AssertionError(f"{hits} of {len(truth)} digits are found, and {len(open_boxes)} wrong ones: {found}")
+        return f"{hits} of {len(truth)} digits, {len(open_boxes)} wrong"
+
+    def _step(self, name: str, work: Callable[[], str]) -> None:
+        start = perf_counter()
+        try:
+            result, detail = "passed", work()
+        except (BackendUnavailableError, DeviceUnavailableError):
+            raise  # there is nothing to test
+        except _SkippedError as reason:
+            result, detail = "skipped", str(reason)
+        except Exception as error:  # a runtime may fail in any way; the report has it all
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            result = "failed"
+            detail = f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+        self._note(name, result, perf_counter() - start, detail)
+
+    def _note(self, name: str, result: str, seconds: float, detail: str) -> None:
+        step = {"name": name, "result": result, "seconds": round(seconds, 2), "detail": " ".join(detail.split())}
+        self.steps.append(step)
+        self._say(line_of(step))
+
+
+def line_of(step: dict[str, Any]) -> str:
+    """A step as a line of the report."""
+    return f"[{step['result']:>7}] {step['name']} ({step['seconds']:.2f} s): {step['detail']}"
+
+
+def text_of(report: dict[str, Any]) -> str:
+    """A report as text to paste into an issue."""
+    machine = report["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+    gpus = "; ".join(machine["gpus"]) or "none"
+    outcome = "PASSED" if report["passed"] else "FAILED"
+    return "\n".join(
+        [
+            f"infersdk {machine['infersdk']} self-test of {report['target']}: {outcome} in {report['seconds']:.1f} s",
+            f"{machine['system']}, Python {machine['python']}, {machine['processor']}, SIMD {machine['simd']}",
+            f"GPUs: {gpus}",
+            f"packages: {packages}",
+            *map(line_of, report["steps"]),
+        ]
+    )

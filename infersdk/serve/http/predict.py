@@ -1,0 +1,150 @@
+"""`POST /predict`: a file in, plain JSON out, for curl and for browsers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from ..errors import RequestError, Status
+from ..images import ImageEndpoint
+from ..result_tensors import plain_rows
+from .app import Route, route
+from .messages import Request, Response, json_response
+
+if TYPE_CHECKING:
+    from ..service import InferenceService
+
+__all__ = ["PredictHandler", "form_file"]
+
+
+class PredictHandler:
+    """Runs one image: the body itself, or the only file of a form.
+
+    The query names the model where the server has several (`?model=detector`), and gives parameters (`&conf=0.4`).
+    """
+
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+
+    def routes(self) -> list[Route]:
+        return [route("POST", r"/predict", self.predict)]
+
+    async def predict(self, request: Request) -> Response:
+        parameters: dict[str, Any] = {key: _value(text) for key, text in _query(request.query)}
+        name, version = str(parameters.pop("model", "")), str(parameters.pop("version", ""))
+        endpoint = self._service.repository.find(name or self._only_model(), version)
+        if not isinstance(endpoint, ImageEndpoint):
+            raise RequestError(
+                Status.INVALID, f"model {name!r} takes tensors; send them to /v2/models/{name}/infer, not to /predict"
+            )
+        request.notes = {"model": endpoint.name}
+        deadline, priority = self._service.timing(parameters)
+        image = form_file(request.body, request.headers.get(b"content-type", b""))
+        endpoint.acquire()
+        try:
+            result = await endpoint.predict(image, parameters, deadline, priority)
+        finally:
+            endpoint.put_back()
+        size = getattr(result, "size", None)
+        return json_response(
+            {
+                "model": endpoint.name,
+                "version": endpoint.version,
+                "task": endpoint.model.task,
+                "size": None if size is None else list(size),
+                "results": plain_rows(result),
+            }
+        )
+
+    def _only_model(self) -> str:
+        names = [
+            name
+            for name, entry in self._service.repository.models.items()
+            if any(isinstance(endpoint, ImageEndpoint) for endpoint in entry.versions.values())
+        ]
+        if len(names) != 1:
+            raise RequestError(
+                Status.INVALID,
+                f"name the model, ?model=NAME: {', '.join(names)}" if names else "no model of this server takes images",
+            )
+        return names[0]
+
+
+def _query(query: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=bool(query), max_num_fields=50)
+    except ValueError as error:
+        raise RequestError(Status.INVALID, f"the query is not name=value&...: {error}") from None
+
+
+def _value(text: str) -> Any:
+    """A number, true or false as that; all else as text."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    return value if isinstance(value, (bool, int, float)) else text
+
+
+def form_file(body: bytes, content_type: bytes) -> bytes:
+    """The file in a body: that of a form's only file field, else the body itself.
+
+    Raises:
+        RequestError: there is no file, or a form has several, or is damaged.
+    """
+    if not content_type.lower().startswith(b"multipart/form-data"):
+        if not body:
+            raise RequestError(Status.INVALID, "there is no image: send it as the body, or as the file of a form")
+        return body
+    if (boundary := re.search(rb'boundary="?([^";,\s]{1,70})', content_type)) is None:
+        raise RequestError(Status.INVALID, "the form has no boundary in its Content-Type")
+    files = _form_files(body, boundary[1])
+    if len(files) != 1:
+        raise RequestError(Status.INVALID, f"a form has one file, and this one has {len(files)}")
+    return files[0]
+
+
+def _form_files(body: bytes, boundary: bytes) -> list[bytes]:
+    from python_multipart import MultipartParser
+    from python_multipart.exceptions import FormParserError
+
+    files: list[bytes] = []
+    parts: list[bytes] = []
+    header, is_file = bytearray(), False
+
+    def part_begin() -> None:
+        nonlocal is_file
+        is_file = False
+        parts.clear()
+
+    def header_value(data: bytes, start: int, end: int) -> None:
+        header.extend(data[start:end])
+
+    def header_end() -> None:
+        nonlocal is_file
+        is_file = is_file or b"filename=" in header
+        header.clear()
+
+    def part_data(data: bytes, start: int, end: int) -> None:
+        if is_file:
+            parts.append(data[start:end])
+
+    def part_end() -> None:
+        if is_file:
+            files.append(b"".join(parts))
+
+    callbacks: Mapping[str, Any] = {
+        "on_part_begin": part_begin, "on_header_value": header_value, "on_header_end": header_end,
+        "on_part_data": part_data, "on_part_end": part_end,
+    }  # fmt: skip
+    parser = MultipartParser(boundary, dict(callbacks))
+    try:
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise RequestError(Status.INVALID, f"the form is damaged: {error}") from None
+    return files

@@ -1,0 +1,67 @@
+"""The configuration of a model in the fields of Triton's `ModelConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint
+    from .messages import TensorInfo
+
+__all__ = ["as_json", "model_config"]
+
+
+def model_config(endpoint: Endpoint) -> Any:
+    """The protobuf message `ModelConfig`."""
+    from google.protobuf.json_format import ParseDict
+    from tritonclient.grpc import model_config_pb2
+
+    batched = endpoint.batched
+    fields: dict[str, Any] = {
+        "name": endpoint.name,
+        "backend": endpoint.platform,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": endpoint.pipeline.max_batch if batched else 0,
+        "input": _tensors(endpoint.inputs, batched),
+        "output": _tensors(endpoint.outputs, batched),
+    }
+    if batched:
+        fields["dynamic_batching"] = {}
+    return ParseDict(fields, model_config_pb2.ModelConfig())
+
+
+def _tensors(infos: Sequence[TensorInfo], batched: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": info.name,
+            "data_type": f"TYPE_{'STRING' if info.datatype == 'BYTES' else info.datatype}",
+            "dims": list(info.shape[1:] or (1,)) if batched else list(info.shape),
+            **({"optional": True} if info.optional else {}),
+        }
+        for info in infos
+    ]
+
+
+def as_json(config: Any) -> dict[str, Any]:
+    """The message as Triton writes it over HTTP: with all fields, and with numbers as numbers."""
+    from google.protobuf.json_format import MessageToDict
+
+    plain = MessageToDict(config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    converted = _numbers(config.DESCRIPTOR, plain)
+    assert isinstance(converted, dict)
+    return converted
+
+
+def _numbers(descriptor: Any, value: dict[str, Any]) -> dict[str, Any]:
+    """Protobuf writes numbers of 64 bits as text; here they become numbers again."""
+    for name, inner in value.items():
+        field = descriptor.fields_by_name[name]
+        if field.message_type is not None:
+            if field.message_type.GetOptions().map_entry:
+                continue
+            for one in inner if isinstance(inner, list) else [inner]:
+                _numbers(field.message_type, one)
+        elif field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
+            value[name] = [int(one) for one in inner] if isinstance(inner, list) else int(inner)
+    return value

@@ -1,0 +1,131 @@
+"""Large images in tiles: a detector sees each part at full resolution, and the results come together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ...errors import ConfigError
+from ..preprocessor import as_size
+from ..results import Detections
+from .composition import Composition, Plan, device_of, require_boxes, whole_image
+from .merging import Merge, merge_views
+
+if TYPE_CHECKING:
+    from ...image import HostImage, ImageSource
+    from ..vision import VisionModel
+
+__all__ = ["Tile", "Tiled", "tile_grid"]
+
+
+class Tile(NamedTuple):
+    """A part of an image, by its edges in pixels."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+def tile_grid(size: tuple[int, int], tile: tuple[int, int], overlap: float = 0.2) -> list[Tile]:
+    """The tiles of an image, row by row.
+
+    Neighbours overlap by the whole part of `overlap` times a tile's side. The last tile of a row or column ends at the
+    image's edge and overlaps more, so that all tiles have the same size; an image smaller than a tile is one tile.
+
+    Args:
+        size: (width, height) of the image.
+        tile: (width, height) of a tile.
+        overlap: at least 0 and below 1.
+
+    Raises:
+        ConfigError: a side of the tile is below 1, or `overlap` is out of range.
+    """
+    if min(tile) < 1:
+        raise ConfigError(f"a tile is at least 1 x 1 pixels, not {tile[0]} x {tile[1]}")
+    if not 0 <= overlap < 1:
+        raise ConfigError(f"overlap is a share of a tile's side, from 0 to below 1, not {overlap}")
+    columns, rows = (_starts(side, of_tile, overlap) for side, of_tile in zip(size, tile, strict=True))
+    return [
+        Tile(left, top, min(left + tile[0], size[0]), min(top + tile[1], size[1])) for top in rows for left in columns
+    ]
+
+
+def _starts(side: int, tile: int, overlap: float) -> list[int]:
+    """Where the tiles along one side begin."""
+    step = tile - int(overlap * tile)
+    starts = [0]
+    while starts[-1] + tile < side:
+        starts.append(min(starts[-1] + step, side - tile))
+    return starts
+
+
+class Tiled(Composition[Detections, Detections]):
+    """A model of boxes on large images: it runs on overlapping tiles, whose results come together.
+
+    ::
+
+        detector = Tiled(models.load("yolov8n.onnx"), tile=640, overlap=0.2)
+        boxes = detector("aerial.jpg")
+
+    Masks, keypoints and oriented boxes come along. The tiles of one image, or of many, fill the model's batches.
+
+    Args:
+        model: a wrapper whose results are `Detections`.
+        tile: the side of a tile in pixels, or (width, height); None is the size of the model's input.
+        overlap: how far neighbours overlap, as a share of a tile's side: 0 to below 1. An object that is smaller than
+            the overlap is whole in one tile at least.
+        whole_image: whether the model sees the whole image too, at reduced size, which finds what is larger than a
+            tile.
+        merge: what becomes of boxes that several views show. `"nms"` keeps the best one of them; `"union"` makes one
+            box around all that match the best one, with the union of their masks; `"weighted"` averages their edges,
+            weighted by score. The score is always the best one's.
+        match: `"smaller"` compares the intersection of two boxes with the smaller one, so that a part that a tile's
+            edge cut off belongs to the whole; `"iou"` with their union.
+        threshold: the match above which two boxes show one object.
+        class_agnostic: whether boxes of different classes are merged too.
+
+    Raises:
+        ConfigError: a setting has a wrong value.
+        UnsupportedModelError: the model's results are no `Detections`.
+    """
+
+    def __init__(
+        self,
+        model: VisionModel[Detections],
+        tile: int | Sequence[int] | None = None,
+        overlap: float = 0.2,
+        *,
+        whole_image: bool = True,
+        merge: Literal["nms", "union", "weighted"] = "nms",
+        match: Literal["iou", "smaller"] = "smaller",
+        threshold: float = 0.5,
+        class_agnostic: bool = False,
+    ) -> None:
+        super().__init__(model)
+        require_boxes(model)
+        self.tile = as_size(tile, "tile") or model.input_size
+        self.overlap, self.whole_image = overlap, whole_image
+        self._merge = Merge(merge, match, threshold, class_agnostic)
+        tile_grid((1, 1), self.tile, overlap)  # checks them
+
+    def tiles(self, size: tuple[int, int]) -> list[Tile]:
+        """The tiles of an image of (width, height)."""
+        return tile_grid(size, self.tile, self.overlap)
+
+    def plan(self, image: ImageSource | HostImage) -> Plan[Detections, Detections]:
+        whole = whole_image(image, self.model.channel_order, device_of(self.model))
+        tiles = self.tiles(whole.size)
+        views: list[Any] = [whole.crop(tile) for tile in tiles]
+        if len(views) == 1:
+            return Plan([whole], lambda parts: self._join(whole, [Tile(0, 0, *whole.size)], parts))
+        if self.whole_image:
+            views.append(whole)
+            tiles = [*tiles, Tile(0, 0, *whole.size)]
+        return Plan(views, lambda parts: self._join(whole, tiles, parts))
+
+    def _join(self, whole: Any, tiles: Sequence[Tile], parts: Sequence[Detections]) -> Detections:
+        return merge_views(parts, [(tile.left, tile.top) for tile in tiles], whole.size, self._merge, whole.decoder)
+
+    def __repr__(self) -> str:
+        return f"<Tiled {self.tile[0]} x {self.tile[1]}, overlap {self.overlap}: {self.model!r}>"

@@ -1,0 +1,101 @@
+"""`infersdk doctor --selftest`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import cli, device_count
+from infersdk.commands import selftest
+from infersdk.commands.selftest import SelfTest
+
+pytest.importorskip("onnxruntime")
+
+
+def results(report: dict[str, Any]) -> dict[str, str]:
+    return {step["name"]: step["result"] for step in report["steps"]}
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_backend_that_works(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip(backend)
+    assert cli.main(["doctor", "--selftest", backend, "--json"]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report["passed"]
+    assert report["target"] == backend
+    assert report["machine"]["packages"][backend]
+    found = results(report)
+    assert set(found.values()) <= {"passed", "skipped"}
+    for name in ("load, built", "digits of the packaged image", "32 requests side by side", "a wrong shape is refused"):
+        assert found[name] == "passed"
+    if backend == "openvino":
+        assert found["outputs, batch 4"] == found["load again, from the cache"] == "passed"
+    assert captured.err.count("[ passed]") == list(found.values()).count("passed")
+
+
+def test_the_report_is_text_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openvino")
+    assert cli.main(["doctor", "--selftest", "openvino@cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "self-test of openvino@cpu: PASSED in " in lines[0]
+    assert any(line.startswith("[ passed] digits of the packaged image (") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "words"),
+    [("openvino@gpu:7", 3, "gpu:7"), ("nonesuch", 3, "nonesuch"), ("a b c", 2, "does not name a backend")],
+)
+def test_what_is_not_there(target: str, code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openvino")
+    assert cli.main(["doctor", "--selftest", target]) == code
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_wrong_outputs_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A backend whose numbers are off: each step says so, and the others go on."""
+    pytest.importorskip("openvino")
+    from infersdk.infer import Infer
+
+    right = Infer.__call__
+
+    def wrong(self: Infer, *arguments: Any, **named: Any) -> Any:
+        outputs = right(self, *arguments, **named)
+        return {name: array + 1 for name, array in outputs.items()} if self.backend == "openvino" else outputs
+
+    monkeypatch.setattr(Infer, "__call__", wrong)
+    assert cli.main(["doctor", "--selftest", "openvino", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    found = results(report)
+    assert not report["passed"]
+    assert found["outputs, batch 1"] == found["another model"] == "failed"
+    assert found["digits of the packaged image"] == "passed"
+    assert "differs by 1 from ONNX Runtime's" in next(s for s in report["steps"] if s["result"] == "failed")["detail"]
+
+
+def test_too_few_digits_fail() -> None:
+    from infersdk.models import Detections
+
+    none = Detections.of(np.zeros((0, 4)), np.zeros(0), np.zeros(0), names=(), size=(640, 480))
+    with pytest.raises(AssertionError, match="0 of 9 digits"):
+        SelfTest._check_digits(none)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", ["tensorrt-rtx", "onnxruntime@cuda:0"])
+def test_on_a_gpu(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if not device_count():
+        pytest.skip("needs an NVIDIA GPU")
+    code = cli.main(["doctor", "--selftest", target])
+    text = capsys.readouterr().out
+    if code == 3:
+        pytest.skip("the backend is not there")
+    assert code == 0, text
+    assert "[ passed] CUDA graphs" in text
+
+
+def test_the_tolerances_are_ordered() -> None:
+    assert selftest.TOLERANCES["fp32"] < selftest.TOLERANCES["tf32"] < selftest.TOLERANCES["fp16"]

@@ -1,0 +1,74 @@
+"""The pages of the tasks: their own code, in a folder with the files that they name."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infersdk.models import TYPES
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+#: The files of each page, and which of the test data they are. Of a folder of images the page gets the first ones.
+PAGES = {
+    "segment.md": {
+        "yolov8n-seg.onnx": "models/yolov8n-seg.onnx", "bus.jpg": "images/bus.jpg",
+        "instances_val.json": "coco/instances_val.json", "val": "coco/val",
+    },
+    "pose.md": {
+        "yolov8n-pose.onnx": "models/yolov8n-pose.onnx", "zidane.jpg": "images/zidane.jpg",
+        "person_keypoints.json": "keypoints/person_keypoints.json", "val": "keypoints/val",
+    },
+}  # fmt: skip
+#: Images that accuracy is measured on here.
+IMAGES = 4
+
+
+def code_of(page: str) -> str:
+    text = (ROOT / "docs" / "tasks" / page).read_text("utf-8")
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+
+
+def first_images(truth: Path) -> dict[str, Any]:
+    """The annotations of the first images."""
+    data = json.loads(truth.read_text())
+    annotated = sorted({entry["image_id"] for entry in data["annotations"]})[:IMAGES]
+    return {
+        **data,
+        "images": [entry for entry in data["images"] if entry["id"] in annotated],
+        "annotations": [entry for entry in data["annotations"] if entry["image_id"] in annotated],
+    }
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("page", PAGES)
+def test_code_of_a_page(page: str, assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("onnxruntime", "openvino", "pycocotools", "supervision"):
+        pytest.importorskip(module)
+    for name, source in PAGES[page].items():
+        if name.endswith(".json"):
+            (tmp_path / name).write_text(json.dumps(first_images(assets / source)))
+        else:
+            (tmp_path / name).symlink_to(assets / source)
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    try:
+        exec(compile(code_of(page), page, "exec"), namespace)
+        figures = namespace["figures"]
+        assert all(figure > 0.1 for figure in figures.values()), figures
+        assert len(namespace["found"]) >= 2
+        assert any(path.suffix == ".jpg" and not path.is_symlink() for path in tmp_path.iterdir()), "what it saves"
+    finally:
+        if "model" in namespace:
+            namespace["model"].close()
+
+
+def test_the_table_names_wrappers_that_exist() -> None:
+    text = (ROOT / "docs" / "tasks" / "README.md").read_text("utf-8")
+    named = re.findall(r"^\|[^|\n]*\|[^|\n]*\| `([\w-]+)` \|", text, re.MULTILINE)
+    named.remove("type")  # the head of the column
+    assert len(named) > 8
+    assert set(named) <= set(TYPES)

@@ -1,0 +1,242 @@
+"""Large images in tiles."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infersdk import models
+from infersdk.data import DETECTOR, IMAGE
+from infersdk.errors import ConfigError, ImageError, UnsupportedModelError
+from infersdk.image import read_image
+from infersdk.models import Detections, Tile, Tiled, tile_grid
+from infersdk.models.composed.merging import Merge, merge_views
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 700), st.integers(1, 700), st.floats(0, 0.95))
+def test_tiles_cover_the_image_with_equal_sizes(width: int, height: int, w: int, h: int, overlap: float) -> None:
+    if (width // max(w - int(overlap * w), 1)) * (height // max(h - int(overlap * h), 1)) > 5000:
+        return
+    tiles = tile_grid((width, height), (w, h), overlap)
+    assert {(t.right - t.left, t.bottom - t.top) for t in tiles} == {(min(w, width), min(h, height))}
+    for low, high, side, of_tile in ((0, 2, width, w), (1, 3, height, h)):
+        edges = sorted({(tile[low], tile[high]) for tile in tiles})
+        assert edges[0][0] == 0
+        assert edges[-1][1] == side
+        for (_, end), (begin, _) in itertools.pairwise(edges):
+            assert end - begin >= int(overlap * of_tile)
+    assert len(set(tiles)) == len(tiles)
+
+
+def test_the_last_tiles_end_at_the_edge() -> None:
+    assert tile_grid((100, 60), (60, 60), 0.25) == [Tile(0, 0, 60, 60), Tile(40, 0, 100, 60)]
+    assert tile_grid((50, 40), (60, 60)) == [Tile(0, 0, 50, 40)]
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="overlap is a share of a tile's side, from 0 to below 1, not 1"):
+        tile_grid((10, 10), (5, 5), 1.0)
+    with pytest.raises(ConfigError, match="at least 1 x 1 pixels, not 0 x 5"):
+        tile_grid((10, 10), (0, 5))
+    for settings in ({"merge": "best"}, {"match": "area"}, {"threshold": 2.0}, {"overlap": -0.1}):
+        with models.YOLOv5(DETECTOR) as model, pytest.raises(ConfigError, match=str(next(iter(settings.values())))):
+            Tiled(model, **settings)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[models.YOLOv5]:
+    with models.YOLOv5(DETECTOR, max_batch=4, threads=1) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def large() -> np.ndarray:
+    """The image of the demo, many times, at odd offsets."""
+    image = read_image(IMAGE).pixels[..., :3]
+    tall, wide = image.shape[:2]
+    canvas = np.full((2 * tall + 61, 3 * wide + 77, 3), 114, np.uint8)
+    for row, top in enumerate((0, tall + 61)):
+        for column in range(3):
+            left = column * (wide + 38) + 17 * row if column < 2 else 2 * wide + 77
+            canvas[top : top + tall, left : left + wide] = image[:, : canvas.shape[1] - left]
+    return canvas
+
+
+def reference(model: models.YOLOv5, image: np.ndarray, tile: int, overlap: float) -> np.ndarray:
+    """Each tile and the whole image by a call of its own; then greedy NMS by the smaller area."""
+    rows = []
+    views = [*tile_grid((image.shape[1], image.shape[0]), (tile, tile), overlap), (0, 0, None, None)]
+    for left, top, right, bottom in views:
+        for box in model(image[top:bottom, left:right]):
+            x1, y1, x2, y2 = box.xyxy
+            rows.append((x1 + left, y1 + top, x2 + left, y2 + top, box.score, box.class_id))
+    table = np.array(rows, np.float32)
+    kept: list[np.ndarray] = []
+    for row in table[np.argsort(-table[:, 4], kind="stable")]:
+        for other in kept:
+            w = max(np.float32(0), min(row[2], other[2]) - max(row[0], other[0]))
+            h = max(np.float32(0), min(row[3], other[3]) - max(row[1], other[1]))
+            areas = [(r[2] - r[0]) * (r[3] - r[1]) for r in (row, other)]
+            if row[5] == other[5] and w * h > np.float32(0.5) * min(areas):
+                break
+        else:
+            kept.append(row)
+    return np.array(kept)
+
+
+def table(result: Detections) -> np.ndarray:
+    return np.concatenate([result.xyxy, result.scores[:, None], result.class_ids[:, None]], axis=1)
+
+
+def test_boxes_equal_those_of_single_calls(model: models.YOLOv5, large: np.ndarray) -> None:
+    tiled = Tiled(model, tile=200, overlap=0.3)
+    result = tiled(large)
+    expected = reference(model, large, 200, 0.3)
+    assert len(expected) > 20
+    np.testing.assert_array_equal(table(result), expected)
+    assert result.size == (large.shape[1], large.shape[0])
+    assert result.names == model.class_names == tiled.class_names
+
+
+def test_every_way_gives_the_same(model: models.YOLOv5, large: np.ndarray) -> None:
+    tiled = Tiled(model, tile=(220, 180), overlap=0.2, whole_image=False)
+    images = [large, large[:150, :160], large[:300], IMAGE]
+    expected = [table(tiled(image)) for image in images]
+
+    async def coroutines() -> list[Detections]:
+        return await asyncio.gather(*(tiled.infer(image) for image in images))
+
+    futures = [tiled.submit(image) for image in images]
+    for results in (
+        tiled(images), list(tiled.stream(images)), list(tiled.map(images)), [future.result(60) for future in futures],
+        asyncio.run(coroutines()),
+    ):  # fmt: skip
+        for got, want in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(table(got), want)
+    strict = tiled(large, conf=0.9)
+    assert len(strict) < len(expected[0])
+    assert (strict.scores > 0.9).all()
+
+
+def test_an_image_that_cannot_be_read_fails_alone(model: models.YOLOv5, large: np.ndarray) -> None:
+    tiled = Tiled(model, tile=300)
+    with pytest.raises(ImageError, match="no image at"):
+        tiled.submit("missing.png")
+    with pytest.raises(ImageError, match="no image at"):
+        list(tiled.map([large, "missing.png"]))
+    first, second, third = tiled.map([large, "missing.png", large], return_exceptions=True)
+    assert isinstance(second, ImageError)
+    np.testing.assert_array_equal(table(first), table(third))
+
+
+def test_a_part_that_fails_fails_the_image(model: models.YOLOv5, large: np.ndarray) -> None:
+    tiled = Tiled(model, tile=200)
+    with pytest.raises(Exception, match="conf"):
+        tiled.submit(large, conf="high").result(60)
+    results = list(tiled.map([large], return_exceptions=True, conf="high"))
+    assert len(results) == 1
+    assert isinstance(results[0], Exception)
+
+
+def test_cancelling_takes_all_parts_back(large: np.ndarray) -> None:
+    with models.YOLOv5(DETECTOR, threads=1) as model:
+        model.configure_pipeline(max_batch=1, max_delay=0, instances=1, slots=256)
+        tiled = Tiled(model, tile=64, overlap=0.5)
+        futures = [tiled.submit(large[:400, :400]) for _ in range(2)]
+        assert futures[1].cancel()
+        with pytest.raises(CancelledError):
+            futures[1].result(60)
+        assert len(futures[0].result(60)) > 0
+        assert model.pipeline.stats().cancelled > 0
+
+
+def test_results_of_another_kind_are_refused() -> None:
+    from infersdk.data import CLASSIFIER
+
+    with models.Classifier(CLASSIFIER) as classifier, pytest.raises(UnsupportedModelError, match="Classifications"):
+        Tiled(classifier, tile=16)  # type: ignore[arg-type]
+
+
+def test_nv12_is_refused() -> None:
+    with models.YOLOv5(DETECTOR, channel_order="nv12") as model, pytest.raises(ImageError, match="NV12"):
+        Tiled(model, tile=64)(np.zeros((300, 200), np.uint8))
+
+
+# ---- merging ----
+
+
+def view(
+    boxes: list[list[float]], scores: list[float], size: tuple[int, int] = (60, 40), **columns: object
+) -> Detections:
+    return Detections.of(boxes, scores, names=("a",), size=size, **columns)
+
+
+def cut_in_two(**columns: dict[str, object]) -> tuple[list[Detections], list[tuple[int, int]]]:
+    """A box of 40 to 80 in an image of 100 x 40, in two views that begin at 0 and at 40."""
+    left = view([[40, 10, 60, 30]], [0.6], **{name: value["left"] for name, value in columns.items()})
+    right = view([[5, 12, 40, 32]], [0.8], **{name: value["right"] for name, value in columns.items()})
+    return [left, right], [(0, 0), (40, 0)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("nms", [45, 12, 80, 32]), ("union", [40, 10, 80, 32]), ("weighted", None)],
+)
+def test_boxes_that_match_become_one(kind: str, expected: list[float] | None) -> None:
+    parts, offsets = cut_in_two()
+    result = merge_views(parts, offsets, (100, 40), Merge(kind, "smaller", 0.5, False))
+    if expected is None:
+        edges = np.array([[40, 10, 60, 30], [45, 12, 80, 32]], float)
+        expected = np.average(edges, axis=0, weights=[0.6, 0.8])
+    np.testing.assert_allclose(result.xyxy, [expected], rtol=1e-6)
+    np.testing.assert_array_equal(result.scores, np.float32([0.8]))
+    assert len(merge_views(parts, offsets, (100, 40), Merge(kind, "iou", 0.5, False))) == 2
+
+
+def test_columns_come_along() -> None:
+    def mask(*edges: int) -> np.ndarray:
+        plane = np.zeros((1, 40, 60), bool)
+        plane[0, edges[1] : edges[3], edges[0] : edges[2]] = True
+        return plane
+
+    points = np.array([[[50, 20, 0.5]]], np.float32)
+    columns = {
+        "mask": {"left": mask(42, 12, 60, 28), "right": mask(6, 14, 38, 30)},
+        "keypoints": {"left": points, "right": points - [40, 0, 0]},
+        "track_id": {"left": np.array([3]), "right": np.array([7])},
+    }
+    parts, offsets = cut_in_two(**columns)
+    result = merge_views(parts, offsets, (100, 40), Merge("nms", "smaller", 0.5, False))
+    np.testing.assert_array_equal(result.keypoints, [[[50, 20, 0.5]]])
+    assert result.columns["track_id"].tolist() == [7]
+    assert result.masks.size == (100, 40)
+    expected = np.zeros((40, 100), bool)
+    expected[14:30, 46:78] = True
+    np.testing.assert_array_equal(result.masks.numpy(), [expected])
+    both = merge_views(parts, offsets, (100, 40), Merge("union", "smaller", 0.5, False))
+    expected[12:28, 42:60] = True
+    np.testing.assert_array_equal(both.masks.numpy(), [expected])
+
+
+def test_classes_stay_apart_unless_told() -> None:
+    def one(class_id: int, score: float) -> Detections:
+        return Detections.of([[0, 0, 10, 10]], [score], [class_id], names=("a", "b"), size=(20, 20))
+
+    parts, offsets = [one(0, 0.5), one(1, 0.9)], [(0, 0), (0, 0)]
+    assert len(merge_views(parts, offsets, (20, 20), Merge("nms", "smaller", 0.5, False))) == 2
+    assert merge_views(parts, offsets, (20, 20), Merge("nms", "smaller", 0.5, True)).class_ids.tolist() == [1]
+
+
+def test_no_boxes_at_all() -> None:
+    empty = view(np.zeros((0, 4)), [], mask=np.zeros((0, 40, 60), bool))
+    for kind in ("nms", "union", "weighted"):
+        result = merge_views([empty, empty], [(0, 0), (40, 0)], (100, 40), Merge(kind, "smaller", 0.5, False))
+        assert len(result) == 0
+        assert result.masks.numpy().shape == (0, 40, 100)

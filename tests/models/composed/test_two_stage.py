@@ -1,0 +1,205 @@
+"""A detector, and a second model on what it found."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import models
+from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
+from infersdk.errors import ConfigError, ImageError, InputError, UnsupportedModelError
+from infersdk.image import HostImage, read_image
+from infersdk.models import Classifications, Detections, TwoStage
+from infersdk.models.composed import cutter
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[TwoStage]:
+    detector = models.YOLOv5(DETECTOR, max_batch=2, threads=1)
+    with TwoStage(detector, models.Classifier(CLASSIFIER, max_batch=4, threads=1, **CLASSIFIER_SETTINGS)) as two:
+        yield two
+
+
+@pytest.fixture(scope="module")
+def images() -> list[Any]:
+    whole = read_image(IMAGE).pixels
+    return [whole, np.zeros((40, 50, 3), np.uint8), whole[:200], IMAGE, whole[:, ::-1].copy()]
+
+
+def said(result: Detections) -> list[Any]:
+    return [(box.xyxy, box.columns["second"].to_dicts()) for box in result]
+
+
+def expected(two: TwoStage, image: Any) -> list[Any]:
+    """Each box by a call of its own on the pixels within its edges."""
+    pixels = read_image(image).pixels
+    rows = []
+    for box in two.detector(image):
+        x1, y1, x2, y2 = box.xyxy
+        part = pixels[int(np.floor(y1)) : int(np.ceil(y2)), int(np.floor(x1)) : int(np.ceil(x2))]
+        rows.append((box.xyxy, two.second(HostImage(part, read_image(image).format)).to_dicts()))
+    return rows
+
+
+def test_every_way_gives_what_single_calls_give(two: TwoStage, images: list[Any]) -> None:
+    want = [expected(two, image) for image in images]
+    assert len(want[0]) > 5
+    assert want[1] == []
+
+    async def coroutines() -> list[Detections]:
+        return await asyncio.gather(*(two.infer(image) for image in images))
+
+    for results in (
+        two(images), [two(image) for image in images], list(two.stream(images)), list(two.map(images, in_flight=3)),
+        [future.result(60) for future in [two.submit(image) for image in images]], asyncio.run(coroutines()),
+    ):  # fmt: skip
+        for got, rows in zip(results, want, strict=True):
+            assert len(got) == len(rows)
+            for (box, classes), (other, reference) in zip(said(got), rows, strict=True):
+                assert box == other
+                assert [c["label"] for c in classes] == [c["label"] for c in reference]
+                np.testing.assert_allclose([c["score"] for c in classes], [c["score"] for c in reference], atol=1e-6)
+
+
+def test_the_classifier_agrees_with_the_detector(two: TwoStage) -> None:
+    """Given what it was trained on: the digit in the middle of a square."""
+
+    def squares(image: Any, boxes: Detections) -> list[Any]:
+        parts = []
+        for x1, y1, x2, y2 in boxes.xyxy.tolist():
+            x, y, half = (x1 + x2) / 2, (y1 + y2) / 2, 0.6 * max(x2 - x1, y2 - y1)
+            edges = [max(round(edge), 0) for edge in (x - half, y - half, x + half, y + half)]
+            parts.append(image.pixels[edges[1] : edges[3], edges[0] : edges[2]])
+        return parts
+
+    result = TwoStage(two.detector, two.second, crop=squares)(IMAGE)
+    agree = [box.label == box.columns["second"][0].label for box in result]
+    assert sum(agree) >= len(agree) - 1
+
+
+def test_the_column_goes_where_the_boxes_go(two: TwoStage) -> None:
+    result = two(IMAGE)
+    row = json.loads(result.to_json())[0]
+    assert row["second"][0]["label"] == result[0].columns["second"][0].label
+    few = result[result.scores > 0.9]
+    assert len(few.columns["second"]) == len(few)
+
+
+def test_parameters_are_the_detectors(two: TwoStage) -> None:
+    assert len(two(IMAGE, conf=0.9)) < len(two(IMAGE))
+    assert len(two.submit(IMAGE, conf=0.9).result(60)) == len(two(IMAGE, conf=0.9))
+
+
+def test_a_part_that_fails_fails_alone() -> None:
+    """By every way: the others have their results, and its place holds the reason."""
+
+    def cut(image: Any, boxes: Detections) -> list[Any]:
+        parts = list(cutter("box")(image, boxes))
+        parts[1] = InputError("box 1 was not wanted")
+        parts[2] = np.zeros((3, 3), np.float32)  # no image: the second model refuses it in a pipeline
+        return parts
+
+    with TwoStage(
+        models.YOLOv5(DETECTOR, threads=1), models.Classifier(CLASSIFIER, threads=1, **CLASSIFIER_SETTINGS), crop=cut
+    ) as two:
+        for result in (two.submit(IMAGE).result(60), *two.map([IMAGE, IMAGE])):
+            column = result.columns["second"]
+            assert str(column[1]) == "box 1 was not wanted"
+            assert isinstance(column[2], ImageError)
+            assert all(isinstance(one, Classifications) for one in [column[0], *column[3:]])
+            assert result.to_dicts()[1]["second"] == {"error": "box 1 was not wanted"}
+
+
+def test_boxes_without_width_fail_alone() -> None:
+    image = HostImage(np.zeros((20, 20, 3), np.uint8), "bgr")
+    boxes = Detections.of([[2, 2, 2, 9], [1, 1, 5, 5]], [0.9, 0.8], names=("a",), size=(20, 20))
+    empty, good = cutter("box")(image, boxes)
+    assert str(empty) == "box 0 is 0 x 7 pixels, so there is nothing to cut out"
+    assert good.pixels.shape == (4, 4, 3)
+
+
+def test_margins_end_at_the_image() -> None:
+    pixels = np.arange(20 * 30 * 3, dtype=np.uint16).astype(np.uint8).reshape(20, 30, 3)
+    boxes = Detections.of([[2, 4, 12, 14.5]], [0.9], names=("a",), size=(30, 20))
+    (part,) = cutter("box", margin=0.3)(HostImage(pixels, "bgr"), boxes)
+    np.testing.assert_array_equal(part.pixels, pixels[0:18, 0:15])
+
+
+def test_oriented_boxes_are_turned_upright() -> None:
+    rng = np.random.default_rng(3)
+    pixels = rng.integers(0, 255, (60, 80, 3), np.uint8)
+
+    def oriented(*values: float) -> Detections:
+        return Detections.of([[0, 0, 80, 60]], [0.9], names=("a",), size=(80, 60), oriented=np.float32([values]))
+
+    image = HostImage(pixels, "bgr")
+    (straight,) = cutter("oriented")(image, oriented(30, 20, 20, 10, 0))
+    np.testing.assert_array_equal(straight.pixels, pixels[15:25, 20:40])
+    (quarter,) = cutter("oriented")(image, oriented(30, 20, 10, 20, np.pi / 2))
+    difference = quarter.pixels.astype(int) - np.rot90(pixels[15:25, 20:40], 1).astype(int)
+    assert np.abs(difference).max() <= 1
+    (flat,) = cutter("oriented")(image, oriented(30, 20, 0, 20, 0))
+    assert isinstance(flat, InputError)
+
+
+def test_a_crop_by_landmarks_needs_five() -> None:
+    boxes = Detections.of([[0, 0, 9, 9]], [0.9], names=("a",), size=(9, 9), keypoints=np.zeros((1, 17, 3), np.float32))
+    (error,) = cutter("landmarks")(HostImage(np.zeros((9, 9, 3), np.uint8), "bgr"), boxes)
+    assert "has 17 keypoints; a crop by landmarks needs the five of a face" in str(error)
+
+
+def test_an_image_that_cannot_be_read_fails_alone(two: TwoStage) -> None:
+    first, second, third = two.map([IMAGE, "missing.png", IMAGE], return_exceptions=True)
+    assert isinstance(second, ImageError)
+    assert said(first) == said(third)
+    with pytest.raises(ImageError, match="no image at"):
+        two.submit("missing.png")
+
+
+def test_a_detector_that_fails_fails_the_image(two: TwoStage) -> None:
+    with pytest.raises(Exception, match="conf"):
+        two.submit(IMAGE, conf="high").result(60)
+
+
+def test_cancelling_reaches_the_second_model() -> None:
+    detector = models.YOLOv5(DETECTOR, threads=1)
+    second = models.Classifier(CLASSIFIER, threads=1, **CLASSIFIER_SETTINGS)
+    asked = threading.Event()
+    go = threading.Event()
+
+    def cut(image: Any, boxes: Detections) -> Any:
+        asked.set()
+        assert go.wait(30)
+        return cutter("box")(image, boxes)
+
+    with TwoStage(detector, second, crop=cut) as two:
+        future = two.submit(IMAGE)
+        assert asked.wait(30)
+        assert future.cancel()
+        go.set()
+        with pytest.raises(CancelledError):
+            future.result(30)
+        two._executor().shutdown()
+        stats = second.pipeline.stats()
+        assert stats.submitted == stats.cancelled + stats.done
+
+
+def test_settings_are_checked(two: TwoStage) -> None:
+    for settings, words in (
+        ({"crop": "round"}, "crop is 'round'; use box, oriented or landmarks"),
+        ({"margin": -0.5}, "margin is a share of a box's side, from 0, not -0.5"),
+        ({"column": "mask"}, "column is 'mask'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            TwoStage(two.detector, two.second, **settings)
+    with pytest.raises(UnsupportedModelError, match="Classifier gives Classifications"):
+        TwoStage(two.second, two.detector)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="crop gives 0 images for"):
+        TwoStage(two.detector, two.second, crop=lambda *_: [])(IMAGE)

@@ -1,0 +1,277 @@
+"""Clients that do wrong things: too much, too slowly, half of it, or without a key."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import serve_models
+from served_requests import ask, inputs_of, simple_body
+
+LIMITS = {
+    "http_port": 0, "grpc_port": 0, "access_log": False, "read_timeout": 0.5, "keep_alive": 0.5, "max_headers": 20,
+    "max_header_bytes": 4096, "max_connections": 20, "max_body": 1 << 20,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server with little patience."""
+    from infersdk.serve import Server
+
+    path = serve_models.simple(tmp_path_factory.mktemp("strict") / "simple.onnx")
+    models = {"simple": {"type": "network", "path": str(path), "max_batch": 8, "options": {"threads": 1}}}
+    with Server({"models": models, "server": LIMITS}).start() as running:
+        yield running
+
+
+@contextmanager
+def connection(server: Any) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=10) as one:
+        yield one
+
+
+def everything(one: socket.socket) -> bytes:
+    """What comes until the server closes."""
+    data = b""
+    try:
+        while chunk := one.recv(65536):
+            data += chunk
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def works(server: Any) -> None:
+    assert ask(server.http_port, "/v2/models/simple/infer", simple_body()).status == 200
+
+
+HEAD = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"", b"408"),
+        (b"POST /v2", b"408"),
+        (HEAD + b"Content-Length: 100\r\n\r\n", b"408"),
+        (HEAD + b"Content-Length: 100\r\n\r\nhalf", b"408"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b"408"),
+        (HEAD + b"".join(b"X%d: y\r\n" % i for i in range(30)) + b"\r\n", b"431"),
+        (HEAD + b"X: " + b"y" * 5000 + b"\r\n\r\n", b"431"),
+        (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n", b"431"),
+        (b"\x16\x03\x01 this is TLS", b"400"),
+        (HEAD + b"Content-Length: -5\r\n\r\n", b"400"),
+        (HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", b"400"),
+    ],
+)
+def test_requests_that_never_become_whole(strict: Any, sent: bytes, status: bytes) -> None:
+    with connection(strict) as one:
+        one.sendall(sent)
+        answer = everything(one)
+    assert answer.startswith(b"HTTP/1.1 " + status), answer
+    assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
+    works(strict)
+
+
+def test_a_body_that_comes_in_drops(strict: Any) -> None:
+    with connection(strict) as one:
+        one.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
+        started = time.monotonic()
+        try:
+            for _ in range(100):
+                one.sendall(b"x")
+                time.sleep(0.05)
+        except OSError:
+            pass
+        assert time.monotonic() - started < 3
+    works(strict)
+
+
+def test_clients_that_vanish(strict: Any) -> None:
+    text = json.dumps(simple_body()).encode()
+    whole = HEAD + b"Content-Length: %d\r\n\r\n" % len(text) + text
+    for length in (10, 60, len(whole) - 10, len(whole)):
+        for _ in range(5):
+            with connection(strict) as one:
+                one.sendall(whole[:length])
+    works(strict)
+
+
+def test_a_connection_that_is_kept_and_not_used_ends(strict: Any) -> None:
+    text = json.dumps(simple_body()).encode()
+    with connection(strict) as one:
+        one.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(text) + text)
+        assert one.recv(100).startswith(b"HTTP/1.1 200")
+        started = time.monotonic()
+        everything(one)
+        assert time.monotonic() - started < 3
+
+
+def test_a_client_that_does_not_read_its_answer(strict: Any) -> None:
+    """Its connection is given up, and the others are served meanwhile."""
+    with connection(strict) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        request = b"GET /v2/models/simple/config HTTP/1.1\r\nHost: x\r\n\r\n"
+        try:
+            for _ in range(20_000):
+                one.sendall(request)
+        except OSError:
+            pass
+        works(strict)
+
+
+def test_more_connections_than_the_limit(strict: Any) -> None:
+    held = []
+    try:
+        for _ in range(20):
+            held.append(socket.create_connection(("127.0.0.1", strict.http_port), timeout=10))
+        time.sleep(0.1)
+        with connection(strict) as one:
+            assert everything(one).startswith(b"HTTP/1.1 503")
+    finally:
+        for one in held:
+            one.close()
+    time.sleep(0.1)
+    works(strict)
+
+
+def test_pipelined_requests_are_answered_in_order(strict: Any) -> None:
+    text = [json.dumps(simple_body(id=str(i))).encode() for i in range(5)]
+    sent = b"".join(HEAD + b"Content-Length: %d\r\n\r\n" % len(t) + t for t in text)
+    with connection(strict) as one:
+        one.sendall(sent)
+        answer = everything(one)
+    assert [answer.index(b'"id":"%d"' % i) for i in range(5)] == sorted(
+        answer.index(b'"id":"%d"' % i) for i in range(5)
+    )
+
+
+# ---- keys, TLS, the log ----
+
+
+@pytest.fixture
+def run(tables: dict[str, Any]) -> Iterator[Callable[..., Any]]:
+    """Starts servers of the model `simple`, and ends them."""
+    from infersdk.serve import Server
+
+    servers: list[Any] = []
+
+    def start(**settings: Any) -> Any:
+        own = {"http_port": 0, "grpc_port": 0, "access_log": False, **settings}
+        servers.append(Server({"models": {"simple": tables["simple"]}, "server": own}))
+        return servers[-1].start()
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def test_keys(run: Callable[..., Any]) -> None:
+    import tritonclient.grpc
+
+    server = run(api_keys=["first-key", "second-key"])
+    for headers, status in (
+        ({}, 401), ({"X-API-Key": "wrong-key"}, 401), ({"X-API-Key": "second-key"}, 200),
+        ({"Authorization": "Bearer first-key"}, 200), ({"Authorization": "Basic first-key"}, 401),
+    ):  # fmt: skip
+        answer = ask(server.http_port, "/v2/models/simple/infer", simple_body(), headers=headers)
+        assert answer.status == status
+    for path, status in (("/v2/health/live", 200), ("/v2/health/ready", 200), ("/v2", 401), ("/metrics", 401)):
+        assert ask(server.http_port, path).status == status
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        assert client.is_server_ready()
+        x = np.ones((1, 16), np.int32)
+        inputs = inputs_of("grpc", {"INPUT0": x, "INPUT1": x}, "INT32")
+        for headers in ({}, {"x-api-key": "wrong-key"}):
+            with pytest.raises(Exception, match="a valid API key is needed") as raised:
+                client.infer("simple", inputs, headers=headers)
+            assert raised.value.status() == "StatusCode.UNAUTHENTICATED"
+        assert client.infer("simple", inputs, headers={"x-api-key": "first-key"}).as_numpy("OUTPUT0")[0, 0] == 2
+        assert client.infer("simple", inputs, headers={"authorization": "Bearer second-key"}) is not None
+
+
+def test_tls(run: Callable[..., Any], tmp_path: Path) -> None:
+    import shutil
+    import ssl
+    import subprocess
+    import urllib.request
+
+    import tritonclient.grpc
+
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
+         key, "-out", certificate, "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = run(certificate=str(certificate), private_key=str(key))
+    context = ssl.create_default_context(cafile=str(certificate))
+    with urllib.request.urlopen(f"https://localhost:{server.http_port}/v2/health/ready", context=context) as answer:
+        assert answer.status == 200
+    with tritonclient.grpc.InferenceServerClient(
+        f"localhost:{server.grpc_port}", ssl=True, root_certificates=str(certificate)
+    ) as client:
+        assert client.is_server_ready()
+    with pytest.raises(OSError, match=r"."):
+        ask(server.http_port, "/v2/health/ready")
+
+
+def test_model_control_and_shared_memory_are_off_by_default(run: Callable[..., Any]) -> None:
+    server = run()
+    answer = ask(server.http_port, "/v2/repository/models/simple/load", b"{}")
+    assert (answer.status, "model_control = true" in answer.json()["error"]) == (503, True)
+    answer = ask(server.http_port, "/v2/systemsharedmemory/region/x/register", {"key": "/x", "byte_size": 4})
+    assert (answer.status, "shared_memory_prefix" in answer.json()["error"]) == (403, True)
+
+
+def test_the_access_log() -> None:
+    from infersdk.serve.access_log import AccessLog
+
+    stream = io.StringIO()
+    log = AccessLog(stream)
+    log.write("http", "GET", "/v2", 200, 0.0123, client="1.2.3.4:5", model="m", error="", received=0)
+    log.write("grpc", "POST", "/x", "OK", 1, text='a "quote"\n')
+    log.close()
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first.pop("time") == pytest.approx(time.time(), abs=60)
+    assert first == {
+        "protocol": "http", "method": "GET", "path": "/v2", "status": 200, "ms": 12.3, "client": "1.2.3.4:5",
+        "model": "m",
+    }  # fmt: skip
+    assert second["text"] == 'a "quote"\n'
+
+
+def test_a_log_whose_reader_stalls_drops_lines_and_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from infersdk.serve import access_log
+
+    class Stalled(io.StringIO):
+        go = threading.Event()
+
+        def write(self, text: str) -> int:
+            self.go.wait(10)
+            return super().write(text)
+
+    monkeypatch.setattr(access_log, "_MOST_LINES", 5)
+    stream = Stalled()
+    log = access_log.AccessLog(stream)
+    for index in range(100):
+        log.write("http", "GET", "/", 200, index)
+    stream.go.set()
+    time.sleep(0.2)
+    log.write("http", "GET", "/", 200, 1)
+    log.close()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert len(lines) + sum(line.get("dropped", 0) for line in lines) == 101
+    assert len(lines) < 20

@@ -1,0 +1,232 @@
+"""Models that are swapped under load, versions, changed files, and the end of a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_models
+import pytest
+from onnx_models import node, value
+from served_requests import ask, inputs_of
+
+from infersdk.errors import ConfigError, ModelError
+
+
+def times(path: Path, factor: float) -> Path:
+    """y = x * factor."""
+    weights = {"factor": np.float32(factor)}
+    return onnx_models.save(
+        path, [node("Mul", "x factor", "y")], [value("x", ["batch", 4])], [value("y", ["batch", 4])], weights
+    )
+
+
+def table(path: Path, **more: Any) -> dict[str, Any]:
+    return {"type": "network", "path": str(path), "options": {"threads": 1}, "max_batch": 4, **more}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration of one model, y = 2 x, in a file."""
+    times(tmp_path / "model.onnx", 2)
+    path = tmp_path / "app.json"
+    server = {"http_port": 0, "grpc_port": 0, "access_log": False, "model_control": True, "drain": 10}
+    path.write_text(json.dumps({"models": {"times": table(tmp_path / "model.onnx")}, "server": server}))
+    return path
+
+
+@pytest.fixture
+def run(config: Path) -> Iterator[Callable[..., Any]]:
+    """Starts servers, and ends them."""
+    from infersdk.serve import Server
+
+    servers: list[Any] = []
+
+    def start(**settings: Any) -> Any:
+        servers.append(Server(config, **settings))
+        return servers[-1].start()
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def factor(server: Any, model: str = "times", version: str = "") -> float:
+    """What a model multiplies by."""
+    entry = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1]}
+    where = f"/versions/{version}" if version else ""
+    answer = ask(server.http_port, f"/v2/models/{model}{where}/infer", {"inputs": [entry]})
+    assert answer.status == 200, answer.body
+    return float(answer.json()["outputs"][0]["data"][0])
+
+
+def replace(path: Path, new: float) -> None:
+    """Puts another model in the place of one, in one step."""
+    times(path.with_suffix(".new"), new)
+    os.replace(path.with_suffix(".new"), path)
+
+
+def until(check: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_no_request_fails_over_a_hundred_swaps(run: Callable[..., Any], tmp_path: Path) -> None:
+    import tritonclient.grpc
+    import tritonclient.http
+
+    server = run()
+    ended, failures, seen = threading.Event(), list[str](), set[float]()
+    counts = [0] * 4
+
+    def ask_always(index: int) -> None:
+        kind = "grpc" if index % 2 else "http"
+        module: Any = tritonclient.grpc if index % 2 else tritonclient.http
+        port = server.grpc_port if index % 2 else server.http_port
+        with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            inputs = inputs_of(kind, {"x": np.ones((2, 4), np.float32)}, "FP32")
+            while not ended.is_set():
+                try:
+                    y = client.infer("times", inputs).as_numpy("y")
+                    assert (y == y[0, 0]).all()
+                    seen.add(float(y[0, 0]))
+                    counts[index] += 1
+                except Exception as error:
+                    failures.append(repr(error))
+
+    threads = [threading.Thread(target=ask_always, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for swap in range(100):
+            replace(tmp_path / "model.onnx", 3 + swap)
+            assert ask(server.http_port, "/v2/repository/models/times/load", b"{}").status == 200
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert min(counts) > 100
+    assert len(seen) > 50
+    assert factor(server) == 102
+    # What was replaced is closed: no threads of old pipelines are left.
+    until(lambda: sum("model.onnx" in thread.name for thread in threading.enumerate()) < 20)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_old_one(run: Callable[..., Any], tmp_path: Path) -> None:
+    server = run()
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    answer = ask(server.http_port, "/v2/repository/models/times/load", b"{}")
+    assert answer.status == 400
+    assert "failed to load 'times'" in answer.json()["error"]
+    assert factor(server) == 2
+    (row,) = ask(server.http_port, "/v2/repository/index", b"{}").json()
+    assert row["state"] == "READY"
+    assert "model.onnx" in row["reason"]
+
+
+def test_versions(run: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+    data = json.loads(config.read_text())
+    paths = {str(n): str(times(tmp_path / f"{n}.onnx", n)) for n in (2, 10, 9)}
+    data["models"]["times"] = table(tmp_path / "x", versions={n: {"path": path} for n, path in paths.items()})
+    config.write_text(json.dumps(data))
+    server = run()
+    assert factor(server) == 10
+    assert [factor(server, version=n) for n in ("2", "9", "10")] == [2, 9, 10]
+    assert ask(server.http_port, "/v2/models/times").json()["versions"] == ["2", "10", "9"]
+    assert len(ask(server.http_port, "/v2/models/times/stats").json()["model_stats"]) == 3
+    answer = ask(server.http_port, "/v2/models/times/versions/3/infer", {"inputs": []})
+    assert (answer.status, "its versions are 2, 10, 9" in answer.json()["error"]) == (404, True)
+
+
+def test_a_changed_file_is_loaded(run: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+    server = run(watch=0.05)
+    replace(tmp_path / "model.onnx", 5)
+    until(lambda: factor(server) == 5)
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    until(lambda: server.repository.models["times"].reason != "")
+    assert factor(server) == 5
+    replace(tmp_path / "model.onnx", 6)
+    until(lambda: factor(server) == 6)
+    data = json.loads(config.read_text())
+    data["models"] = {"other": table(times(tmp_path / "other.onnx", 7))}
+    config.write_text(json.dumps(data))
+    until(lambda: list(server.repository.models) == ["other"] and server.repository.ready)
+    assert factor(server, "other") == 7
+    assert ask(server.http_port, "/v2/models/times").status == 404
+    config.write_text("{")
+    time.sleep(0.2)
+    assert factor(server, "other") == 7
+
+
+def test_requests_that_run_end_when_a_server_stops(run: Callable[..., Any]) -> None:
+    server = run()
+    answers: list[int] = []
+
+    def ask_always() -> None:
+        entry = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1]}
+        while True:
+            try:
+                answers.append(ask(server.http_port, "/v2/models/times/infer", {"inputs": [entry]}).status)
+            except OSError:  # nothing listens any more
+                return
+
+    threads = [threading.Thread(target=ask_always) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(answers) > 50)
+    server.stop()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert set(answers) == {200}
+
+
+def test_what_cannot_be_started(config: Path, tmp_path: Path) -> None:
+    from infersdk.serve import Server
+
+    def refused(kind: type[Exception], said: str, **settings: Any) -> None:
+        with pytest.raises(kind, match=said):
+            Server(config, **settings).start()
+
+    refused(ConfigError, "server: .*unknown field `nonesuch`", nonesuch=1)
+    refused(ConfigError, "server: TLS needs both", certificate="x.pem")
+    refused(ConfigError, "server: neither http_port nor grpc_port", http_port=None, grpc_port=None)
+    refused(ConfigError, r"server: y\.pem: No such file", http_port=None, certificate="x.pem", private_key="y.pem")
+    with Server(config).start() as server:
+        refused(ConfigError, f"cannot listen on 127.0.0.1:{server.http_port}", http_port=server.http_port)
+        refused(ConfigError, f"cannot listen on 127.0.0.1:{server.grpc_port}", grpc_port=server.grpc_port)
+    shutil.rmtree(tmp_path / "model.onnx", ignore_errors=True)
+    (tmp_path / "model.onnx").unlink()
+    refused(ModelError, r"model\.onnx")
+
+
+def test_the_command_ends_well_with_sigterm(config: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "infersdk", "serve", str(config)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        assert lines[0].startswith("times 1: onnxruntime, batches of up to 4")
+        port = int(lines[1].rsplit(":", 1)[1])
+        assert ask(port, "/v2/health/ready").status == 200
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (0, "")
+    finally:
+        process.kill()

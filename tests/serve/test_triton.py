@@ -1,0 +1,311 @@
+"""The same questions to this server and to a real Triton: the same fields, and the same classes of status.
+
+`docs/serving.md` lists where the two differ, and why. `INFERSDK_TRITON` names a command that serves a model repository
+with Triton: it is called with the repository, `--http PORT` and `--grpc PORT`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import serve_models
+from served_requests import Answer, ask, inputs_of, simple_body
+
+COMMAND = os.environ.get("INFERSDK_TRITON", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not COMMAND, reason="no Triton: INFERSDK_TRITON names the command that serves a repository"),
+]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Ports:
+    """Where a server listens."""
+
+    def __init__(self, http_port: int, grpc_port: int) -> None:
+        self.http_port, self.grpc_port = http_port, grpc_port
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
+    """A Triton with the models of `serve_models`."""
+    import triton_repository
+
+    repository = triton_repository.write(tmp_path_factory.mktemp("triton"))
+    ports = Ports(free_port(), free_port())
+    command = [*shlex.split(COMMAND), str(repository), "--http", str(ports.http_port), "--grpc", str(ports.grpc_port)]
+    with open(tmp_path_factory.mktemp("log") / "triton.log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 120
+        while True:
+            assert process.poll() is None, Path(log.name).read_text()[-2000:]
+            assert time.monotonic() < end
+            try:
+                if ask(ports.http_port, "/v2/health/ready").status == 200:
+                    break
+            except OSError:
+                pass
+            time.sleep(0.2)
+        yield ports
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def both(server: Any, triton: Ports, path: str, body: Any = None, **named: Any) -> tuple[Answer, Answer]:
+    return ask(server.http_port, path, body, **named), ask(triton.http_port, path, body, **named)
+
+
+def keys(value: Any) -> Any:
+    """The fields of JSON, without their values."""
+    if isinstance(value, dict):
+        return {key: keys(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [keys(value[0])] if value else []
+    return type(value).__name__
+
+
+# ---- what is the same ----
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/models/simple", "/v2/models/simple/versions/1", "/v2/models/free", "/v2/models/echo"]
+)
+def test_metadata(server: Any, triton: Ports, path: str) -> None:
+    ours, theirs = (answer.json() for answer in both(server, triton, path))
+    assert (ours.pop("platform"), theirs.pop("platform")) == ("onnxruntime", "python")
+    assert ours == theirs
+
+
+def test_server_metadata(server: Any, triton: Ports) -> None:
+    ours, theirs = (answer.json() for answer in both(server, triton, "/v2"))
+    assert keys(ours) == keys(theirs)
+    assert set(theirs["extensions"]) - set(ours["extensions"]) == {"sequence", "cuda_shared_memory", "trace", "logging"}
+    assert set(ours["extensions"]) <= set(theirs["extensions"])
+
+
+@pytest.mark.parametrize("model", ["simple", "free"])
+def test_config(server: Any, triton: Ports, model: str) -> None:
+    ours, theirs = (answer.json() for answer in both(server, triton, f"/v2/models/{model}/config"))
+    assert set(theirs) - set(ours) <= {"dynamic_batching", "optimization", "instance_group"}
+    for name in ("name", "max_batch_size"):
+        assert ours[name] == theirs[name]
+    for side in ("input", "output"):
+        for one, other in zip(ours[side], theirs[side], strict=True):
+            assert set(one) >= {"name", "data_type", "dims"}
+            for name in ("name", "data_type", "dims"):
+                assert one[name] == other[name]
+
+
+def test_statistics(server: Any, triton: Ports) -> None:
+    both(server, triton, "/v2/models/simple/infer", simple_body())
+    ours, theirs = (answer.json() for answer in both(server, triton, "/v2/models/simple/stats"))
+    (ours,), (theirs,) = ours["model_stats"], theirs["model_stats"]
+    assert set(theirs) - set(ours) <= {"response_stats"}
+    assert keys(ours["inference_stats"]) == keys(theirs["inference_stats"])
+    assert keys(ours["batch_stats"]) == keys(theirs["batch_stats"])
+
+
+def test_index(server: Any, triton: Ports) -> None:
+    ours, theirs = (answer.json() for answer in both(server, triton, "/v2/repository/index", b"{}"))
+    by_name = {row["name"]: row for row in ours}
+    assert theirs == [by_name[row["name"]] for row in theirs]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_json(server: Any, triton: Ports, rows: int) -> None:
+    for change in ({}, {"id": "seven"}, {"outputs": [{"name": "OUTPUT1"}]}):
+        ours, theirs = both(server, triton, "/v2/models/simple/infer", simple_body(rows) | change)
+        assert ours.json() == theirs.json()
+        assert ours.headers["content-type"] == theirs.headers["content-type"]
+
+
+@pytest.mark.parametrize("datatype", [kind for kind in serve_models.KINDS if kind != "BYTES"])
+def test_bytes(server: Any, triton: Ports, datatype: str, rng: np.random.Generator) -> None:
+    x = serve_models.values(datatype, (2, 4), rng)
+    if x.dtype.kind == "f":
+        x = np.abs(x)
+    entry = {"name": "INPUT0", "shape": [2, 4], "datatype": datatype, "parameters": {"binary_data_size": x.nbytes}}
+    for parameters in ({"binary_data_output": True}, {}):
+        head = json.dumps({"inputs": [entry], "parameters": parameters}).encode()
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        path = f"/v2/models/identity_{datatype}/infer"
+        if datatype == "FP16" and not parameters:
+            continue  # see test_differences
+        ours, theirs = both(server, triton, path, head + x.tobytes(), headers=headers)
+        assert (ours.status, theirs.status) == (200, 200)
+        if parameters:
+            split = [int(answer.headers["inference-header-content-length"]) for answer in (ours, theirs)]
+            assert json.loads(ours.body[: split[0]]) == json.loads(theirs.body[: split[1]])
+            assert ours.body[split[0] :] == theirs.body[split[1] :] == x.tobytes()
+        else:
+            values = [np.array(answer.json()["outputs"][0].pop("data"), x.dtype) for answer in (ours, theirs)]
+            np.testing.assert_array_equal(*values)
+
+
+def test_a_body_that_is_the_input(server: Any, triton: Ports) -> None:
+    headers = {"Inference-Header-Content-Length": "0"}
+    ours, theirs = both(server, triton, "/v2/models/identity_FP32/infer", bytes(16), headers=headers)
+    length = int(theirs.headers["inference-header-content-length"])
+    assert ours.headers["inference-header-content-length"] == str(length)
+    assert json.loads(ours.body[:length]) == json.loads(theirs.body[:length])
+    assert ours.body[length:] == theirs.body[length:]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_shared_memory(server: Any, triton: Ports, protocol: str) -> None:
+    import importlib
+    import uuid
+
+    import tritonclient.utils.shared_memory as shm
+
+    module = importlib.import_module(f"tritonclient.{protocol}")
+    name = f"infersdk-both-{uuid.uuid4().hex}"
+    handle = shm.create_shared_memory_region(name, f"/{name}", 256)
+    a, b = np.arange(16, dtype=np.int32), np.full(16, 3, np.int32)
+    seen = []
+    try:
+        for port in (getattr(server, f"{protocol}_port"), getattr(triton, f"{protocol}_port")):
+            with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+                shm.set_shared_memory_region(handle, [a, b])
+                shm.set_shared_memory_region(handle, [np.zeros(32, np.int32)], offset=128)
+                client.register_system_shared_memory(name, f"/{name}", 256)
+                inputs = [module.InferInput(one, [1, 16], "INT32") for one in ("INPUT0", "INPUT1")]
+                outputs = [module.InferRequestedOutput(one) for one in ("OUTPUT0", "OUTPUT1")]
+                for index in (0, 1):
+                    inputs[index].set_shared_memory(name, 64, offset=64 * index)
+                    outputs[index].set_shared_memory(name, 64, offset=128 + 64 * index)
+                result = client.infer("simple", inputs, outputs=outputs)
+                found = shm.get_contents_as_numpy(handle, np.int32, [2, 16], offset=128).copy()
+                np.testing.assert_array_equal(found, [a + b, a - b])
+                response = result.get_response()
+                seen.append(response if protocol == "http" else str(response))
+                status = client.get_system_shared_memory_status()
+                seen[-1] = (seen[-1], status if protocol == "http" else str(status))
+                client.unregister_system_shared_memory(name)
+    finally:
+        shm.destroy_shared_memory_region(handle)
+    assert seen[0] == seen[1], seen[1]
+
+
+# ---- refusals: the same class of status ----
+
+
+def changed(**change: Any) -> dict[str, Any]:
+    body = simple_body()
+    body["inputs"][0] |= change
+    return body
+
+
+HEAD = json.dumps(
+    {"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}]}
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers"),
+    [
+        ("/v2/models/nonesuch", None, {}),
+        ("/v2/models/nonesuch/config", None, {}),
+        ("/v2/models/nonesuch/ready", None, {}),
+        ("/v2/models/simple/versions/9", None, {}),
+        ("/v2/models/simple/versions/9/infer", simple_body(), {}),
+        ("/v2/models/nonesuch/infer", simple_body(), {}),
+        ("/v2/models/nonesuch/infer", b"no JSON", {}),
+        ("/v2/models/simple/infer", None, {}),
+        ("/nonesuch", None, {}),
+        ("/v2/models/simple/infer", changed(shape=[1, 15], data=[1] * 15), {}),
+        ("/v2/models/simple/infer", changed(shape=[16]), {}),
+        ("/v2/models/simple/infer", changed(datatype="FP32"), {}),
+        ("/v2/models/simple/infer", changed(datatype="INT33"), {}),
+        ("/v2/models/simple/infer", changed(name="INPUT7"), {}),
+        ("/v2/models/simple/infer", changed(shape=[2, 16], data=[1] * 32), {}),
+        ("/v2/models/simple/infer", simple_body(9), {}),
+        ("/v2/models/simple/infer", simple_body() | {"inputs": simple_body()["inputs"][:1]}, {}),
+        ("/v2/models/simple/infer", simple_body() | {"inputs": []}, {}),
+        ("/v2/models/simple/infer", simple_body() | {"outputs": [{"name": "OUTPUT7"}]}, {}),
+        ("/v2/models/identity_FP32/infer", HEAD + bytes(15), {"Inference-Header-Content-Length": str(len(HEAD))}),
+        ("/v2/models/identity_FP32/infer", HEAD + bytes(17), {"Inference-Header-Content-Length": str(len(HEAD))}),
+        ("/v2/models/identity_FP32/infer", HEAD + bytes(16), {"Inference-Header-Content-Length": "9999"}),
+        ("/v2/repository/models/nonesuch/unload", b"{}", {}),
+        ("/v2/systemsharedmemory/region/nonesuch/status", None, {}),
+    ],
+)  # fmt: skip
+def test_refusals(server: Any, triton: Ports, path: str, body: Any, headers: dict[str, str]) -> None:
+    ours, theirs = both(server, triton, path, body, headers=headers)
+    if path.endswith("unload"):
+        assert theirs.status == 503  # it polls its repository; an unknown model is not looked at
+        assert ours.status == 404
+        return
+    assert ours.status == theirs.status, (ours.body, theirs.body)
+    assert set(ours.json()) == set(theirs.json()) == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("model", "names", "shape", "datatype", "version"),
+    [
+        ("nonesuch", ["INPUT0"], (1, 16), "INT32", ""),
+        ("simple", ["INPUT0", "INPUT1"], (1, 16), "INT32", "9"),
+        ("simple", ["INPUT0"], (1, 16), "INT32", ""),
+        ("simple", ["INPUT0", "INPUT1"], (1, 15), "INT32", ""),
+        ("simple", ["INPUT0", "INPUT1"], (16,), "INT32", ""),
+        ("simple", ["INPUT0", "INPUT1"], (9, 16), "INT32", ""),
+        ("simple", ["INPUT0", "INPUT1", "INPUT2"], (1, 16), "INT32", ""),
+        ("simple", ["INPUT0", "INPUT1"], (1, 16), "FP32", ""),
+    ],
+)
+def test_refusals_over_grpc(
+    server: Any, triton: Ports, model: str, names: list[str], shape: tuple[int, ...], datatype: str, version: str
+) -> None:
+    import tritonclient.grpc
+
+    x = np.zeros(shape, serve_models.KINDS[datatype])
+    seen = []
+    for port in (server.grpc_port, triton.grpc_port):
+        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            with pytest.raises(Exception) as raised:  # noqa: PT011 - the status is what is compared
+                client.infer(model, inputs_of("grpc", dict.fromkeys(names, x), datatype), model_version=version)
+            seen.append(raised.value.status())
+    assert seen[0] == seen[1], seen[1]
+
+
+# ---- what differs on purpose ----
+
+
+def test_differences(server: Any, triton: Ports) -> None:
+    """Each of them is in `docs/serving.md`."""
+
+    def statuses(path: str, body: Any, **named: Any) -> tuple[int, int]:
+        ours, theirs = both(server, triton, path, body, **named)
+        return ours.status, theirs.status
+
+    simple = "/v2/models/simple/infer"
+    assert statuses(simple, b"{") == (400, 500)
+    assert statuses(simple, changed(data=[1.5] * 16)) == (400, 500)
+    assert statuses(simple, changed(data=[1] * 15)) == (400, 500)
+    assert statuses(simple, changed(data=[2**31] * 16)) == (400, 200), "Triton takes it modulo 2^32"
+    assert statuses(simple, simple_body() | {"parameters": {"unknown": 1}}) == (400, 200)
+    half = {"name": "INPUT0", "shape": [1, 4], "datatype": "FP16", "data": [1, 2, 3, 4]}
+    assert statuses("/v2/models/identity_FP16/infer", {"inputs": [half]}) == (200, 400)
+    headers = {"Inference-Header-Content-Length": str(len(HEAD))}
+    x = struct.pack("<4f", float("nan"), 1, 2, 3)
+    assert statuses("/v2/models/identity_FP32/infer", HEAD + x, headers=headers) == (400, 200), "NaN is no JSON"
+    register = "/v2/systemsharedmemory/region/x/register"
+    assert statuses(register, {"key": "/infersdk-nonesuch", "byte_size": 4}) == (400, 500)

@@ -19,7 +19,7 @@ import numpy as np
 
 from .._pillow import pixels_of
 from ..errors import ImageError, relative_to
-from .jpeg import PILLOW, decode_jpeg, is_jpeg, reduction
+from .jpeg import PILLOW, SIDEWAYS, decode_jpeg, is_jpeg, orientation_of, reduction
 from .view import device_image_view
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceImage", "HostImage", "ImageSource", "SharedImage", "image_size", "is_http", "read_image"]
 
-_ORIENTATION = 0x0112  # the tag of EXIF
-_SIDEWAYS = frozenset({5, 6, 7, 8})  # orientations that exchange width and height
 #: Whether rows and columns are mirrored (after their exchange), by orientation.
 _MIRRORED = {
     2: (False, True), 3: (True, True), 4: (True, False),
@@ -279,6 +277,8 @@ def image_size(source: Any, channel_order: str = "bgr") -> tuple[int, int] | Non
             return image_size(source._source, channel_order)
         if isinstance(source, HostImage):
             return source.size
+        if isinstance(source, SharedImage):
+            return image_size(source._source, channel_order)
         if hasattr(source, "shape"):
             height, width = (int(side) for side in source.shape[:2])
             return width, height * 2 // 3 if channel_order == "nv12" else height
@@ -403,12 +403,6 @@ def _transpositions() -> dict[int, Image.Transpose]:
     }
 
 
-def orientation_of(image: Image.Image) -> int:
-    """The EXIF orientation of an image that Pillow has opened: 1 to 8, 1 where there is none."""
-    orientation = image.getexif().get(_ORIENTATION, 1)
-    return orientation if orientation in _transpositions() else 1
-
-
 def _reduction(image: Image.Image, orientation: int, at_least: SizeLimit | None) -> int:
     """By how much a JPEG file is reduced while it is decoded."""
     if at_least is None:
@@ -418,7 +412,7 @@ def _reduction(image: Image.Image, orientation: int, at_least: SizeLimit | None)
 
 
 def _upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
-    return (size[1], size[0]) if orientation in _SIDEWAYS else size
+    return (size[1], size[0]) if orientation in SIDEWAYS else size
 
 
 def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None) -> HostImage | None:
@@ -444,7 +438,7 @@ def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None)
 
 def _upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
     """As `Image.transpose()`: mirrored rows, mirrored columns, or both; with rows and columns exchanged before."""
-    if orientation in _SIDEWAYS:
+    if orientation in SIDEWAYS:
         pixels = pixels.swapaxes(0, 1)
     rows, columns = _MIRRORED[orientation]
     return np.ascontiguousarray(pixels[:: -1 if rows else 1, :: -1 if columns else 1])

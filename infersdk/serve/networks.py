@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError, UnsupportedModelError
-from ..pipeline import Pipeline, TensorBatchBuffer
+from ..pipeline import OneBucket, Pipeline, TensorBatchBuffer
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
@@ -157,7 +157,7 @@ class WholeRequests:
         return _WholeRequestBuffer(self.network.clone())
 
 
-class _WholeRequestBuffer:
+class _WholeRequestBuffer(OneBucket):
     """A `BatchBuffer` of one row that holds all inputs of a request."""
 
     capacity = 1

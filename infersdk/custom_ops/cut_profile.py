@@ -24,8 +24,8 @@ __all__ = ["profile_parts"]
 _PRECISIONS = {"float32": "fp32", "float16": "fp16", "float64": "fp64", "int8": "int8", "uint8": "int8"}
 
 _TIMING = (
-    "The segments of the cut model, and the kernels of its custom operators, ran one by one; a kernel's time is that of "
-    "the host, which waits for it."
+    "The segments of the cut model, and the kernels of its custom operators, ran one by one; a kernel's time is that "
+    "of the host, which waits for it."
 )
 
 

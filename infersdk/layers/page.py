@@ -82,7 +82,8 @@ def _graph(report: LayerReport) -> Any:
             seconds = row.seconds[number]
             cells.append({
                 "x": box.x + number * width, "y": box.y, "width": width, "height": box.height,
-                "fill": _fill(side, row.layers[number], seconds, longest[number]), "tip": _tip(report, row, side, number),
+                "fill": _fill(side, row.layers[number], seconds, longest[number]),
+                "tip": _tip(report, row, side, number),
                 "text": "" if seconds is None else _short_ms(seconds),
             })  # fmt: skip
     return draw(

@@ -17,7 +17,7 @@ if __name__ != "infersdk.models":
 
 from .canvases import choose_canvases
 from .classifier import PRESETS, Classifier
-from .composed import Tile, Tiled, TwoStage, tile_grid
+from .composed import GroupResult, ModelGroup, Tile, Tiled, TwoStage, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
@@ -43,6 +43,7 @@ from .results import (
 )
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .semantic import SemanticSegmentation, TwinLiteNet
+from .tracker import Tracker
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -70,16 +71,19 @@ __all__ = [
     "EndToEndPose",
     "EndToEndSeg",
     "Gallery",
+    "GroupResult",
     "ImageInput",
     "Mask",
     "Masks",
     "Match",
     "ModelDescription",
+    "ModelGroup",
     "Preprocessor",
     "SemanticSegmentation",
     "Tile",
     "Tiled",
     "Timings",
+    "Tracker",
     "TwinLiteNet",
     "TwoStage",
     "VisionModel",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import DeviceImage
+    from ..image.nvimgcodec import EncodedImage
     from ..infer import Infer
     from .preprocessor import ImageInput
 
@@ -141,10 +142,10 @@ class Calls(Generic[Result]):
         items = (BatchItem(image, parameters) for image in self._images(sources))
         return Grouped(items, key, lambda: self._following.executor.capacity)
 
-    def _images(self, sources: Iterator[ImageSource | HostImage]) -> Iterator[HostImage | DeviceImage]:
+    def _images(self, sources: Iterator[ImageSource | HostImage]) -> Iterator[HostImage | DeviceImage | EncodedImage]:
         """The images, decoded on all processors."""
 
-        def read(source: ImageSource | HostImage) -> HostImage | DeviceImage:
+        def read(source: ImageSource | HostImage) -> HostImage | DeviceImage | EncodedImage:
             return self._following.executor.read(source)
 
         return read_ahead(sources, read, self._limit, overlap=self.network.stream is not None)

@@ -67,6 +67,10 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
             processor's threads first), or `"auto"`, which measures both once for each kind of batch. The tensors are
             the same.
+        decode: where JPEG files are decoded: `"cpu"`, whose pixels are Pillow's bit for bit; `"gpu"`, in batches on the
+            model's CUDA device, whose pixels differ slightly (what it cannot decode is decoded on the processor); or
+            `"auto"`, on the device where the model is on one and nvImageCodec is installed. Each result names its
+            `decoder`, and `decoded` counts them.
         scaled_decode: whether JPEG files are decoded at 1/2, 1/4 or 1/8 of their size, where that is no less than the
             network's input needs. It takes less time, and changes the pixels.
         canvas: `"fixed"` puts each image on the whole input. `"fit"` puts it on the smallest of several canvases on
@@ -100,6 +104,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     names: Annotated[Sequence[str] | str | os.PathLike[str] | None, UNCHECKED] = None
     channel_order: Literal["bgr", "rgb", "nv12"] = "bgr"
     preprocess: Literal["auto", "device", "host"] = "auto"
+    decode: Literal["cpu", "gpu", "auto"] = "cpu"
     scaled_decode: bool = False
     canvas: Literal["fixed", "fit"] = "fixed"
     canvas_sizes: list[tuple[int, int]] | None = None
@@ -249,6 +254,11 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             raise
 
     @property
+    def decoded(self) -> Mapping[str, int]:
+        """How many images each decoder has decoded for this model and its clones, by its name."""
+        return dict(self._stages.decoded)
+
+    @property
     def class_count(self) -> int | None:
         """How many classes the model tells apart; None where it leaves that open and has not run yet."""
         return self._learned.class_count
@@ -309,7 +319,9 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         sizes = () if self._plan is None else self._plan.canvases(self.input_size)
         canvases = Canvases(self._input, self._preprocessor, sizes, self._plan.border if self._plan else 0)
         self.canvas_sizes_used = canvases.sizes
-        self._stages = ModelStages(canvases, self._verify, self._postprocess, self.device_postprocess)
+        self._stages = ModelStages(
+            canvases, self._verify, self._postprocess, self.device_postprocess, decode=self.settings.decode
+        )
         self._placement = PreprocessPlacement(self.settings.preprocess)
         self._variants = _Variants()
         self._pipeline_holder = PipelineHolder({})

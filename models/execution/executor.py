@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ...image import DeviceImage, Geometry, HostImage
+    from ...image.nvimgcodec import EncodedImage
     from ...infer import Infer
     from ...tensor import Tensor
     from ..preprocessor import Preprocessor
@@ -22,7 +25,6 @@ __all__ = [
     "ModelStages",
     "Parameters",
     "Timings",
-    "name_decoders",
 ]
 
 Result = TypeVar("Result")
@@ -34,7 +36,7 @@ Parameters: TypeAlias = "Mapping[str, Any] | None"
 class BatchItem(NamedTuple):
     """One image of a batch, and the parameters of its request."""
 
-    image: HostImage | DeviceImage
+    image: HostImage | DeviceImage | EncodedImage
     parameters: Parameters = None
 
 
@@ -95,6 +97,8 @@ class ModelStages(Generic[Result]):
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; None where
             there is none: then the outputs are fetched, and `postprocess` runs on the host.
         verified: whether `verify` has passed. It is shared by all executors of a model.
+        decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
+        decoded: how many images each decoder has decoded.
     """
 
     canvases: CanvasSet
@@ -102,25 +106,32 @@ class ModelStages(Generic[Result]):
     postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     verified: bool = field(default=False)
+    decode: str = "cpu"
+    decoded: Counter[str] = field(default_factory=Counter)
+    _lock: Lock = field(default_factory=Lock)
 
     @property
     def preprocessor(self) -> Preprocessor:
         """That of the whole input."""
         return self.canvases.whole
 
+    def name_decoders(self, results: Sequence[Any], decoders: Sequence[str | None]) -> None:
+        """Counts what decoded the images (None for one that came as an array), and writes it into each result that has
+        a field for it. Results are frozen for their users; these have just been made.
+        """
+        named = [decoder for decoder in decoders if decoder is not None]
+        if not named:
+            return
+        with self._lock:
+            self.decoded.update(named)
+        for result, decoder in zip(results, decoders, strict=True):
+            if decoder is not None and hasattr(result, "decoder"):
+                object.__setattr__(result, "decoder", decoder)
+
     def verify_once(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         if not self.verified:
             self.verify(outputs)
             self.verified = True
-
-
-def name_decoders(results: Sequence[Any], decoders: Iterable[str | None]) -> None:
-    """Writes into each result what decoded its image (None if it came as an array), where the result has a field for
-    it. Results are frozen for their users; these have just been made.
-    """
-    for result, decoder in zip(results, decoders, strict=False):  # there may be decoders of further rows
-        if decoder is not None and hasattr(result, "decoder"):
-            object.__setattr__(result, "decoder", decoder)
 
 
 class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
@@ -152,7 +163,7 @@ class Executor(Protocol[Result]):
     capacity: int
     timings: Timings
 
-    def read(self, source: Any) -> HostImage | DeviceImage:
+    def read(self, source: Any) -> HostImage | DeviceImage | EncodedImage:
         """The image that `source` is or names, where this executor can take it."""
 
     def run(self, batch: Sequence[BatchItem]) -> list[Result]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...image import image_size
 from .cuda import CudaExecutor
+from .device_decoding import DeviceDecoding
 from .host import HostExecutor
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def make_executor(
 ) -> Executor[Result]:
     """The executor for where a network runs: on the device, if it has a stream of its own there."""
     if infer.stream is None:
+        DeviceDecoding.of(stages.decode, infer)  # raises where it was asked for
         return HostExecutor(infer, stages, capacity)
     return CudaExecutor(infer, stages, capacity, placement, shares_cpu=shares_cpu)
 

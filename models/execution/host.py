@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ...ops import preprocess_into
 from ...ops.batch import ImageBatch
 from ..preprocessor import geometry_of_pixels, view_of
-from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings, name_decoders
+from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ class HostExecutor(Generic[Result]):
         self.infer.forward()
         ran = perf_counter()
         results = self._results(geometries, [item.parameters for item in batch])
-        name_decoders(results, [image.decoder for image in images])
+        self._stages.name_decoders(results, [image.decoder for image in images])
         timings = self.timings
         timings.preprocess += filled - start
         timings.infer += ran - filled
@@ -106,7 +106,7 @@ class HostExecutor(Generic[Result]):
 
     def row_results(self, count: int) -> list[Result]:
         results = self._results(self._geometries[:count], self._parameters[:count])  # type: ignore[arg-type]
-        name_decoders(results, self._decoders)
+        self._stages.name_decoders(results, self._decoders[:count])
         return results
 
     def _results(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Result]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..tensor_spec import TensorSpec
 
-__all__ = ["NetworkEndpoint", "RowRequests", "WholeRequests"]
+__all__ = ["DEFAULT_BATCH", "NetworkEndpoint", "RowRequests", "WholeRequests", "tensor_info"]
 
 #: Rows in a batch where neither the network nor the configuration says how many.
 DEFAULT_BATCH = 8
@@ -50,8 +50,8 @@ class NetworkEndpoint(Endpoint):
         served = RowRequests(network) if self.batched else WholeRequests(network)
         super().__init__(name, version, Pipeline(served, **pipeline), queue)
         self.platform = network.backend
-        self.inputs = tuple(_info(spec) for spec in network.input_specs)
-        self.outputs = tuple(_info(spec) for spec in network.output_specs)
+        self.inputs = tuple(tensor_info(spec) for spec in network.input_specs)
+        self.outputs = tuple(tensor_info(spec) for spec in network.output_specs)
 
     def rows(self, request: InferRequest) -> list[Any]:
         inputs = {info.name: self._checked(info, request.inputs.get(info.name)) for info in self.inputs}
@@ -112,7 +112,7 @@ class NetworkEndpoint(Endpoint):
         self._network.close()
 
 
-def _info(spec: TensorSpec) -> TensorInfo:
+def tensor_info(spec: TensorSpec) -> TensorInfo:
     """A spec in the protocol's terms.
 
     Raises:

@@ -5,6 +5,7 @@ from .classification import topk
 from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups
 from .masks import MASK, PackedMasks, assemble_masks
 from .preprocess import letterbox, preprocess, preprocess_into
+from .resample import resample
 
 __all__ = [
     "DETECTION",
@@ -20,6 +21,7 @@ __all__ = [
     "nms_groups",
     "preprocess",
     "preprocess_into",
+    "resample",
     "similarity",
     "topk",
 ]

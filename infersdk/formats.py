@@ -92,8 +92,11 @@ FORMATS: dict[str, FileFormat] = {
             f"{_TF2ONNX} --saved-model FOLDER --output model.onnx, where FOLDER is the one that has {{file}}",
         ),
         FileFormat(
-            "keras", "a Keras model", (".keras", ".h5", ".hdf5"),
-            "export it to ONNX: keras.saving.load_model('{file}').export('model.onnx', format='onnx')",
+            "keras-h5", "a Keras model in HDF5", (".h5", ".hdf5", ".keras"), _CONVERT,
+            "infersdk.importers.keras:import_h5", ("h5py",), 'pip install "infersdk[keras]"',
+        ),
+        FileFormat(
+            "keras", "a Keras 3 model", (".keras",), _CONVERT, "infersdk.importers.keras:import_archive",
         ),
         FileFormat("coreml", "a Core ML model", (".mlmodel",), "take the model that it was converted from"),
         FileFormat(
@@ -120,7 +123,7 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"ptrt", "tensorrt"),
     (4, b"ORTM", "ort"),
     (4, b"TFL3", "tflite"),
-    (0, b"\x89HDF\r\n\x1a\n", "keras"),
+    (0, b"\x89HDF\r\n\x1a\n", "keras-h5"),
     (0, b"GGUF", "gguf"),
     (0, b"\xe2\xe2\xcf\xfc", "tensor"),
     (0, b"version https://git-lfs.github.com/spec/", "git-lfs"),

@@ -86,7 +86,7 @@ def test_files_of_the_test_data(assets: Path) -> None:
         "models/yolov5n.onnx": "onnx", "models/yolov5n.pt": "torch-checkpoint", "ir/yolov8n-pose.xml": "openvino",
         "models/face_landmark.tflite": "tflite", "pnnx/test.pnnx.param": "pnnx",
     }  # fmt: skip
-    folders = {"keras": "keras", "tensorflow": "tensorflow-graph", "torchscript": "torchscript"}
+    folders = {"keras": "keras-h5", "tensorflow": "tensorflow-graph", "torchscript": "torchscript"}
     files = {assets / name: key for name, key in expected.items()}
     files |= {file: key for folder, key in folders.items() for file in (assets / "frameworks" / folder).iterdir()}
     for file, key in files.items():

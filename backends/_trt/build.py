@@ -31,7 +31,7 @@ from ...tensor_spec import TensorSpec
 from .details import EngineDetails, TensorDetails
 from .layers import network_layers
 from .plugins import mark_nodes, register_operators
-from .profiles import make_profiles
+from .profiles import make_profiles, ranges_of
 from .progress import make_monitor, run_cancellable
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def engine_key(
         "model": digest,
         "precision": precision,
         "max_batch": max_batch,
-        "profiles": {name: [r.min, r.opt, r.max] for name, r in options.profiles.items()},
+        "profiles": {
+            name: [[r.min, r.opt, r.max] for r in ranges_of(given)] for name, given in options.profiles.items()
+        },
         "exact_batches": options.exact_batches,
         "workspace": _workspace(options),
         "tf32": _tf32(options, precision),
@@ -87,7 +89,7 @@ def engine_key(
         # An engine of the full TensorRT holds kernels that were chosen by timing them on this very GPU.
         "gpu": device.name if device and not flavour.capability_targeting else None,
     }
-    parts["passes"] = pass_keys(_passes(flavour, precision, options))
+    parts["passes"] = pass_keys([*ModelSource.of(onnx).passes, *_passes(flavour, precision, options)])
     return key_of(parts), digest
 
 

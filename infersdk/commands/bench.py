@@ -118,7 +118,7 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("the wrapper (--type arrays: the network alone)")
     add_wrapper_arguments(group)
-    group.add_argument("--preset", choices=("imagenet", "caffe", "inception", "unit"), help="of a classifier's pixels")
+    group.add_argument("--preset", choices=("imagenet", "caffe", "inception", "unit"), help="how pixels are normalised")
     group.add_argument("--resize", type=int, metavar="N", help="of a classifier: the shorter side before the crop")
 
 

@@ -40,8 +40,7 @@ def register(subparsers: Any) -> None:
     group.add_argument(
         "--method",
         choices=_METHODS,
-        help="auto (the default) compares the results of several with FP32, and changes the default only for one that "
-        "is clearly better",
+        help="auto (the default) takes the one of several whose results agree best with FP32",
     )
     group.add_argument("--percentile", type=float, default=99.999, help="for that method (default: %(default)s)")
     group.add_argument(

@@ -66,4 +66,7 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
         if suited is None or suited == self.target:
             return None
         cost = _COSTS.get((self.target, suited), "it may be slower or less accurate")
-        return f"it was quantised for {self.target}, and runs on {backend}: {cost}; quantise it with --target {suited}"
+        return (
+            f"it was quantised for {self.target} and runs on {backend}: {cost}; quantise it for {suited} "
+            f"(infersdk quantize --target {suited})"
+        )

@@ -39,11 +39,12 @@ def samples_of(model: bytes, reference: Reference, seed: int) -> list[Sample]:
     from ..graph.info import onnx_info
 
     specs = onnx_info(model).inputs
-    found = []
-    for number in range(ROUNDS):
-        arrays = [_random(np.random.default_rng((seed, number, i)), spec, number) for i, spec in enumerate(specs)]
-        found.append(Sample(arrays, reference.run([array.copy() for array in arrays])))
-    return found
+    sets = [
+        [_random(np.random.default_rng((seed, number, i)), spec, number) for i, spec in enumerate(specs)]
+        for number in range(ROUNDS)
+    ]
+    results = reference.run([[array.copy() for array in arrays] for arrays in sets])
+    return [Sample(arrays, outputs) for arrays, outputs in zip(sets, results, strict=True)]
 
 
 def _random(rng: np.random.Generator, spec: TensorSpec, number: int) -> Any:

@@ -117,12 +117,13 @@ class Reference:
 
     Attributes:
         runtime: its name and version.
-        run: from arrays for all inputs to arrays of all outputs, both in order; None where `samples` are all there is.
+        run: for each set of arrays for all inputs, the arrays of all outputs, both in order; None where `samples` are
+            all there is.
         samples: results that the importer has already.
     """
 
     runtime: str
-    run: Callable[[list[Any]], list[Any]] | None = None
+    run: Callable[[list[list[Any]]], list[list[Any]]] | None = None
     samples: tuple[Sample, ...] = ()
 
 

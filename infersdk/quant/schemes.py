@@ -9,7 +9,8 @@
   whatever stands between two layers goes back to floating point unless it is quantised as well.
 - A depthwise convolution reads more than it computes. In 8 bits it is hardly faster, and one scale for channels that
   share nothing loses most.
-- ONNX Runtime computes a convolution over the three channels of an image faster in floating point.
+- ONNX Runtime computes a convolution over the three channels of an image faster in floating point, unless a pooling
+  behind it would stay there with it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Scheme:
         between: what stands between layers is quantised, too; else only what enters them.
         float_results: a layer may be INT8 while its result stays in floating point.
         depthwise: depthwise convolutions are quantised.
-        least_channels: a convolution over fewer input channels stays in floating point.
+        least_channels: a convolution over fewer input channels stays in floating point if only layers take its result.
         operators: those with weights that are quantised.
     """
 

@@ -373,6 +373,13 @@ def test_batch_sizes_with_a_profile_of_their_own() -> None:
     free = {"x": Range([1, 3, 4], [1, 3, 8], [4, 3, 8])}
     wide = TensorSpec("x", np.dtype("float32"), ("batch", 3, "side"))
     assert len(make_profiles([wide], 4, free, None)) == 1
+    several = {"x": [Range([1, 3, side], [4, 3, side], [4, 3, side]) for side in (8, 16)]}
+    made = [p["x"] for p in make_profiles([wide], 4, several, None)]
+    assert [tuple(shapes[0] for shapes in p) for p in made] == [(4, 4, 4), (1, 1, 1), (1, 4, 4)] * 2
+    assert [p[0][2] for p in made] == [8] * 3 + [16] * 3
+    assert [p[0][0] for p in (q["x"] for q in make_profiles([wide], 4, several, []))] == [1, 1]
+    with pytest.raises(ConfigError, match="one at least"):
+        make_profiles([wide], 4, {"x": []}, None)
     with pytest.raises(ConfigError, match="other dimensions than the batch are free"):
         make_profiles([wide], 4, free, [1])
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,9 @@ from infersdk.errors import ModelFormatError, ModelNotFoundError, UnsupportedMod
 from infersdk.importers import convert
 from infersdk.importers.pnnx import PnnxGraph, run, translate
 from infersdk.importers.pnnx.expressions import Call, Input, parse_expression
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")

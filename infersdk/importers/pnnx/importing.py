@@ -42,11 +42,14 @@ def _reference(graph: PnnxGraph) -> Reference | str:
         return "the file does not say the shapes of its inputs"
     import torch
 
-    def run_outputs(arrays: list[Any]) -> list[Any]:
-        values = run(graph, arrays)
-        return [leaf for operand in graph.outputs for leaf in _leaves(values[operand.name])]
+    def run_all(sets: list[list[Any]]) -> list[list[Any]]:
+        found = []
+        for arrays in sets:
+            values = run(graph, arrays)
+            found.append([leaf for operand in graph.outputs for leaf in _leaves(values[operand.name])])
+        return found
 
-    return Reference(f"PyTorch {torch.__version__}, operator by operator", run_outputs)
+    return Reference(f"PyTorch {torch.__version__}, operator by operator", run_all)
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -135,8 +135,11 @@ class OpenVinoInfer(Infer):
         self._core = core() if self.custom_ops is None else core_with(self.custom_ops)
         properties = properties_of(self.options, target)
         model = self._with_batch_1(self._read())
-        self._signature = Signature(model, self.model.name)
-        self.metadata = MappingProxyType(metadata_of(model))
+        try:
+            self._signature = Signature(model, self.model.name)
+        except UnicodeDecodeError as error:
+            raise ModelFormatError(f"{str(self.model)!r} has a tensor whose name is not UTF-8: {error}") from None
+        self.metadata = MappingProxyType(metadata_of(model, self.model))
         written = written_precision(model)
         wanted = self._requested_precision
         # By default plugins compute in a narrower type than the model was written in: bfloat16 on processors with AMX,

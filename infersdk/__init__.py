@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .device import Device
     from .infer import Infer
     from .memory import Head, MixMemory, memory_stats
+    from .models import ModelGroup
     from .pipeline import Pipeline
     from .registry import backends as list_backends
     from .registry import load
@@ -39,6 +40,7 @@ __all__ = [
     "Infer",
     "InferSDKError",
     "MixMemory",
+    "ModelGroup",
     "Pipeline",
     "Stream",
     "Target",
@@ -65,6 +67,7 @@ _HOMES = {
     "Head": "memory:Head",
     "Infer": "infer:Infer",
     "MixMemory": "memory:MixMemory",
+    "ModelGroup": "models.composed:ModelGroup",
     "Pipeline": "pipeline:Pipeline",
     "Stream": "stream:Stream",
     "Target": "target:Target",

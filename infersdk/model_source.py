@@ -8,7 +8,7 @@ import mmap
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .errors import (
     ConfigError,
@@ -36,12 +36,19 @@ class ModelSource(os.PathLike[str]):
         name: what messages call it: the file's name.
         external_data: where the weights are that the model keeps outside of itself: a folder, or for an OpenVINO IR in
             memory its .bin file. None where nothing outside may be read.
+        passes: changes of its graph to make before it is loaded, in this order: see `infersdk.graph.passes`.
     """
 
     def __init__(
-        self, path: Path | None, content: bytes | None = None, *, name: str = "", external_data: Path | None = None
+        self,
+        path: Path | None,
+        content: bytes | None = None,
+        *,
+        name: str = "",
+        external_data: Path | None = None,
+        passes: tuple[Any, ...] = (),
     ) -> None:
-        self.path, self.content = path, content
+        self.path, self.content, self.passes = path, content, passes
         self.name = path.name if path is not None else name or _IN_MEMORY
         self.external_data = path.parent if path is not None else external_data
 
@@ -140,9 +147,15 @@ class ModelSource(os.PathLike[str]):
         except (OSError, ValueError):  # an empty file cannot be mapped
             return False
 
+    def with_passes(self, *passes: Any) -> ModelSource:
+        """The same with further changes of its graph."""
+        return ModelSource(
+            self.path, self.content, name=self.name, external_data=self.external_data, passes=(*self.passes, *passes)
+        )
+
     def forget(self) -> ModelSource:
         """The same without the bytes of a model in memory."""
-        return self if self.path is not None else ModelSource(None, name=self.name)
+        return self if self.path is not None else ModelSource(None, name=self.name, passes=self.passes)
 
     def __fspath__(self) -> str:
         """Raises UnsupportedModelError for a model in memory."""
@@ -157,10 +170,14 @@ class ModelSource(os.PathLike[str]):
         return f"<ModelSource {self}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ModelSource) and (self.path, self.content) == (other.path, other.content)
+        return isinstance(other, ModelSource) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash((self.path, self.content))
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        return self.path, self.content, self.passes
 
 
 #: What `load()` takes as a model.

@@ -15,18 +15,35 @@ from __future__ import annotations
 if __name__ != "infersdk.models":
     raise ImportError("this folder is the package infersdk.models; import it by that name")
 
+from .canvases import choose_canvases
 from .classifier import PRESETS, Classifier
-from .composed import Tile, Tiled, TwoStage, tile_grid
+from .composed import GroupResult, ModelGroup, Tile, Tiled, TwoStage, tile_grid
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
+from .embedder import Embedder
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
+from .obb import YOLOv8OBB
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
-from .results import Classification, Classifications, Detection, Detections, Mask, Masks
+from .results import (
+    Classification,
+    Classifications,
+    ClassMap,
+    ClassMaps,
+    Detection,
+    Detections,
+    Embedding,
+    Gallery,
+    Mask,
+    Masks,
+    Match,
+)
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
+from .semantic import SemanticSegmentation, TwinLiteNet
+from .tracker import Tracker
 from .vision import VisionModel
 from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -40,31 +57,44 @@ __all__ = [
     "UNCHECKED",
     "YOLO",
     "YOLOX",
+    "ClassMap",
+    "ClassMaps",
     "Classification",
     "Classifications",
     "Classifier",
     "Detection",
     "Detections",
     "DevicePostprocess",
+    "Embedder",
+    "Embedding",
     "EndToEnd",
     "EndToEndPose",
     "EndToEndSeg",
+    "Gallery",
+    "GroupResult",
     "ImageInput",
     "Mask",
     "Masks",
+    "Match",
     "ModelDescription",
+    "ModelGroup",
     "Preprocessor",
+    "SemanticSegmentation",
     "Tile",
     "Tiled",
     "Timings",
+    "Tracker",
+    "TwinLiteNet",
     "TwoStage",
     "VisionModel",
     "YOLOv5",
     "YOLOv5Seg",
     "YOLOv8",
+    "YOLOv8OBB",
     "YOLOv8Pose",
     "YOLOv8Seg",
     "YuNet",
+    "choose_canvases",
     "create",
     "fitting_types",
     "load",

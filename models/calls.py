@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from ..image import HostImage, ImageSource
 from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, Timings
+from .grouping import Grouped
 from .read_ahead import read_ahead
-from .results import Detections
+from .results import ClassMap, ClassMaps, Detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import DeviceImage
+    from ..image.nvimgcodec import EncodedImage
     from ..infer import Infer
     from .preprocessor import ImageInput
 
@@ -69,10 +71,12 @@ class Calls(Generic[Result]):
         """The results of any number of images, in order, a batch at a time.
 
         Files and encoded bytes are decoded on all processors, a batch at a time; for a GPU while it works on other
-        batches, so that a batch and an image for each processor are read ahead.
+        batches, so that a batch and an image for each processor are read ahead. With `canvas="fit"` three batches at
+        most are read ahead, so that images of one canvas go together.
         """
         self._check_parameters(parameters)
-        batches = self._batches(iter(images), parameters or None)
+        grouped = self._grouped(iter(images), parameters or None)
+        batches = grouped.batches()
         exhausted = False
 
         def until_swapped() -> Iterator[list[BatchItem]]:
@@ -86,7 +90,7 @@ class Calls(Generic[Result]):
 
         while not exhausted:
             for results in self._following.current().stream(until_swapped()):
-                yield from results
+                yield from grouped.in_order(results)
 
     def network_inputs(
         self, images: Iterable[ImageSource | HostImage], *, batch: int | None = None
@@ -117,31 +121,31 @@ class Calls(Generic[Result]):
         executor = self._following.current()
         executor.timings = timings = Timings()
         results: list[Result] = []
-        for done in executor.stream(self._batches(iter(sources), parameters or None)):
-            results += done
+        grouped = self._grouped(iter(sources), parameters or None)
+        for done in executor.stream(grouped.batches()):
+            results += grouped.in_order(done)
         for source, result in zip(sources, results, strict=True):
-            if isinstance(result, Detections):  # for drawing, in a notebook for instance
+            if isinstance(result, (Detections, ClassMap, ClassMaps)):  # for drawing, in a notebook for instance
                 result._remember_image(source)
         timings.read = max(perf_counter() - start - timings.total, 0.0)
         self.timings = timings
         return results
 
-    def _batches(self, sources: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[list[BatchItem]]:
-        """The images, in batches; those on a device and those on the host do not mix."""
-        batch: list[BatchItem] = []
-        for image in self._images(sources):
-            executor = self._following.executor
-            if batch and (len(batch) == executor.capacity or type(image) is not type(batch[0].image)):
-                yield batch
-                batch = []
-            batch.append(BatchItem(image, parameters))
-        if batch:
-            yield batch
+    def _grouped(self, sources: Iterator[ImageSource | HostImage], parameters: Parameters) -> Grouped[Result]:
+        """The images in batches; those on a device and those on the host do not mix, nor do canvases."""
+        canvases = self._stages.canvases
 
-    def _images(self, sources: Iterator[ImageSource | HostImage]) -> Iterator[HostImage | DeviceImage]:
+        def key(item: BatchItem) -> tuple[bool, Any]:
+            canvas = canvases.of(item.image.size).input.size if canvases.several else None
+            return isinstance(item.image, HostImage), canvas
+
+        items = (BatchItem(image, parameters) for image in self._images(sources))
+        return Grouped(items, key, lambda: self._following.executor.capacity)
+
+    def _images(self, sources: Iterator[ImageSource | HostImage]) -> Iterator[HostImage | DeviceImage | EncodedImage]:
         """The images, decoded on all processors."""
 
-        def read(source: ImageSource | HostImage) -> HostImage | DeviceImage:
+        def read(source: ImageSource | HostImage) -> HostImage | DeviceImage | EncodedImage:
             return self._following.executor.read(source)
 
         return read_ahead(sources, read, self._limit, overlap=self.network.stream is not None)

@@ -66,12 +66,18 @@ class ModelDescription:
 
     @classmethod
     def of(cls, infer: Infer) -> ModelDescription:
-        metadata = infer.metadata
+        return cls.of_specs(infer.model.name, infer.input_specs, infer.output_specs, infer.metadata)
+
+    @classmethod
+    def of_specs(
+        cls, name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+    ) -> ModelDescription:
+        """From what a file declares."""
         task = metadata.get("task", "").strip().lower() or None
         return cls(
-            infer.model.name,
-            infer.input_specs,
-            infer.output_specs,
+            name,
+            inputs,
+            outputs,
             task,
             class_names(None, metadata),
             _pair(metadata),
@@ -114,6 +120,17 @@ class ModelDescription:
         """The output of mask prototypes, (batch, coefficients, height, width), beside a head."""
         maps = [spec for spec in self.outputs if len(spec.shape) == 4]
         return maps[0] if self.head is not None and len(maps) == len(self.outputs) - 1 == 1 else None
+
+    @property
+    def has_angle(self) -> bool:
+        """Whether the head has one value more than a box and its classes: the angle of an oriented box."""
+        if self.task == "obb":
+            return True
+        if self.task is not None or not self.names or self.head is None or self.keypoints is not None:
+            return False
+        _, rows, columns = self.head.shape
+        channel_first = isinstance(rows, int) and not (isinstance(columns, int) and columns < rows)
+        return channel_first and rows == 4 + len(self.names) + 1
 
     @property
     def queries(self) -> tuple[TensorSpec, TensorSpec] | None:

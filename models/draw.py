@@ -114,14 +114,14 @@ def draw_boxes(
             pen.rectangle(box.xyxy, own)
         if (points := box.columns.get("keypoints")) is not None:
             pen.keypoints(np.asarray(points), own, skeleton)
-        track = f"#{box.columns['track_id']} " if "track_id" in box.columns else ""
+        track = f"#{box.columns['track_id']} " if _is_tracked(box) else ""
         pen.label(" ".join(f"{track}{box.label} {box.score:.2f}".split()), box.xyxy, own)
     return pil
 
 
 def _colour_of(box: Box, number: int, colour_by: str | None) -> Colour:
     if colour_by is None:
-        colour_by = "track_id" if "track_id" in box.columns else "class"
+        colour_by = "track_id" if _is_tracked(box) else "class"
     if colour_by == "class":
         return colour(box.class_id)
     if colour_by == "box":
@@ -133,6 +133,11 @@ def _colour_of(box: Box, number: int, colour_by: str | None) -> Colour:
             f"colour_by is {colour_by!r}; use class, box, or a column of whole numbers, of "
             f"{', '.join(box.columns) or 'which there are none'}"
         ) from None
+
+
+def _is_tracked(box: Box) -> bool:
+    """Whether a tracker has a number for it; -1 is none."""
+    return int(box.columns.get("track_id", -1)) >= 0
 
 
 class _Pen:

@@ -46,6 +46,7 @@ class EndToEnd(VisionModel[Detections]):
     size: int | tuple[int, int] | None = None
 
     task: ClassVar[str] = "detect"
+    fits_canvas: ClassVar[bool] = True
     per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det", "classes"})
 
     @classmethod

@@ -14,16 +14,21 @@ import numpy as np
 
 from ..config import convert, read
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.info import onnx_info
 from ..infer import Infer
+from ..model_source import ModelSource
 from ..pipeline import PipelineSettings
 from ..registry import load as load_network
 from .classifier import Classifier
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
+from .embedder import Embedder
 from .end_to_end import EndToEnd
+from .obb import YOLOv8OBB
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
+from .semantic import SemanticSegmentation, TwinLiteNet
 from .vision import VisionModel
 from .yolo import YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
@@ -46,11 +51,15 @@ TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
     "end-to-end-seg": EndToEndSeg,
     "yolov8-pose": YOLOv8Pose,
     "end-to-end-pose": EndToEndPose,
+    "yolov8-obb": YOLOv8OBB,
     "detr": DETR,
     "rt-detr": RTDETR,
     "rf-detr": RFDETR,
     "yunet": YuNet,
+    "segmentation": SemanticSegmentation,
+    "twinlitenet": TwinLiteNet,
     "classifier": Classifier,
+    "embedding": Embedder,
 }
 
 #: Other names of the same layouts.
@@ -66,6 +75,7 @@ _SAME = {
     "rt-detrv2": "rt-detr",
     "d-fine": "rt-detr",
     "yolo11-pose": "yolov8-pose",
+    "yolo11-obb": "yolov8-obb",
     "yolo26-pose": "end-to-end-pose",
 }
 
@@ -91,6 +101,8 @@ def load(
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
         return _of(path, settings)
+    if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
+        return _type_of_file(ModelSource.of(path))(path, backend, **settings)
     known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
     loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
     options = dict(settings.get("options", {}))
@@ -101,6 +113,12 @@ def load(
     except BaseException:
         network.close()
         raise
+
+
+def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
+    """The wrapper that fits an ONNX file, by what it declares."""
+    info = onnx_info(source)
+    return wrapper_type(ModelDescription.of_specs(source.name, info.inputs, info.outputs, info.metadata))
 
 
 def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:

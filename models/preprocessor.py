@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -100,6 +101,11 @@ class ImageInput:
         width, height = self.size
         return (3, height, width) if self.layout == "chw" else (height, width, 3)
 
+    @property
+    def image_nbytes(self) -> int:
+        """The bytes of one image in the input."""
+        return math.prod(self.image_shape) * self.spec.dtype.itemsize
+
     def batch_limit(self, infer: Infer, asked: int | None = None) -> int:
         """The most images in one run: what is asked for, what the network was loaded for, or 8; or its fixed batch."""
         fixed = self.spec.fixed_batch
@@ -159,6 +165,19 @@ class Preprocessor:
         """The image is stretched to the input's size. `pixels`: settings of `PixelTransform`."""
         transform = PixelTransform(layout=input.layout, dtype=input.dtype, **pixels)
         return cls(input, transform, lambda size: Geometry.stretch(size, input.size), channel_order)
+
+    @classmethod
+    def crop(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
+        """The image is scaled to cover the input, and its centre cropped. `pixels`: settings of `PixelTransform`."""
+        transform = PixelTransform(layout=input.layout, dtype=input.dtype, **pixels)
+
+        def covering(size: Size) -> Geometry:
+            scale = max(input.size[0] / size[0], input.size[1] / size[1])
+            width, height = (max(round(side * scale), least) for side, least in zip(size, input.size, strict=True))
+            offset = (input.size[0] - width) // 2, (input.size[1] - height) // 2
+            return Geometry.resize(size, input.size, (width, height), offset)
+
+        return cls(input, transform, covering, channel_order)
 
     def read(self, source: ImageSource | HostImage) -> HostImage:
         at_least = self._resized_size if self.scaled_decode else None

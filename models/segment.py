@@ -177,9 +177,9 @@ class DeviceBoxesWithMasks(DeviceBoxes["_RawSegmentation"]):
     ) -> None:
         if self._largest > self._mask_capacity:
             self._raise_capacity()
-        masks = self._masks.get(id(model))
+        masks = self._masks.get(id(decoder))
         if masks is None:
-            masks = self._masks[id(model)] = DeviceMasks(
+            masks = self._masks[id(decoder)] = DeviceMasks(
                 decoder, self._capacity, capacity=self._mask_capacity, threshold=model.mask_threshold
             )
         outputs = self._infer.outputs
@@ -198,7 +198,8 @@ class DeviceBoxesWithMasks(DeviceBoxes["_RawSegmentation"]):
     def _columns(
         self, model: _RawSegmentation, image: int, boxes: npt.NDArray[Any], geometry: Geometry
     ) -> dict[str, Any]:
-        masks = self._masks[id(model)]
+        decoder, _ = self._of(model)
+        masks = self._masks[id(decoder)]
         needed = masks.needed(image)
         if needed <= masks.capacity:
             return {"mask": Masks(masks.unpack(image, len(boxes)))}

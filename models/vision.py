@@ -18,6 +18,7 @@ from ..infer import Infer
 from ..model_source import ModelLike
 from ..registry import load
 from .calls import Calls
+from .canvases import Canvases, CanvasPlan
 from .declaration import UNCHECKED, Declared, argument
 from .description import ModelDescription
 from .execution import (
@@ -66,14 +67,25 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
             processor's threads first), or `"auto"`, which measures both once for each kind of batch. The tensors are
             the same.
+        decode: where JPEG files are decoded: `"cpu"`, whose pixels are Pillow's bit for bit; `"gpu"`, in batches on the
+            model's CUDA device, whose pixels differ slightly (what it cannot decode is decoded on the processor); or
+            `"auto"`, on the device where the model is on one and nvImageCodec is installed. Each result names its
+            `decoder`, and `decoded` counts them.
         scaled_decode: whether JPEG files are decoded at 1/2, 1/4 or 1/8 of their size, where that is no less than the
             network's input needs. It takes less time, and changes the pixels.
+        canvas: `"fixed"` puts each image on the whole input. `"fit"` puts it on the smallest of several canvases on
+            which it has the same size, and so computes less padding; an ONNX model of a fixed size is changed for that.
+        canvas_sizes: (width, height) of the canvases for `"fit"`; None is those of 16:9, 3:2 and 4:3, across and
+            upright. The whole input is always one. `choose_canvases()` finds the best ones for given images.
+        canvas_border: pixels of padding that a canvas has at least where it is shorter than the whole input, in sum;
+            None is what the family needs to keep its accuracy.
 
     Attributes:
         network: the `Infer` underneath.
         settings: all settings, as a frozen struct of the type `Settings`.
         class_names: the class names by class_id; `()` if there are none.
         input_size: (width, height) of the network's input.
+        canvas_sizes_used: (width, height) of each canvas, the whole input last; with `canvas="fixed"` that alone.
         timings: how long the stages of the last call took; zeros before the first.
 
     Raises:
@@ -92,12 +104,20 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     names: Annotated[Sequence[str] | str | os.PathLike[str] | None, UNCHECKED] = None
     channel_order: Literal["bgr", "rgb", "nv12"] = "bgr"
     preprocess: Literal["auto", "device", "host"] = "auto"
+    decode: Literal["cpu", "gpu", "auto"] = "cpu"
     scaled_decode: bool = False
+    canvas: Literal["fixed", "fit"] = "fixed"
+    canvas_sizes: list[tuple[int, int]] | None = None
+    canvas_border: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
     #: What kind of result it gives, in the words of Ultralytics' metadata: "detect", "classify", "segment", "pose", ...
     task: ClassVar[str] = ""
     #: The side of the input where the model leaves it open and nothing is said.
     fallback_size: ClassVar[int] = 640
+    #: Whether `postprocess()` takes its sizes from the outputs and `geometry.canvas`, as `canvas="fit"` needs it.
+    fits_canvas: ClassVar[bool] = False
+    #: The default of `canvas_border`.
+    usual_border: ClassVar[int] = 0
     #: The settings that one call or request may give otherwise: `detector(image, conf=0.5)`.
     per_call: ClassVar[frozenset[str]] = frozenset()
 
@@ -106,6 +126,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         self.path, self.backend = path, backend
         self._set(own)
         options = {**self.settings.options, **settings}
+        self._plan = self._canvas_plan(path)
         if isinstance(path, Infer):
             if settings:
                 raise ConfigError(
@@ -119,7 +140,10 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
                 )
             self.network = path
         else:
-            self.network = _load_network(type(self), path, backend, self.settings, options)
+            if self._plan is not None and "profiles" not in options:
+                options |= self._plan.profiles(backend, self._whole_size(), self.settings.max_batch)
+            source = path if self._plan is None else self._plan.source
+            self.network = _load_network(type(self), source, backend, self.settings, options)
         try:
             self._prepare()
         except BaseException:
@@ -223,10 +247,16 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             )
         network = self.network.clone()
         try:
-            return FollowingBuffer(network, self._maker(capacity, shares_cpu=True), self._check_parameters)
+            maker = self._maker(capacity, shares_cpu=True)
+            return FollowingBuffer(network, maker, self._stages.canvases, self._check_parameters)
         except BaseException:
             network.close()
             raise
+
+    @property
+    def decoded(self) -> Mapping[str, int]:
+        """How many images each decoder has decoded for this model and its clones, by its name."""
+        return dict(self._stages.decoded)
 
     @property
     def class_count(self) -> int | None:
@@ -281,16 +311,43 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         self.class_names = class_names(self.settings.names, self.network.metadata)
         self._check(model)
         try:
-            self._input = ImageInput.of(self.network.input_specs, self.asked_size(), self.fallback_size)
+            asked = self.asked_size() if self._plan is None else self._whole_size()
+            self._input = ImageInput.of(self.network.input_specs, asked, self.fallback_size)
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
         self.input_size = self._input.size
-        preprocessor = replace(self.preprocessing(self._input), scaled_decode=self.settings.scaled_decode)
-        self._stages = ModelStages(preprocessor, self._verify, self._postprocess, self.device_postprocess)
+        sizes = () if self._plan is None else self._plan.canvases(self.input_size)
+        canvases = Canvases(self._input, self._preprocessor, sizes, self._plan.border if self._plan else 0)
+        self.canvas_sizes_used = canvases.sizes
+        self._stages = ModelStages(
+            canvases, self._verify, self._postprocess, self.device_postprocess, decode=self.settings.decode
+        )
         self._placement = PreprocessPlacement(self.settings.preprocess)
         self._variants = _Variants()
         self._pipeline_holder = PipelineHolder({})
         self._start()
+
+    def _preprocessor(self, input: ImageInput) -> Preprocessor:
+        return replace(self.preprocessing(input), scaled_decode=self.settings.scaled_decode)
+
+    def _canvas_plan(self, path: ModelLike | Infer) -> CanvasPlan | None:
+        """How the model is loaded for several canvases; None for one."""
+        if self.settings.canvas == "fixed":
+            if self.settings.canvas_sizes is not None:
+                raise ConfigError("canvas_sizes is for canvas='fit'; add that, or leave canvas_sizes out")
+            return None
+        if not self.fits_canvas:
+            raise ConfigError(f"canvas='fit' is not for {type(self).__name__}; use canvas='fixed'")
+        border = self.usual_border if self.settings.canvas_border is None else self.settings.canvas_border
+        sizes = self.settings.canvas_sizes
+        if isinstance(path, Infer):
+            return CanvasPlan.of_loaded(path, self.asked_size(), sizes, border)
+        return CanvasPlan.of(path, self.asked_size(), sizes, border)
+
+    def _whole_size(self) -> tuple[int, int]:
+        """(width, height) of the whole input of a model that is loaded for several canvases."""
+        assert self._plan is not None
+        return self._plan.whole or (self.fallback_size, self.fallback_size)
 
     def _start(self) -> None:
         self.timings = Timings()

@@ -54,7 +54,7 @@ class YuNet(VisionModel[Detections]):
     max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
     size: int | tuple[int, int] | None = None
 
-    task: ClassVar[str] = "landmarks"
+    task: ClassVar[str] = "detect"
     per_call: ClassVar[frozenset[str]] = frozenset({"conf", "iou", "max_det"})
 
     @classmethod

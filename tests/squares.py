@@ -32,6 +32,8 @@ class Squares:
         self.go.set()
         self.began = threading.Semaphore(0)
         self.batches: list[list[int]] = []
+        self.bucket_of: Callable[[int], Any] | None = None  # one bucket for all
+        self.buckets: Sequence[Any] = (None,)
         self.error: Exception | None = None
         self.open = 0
         self.guard = threading.Lock()
@@ -49,7 +51,18 @@ class SquaresBuffer:
         self.model, self.capacity = model, capacity
         self.rows, self.powers = [0] * capacity, [2] * capacity
         self.out: list[Any] = []
+        self.bucket: Any = None
         self.running = False
+
+    def bucket_of(self, item: int) -> Any:
+        return None if self.model.bucket_of is None else self.model.bucket_of(item)
+
+    def set_bucket(self, bucket: Any) -> None:
+        assert not self.running
+        self.bucket = bucket
+
+    def buckets(self) -> Sequence[Any]:
+        return self.model.buckets
 
     def prepares_quickly(self, item: int) -> bool:
         return bool(item % 2)  # odd ones by their own thread
@@ -68,6 +81,7 @@ class SquaresBuffer:
     def run(self, count: int) -> None:
         self.running = True
         batch = self.rows[:count]
+        assert self.model.bucket_of is None or {self.model.bucket_of(item) for item in batch} == {self.bucket}
         with self.model.guard:
             self.model.batches.append(batch)
         self.model.began.release()

@@ -131,6 +131,7 @@ MAY_KNOW = {
         "custom_ops.loading",
         "device",
         "graph.domains",
+        "graph.quantization",
         "hot_swap",
         "infer",
         "model_source",

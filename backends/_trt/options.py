@@ -25,8 +25,9 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     """What `load(..., backend="tensorrt", **options)` takes; "tensorrt-rtx" takes the same.
 
     Attributes:
-        profiles: for an input by its name, `{"min": [...], "opt": [...], "max": [...]}`. An input whose batch alone is
-            free needs none: it is built for 1 to `max_batch`, and tuned for `max_batch`.
+        profiles: for an input by its name, `{"min": [...], "opt": [...], "max": [...]}`, or a list of these: the engine
+            is tuned for each of them, as for the sizes of images that come. An input whose batch alone is free needs
+            none: it is built for 1 to `max_batch`, and tuned for `max_batch`.
         exact_batches: batch sizes that the engine is tuned for one by one, beside the range: a batch of just that size
             runs faster, and each costs a part of the time to build and of the engine's size. None is 1 and `max_batch`
             with TensorRT-RTX, which builds in seconds, and none with TensorRT.
@@ -54,7 +55,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
             kernels. An engine that is loaded from a file has what it was built with.
     """
 
-    profiles: dict[str, Range] = {}
+    profiles: dict[str, Range | list[Range]] = {}
     exact_batches: list[Annotated[int, msgspec.Meta(ge=1)]] | None = None
     workspace: str | int | None = None
     tf32: bool | None = None

@@ -11,29 +11,55 @@ if TYPE_CHECKING:
     from ...tensor_spec import TensorSpec
     from .options import Range
 
-__all__ = ["Profile", "fits", "make_profile", "make_profiles"]
+__all__ = ["Profile", "fits", "make_profile", "make_profiles", "ranges_of"]
 
 #: For each input by its name: the smallest shape, the one to tune for, the largest.
 Profile = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 
 
+def ranges_of(given: Range | Sequence[Range]) -> Sequence[Range]:
+    """What an input has in the option `profiles`, as a list."""
+    return given if isinstance(given, Sequence) else [given]
+
+
 def make_profiles(
-    specs: Sequence[TensorSpec], max_batch: int | None, given: Mapping[str, Range], batches: Sequence[int] | None
+    specs: Sequence[TensorSpec],
+    max_batch: int | None,
+    given: Mapping[str, Range | Sequence[Range]],
+    batches: Sequence[int] | None,
 ) -> list[Profile]:
     """The profiles to build, the ones to be tried first before the others.
 
     Args:
+        given: ranges by the name of an input, from the user; where an input has a list of them, each is built for.
         batches: sizes that get a profile for themselves alone, which the runtime can tune further than one for a range.
             None is the smallest and the largest, if the batch is all that is free and nothing is `given`.
 
     Raises:
-        ConfigError, UnsupportedModelError: as `make_profile()`; or a size of `batches` lies outside the range.
+        ConfigError, UnsupportedModelError: as `make_profile()`; or a size of `batches` lies outside the range; or
+            inputs have lists of several lengths.
     """
+    several = {name: ranges for name, ranges in given.items() if isinstance(ranges, Sequence)}
+    single = {name: ranges for name, ranges in given.items() if not isinstance(ranges, Sequence)}
+    counts = {name: len(ranges) for name, ranges in several.items()}
+    if len(set(counts.values())) > 1 or 0 in counts.values():
+        raise ConfigError(f"profiles: inputs have {counts} ranges; give each input of a list as many, one at least")
+    if several:
+        sets = [{**single, **dict(zip(several, ranges, strict=True))} for ranges in zip(*several.values(), strict=True)]
+        return [profile for one in sets for profile in _profiles_of(specs, max_batch, one, batches)]
+    if single and batches is None:
+        whole = make_profile(specs, max_batch, single)
+        return [whole] if whole else []
+    return _profiles_of(specs, max_batch, single, batches)
+
+
+def _profiles_of(
+    specs: Sequence[TensorSpec], max_batch: int | None, given: Mapping[str, Range], batches: Sequence[int] | None
+) -> list[Profile]:
+    """The profiles of one range for each input."""
     whole = make_profile(specs, max_batch, given)
     if not whole:
         return []
-    if given and batches is None:
-        return [whole]
     free = {spec.name for spec in specs if spec.has_free_batch} & set(whole)
     fixed = all(low[1:] == high[1:] for low, _, high in whole.values()) and free == set(whole)
     lows, highs = {whole[name][0][0] for name in free}, {whole[name][2][0] for name in free}

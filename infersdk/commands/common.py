@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from PIL import Image
     from rich.console import Console
 
+    from ..custom_ops import CustomOp
     from ..models import Timings
 
 __all__ = [
     "add_backend_arguments",
+    "add_custom_ops_argument",
     "add_json_argument",
     "add_source_arguments",
     "add_wrapper_arguments",
     "backend_arguments",
     "backend_options",
     "console",
+    "custom_ops_of",
     "json_text",
     "key_values",
     "plain",
@@ -166,6 +169,36 @@ def wrapper_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
             raise ConfigError(f"--setting {key}: {_ARGUMENTS.get(key) or 'use --' + key.replace('_', '-')}")
     given = {"type": arguments.type, "names": arguments.names, **settings}
     return {key: value for key, value in given.items() if value is not None}
+
+
+def add_custom_ops_argument(parser: argparse._ActionsContainer) -> None:
+    """--custom-ops: operators of one's own, for models that use them."""
+    parser.add_argument(
+        "--custom-ops", action="append", default=[], metavar="MODULE:CLASS",
+        help="an operator that the model uses and no installed package declares; repeatable",
+    )  # fmt: skip
+
+
+def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
+    """The classes that `--custom-ops` names; modules are found in the current folder, too.
+
+    Raises:
+        ConfigError: an entry has another form, or there is no such module or class.
+    """
+    import importlib
+
+    found = []
+    for entry in arguments.custom_ops:
+        module, sign, name = entry.partition(":")
+        if not (module and sign and name):
+            raise ConfigError(f"--custom-ops {entry!r} is not of the form MODULE:CLASS, my_operators:HardSwish say")
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            found.append(getattr(importlib.import_module(module), name))
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"--custom-ops {entry!r}: {error}") from None
+    return found
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .common import add_json_argument, console, print_json
+from .common import add_custom_ops_argument, add_json_argument, console, custom_ops_of, print_json
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -124,24 +124,26 @@ def _add_lint(commands: Any) -> None:
     parser.add_argument("--fix", action="store_true", help="apply the edits that mend it, and write --output")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --fix: the ONNX file to write")
     parser.add_argument("--trial", action="store_true", help="load it on the installed runtimes as well")
+    add_custom_ops_argument(parser)
     add_json_argument(parser)
 
 
 def _lint(arguments: argparse.Namespace) -> int:
     from ..graph import open as open_graph
-    from ..graph.lint import fix, lint
+    from ..graph.lint import fix, lint, rules_for
     from ..graph.trial import try_model
 
     if arguments.fix != (arguments.output is not None):
         raise ConfigError("--fix and --output go together: the file to write")
-    graph = open_graph(arguments.model)
-    found, fixed = lint(graph), []
+    custom_ops = custom_ops_of(arguments)
+    graph, rules = open_graph(arguments.model), rules_for(custom_ops)
+    found, fixed = lint(graph, rules), []
     if arguments.fix:
         fixed = fix(graph)
         graph.check()
         graph.save(arguments.output)
-        found = lint(graph)
-    trials = try_model(arguments.output or arguments.model) if arguments.trial else []
+        found = lint(graph, rules)
+    trials = try_model(arguments.output or arguments.model, custom_ops=custom_ops) if arguments.trial else []
     findings = [
         {
             "rule": one.rule,
@@ -197,6 +199,7 @@ def _add_trial(commands: Any) -> None:
     parser.add_argument(
         "--compute-capability", default="8.9", metavar="X.Y", help="that TensorRT-RTX builds for (default: %(default)s)"
     )
+    add_custom_ops_argument(parser)
     add_json_argument(parser)
 
 
@@ -209,6 +212,7 @@ def _trial(arguments: argparse.Namespace) -> int:
         arguments.backends.split(",") if arguments.backends else None,
         shapes=dict(shape_of(entry) for entry in arguments.shape),
         compute_capability=arguments.compute_capability,
+        custom_ops=custom_ops_of(arguments),
     )
     rows = [dataclasses.asdict(one) for one in results]
     if arguments.json:
@@ -225,6 +229,8 @@ def _add_passes(commands: Any) -> None:
     _add_pass(commands, "free-batch", "let a model take batches of any size", _free_batch)
     parser = _add_pass(commands, "resize-input", "give a model images of another size", _resize_input)
     parser.add_argument("size", metavar="WIDTHxHEIGHT", help="640x384")
+    parser = _add_pass(commands, "free-size", "let a model take images of any size up to its own", _free_size)
+    parser.add_argument("--stride", type=int, default=32, help="sizes are multiples of it (default: %(default)s)")
     parser = _add_pass(commands, "image-in", "put preprocessing into a model: uint8 [n, h, w, c] goes in", _image_in)
     parser.add_argument("--resize", choices=("none", "stretch", "letterbox"), default="none")
     parser.add_argument("--bgr", action="store_true", help="images come in the other order of channels")
@@ -236,8 +242,19 @@ def _add_passes(commands: Any) -> None:
     parser.add_argument("--head", required=True, choices=("yolov5", "yolov8", "yolox"))
     parser.add_argument("--conf", type=float, default=0.25, help="the least score (default: %(default)s)")
     parser.add_argument("--iou", type=float, default=0.45, help="overlap of boxes that are one (default: %(default)s)")
-    parser.add_argument("--limit", type=int, default=300, help="boxes of a class in an image (default: %(default)s)")
+    parser.add_argument(
+        "--nms", choices=("onnx", "infersdk"), default="onnx",
+        help="ONNX's NonMaxSuppression, or infersdk's exact NMS as a custom operator, which infersdk runs on every "
+        "backend, TensorRT among them (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--limit", type=int, default=300,
+        help="boxes of a class in an image, with --nms infersdk of all classes (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--multi-label", action="store_true", help="a box for each of its classes")
+    parser.add_argument(
+        "--num-classes", type=int, metavar="N", help="with --nms infersdk, where the model's file leaves it open"
+    )
     parser = _add_pass(commands, "to-float16", "convert a model to FP16", _to_float16)
     parser.add_argument("--keep", action="append", default=[], metavar="NODE", help="a node that stays; repeatable")
     parser.add_argument("--half-io", action="store_true", help="inputs and outputs in float16 too")
@@ -290,6 +307,12 @@ def _resize_input(arguments: argparse.Namespace) -> Pass:
     return ResizeInput(int(match[1]), int(match[2]))
 
 
+def _free_size(arguments: argparse.Namespace) -> Pass:
+    from ..graph.passes import FreeSize
+
+    return FreeSize(arguments.stride)
+
+
 def _image_in(arguments: argparse.Namespace) -> Pass:
     from ..graph.passes import ImageIn
 
@@ -300,8 +323,14 @@ def _image_in(arguments: argparse.Namespace) -> Pass:
 
 
 def _add_nms(arguments: argparse.Namespace) -> Pass:
+    from ..custom_ops.detection_nms import AddDetectionNms
     from ..graph.passes import AddNms
 
+    if arguments.nms == "infersdk":
+        return AddDetectionNms(
+            arguments.head, arguments.conf, arguments.iou, arguments.limit, arguments.multi_label,
+            num_classes=arguments.num_classes,
+        )  # fmt: skip
     return AddNms(arguments.head, arguments.conf, arguments.iou, arguments.limit, arguments.multi_label)
 
 
@@ -361,6 +390,8 @@ def _split(arguments: argparse.Namespace) -> int:
     graph = open_graph(arguments.model)
     at = arguments.at.split(",") if arguments.at else tail_inputs(graph.model)
     inputs, outputs = ([value.name or "" for value in side] for side in (graph.inputs, graph.outputs))
+    if not at:
+        raise ConfigError(f"{arguments.model} has no layers with weights to cut behind; give --at NAME,NAME")
     if set(at) == set(outputs):
         raise ConfigError(f"nothing comes behind {', '.join(at)}; say by --at where to cut")
     for part, path in ((graph.extract(inputs, at), arguments.head), (graph.extract(at, outputs), arguments.tail)):

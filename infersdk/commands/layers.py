@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .common import add_json_argument, backend_options, console, plain, print_json
+from .common import (
+    add_custom_ops_argument,
+    add_json_argument,
+    backend_options,
+    console,
+    custom_ops_of,
+    plain,
+    print_json,
+)
 from .compare import shape_of
 
 if TYPE_CHECKING:
@@ -33,6 +41,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="of the backends; repeatable"
     )
+    add_custom_ops_argument(parser)
     parser.add_argument("--original", type=Path, metavar="FILE", help="the ONNX file that an engine was built from")
     parser.add_argument(
         "--compute-capability", metavar="X.Y",
@@ -88,7 +97,8 @@ def _report(arguments: argparse.Namespace) -> LayerReport:
     )  # fmt: skip
     targets = arguments.backend.split(",")
     if arguments.compute_capability is None:
-        return profile(arguments.model, targets, settings, original=arguments.original)
+        custom_ops = custom_ops_of(arguments)
+        return profile(arguments.model, targets, settings, original=arguments.original, custom_ops=custom_ops)
     if len(targets) > 1:
         raise ConfigError("--compute-capability lists the layers of one backend; name tensorrt-rtx alone")
     return list_built(arguments.model, targets[0], arguments.compute_capability, settings)

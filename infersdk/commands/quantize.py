@@ -33,15 +33,14 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="of the images, N spread evenly (default: all)")
     parser.add_argument(
         "--target",
-        choices=("onnxruntime", "openvino", "tensorrt", "portable"),
+        choices=("onnxruntime", "openvino", "tensorrt", "tensorrt-rtx", "portable"),
         help="the form of the file; portable runs everywhere, less accurately and fast (default: that of --backend)",
     )
     group = parser.add_argument_group("calibration")
     group.add_argument(
         "--method",
         choices=_METHODS,
-        help="auto (the default) compares the results of several with FP32, and changes the default only for one that "
-        "is clearly better",
+        help="auto (the default) takes the one of several whose results agree best with FP32",
     )
     group.add_argument("--percentile", type=float, default=99.999, help="for that method (default: %(default)s)")
     group.add_argument(

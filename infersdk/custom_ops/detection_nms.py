@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UnsupportedModelError
-from ..graph.shapes import infer_shapes
+from ..graph.passes.static_reshapes import trace_example
 from .packaged.detection_nms import HEADS, DetectionNMS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["add_detection_nms"]
+    from ..model_source import ModelSource
+
+__all__ = ["AddDetectionNms", "add_detection_nms"]
+
+
+@dataclass(frozen=True)
+class AddDetectionNms:
+    """The same as a pass, beside `infersdk.graph.passes.AddNms`: the exact NMS of infersdk, which TensorRT runs, too.
+
+    Attributes:
+        head: "yolov5", "yolov8" or "yolox".
+        conf, iou, max_detections, multi_label, class_agnostic: as `DetectionNMS` has them.
+        num_classes: where the model's file leaves it open.
+
+    Raises (`apply`): as `add_detection_nms`.
+    """
+
+    name: ClassVar[str] = "add-detection-nms"
+    version: ClassVar[int] = 1
+
+    head: str
+    conf: float = 0.25
+    iou: float = 0.45
+    max_detections: int = 300
+    multi_label: bool = False
+    class_agnostic: bool = False
+    num_classes: int | None = None
+
+    def concerns(self, source: ModelSource) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        settings: dict[str, Any] = {} if self.num_classes is None else {"num_classes": self.num_classes}
+        add_detection_nms(
+            model, self.head, conf=self.conf, iou=self.iou, max_detections=self.max_detections,
+            multi_label=self.multi_label, class_agnostic=self.class_agnostic, **settings,
+        )  # fmt: skip
+        return True
 
 
 def add_detection_nms(model: ir.Model, head: str, **settings: Any) -> None:
@@ -75,22 +113,15 @@ def _head_output(graph: ir.Graph, head: str) -> ir.Value:
 
 
 def _values_of_a_box(model: ir.Model, output: ir.Value, head: str) -> int | None:
-    """The numbers that the head gives for each anchor; None where inference does not find them."""
+    """The numbers that the head gives for each anchor, for an example of its free axes; None where nothing says it."""
     axis = 1 if head == "yolov8" else 2
     assert output.shape is not None
     found = output.shape[axis]
     if isinstance(found, int):
         return found
-    tried = model.clone()  # for a batch of 1, by which inference sees more
-    (image,) = (value for value in tried.graph.inputs if not value.is_initializer())
-    assert image.shape is not None
-    result = tried.graph.outputs[0]
-    result.shape = None  # a name that the file gives would stand in the way
-    infer_shapes(tried, {image.name or "": [1, *(dim for dim in image.shape[1:] if isinstance(dim, int))]})
-    if result.shape is None or len(result.shape) != 3:
-        return None
-    found = result.shape[axis]
-    return found if isinstance(found, int) else None
+    trace = trace_example(model, batch=1, size=640)
+    shape = trace.shapes.get(output) if trace is not None else None
+    return shape[axis] if shape is not None and len(shape) == 3 else None
 
 
 def _input_size(graph: ir.Graph) -> tuple[int, int]:

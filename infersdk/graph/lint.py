@@ -3,11 +3,13 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..errors import InferSDKError, UnsupportedModelError
+from ..custom_ops.operator_set import OperatorSet, declared
+from ..errors import CustomOpError, InferSDKError, UnsupportedModelError
+from .domains import KNOWN_DOMAINS
 from .passes import (
     CleanUp,
     FreeBatch,
@@ -16,19 +18,22 @@ from .passes import (
     Pass,
     SetOpset,
     ShrinkConstants,
+    StaticReshapes,
     WeightsOffInputs,
 )
 from .passes._sizes import lift_constants
 from .passes.free_batch import free_batch
 from .passes.name_nodes import node_names
+from .passes.static_reshapes import computed_targets, trace_example
 from .passes.weight_forms import repeated_constants, wide_indices
-from .tracing import ShapeTrace, node_label
+from .tracing import node_label
+from .trial import refuses_version
 
 if TYPE_CHECKING:
+    from ..custom_ops import CustomOp
     from .editor import Graph
-    from .tracing import Shape
 
-__all__ = ["RULES", "Finding", "Fixed", "Rule", "fix", "lint"]
+__all__ = ["RULES", "Finding", "Fixed", "Rule", "fix", "lint", "rules_for"]
 
 #: Operators whose results are as large as the data makes them.
 _DATA_DEPENDENT = frozenset({"Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique"})
@@ -37,6 +42,7 @@ _LEAST_SAVING = 1 << 16  # bytes
 _LEAST_INDICES = 16  # fewer are positions in a shape
 _OLD_OPSET = 13
 _GOOD_OPSET = 17
+_GOOD_IR = 8  # that of the same release
 
 
 @dataclass(frozen=True)
@@ -92,19 +98,38 @@ def lint(graph: Graph, rules: Iterable[Rule] | None = None) -> list[Finding]:
 
 
 def fix(graph: Graph) -> list[Fixed]:
-    """Applies the passes that mend what `lint` finds, each once. A pass that fails leaves the graph as it was."""
-    done: list[Fixed] = []
-    for rule in RULES:
-        if rule.fix is None or not any(finding.fix for finding in lint(graph, [rule])):
-            continue
-        before = graph.model.clone()
-        try:
-            if graph.apply(rule.fix):
-                done.append(Fixed(rule.fix.name))
-        except InferSDKError as error:
-            graph.model.graph = before.graph
-            done.append(Fixed(rule.fix.name, str(error)))
-    return done
+    """Applies the passes that mend what `lint` finds. A pass that fails leaves the graph as it was.
+
+    A pass may leave something for another one, new nodes without names for instance, so they go round until nothing
+    changes. `Fixed` has each pass once.
+    """
+    done: dict[str, Fixed] = {}
+    changed = True
+    while changed:
+        changed = False
+        for rule in RULES:
+            changed |= _mend(graph, rule, done)
+    return list(done.values())
+
+
+def _mend(graph: Graph, rule: Rule, done: dict[str, Fixed]) -> bool:
+    """Applies the pass of a rule if it finds something; returns whether it has mended anything."""
+    if rule.fix is None or (rule.fix.name in done and done[rule.fix.name].error):
+        return False
+    before = [finding for finding in lint(graph, [rule]) if finding.fix]
+    if not before:
+        return False
+    kept = graph.model.clone()
+    try:
+        changed = graph.apply(rule.fix)
+    except InferSDKError as error:
+        graph.model.graph = kept.graph
+        done[rule.fix.name] = Fixed(rule.fix.name, str(error))
+        return False
+    left = len([finding for finding in lint(graph, [rule]) if finding.fix])
+    if changed and rule.fix.name not in done:
+        done[rule.fix.name] = Fixed(rule.fix.name)
+    return changed and left < len(before)
 
 
 # ---- the rules ----
@@ -130,8 +155,8 @@ def _free_batch_that_is_not(graph: Graph) -> Iterator[tuple[str, str]]:
     """A batch that is declared free, and a Reshape that is written for one image."""
     if not any(value.shape and not isinstance(value.shape[0], int) for value in graph.inputs):
         return
-    if _trace(graph, batch=1, size=640) is None:
-        return  # the free axes beside the batch are of sizes that nobody has said
+    if trace_example(graph.model, 1, 640) is None:
+        return  # the model takes other sizes of its free axes
     copy = graph.model.clone()
     for value in copy.graph.inputs:
         if value.shape and not isinstance(value.shape[0], int):
@@ -146,53 +171,8 @@ def _free_batch_that_is_not(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _shape_arithmetic(graph: Graph) -> Iterator[tuple[str, str]]:
-    """Targets of Reshape that are computed, and are always the same but for sizes that 0 and one -1 stand for."""
-    first, second = _trace(graph, batch=1, size=640), _trace(graph, batch=3, size=960)
-    if first is None or second is None:
-        return
-    for node in graph.nodes("Reshape"):
-        target = node.inputs[1] if len(node.inputs) > 1 else None
-        source = node.inputs[0]
-        if target is None or source is None or target.is_initializer():
-            continue
-        if (maker := target.producer()) is None or maker.op_type == "Constant":
-            continue
-        sizes = [trace.data.get(target) for trace in (first, second)]
-        shapes: list[Shape] = [trace.shapes.get(source, ()) for trace in (first, second)]
-        if sizes[0] is None or sizes[1] is None:
-            continue
-        free = [index for index, pair in enumerate(zip(*sizes, strict=True)) if pair[0] != pair[1]]
-        own = [index for index in free if all(_is_axis(s, v, index) for s, v in zip(shapes, sizes, strict=True))]
-        if len(free) - len(own) <= 1:
-            yield node_label(node), f"its target is computed, and is always {_as_ints(sizes[0], free, own)}"
-
-
-def _is_axis(shape: Shape, sizes: Any, index: int) -> bool:
-    return index < len(shape) and shape[index] == sizes[index]
-
-
-def _as_ints(sizes: Iterable[int], free: list[int], own: list[int]) -> list[int]:
-    """A target with 0 for sizes that stay, and -1 for one that follows."""
-    return [0 if index in own else -1 if index in free else int(size) for index, size in enumerate(sizes)]
-
-
-def _trace(graph: Graph, *, batch: int, size: int) -> ShapeTrace | None:
-    """The shapes for an example of the free axes; None if the model does not take it."""
-    copy = graph.model
-    shapes = {
-        value.name or "": [
-            dim if isinstance(dim, int) and dim >= 0 else batch if axis == 0 else size
-            for axis, dim in enumerate(value.shape or ())
-        ]
-        for value in graph.inputs
-    }
-    trace = ShapeTrace(copy, shapes)
-    try:
-        for node in copy.graph:
-            trace.step(node)
-    except UnsupportedModelError:
-        return None
-    return trace
+    for node, target in computed_targets(graph.model):
+        yield node_label(node), f"its target is computed, and is always {target}"
 
 
 def _wide_indices(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -232,10 +212,15 @@ def _new_opset(graph: Graph) -> Iterator[tuple[str, str]]:
     import onnx
 
     known, version = onnx.defs.onnx_opset_version(), onnx.__version__
+    ir_version = graph.model.ir_version or 0
     if graph.opset > known:
         yield "the model", f"opset {graph.opset}; the installed onnx {version} knows {known}"
-    if (graph.model.ir_version or 0) > onnx.IR_VERSION:
-        yield "the model", f"IR version {graph.model.ir_version}; the installed onnx {version} knows {onnx.IR_VERSION}"
+    if ir_version > onnx.IR_VERSION:
+        yield "the model", f"IR version {ir_version}; the installed onnx {version} knows {onnx.IR_VERSION}"
+    if graph.opset > _GOOD_OPSET or ir_version > _GOOD_IR:
+        for backend in ("onnxruntime", "openvino"):
+            if why := refuses_version(backend, graph.opset, ir_version):
+                yield "the model", f"opset {graph.opset}, IR version {ir_version}; the installed {backend}: {why}"
 
 
 def _data_dependent(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -274,10 +259,25 @@ def _double(graph: Graph) -> Iterator[tuple[str, str]]:
             yield node_label(node), "it computes in float64"
 
 
-def _other_operators(graph: Graph) -> Iterator[tuple[str, str]]:
+def _other_operators(graph: Graph, operators: OperatorSet) -> Iterator[tuple[str, str]]:
     for node in graph.model.graph.all_nodes():
-        if node.domain not in ("", "ai.onnx", "ai.onnx.ml"):
-            yield node_label(node), f"an operator of {node.domain!r}, not of the standard"
+        standard = node.domain in ("", "ai.onnx", "ai.onnx.ml")
+        own = node.op_identifier() in graph.model.functions or operators.get(node.domain, node.op_type) is not None
+        if not standard and not own:
+            yield (
+                node_label(node),
+                f"an operator of {node.domain!r}, not of the standard, that no custom operator declares",
+            )
+
+
+def _missing_kernels(graph: Graph, operators: OperatorSet) -> Iterator[tuple[str, str]]:
+    for node in graph.model.graph.all_nodes():
+        op = operators.get(node.domain, node.op_type)
+        for device in ("cpu", "cuda") if op is not None else ():
+            try:
+                op.kernel_for(device)  # type: ignore[union-attr]
+            except CustomOpError:
+                yield node_label(node), f"{op.title()} has no kernel for {device!r}"  # type: ignore[union-attr]
 
 
 def _idle(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -291,8 +291,8 @@ def _idle(graph: Graph) -> Iterator[tuple[str, str]]:
 
 _TENSORRT = ("tensorrt", "tensorrt-rtx")
 
-#: All rules, in the order in which their passes are applied.
-RULES = (
+#: The rules on the standard, in the order in which their passes are applied.
+_STANDARD_RULES = (
     Rule(
         "weights-as-inputs", "constants cannot be folded, and TensorRT asks for them as inputs", (),
         _weights_as_inputs, WeightsOffInputs(),
@@ -305,7 +305,7 @@ RULES = (
     Rule("broken-batch", "any other batch fails while it runs, or mixes images", (), _free_batch_that_is_not),
     Rule(
         "shape-arithmetic", "sizes are computed in each run, and the builder knows less of the shapes",
-        ("openvino", *_TENSORRT), _shape_arithmetic, CleanUp(),
+        ("openvino", *_TENSORRT), _shape_arithmetic, StaticReshapes(),
     ),
     Rule("idle-nodes", "they keep the nodes around them from being fused", (), _idle, CleanUp()),
     Rule(
@@ -330,5 +330,36 @@ RULES = (
         "`infersdk graph split` cuts it off", ("openvino", *_TENSORRT), _data_dependent,
     ),
     Rule("float64", "GPUs are slow at it, and TensorRT converts it to float32", _TENSORRT, _double),
-    Rule("other-operators", "other runtimes do not have it", ("openvino", *_TENSORRT), _other_operators),
 )  # fmt: skip
+
+
+def rules_for(custom_ops: Sequence[type[CustomOp]] = ()) -> tuple[Rule, ...]:
+    """All rules, and those on custom operators: what is declared by `custom_ops`, by installed packages and by infersdk
+    is known.
+
+    Raises:
+        CustomOpError: two operators have the same domain and name.
+    """
+    declared_for: dict[frozenset[str], OperatorSet] = {}
+
+    def operators(graph: Graph) -> OperatorSet:
+        domains = frozenset(graph.model.graph.opset_imports) - KNOWN_DOMAINS
+        if domains not in declared_for:
+            declared_for[domains] = declared(custom_ops, set(domains))
+        return declared_for[domains]
+
+    return (
+        *_STANDARD_RULES,
+        Rule(
+            "other-operators", "runtimes do not have it; declare it (`infersdk.custom_ops`), or replace it",
+            ("openvino", *_TENSORRT), lambda graph: _other_operators(graph, operators(graph)),
+        ),
+        Rule(
+            "missing-kernels", "a model with it does not load for that device", (),
+            lambda graph: _missing_kernels(graph, operators(graph)),
+        ),
+    )  # fmt: skip
+
+
+#: All rules, for what is declared by installed packages and by infersdk.
+RULES = rules_for()

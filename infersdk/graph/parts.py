@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def _free_names(graph: ir.Graph, added: ir.Graph, prefix: str) -> None:
         if name in values:
             value.name = prefix + name
     for node in added:
-        if node.name in nodes:
+        if node.name and node.name in nodes:  # nodes without names stay so
             node.name = f"{prefix}{node.name}"
 
 
@@ -135,6 +135,14 @@ def _is_size(value: ir.Value) -> bool:
     return maker is not None and maker.op_type in ("Shape", "Size", "Constant")
 
 
+def _constant(value: ir.Value) -> Any:
+    """The tensor of a weight, which may be that of a Constant node; None for anything else."""
+    maker = value.producer()
+    if maker is not None and maker.op_type == "Constant" and "value" in maker.attributes:
+        return maker.attributes["value"].as_tensor()
+    return value.const_value
+
+
 def _has_weights(node: ir.Node) -> bool:
     if (
         node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -142,7 +150,7 @@ def _has_weights(node: ir.Node) -> bool:
         or node.inputs[1] is None
     ):
         return False
-    tensor = node.inputs[1].const_value
+    tensor = _constant(node.inputs[1])
     if tensor is None:
         return False
     if node.op_type != "Conv" or tensor.shape[0] != 1:

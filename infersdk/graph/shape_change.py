@@ -130,7 +130,10 @@ class ShapeChange(_TwoTraces):
     Attributes:
         old, new: the traces. What comes behind a node whose result depends on data is in neither.
         changed: the nodes whose constants were rewritten.
+        opens: whether the new size is an example, and constants have to hold for others, too.
     """
+
+    opens = False
 
     def __init__(
         self,
@@ -238,7 +241,7 @@ class ShapeChange(_TwoTraces):
         sizes = self._constant(node.inputs[3]) if len(node.inputs) > 3 else None
         if shapes is None or shapes[0] == shapes[1] or sizes is None or "axes" in node.attributes:
             return
-        if self._free:
+        if self._free or self.opens:
             factors = (sizes / np.asarray(shapes[0])).astype(np.float32)
             if not np.array_equal(np.floor(factors * np.asarray(shapes[0], np.float32)), sizes):
                 raise self._error(node, f"its sizes {sizes.tolist()} are no exact multiples of {list(shapes[0])}")
@@ -273,7 +276,7 @@ class ShapeChange(_TwoTraces):
             if before == after or limit <= 0 or limit > before or (limit == before and not end):
                 continue
             if limit == before:
-                made[index] = _END if self._free else after
+                made[index] = _END if self._free or self.opens else after
             elif self._free:
                 raise self._error(node, f"it takes a part of the batch, from or to {limit}")
             elif (moved := level_limits(self._sizes, before, after).get(limit)) is not None:

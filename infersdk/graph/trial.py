@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import tempfile
@@ -10,12 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..custom_ops.cutting import cut
+from ..custom_ops.onnx_schema import registered
+from ..custom_ops.operator_set import operators_for
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError
+from ..model_source import ModelSource
+from .domains import foreign_domains
+from .files import read_model, write_model
 from .info import onnx_info
 
-__all__ = ["TRIALS", "TrialResult", "try_model"]
+if TYPE_CHECKING:
+    from ..custom_ops import CustomOp
+    from ..custom_ops.operator_set import OperatorSet
+
+__all__ = ["TRIALS", "TrialResult", "refuses_version", "try_model"]
 
 #: What a free axis other than the batch is built for.
 _SIZE = 640
@@ -28,7 +39,7 @@ class TrialResult:
     Attributes:
         backend: its name.
         status: `"ok"`, `"failed"`, or `"not tried"`.
-        detail: why it failed, or was not tried; empty if it is all right.
+        detail: why it failed, or was not tried, or how it runs where that is not as one model; else empty.
         seconds: how long it took.
     """
 
@@ -44,6 +55,7 @@ def try_model(
     *,
     shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
     compute_capability: str = "8.9",
+    custom_ops: Sequence[type[CustomOp]] = (),
 ) -> list[TrialResult]:
     """Loads the model on the runtimes of this machine.
 
@@ -54,6 +66,7 @@ def try_model(
         backends: names out of `TRIALS`; None is all.
         shapes: of inputs with free axes, for TensorRT-RTX; other free axes are 1 for the batch, and else 640.
         compute_capability: the GPU that TensorRT-RTX builds for.
+        custom_ops: as for `load()`.
 
     Raises:
         ConfigError: there is no trial for a backend.
@@ -63,15 +76,50 @@ def try_model(
         if name not in TRIALS:
             raise ConfigError(f"there is no trial for {name!r}; there are {', '.join(TRIALS)}")
     onnx_info(path)
-    return [_try(name, path, shapes, compute_capability) for name in backends or TRIALS]
+    source = ModelSource.of(path)
+    operators = operators_for(source, custom_ops) if custom_ops or foreign_domains(source) else None
+    request = _Request(Path(path), shapes, compute_capability, operators, custom_ops)
+    return [_try(name, request) for name in backends or TRIALS]
 
 
-def _try(name: str, path: Path, shapes: Mapping[str, Sequence[int]], capability: str) -> TrialResult:
-    started = time.monotonic()
-    status, detail = "ok", ""
+@functools.cache
+def refuses_version(backend: str, opset: int, ir_version: int) -> str:
+    """Why an installed runtime does not read files of that version; empty where it does, or is not installed.
+
+    It is asked with a model of one Identity, so that nothing else can be the reason.
+    """
+    import onnx
+
+    if importlib.util.find_spec(backend) is None:
+        return ""
+    from ..registry import load
+
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", values[:1], values[1:])
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
     try:
-        detail = TRIALS[name](path, shapes, capability)
-        status = "failed" if detail else "ok"
+        load(model.SerializeToString(), backend, device="cpu").close()
+    except InferSDKError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a runtime is asked for."""
+
+    path: Path
+    shapes: Mapping[str, Sequence[int]]
+    capability: str
+    operators: OperatorSet | None
+    custom_ops: Sequence[type[CustomOp]]
+
+
+def _try(name: str, request: _Request) -> TrialResult:
+    started = time.monotonic()
+    try:
+        status, detail = TRIALS[name](request)
     except BackendUnavailableError as error:
         status, detail = "not tried", str(error)
     except InferSDKError as error:
@@ -79,40 +127,59 @@ def _try(name: str, path: Path, shapes: Mapping[str, Sequence[int]], capability:
     return TrialResult(name, status, " ".join(detail.split()), round(time.monotonic() - started, 3))
 
 
-def _onnxruntime(path: Path, shapes: Mapping[str, Sequence[int]], capability: str) -> str:
+def _onnxruntime(request: _Request) -> tuple[str, str]:
     from ..registry import load
 
-    load(path, "onnxruntime", device="cpu").close()
-    return ""
+    load(request.path, "onnxruntime", device="cpu", custom_ops=request.custom_ops).close()
+    return "ok", ""
 
 
-def _openvino(path: Path, shapes: Mapping[str, Sequence[int]], capability: str) -> str:
-    """Empty, or the nodes that OpenVINO does not have on the processor."""
+def _openvino(request: _Request) -> tuple[str, str]:
+    """Failed with the nodes that OpenVINO does not have on the processor. Custom operators are asked for by loading."""
     from ..registry import load
 
-    load(path, "openvino", device="cpu").close()  # compiles, so that what is written down below is not all there is
+    # It compiles, so that what is written down below is not all there is.
+    load(request.path, "openvino", device="cpu", custom_ops=request.custom_ops).close()
+    if request.operators is not None:
+        return "ok", ""
     import openvino
 
     core = openvino.Core()
-    model = core.read_model(str(path))
+    model = core.read_model(str(request.path))
     known = core.query_model(model, "CPU")
     missing = [f"{op.get_friendly_name()} ({op.get_type_name()})" for op in model.get_ops()
                if op.get_friendly_name() not in known]  # fmt: skip
-    return f"{len(missing)} nodes are not supported: {', '.join(missing[:5])}" if missing else ""
+    if missing:
+        return "failed", f"{len(missing)} nodes are not supported: {', '.join(missing[:5])}"
+    return "ok", ""
 
 
-def _tensorrt_rtx(path: Path, shapes: Mapping[str, Sequence[int]], capability: str) -> str:
+def _tensorrt_rtx(request: _Request) -> tuple[str, str]:
+    """Builds an engine; of a model with custom operators that the runtime does not take, one for each segment."""
     if importlib.util.find_spec("tensorrt_rtx") is None and importlib.util.find_spec("tensorrt_rtx_bindings") is None:
         raise BackendUnavailableError(
             "backend 'tensorrt-rtx' needs tensorrt_rtx, which is not installed: pip install \"infersdk[tensorrt-rtx]\""
         )
-    build = importlib.import_module("infersdk.backends.tensorrt").build  # backends are known as strings alone
     with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
-        build(
-            path, Path(folder, "trial.engine"), backend="tensorrt-rtx", compute_capabilities=(capability,),
-            profiles=_profiles(path, shapes),
-        )  # fmt: skip
-    return ""
+        if request.operators is None:
+            _build(request.path, request, Path(folder))
+            return "ok", ""
+        with registered(*request.operators):
+            plan = cut(read_model(request.path), request.operators, request.path.name)
+        for number, segment in enumerate(plan.segments):
+            path = Path(folder, f"segment{number}.onnx")
+            write_model(segment.model, path, external_data=f"{path.name}.data")
+            _build(path, request, Path(folder))
+    kernels = len(plan.kernels)
+    return "ok", f"cut at {kernels} custom node{'s' * (kernels > 1)}: {len(plan.segments)} engines"
+
+
+def _build(path: Path, request: _Request, folder: Path) -> None:
+    build = importlib.import_module("infersdk.backends.tensorrt").build  # backends are known as strings alone
+    build(
+        path, folder / "trial.engine", backend="tensorrt-rtx", compute_capabilities=(request.capability,),
+        profiles=_profiles(path, request.shapes),
+    )  # fmt: skip
 
 
 def _profiles(path: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
@@ -132,7 +199,7 @@ def _profiles(path: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]
     return profiles
 
 
-#: How each runtime is asked. Each returns why it failed, or nothing.
-TRIALS: dict[str, Callable[[Path, Mapping[str, Sequence[int]], str], str]] = {
+#: How each runtime is asked. Each returns a status, and what there is to say about it.
+TRIALS: dict[str, Callable[[_Request], tuple[str, str]]] = {
     "onnxruntime": _onnxruntime, "openvino": _openvino, "tensorrt-rtx": _tensorrt_rtx,
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Images: where they come from, how their pixels lie, and where they go on a network's canvas."""
 
 from .geometry import Geometry
-from .sources import DeviceImage, HostImage, ImageSource, read_image
+from .sources import DeviceImage, HostImage, ImageSource, SharedImage, image_size, read_image
 from .transforms import PixelTransform
 from .view import ImageView, PixelFormat, device_image_view, image_view
 
@@ -13,7 +13,9 @@ __all__ = [
     "ImageView",
     "PixelFormat",
     "PixelTransform",
+    "SharedImage",
     "device_image_view",
+    "image_size",
     "image_view",
     "read_image",
 ]

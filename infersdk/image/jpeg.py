@@ -17,11 +17,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-__all__ = ["PILLOW", "decode_jpeg", "is_jpeg", "reduction"]
+__all__ = ["PILLOW", "SIDEWAYS", "decode_jpeg", "header_of", "is_jpeg", "orientation_of", "reduction"]
 
 #: The name of the decoder that reads all formats.
 PILLOW = "pillow"
 
+#: EXIF orientations that exchange width and height.
+SIDEWAYS = frozenset({5, 6, 7, 8})
+
+_ORIENTATION = 0x0112  # the tag of EXIF
+_MARKER, _APP1, _BITS = 0xFF, 0xE1, 8
+#: Markers of frames that are coded with Huffman's code, baseline and progressive.
+_FRAMES = frozenset({0xC0, 0xC1, 0xC2})
 _FORMATS = frozenset({"JPEG", "MPO"})  # the second one is JPEG with further images behind the first
 _COLORSPACES = {"RGB": "RGB", "L": "GRAY"}
 #: By how much libjpeg can divide the sides of an image at little cost.
@@ -75,3 +82,47 @@ def decode_jpeg(image: Image.Image, data: bytes, by: int = 1) -> tuple[npt.NDArr
     if pixels.shape[:2] != (-(-height // by), -(-width // by)):
         return None
     return (pixels[:, :, 0] if colorspace == "GRAY" else pixels), module.__name__
+
+
+def header_of(data: bytes) -> Size | None:
+    """(width, height) of a JPEG file, upright, from its markers alone; None for what a device does not decode.
+
+    These are files of one or three components of 8 bits: those of CMYK and of 12 bits are left to Pillow.
+    """
+    if data[:2] != b"\xff\xd8":
+        return None
+    at, orientation = 2, 1
+    while at + 9 < len(data) and data[at] == _MARKER:
+        kind = data[at + 1]
+        if kind == _MARKER:  # a fill byte
+            at += 1
+            continue
+        length = int.from_bytes(data[at + 2 : at + 4], "big")
+        if kind == _APP1 and data[at + 4 : at + 10] == b"Exif\0\0":
+            orientation = _orientation(data)
+        elif kind in _FRAMES:
+            height, width = int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
+            if data[at + 4] != _BITS or data[at + 9] not in (1, 3) or not width or not height:
+                return None
+            return (height, width) if orientation in SIDEWAYS else (width, height)
+        at += 2 + length
+    return None
+
+
+def _orientation(data: bytes) -> int:
+    """The EXIF orientation, as Pillow reads it."""
+    import io
+
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return orientation_of(image)
+    except Exception:  # who decodes the file hears of it
+        return 1
+
+
+def orientation_of(image: Image.Image) -> int:
+    """The EXIF orientation of an image that Pillow has opened: 1 to 8, 1 where there is none."""
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    return orientation if orientation in range(1, 9) else 1

@@ -10,6 +10,7 @@ import copy
 import functools
 import io
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuard
@@ -18,17 +19,15 @@ import numpy as np
 
 from .._pillow import pixels_of
 from ..errors import ImageError, relative_to
-from .jpeg import PILLOW, decode_jpeg, is_jpeg, reduction
+from .jpeg import PILLOW, SIDEWAYS, decode_jpeg, is_jpeg, orientation_of, reduction
 from .view import device_image_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-__all__ = ["DeviceImage", "HostImage", "ImageSource", "is_http", "read_image"]
+__all__ = ["DeviceImage", "HostImage", "ImageSource", "SharedImage", "image_size", "is_http", "read_image"]
 
-_ORIENTATION = 0x0112  # the tag of EXIF
-_SIDEWAYS = frozenset({5, 6, 7, 8})  # orientations that exchange width and height
 #: Whether rows and columns are mirrored (after their exchange), by orientation.
 _MIRRORED = {
     2: (False, True), 3: (True, True), 4: (True, False),
@@ -135,6 +134,68 @@ class DeviceImage:
             return False
 
 
+class SharedImage:
+    """An image for several models: it is decoded once, and copied to each CUDA device once.
+
+    The first model that needs it decodes it, in its own thread; others wait for that. Nothing happens before.
+
+    Args:
+        source: what `read_image()` takes, on the host.
+    """
+
+    def __init__(self, source: ImageSource | HostImage) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._decoded: HostImage | None = None
+        self._error: ImageError | None = None
+        #: By device and format: two models may take an array in different orders.
+        self._uploads: dict[tuple[str, str], _Upload] = {}
+
+    def read(self, channel_order: str = "bgr") -> HostImage:
+        """The image on the host; see `read_image()`. Raises ImageError each time, where it cannot be read."""
+        if isinstance(self._source, np.ndarray) or hasattr(self._source, "__dlpack__"):
+            return read_image(self._source, channel_order=channel_order)  # there is nothing to decode
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._decoded is None:
+                try:
+                    self._decoded = read_image(self._source)
+                except ImageError as error:
+                    self._error = error
+                    raise
+            return self._decoded
+
+    def on_device(self, device: Any, channel_order: str = "bgr") -> DeviceImage:
+        """The image on a CUDA device. It is copied there when the first model uses it."""
+        image = self.read(channel_order)
+        with self._lock:
+            key = str(device), image.format
+            if key not in self._uploads:
+                self._uploads[key] = _Upload(image.pixels, device)
+            order = {"gray": "bgr", "nv12": "nv12"}.get(image.format, image.format[:3])
+            return DeviceImage(self._uploads[key], order, image.decoder)
+
+
+class _Upload:
+    """Pixels that several threads borrow on a device: the first one copies them there."""
+
+    def __init__(self, pixels: npt.NDArray[np.uint8], device: Any) -> None:
+        from ..tensor import Tensor
+
+        self._lock = threading.Lock()
+        dense = np.ascontiguousarray(pixels)
+        self._tensor = Tensor.wrap(dense if dense.flags.writeable else dense.copy(), device)  # DLPack lends to writers
+        self.shape = pixels.shape
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        with self._lock:
+            return self._tensor.__dlpack__(**options)
+
+
 def check_crop(edges: tuple[int, int, int, int], size: tuple[int, int], pixel_format: str) -> tuple[int, int, int, int]:
     """The edges of a part of an image. Raises ImageError for one that cannot be cut out."""
     left, top, right, bottom = edges
@@ -151,7 +212,7 @@ def is_http(source: object) -> TypeGuard[str]:
 
 
 def read_image(
-    source: ImageSource | HostImage, *, channel_order: str = "bgr", at_least: SizeLimit | None = None
+    source: ImageSource | HostImage | SharedImage, *, channel_order: str = "bgr", at_least: SizeLimit | None = None
 ) -> HostImage:
     """Reads an image.
 
@@ -178,6 +239,8 @@ def read_image(
     """
     if isinstance(source, HostImage):
         return source
+    if isinstance(source, SharedImage):
+        return source.read(channel_order)
     if isinstance(source, np.ndarray):
         return _from_array(source, channel_order)
     if isinstance(source, (str, os.PathLike)):
@@ -202,6 +265,43 @@ def read_image(
         "an image is a path, an address, bytes, a file opened in binary mode, a PIL image or an array, "
         f"not {type(source).__name__}"
     )
+
+
+def image_size(source: Any, channel_order: str = "bgr") -> tuple[int, int] | None:
+    """(width, height) of an image as `read_image()` would return it, without decoding it.
+
+    None for addresses and for streams that cannot seek, which only reading shows, and for what is no image.
+    """
+    try:
+        if isinstance(source, SharedImage):
+            return image_size(source._source, channel_order)
+        if isinstance(source, HostImage):
+            return source.size
+        if isinstance(source, SharedImage):
+            return image_size(source._source, channel_order)
+        if hasattr(source, "shape"):
+            height, width = (int(side) for side in source.shape[:2])
+            return width, height * 2 // 3 if channel_order == "nv12" else height
+        if is_http(source):
+            return None
+        return _size_of_file(source)
+    except Exception:  # of a decoder; the one who reads the image hears of it
+        return None
+
+
+def _size_of_file(source: Any) -> tuple[int, int] | None:
+    from PIL import Image
+
+    if isinstance(source, Image.Image):
+        return _upright_size(source.size, orientation_of(source))
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        source = io.BytesIO(source)
+    elif not isinstance(source, (str, os.PathLike)):
+        if not source.seekable():
+            return None
+        source.seek(0)
+    with Image.open(source) as image:  # closes no stream that is given
+        return _upright_size(image.size, orientation_of(image))
 
 
 def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:
@@ -303,12 +403,6 @@ def _transpositions() -> dict[int, Image.Transpose]:
     }
 
 
-def orientation_of(image: Image.Image) -> int:
-    """The EXIF orientation of an image that Pillow has opened: 1 to 8, 1 where there is none."""
-    orientation = image.getexif().get(_ORIENTATION, 1)
-    return orientation if orientation in _transpositions() else 1
-
-
 def _reduction(image: Image.Image, orientation: int, at_least: SizeLimit | None) -> int:
     """By how much a JPEG file is reduced while it is decoded."""
     if at_least is None:
@@ -318,7 +412,7 @@ def _reduction(image: Image.Image, orientation: int, at_least: SizeLimit | None)
 
 
 def _upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
-    return (size[1], size[0]) if orientation in _SIDEWAYS else size
+    return (size[1], size[0]) if orientation in SIDEWAYS else size
 
 
 def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None) -> HostImage | None:
@@ -344,7 +438,7 @@ def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None)
 
 def _upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
     """As `Image.transpose()`: mirrored rows, mirrored columns, or both; with rows and columns exchanged before."""
-    if orientation in _SIDEWAYS:
+    if orientation in SIDEWAYS:
         pixels = pixels.swapaxes(0, 1)
     rows, columns = _MIRRORED[orientation]
     return np.ascontiguousarray(pixels[:: -1 if rows else 1, :: -1 if columns else 1])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import ConfigError
 from ..executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers
 from ..formats import FORMATS
 from ..graph.files import read_model
@@ -38,7 +38,7 @@ class ProfileSettings:
         batch: the size of a first axis that is free; 1 if None.
         shapes: by name, for inputs with other free axes.
         seed: of the random inputs.
-        options: of the backends, each as for `load()`.
+        options: of the backends, each as for `load()`; `cut_custom_ops` is one here.
     """
 
     runs: int = 20
@@ -142,7 +142,7 @@ def _options(kind: type[Infer], settings: ProfileSettings) -> dict[str, Any]:
     if "profiling" not in known:
         raise ConfigError(f"backend {kind.backend!r} does not report the layers that it executes")
     for name in settings.options:
-        if name not in known:
+        if name not in (*known, "cut_custom_ops"):
             raise ConfigError(f"backend {kind.backend!r} has no option {name!r}; it has {', '.join(known)}")
     return dict(settings.options)
 
@@ -160,10 +160,7 @@ def _profile_one(
         arguments["max_batch"] = settings.batch
     with load(source, **arguments) as plain, load(source, **arguments, profiling=True) as infer:
         if not isinstance(infer, ReportsLayers):
-            raise UnsupportedModelError(
-                f"{source.name} runs on {target.backend} in parts, cut at its custom operators, and its layers are not "
-                "reported; load it where the runtime takes them itself"
-            )
+            raise ConfigError(f"backend {target.backend!r} does not report the layers that it executes")
         feeds = random_inputs(infer.input_specs, batch=settings.batch, seed=settings.seed, shapes=settings.shapes)
         for one in (plain, infer):
             _fill(one, feeds)
@@ -173,7 +170,7 @@ def _profile_one(
         found = infer.profile_layers(settings.runs)
         walls += _runs(plain, (settings.runs + 1) // 2)
         side = LayerSide(
-            str(target), infer.backend, infer.device, infer.precision, type(infer).probe().version, found,
+            str(target), infer.backend, infer.device, infer.precision, kind.probe().version, found,
             _mapped(graph, found), statistics.median(walls),
         )  # fmt: skip
     return side, {name: array.shape for name, array in feeds.items()}

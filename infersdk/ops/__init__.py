@@ -1,23 +1,28 @@
 """The operations of the native core: on NumPy arrays here, on CUDA devices in `ops.device`."""
 
 from .alignment import FIVE_POINTS, aligned_crops, similarity
+from .class_maps import NO_CLASS, class_map
 from .classification import topk
 from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups
 from .masks import MASK, PackedMasks, assemble_masks
+from .oriented import nms_oriented
 from .preprocess import letterbox, preprocess, preprocess_into
 
 __all__ = [
     "DETECTION",
     "FIVE_POINTS",
     "MASK",
+    "NO_CLASS",
     "DetectStats",
     "DetectionDecoder",
     "PackedMasks",
     "aligned_crops",
     "assemble_masks",
+    "class_map",
     "letterbox",
     "nms",
     "nms_groups",
+    "nms_oriented",
     "preprocess",
     "preprocess_into",
     "similarity",

@@ -279,6 +279,18 @@ def nms_groups(
     return _suppress(boxes, scores, class_ids, _MATCHES[match], threshold, grouped=True)
 
 
+def int32_classes(class_ids: npt.ArrayLike, n: int) -> npt.NDArray[np.int32]:
+    """The classes of `n` boxes as a contiguous array. Raises ShapeError, DTypeError."""
+    ids = np.asarray(class_ids)
+    if ids.shape != (n,):
+        raise ShapeError(f"class_ids have shape {ids.shape}, but there are {n} boxes")
+    if ids.dtype != np.int32:
+        if n and (ids.dtype.kind not in "iu" or ids.max() > 2**31 - 1 or ids.min() < -(2**31)):
+            raise DTypeError(f"class_ids are {ids.dtype}; they must be integers that fit 32 bits")
+        ids = ids.astype(np.int32)
+    return np.ascontiguousarray(ids)
+
+
 def _suppress(
     boxes: npt.ArrayLike,
     scores: npt.ArrayLike,
@@ -296,14 +308,7 @@ def _suppress(
         raise ShapeError(f"boxes have shape {boxes.shape} and scores {scores.shape}; they must be (n, 4) and (n,)")
     classes: Any = ffi.NULL
     if class_ids is not None:
-        ids = np.asarray(class_ids)
-        if ids.shape != (n,):
-            raise ShapeError(f"class_ids have shape {ids.shape}, but there are {n} boxes")
-        if ids.dtype != np.int32:
-            if n and (ids.dtype.kind not in "iu" or ids.max() > 2**31 - 1 or ids.min() < -(2**31)):
-                raise DTypeError(f"class_ids are {ids.dtype}; they must be integers that fit 32 bits")
-            ids = ids.astype(np.int32)
-        classes = ffi.from_buffer("int32_t[]", np.ascontiguousarray(ids))
+        classes = ffi.from_buffer("int32_t[]", int32_classes(class_ids, n))
     keep = np.empty(n, np.int64)
     keepers = np.empty(n if grouped else 0, np.int64)
     count = ffi.new("int64_t *")

@@ -43,8 +43,16 @@ fail at once with a `PipelineError` that has the reason, and so do later ones.
 
 from __future__ import annotations
 
-from .batch_buffer import BatchBuffer, TensorBatchBuffer
+from .batch_buffer import BatchBuffer, OneBucket, TensorBatchBuffer
 from .pipeline import Pipeline, PipelineSettings
 from .stats import Percentiles, PipelineStats
 
-__all__ = ["BatchBuffer", "Percentiles", "Pipeline", "PipelineSettings", "PipelineStats", "TensorBatchBuffer"]
+__all__ = [
+    "BatchBuffer",
+    "OneBucket",
+    "Percentiles",
+    "Pipeline",
+    "PipelineSettings",
+    "PipelineStats",
+    "TensorBatchBuffer",
+]

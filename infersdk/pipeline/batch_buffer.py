@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..errors import InputError, ShapeError, UnsupportedModelError
 if TYPE_CHECKING:
     from ..infer import Infer
 
-__all__ = ["BatchBuffer", "TensorBatchBuffer"]
+__all__ = ["BatchBuffer", "OneBucket", "TensorBatchBuffer"]
 
 #: Copying so many bytes takes less time than waking up another thread.
 QUICK_NBYTES = 64 * 1024
@@ -29,6 +29,18 @@ class BatchBuffer(Protocol):
 
     def prepares_quickly(self, item: Any) -> bool:
         """Whether preparing the item takes less time than waking up a thread: then the caller's thread does it."""
+
+    def bucket_of(self, item: Any) -> Hashable:
+        """Which items share a batch: those whose bucket is equal, such as images of one canvas. None where all do.
+
+        Called before the item has a row, in the thread that submits it. It raises nothing: `prepare()` does.
+        """
+
+    def set_bucket(self, bucket: Hashable) -> None:
+        """The bucket of the rows that are prepared from now on. Called while the buffer is empty; takes no time."""
+
+    def buckets(self) -> Sequence[Hashable]:
+        """All buckets, for warming up; the one for any item is the last."""
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
         """Writes a request into a row. What it raises becomes that request's own failure.
@@ -61,14 +73,27 @@ class BatchBuffer(Protocol):
     def warm_up(self, count: int) -> None:
         """Runs `count` rows of neutral content, with preprocessing and postprocessing, and drops the results.
 
-        Called while the buffer is empty.
+        Called while the buffer is empty, after `set_bucket()`.
         """
 
     def close(self) -> None:
         """Frees what the buffer holds."""
 
 
-class TensorBatchBuffer:
+class OneBucket:
+    """The part of a `BatchBuffer` that is about buckets, where all requests share batches."""
+
+    def bucket_of(self, item: Any) -> None:
+        return None
+
+    def set_bucket(self, bucket: Hashable) -> None:
+        """There is one."""
+
+    def buckets(self) -> Sequence[None]:
+        return (None,)
+
+
+class TensorBatchBuffer(OneBucket):
     """Arrays in, arrays out.
 
     A request is an array, or a dict with an array for each input, without the batch axis. A result is a dict with an

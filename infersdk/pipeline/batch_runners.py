@@ -108,7 +108,8 @@ class BatchRunners:
         done = monotonic()
         failed = sum(isinstance(result, BaseException) for result in results)
         with self._lock:
-            self._statistics.batch_done([request.submitted for request in requests], failed, left, ran, done)
+            submitted = [request.submitted for request in requests]
+            self._statistics.batch_done(submitted, failed, left, ran, done, batch.bucket)
             for request in requests:
                 request.settled, request.batch = True, None
             if sizes is not None:

@@ -86,6 +86,7 @@ class PipelineCore:
         self.capacity = batches[0].capacity
         self.slots = sum(batch.capacity for batch in batches)
         self._prepares_quickly = batches[0].buffer.prepares_quickly
+        self._bucket_of = batches[0].buffer.bucket_of
         self._reject, self._name = reject, name
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
@@ -119,6 +120,7 @@ class PipelineCore:
         if self._forks != _forks:
             self._check_process()
         quick = self._prepares_quickly(request.item)
+        request.bucket = self._bucket_of(request.item)
         reject = self._reject if reject is None else reject
         changing = False
         try:

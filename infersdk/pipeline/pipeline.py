@@ -36,6 +36,8 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 #: Requests in a batch, if neither the model nor the user says how many.
 DEFAULT_BATCH = 8
+#: Batches that fill at a time, one for each bucket.
+MOST_FILLING = 4
 #: The most threads that read and preprocess, however many processors there are.
 MOST_WORKERS = 64
 
@@ -47,7 +49,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         max_batch: the most requests in a batch; None is what the model was loaded for, or 8.
         max_delay: seconds that a request waits for others at most while the model is free. With 0 it does not wait.
         slots: requests in the pipeline at a time, rounded up to whole batches; None is two batches more than
-            `instances`: one that fills, and one that waits.
+            `instances`: one that fills, and one that waits. With several buckets up to four batches fill.
         when_full: when all slots are taken, `submit()` waits ("block") or raises Overloaded ("raise").
         timeout: seconds that `submit()` waits for a slot; None is without limit.
         instances: batches in flight on each model at a time; None is what suits its backend.
@@ -284,7 +286,8 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> PipelineCore:
             instances = settings.instances or int(model.concurrency)
             first = _buffer(model, settings.max_batch)
             made.append(first)
-            count = instances + 2
+            # With several buckets there is a batch that fills for each, for the most frequent ones at least.
+            count = instances + 1 + min(len(first.buckets()), MOST_FILLING)
             if settings.slots is not None:
                 count = max(-(-settings.slots // (first.capacity * len(models))), 1)
             buffers = [first]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,8 +35,8 @@ class Request(ABC):
     """
 
     __slots__ = (
-        "_end_waiters", "batch", "deadline", "dispatched", "ended", "item", "owner", "parameters", "preparing", "row",
-        "settled", "slot_waiter", "submitted", "time_limit",
+        "_end_waiters", "batch", "bucket", "deadline", "dispatched", "ended", "item", "owner", "parameters",
+        "preparing", "row", "settled", "slot_waiter", "submitted", "time_limit",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,7 @@ class Request(ABC):
         self.submitted = monotonic()
         self.time_limit = time_limit  # seconds within which its batch has to leave
         self.deadline = None if time_limit is None else self.submitted + time_limit  # on the monotonic clock
+        self.bucket: Hashable = None  # it shares a batch with requests of this bucket
         self.batch: BatchState | None = None  # where it has its row
         self.row = -1
         self.preparing = False  # a thread is writing its row
@@ -107,6 +108,7 @@ class BatchState:
         self.unprepared: deque[Request] = deque()  # requests in rows that no thread has begun to prepare
         self.preparing = 0  # rows that threads are preparing now
         self.oldest = 0.0  # when its oldest request was submitted
+        self.bucket: Hashable = None  # of its requests
         self.sealed = False
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,14 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler:
-    """Fills one batch at a time, and says when a batch leaves. Used under the pipeline's lock; it has no thread.
+    """Fills one batch of each bucket at a time, and says when a batch leaves. Used under the pipeline's lock.
+
+    It has no thread.
 
     A batch leaves when fewer than `max_in_flight` batches of its group are on their way, and
 
     - it is full; or
+    - no further request can join it, since the next one in the queue is of another bucket and finds no batch; or
     - fewer batches of its group are on their way than its callers are spread over (`Spread`), and the batch holds its
       share of the callers, or all of them are in the pipeline, so that no other request is expected (`Callers`); or
     - the model is free, and the oldest request of the batch has waited `max_delay` seconds.
@@ -51,7 +55,8 @@ class Scheduler:
         self.draining = False  # nothing waits for further requests
         self._max_delay, self._statistics, self._clock = max_delay, statistics, clock
         self._callers = Callers()
-        self._filling: BatchState | None = None
+        self._filling: dict[Hashable, BatchState] = {}  # by their buckets, in the order in which they began
+        self._blocked = False  # the next request of the queue finds no row, though batches are filling
 
     # ---- requests in and out of batches ----
 
@@ -61,8 +66,12 @@ class Scheduler:
         Args:
             preparing: the calling thread prepares it; otherwise it is put down in `unprepared`.
         """
-        batch = self._filling or self._full_with_a_vacant_row() or self._open()
+        bucket = request.bucket
+        batch = self._filling.get(bucket) or self._full_with_a_vacant_row(bucket) or self._open(bucket)
+        self._blocked = batch is None and bool(self._filling)
         if batch is None:
+            for filling in self._filling.values():
+                self.groups[filling.group].changed.notify()
             return False
         occupied = batch.add(request)
         if occupied == 1:
@@ -85,24 +94,27 @@ class Scheduler:
             self._seal(batch)
         return True
 
-    def _full_with_a_vacant_row(self) -> BatchState | None:
+    def _full_with_a_vacant_row(self, bucket: Hashable) -> BatchState | None:
         """A full batch that has not left, of which a request has gone."""
-        return next((batch for group in self.groups for batch in group.full if batch.vacant), None)
+        full = (batch for group in self.groups for batch in group.full)
+        return next((batch for batch in full if batch.vacant and batch.bucket == bucket), None)
 
-    def _open(self) -> BatchState | None:
+    def _open(self, bucket: Hashable) -> BatchState | None:
         """Begins a batch on the model that has the least to do."""
         group = min((group for group in self.groups if group.free), key=lambda group: group.load, default=None)
         if group is None:
             return None
-        self._filling = batch = group.free.popleft()
-        batch.share = self._share(group)
+        self._filling[bucket] = batch = group.free.popleft()
+        batch.bucket, batch.share = bucket, self._share(group)
+        if bucket is not None:
+            batch.buffer.set_bucket(bucket)
         return batch
 
     def _seal(self, batch: BatchState) -> None:
         batch.sealed = True
         group = self.groups[batch.group]
         group.full.append(batch)
-        self._filling = None
+        del self._filling[batch.bucket]
         if batch.prepared:
             group.changed.notify()
 
@@ -125,7 +137,7 @@ class Scheduler:
         empty = not batch.occupied and not batch.preparing
         if not batch.sealed:
             if empty:
-                self._filling = None
+                del self._filling[batch.bucket]
                 self.free(batch)
         elif batch not in self.groups[batch.group].full:
             batch.rows_prepared.notify()  # a thread is about to run it, and may be waiting for this very row
@@ -175,19 +187,22 @@ class Scheduler:
         if group.full:
             batch = group.full.popleft()
         else:
-            filling = self._filling
-            if filling is None or self.groups[filling.group] is not group:
+            filling = [batch for batch in self._filling.values() if self.groups[batch.group] is group]
+            if not filling:
                 return None, None
-            if not self.draining and not self._complete(filling, filling.occupied):
-                # Behind a batch that runs this one would only wait: it had better fill.
+            ready = next((one for one in filling if self.draining or self._complete(one, one.occupied)), None)
+            if ready is None:
+                # Behind a batch that runs these would only wait: they had better fill.
                 if group.in_flight >= group.max_running:
                     return None, None
-                wait = filling.oldest + self._max_delay - self._clock()
+                ready = min(filling, key=attrgetter("oldest"))
+                wait = ready.oldest + self._max_delay - self._clock()
                 if wait > 0:
                     return None, wait
                 if self._max_delay > 0:
                     self._callers.waited_in_vain(self._statistics.in_pipeline)
-            self._filling, batch = None, filling
+            batch = ready
+            del self._filling[batch.bucket]
         batch.sealed = True
         group.in_flight += 1
         group.spread.batch_left(self._clock())
@@ -196,7 +211,7 @@ class Scheduler:
 
     def _complete(self, batch: BatchState, occupied: int) -> bool:
         """Whether a batch with so many requests had better leave than wait for more of them."""
-        if occupied >= batch.capacity:
+        if occupied >= batch.capacity or self._blocked:
             return True
         expected, group = self._callers.expected, self.groups[batch.group]
         return (
@@ -223,6 +238,7 @@ class Scheduler:
     def free(self, batch: BatchState) -> None:
         """This batch has no request any more."""
         batch.clear()
+        self._blocked = False
         self.groups[batch.group].free.append(batch)
 
     @property

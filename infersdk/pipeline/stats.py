@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-__all__ = ["BOUNDS", "Durations", "Percentiles", "PipelineStats", "Statistics"]
+__all__ = ["BOUNDS", "Durations", "Percentiles", "PipelineStats", "Statistics", "bucket_name"]
 
 #: Upper bounds of the histogram's buckets, in seconds: 8 in each octave from 1 us to 1,074 s, so that a percentile read
 #: from them is at most 4.5% off.
@@ -79,6 +79,8 @@ class PipelineStats:
         running: requests whose batch has left, and has no results yet.
         slots: how many there are.
         batch_sizes: the number of batches that were run, by their size.
+        buckets: the number of requests that were run, by their bucket: with `canvas="fit"` by the canvas, as "640x384".
+            Empty where all requests share batches.
         seconds: time since the pipeline was made.
         queue: time of a request from `submit()` until its batch leaves.
         run: time of a batch on the model.
@@ -98,6 +100,7 @@ class PipelineStats:
     slots: int
     seconds: float
     batch_sizes: dict[int, int]
+    buckets: dict[str, int]
     queue: Percentiles
     run: Percentiles
     postprocess: Percentiles
@@ -109,6 +112,11 @@ class PipelineStats:
         return self.done / self.seconds if self.seconds else 0.0
 
 
+def bucket_name(bucket: Hashable) -> str:
+    """A bucket in words: `(640, 384)` as "640x384"."""
+    return "x".join(map(str, bucket)) if isinstance(bucket, tuple) else str(bucket)
+
+
 class Statistics:
     """The numbers behind `PipelineStats`. They change under the pipeline's lock."""
 
@@ -116,6 +124,7 @@ class Statistics:
         self.in_pipeline = self.running = 0  # requests that have not ended; those of them that are on the model
         self.done = self.failed = self.cancelled = self.expired = self.rejected = 0
         self.batch_sizes: dict[int, int] = {}
+        self.buckets: dict[Hashable, int] = {}
         self.queue, self.run, self.postprocess, self.total = Durations(), Durations(), Durations(), Durations()
         self._started = monotonic()
 
@@ -123,7 +132,9 @@ class Statistics:
         """So many requests are on their way to the model."""
         self.running += count
 
-    def batch_done(self, submitted: Sequence[float], failed: int, left: float, ran: float, done: float) -> None:
+    def batch_done(
+        self, submitted: Sequence[float], failed: int, left: float, ran: float, done: float, bucket: Hashable = None
+    ) -> None:
         """A batch has its results.
 
         Args:
@@ -132,6 +143,7 @@ class Statistics:
             left: when it left for the model.
             ran: when the model had run it.
             done: when the results were there.
+            bucket: of the batch; None where there are no buckets.
         """
         count = len(submitted)
         self.running -= count
@@ -140,6 +152,8 @@ class Statistics:
         self.failed += failed
         if count:
             self.batch_sizes[count] = self.batch_sizes.get(count, 0) + 1
+            if bucket is not None:
+                self.buckets[bucket] = self.buckets.get(bucket, 0) + count
             self.run.add(ran - left)
             self.postprocess.add(done - ran)
             self.queue.add_all([left - then for then in submitted])
@@ -153,6 +167,7 @@ class Statistics:
             expired=self.expired, rejected=self.rejected, waiting=waiting,
             queued=self.in_pipeline - self.running - waiting, running=self.running, slots=slots,
             seconds=monotonic() - self._started, batch_sizes=dict(sorted(self.batch_sizes.items())),
+            buckets={bucket_name(bucket): count for bucket, count in self.buckets.items()},
             queue=self.queue.percentiles(), run=self.run.percentiles(), postprocess=self.postprocess.percentiles(),
             total=self.total.percentiles(),
         )  # fmt: skip

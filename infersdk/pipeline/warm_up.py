@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ..errors import ClosedError
+from .stats import bucket_name
 
 if TYPE_CHECKING:
     from ..options import Progress
@@ -19,7 +20,7 @@ __all__ = ["WarmUp"]
 
 
 class WarmUp:
-    """Takes the batch buffers of a pipeline out of service one after another, and runs all batch sizes of each.
+    """Takes the batch buffers of a pipeline out of service one after another, and runs all batch sizes of each bucket.
 
     Args:
         freed: notified when a batch buffer may be free.
@@ -37,12 +38,16 @@ class WarmUp:
         for done, batch in enumerate(batches):
             self._take(batch)
             try:
-                sizes = _sizes(batch.buffer)
-                for i, size in enumerate(sizes):
+                buckets = batch.buffer.buckets()
+                runs = [(bucket, size) for bucket in reversed(buckets) for size in _sizes(batch.buffer)]
+                for i, (bucket, size) in enumerate(runs):
                     self._check_open()
                     if progress is not None:
                         what = f"Warming up: instance {done + 1} of {len(batches)}, batch {size}"
-                        progress(what, (done + i / len(sizes)) / len(batches))
+                        if len(buckets) > 1:
+                            what += f" of {bucket_name(bucket)}"
+                        progress(what, (done + i / len(runs)) / len(batches))
+                    batch.buffer.set_bucket(bucket)
                     batch.buffer.warm_up(size)
             finally:
                 with self._freed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -152,7 +153,7 @@ class Workflow:
 
     def measure(self, path: Path) -> Agreement:
         """How far the results of a model file agree with FP32 on the images that are compared."""
-        with self._open(path) as wrapper:
+        with _without_target_warnings(), self._open(path) as wrapper:
             return agreement(self._reference, _results(wrapper, self.compared))
 
     # ---- the steps ----
@@ -205,7 +206,7 @@ class Workflow:
     def _compare_speed(self, wrapper: VisionModel[Any], stage: Stage) -> None:
         assert self.made is not None
         infer = wrapper.network
-        with stage("comparing speed"):
+        with stage("comparing speed"), _without_target_warnings():
             inputs = ImageInputs(wrapper, self.compared[:1])
             self.speed = compare_speed(
                 self._model, self.made.path, inputs, backend=infer.backend, device=str(infer.device)
@@ -235,6 +236,14 @@ def _split(images: Sequence[ImageSource]) -> tuple[list[ImageSource] | None, lis
     step = max(_ONE_IN, len(images) // _COMPARED)
     apart = set(range(0, len(images), step)[:_COMPARED])
     return [one for i, one in enumerate(images) if i not in apart], [images[i] for i in sorted(apart)]
+
+
+@contextlib.contextmanager
+def _without_target_warnings() -> Iterator[None]:
+    """Whoever asks for a target and measures on another backend knows that it is another one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*it was quantised for", RuntimeWarning)
+        yield
 
 
 @contextlib.contextmanager

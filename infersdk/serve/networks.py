@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError, UnsupportedModelError
-from ..pipeline import Pipeline
+from ..pipeline import OneBucket, Pipeline
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
@@ -134,7 +134,7 @@ class WholeRequests:
         return _WholeRequestBuffer(self.network.clone())
 
 
-class _WholeRequestBuffer:
+class _WholeRequestBuffer(OneBucket):
     """A `BatchBuffer` of one row that holds all inputs of a request."""
 
     capacity = 1

@@ -6,12 +6,15 @@
         for frame, found in paired(detector.map, reader):
             writer.write(found.draw(frame), frame.time)
 
+`Streams` runs many of them through one model.
+
 Decoding and encoding run on threads of their own, and overlap with the model and the drawing. Frames stay in order, and
 only a few of them wait at any place, so the memory is bounded.
 """
 
-from ._prefetch import Prefetch, paired
+from .._prefetch import Prefetch, paired
 from .reader import Frame, VideoReader
+from .streams import StreamHealth, StreamResult, Streams
 from .writer import VideoWriter
 
-__all__ = ["Frame", "Prefetch", "VideoReader", "VideoWriter", "paired"]
+__all__ = ["Frame", "Prefetch", "StreamHealth", "StreamResult", "Streams", "VideoReader", "VideoWriter", "paired"]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._prefetch import Prefetch
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
 from ..image import HostImage
 from ._av import import_av, reason
-from ._prefetch import Prefetch
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,22 +8,25 @@ needed again.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from ...image import DeviceImage, HostImage
+from ...image import DeviceImage, HostImage, SharedImage
 from ...ops.batch import ImageBatch, shared_workers
 from ...tensor import Tensor
 from ..preprocessor import geometry_of_pixels, view_of
-from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings, name_decoders
+from .device_decoding import DeviceDecoding
+from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ...image import Geometry
+    from ...image.nvimgcodec import DecodedBatch, EncodedImage
     from ...infer import Infer
     from .placement import PreprocessPlacement
 
@@ -93,7 +96,8 @@ class InFlightBatch:
             sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
             location = placement.choose(images, lambda location: self.measure(images, sampled, location))
             self._batch.fill([view_of(image) for image in images], sampled)
-        tensor = self._stages.preprocessor.input.tensor(self.infer, len(batch), self._capacity)
+        preprocessor = self._stages.canvases.on(geometries[0].canvas)
+        tensor = preprocessor.input.tensor(self.infer, len(batch), self._capacity)
         self._bring_in(tensor, location)
         self.infer.enqueue()
         if not self._stages.verified:
@@ -129,7 +133,8 @@ class InFlightBatch:
     def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], location: str) -> float:
         """Seconds that bringing a batch in takes at this location: the better of two runs, after one to warm up."""
         self._batch.fill([view_of(image) for image in images], geometries)
-        tensor = self._stages.preprocessor.input.tensor(self.infer, len(images), self._capacity)
+        preprocessor = self._stages.canvases.on(geometries[0].canvas)
+        tensor = preprocessor.input.tensor(self.infer, len(images), self._capacity)
         best = float("inf")
         for _ in range(3):
             start = perf_counter()
@@ -144,10 +149,10 @@ class InFlightBatch:
         assert queued is not None
         try:
             results = self._postprocess.collect(*queued)
-            name_decoders(results, self._decoders)
-            return results
         finally:
             self._borrowed = []
+        self._stages.name_decoders(results, self._decoders)
+        return results
 
     def close(self) -> None:
         self._postprocess.close()
@@ -177,6 +182,8 @@ class CudaExecutor(Generic[Result]):
         self.infer, self.capacity = infer, capacity
         self.timings = Timings()
         self._stages, self._placement, self._shares_cpu = stages, placement, shares_cpu
+        self._canvas = stages.preprocessor  # of the rows
+        self._decoding = DeviceDecoding.of(stages.decode, infer)
         self._contexts = [InFlightBatch(infer, stages, capacity, shares_cpu)]  # more when batches overlap
         self._next_context = 0
         self._items: list[BatchItem | None] = [None] * capacity
@@ -185,35 +192,61 @@ class CudaExecutor(Generic[Result]):
         # Frames repeat their shape: its format and geometry are looked up then.
         self._known: dict[tuple[int, ...], tuple[str, Geometry]] = {}
 
-    def read(self, source: Any) -> HostImage | DeviceImage:
-        return self._stages.preprocessor.read_any(source)
+    def read(self, source: Any) -> HostImage | DeviceImage | EncodedImage:
+        if isinstance(source, SharedImage):
+            assert self.infer.stream is not None
+            return source.on_device(self.infer.stream.device, self._stages.preprocessor.channel_order)
+        encoded = None if self._decoding is None else self._decoding.read(source)
+        return self._stages.preprocessor.read_any(source) if encoded is None else encoded
 
     # ---- whole batches ----
 
     def run(self, batch: Sequence[BatchItem]) -> list[Result]:
         start = perf_counter()
-        geometries = [self._stages.preprocessor.geometry_of(item.image.size) for item in batch]
-        results = self._run(batch, geometries)
+        decoded = None
+        if self._decoding is not None:
+            batch, decoded = self._decoding.decode(batch)
+        results = self._run(batch, self._geometries_of(batch))
+        self._recycle(decoded)
         self.timings.infer += perf_counter() - start
         return results
 
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
-        begun: deque[InFlightBatch] = deque()
+        begun: deque[tuple[InFlightBatch, DecodedBatch | None]] = deque()
         start = perf_counter()
-        try:
-            for batch in batches:
-                context = self._free_context(len(begun))
-                if context.is_busy:
-                    yield begun.popleft().finish()
-                geometries = [self._stages.preprocessor.geometry_of(item.image.size) for item in batch]
-                context.begin(batch, geometries, self._placement)
-                begun.append(context)
-            while begun:
-                yield begun.popleft().finish()
-        finally:
-            for context in begun:  # an image could not be read, or the caller stopped asking
-                context.finish()
-            self.timings.infer += perf_counter() - start
+        with contextlib.ExitStack() as stack:
+            decoded_batches: Iterator[tuple[Sequence[BatchItem], DecodedBatch | None]]
+            if self._decoding is None:
+                decoded_batches = ((batch, None) for batch in batches)
+            else:
+                decoded_batches = stack.enter_context(self._decoding.ahead(batches))
+            try:
+                for batch, decoded in decoded_batches:
+                    context = self._free_context(len(begun))
+                    if context.is_busy:
+                        yield self._finish(*begun.popleft())
+                    context.begin(batch, self._geometries_of(batch), self._placement)
+                    begun.append((context, decoded))
+                while begun:
+                    yield self._finish(*begun.popleft())
+            finally:
+                for context, _ in begun:  # an image could not be read, or the caller stopped asking
+                    context.finish()
+                self.timings.infer += perf_counter() - start
+
+    def _finish(self, context: InFlightBatch, decoded: DecodedBatch | None) -> list[Result]:
+        results = context.finish()
+        self._recycle(decoded)
+        return results
+
+    def _recycle(self, decoded: DecodedBatch | None) -> None:
+        if self._decoding is not None:
+            self._decoding.recycle(decoded)
+
+    def _geometries_of(self, batch: Sequence[BatchItem]) -> list[Geometry]:
+        """All on the canvas of the first image."""
+        preprocessor = self._stages.canvases.of(batch[0].image.size)
+        return [preprocessor.geometry_of(item.image.size) for item in batch]
 
     def _free_context(self, begun: int) -> InFlightBatch:
         """The next context in turn; a new one as long as there are few and all are busy."""
@@ -237,6 +270,11 @@ class CudaExecutor(Generic[Result]):
     def open_rows(self) -> None:
         """There is nothing to prepare: rows hold images until the batch runs."""
 
+    def set_canvas(self, canvas: tuple[int, int]) -> None:
+        if canvas != self._canvas.input.size:
+            self._canvas = self._stages.canvases.on(canvas)
+            self._known = {}
+
     def prepares_quickly(self, item: Any) -> bool:
         # An image that is decoded is only kept here until the batch runs.
         return isinstance(item, (np.ndarray, HostImage)) or DeviceImage.is_one(item)
@@ -247,7 +285,7 @@ class CudaExecutor(Generic[Result]):
             self._items[row], self._geometries[row] = BatchItem(HostImage(item, known[0]), parameters), known[1]
             return
         image = self.read(item)
-        geometry = self._stages.preprocessor.geometry_of(image.size)
+        geometry = self._canvas.geometry_of(image.size)
         self._items[row], self._geometries[row] = BatchItem(image, parameters), geometry
         if isinstance(image, HostImage) and image.pixels is item and len(self._known) < KNOWN_SHAPES:
             self._known[item.shape] = image.format, geometry
@@ -259,6 +297,13 @@ class CudaExecutor(Generic[Result]):
         """Images on the device and images on the host do not mix: two runs then."""
         batch: list[BatchItem] = self._items[:count]  # type: ignore[assignment]
         geometries: list[Geometry] = self._geometries[:count]  # type: ignore[assignment]
+        decoded = None
+        if self._decoding is not None:
+            batch, decoded = self._decoding.decode(batch)
+            geometries = [
+                geometry if geometry.source == item.image.size else self._canvas.geometry_of(item.image.size)
+                for item, geometry in zip(batch, geometries, strict=True)
+            ]
         results: list[Any] = [None] * count
         for kind in (HostImage, DeviceImage):
             rows = [row for row, item in enumerate(batch) if isinstance(item.image, kind)]
@@ -268,6 +313,7 @@ class CudaExecutor(Generic[Result]):
                 done = self._run([batch[row] for row in rows], [geometries[row] for row in rows])
                 for row, result in zip(rows, done, strict=True):
                     results[row] = result
+        self._recycle(decoded)
         self._results = results
 
     def row_results(self, count: int) -> list[Result]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ...image import DeviceImage, Geometry, HostImage
+    from ...image.nvimgcodec import EncodedImage
     from ...infer import Infer
     from ...tensor import Tensor
     from ..preprocessor import Preprocessor
@@ -22,7 +25,6 @@ __all__ = [
     "ModelStages",
     "Parameters",
     "Timings",
-    "name_decoders",
 ]
 
 Result = TypeVar("Result")
@@ -34,7 +36,7 @@ Parameters: TypeAlias = "Mapping[str, Any] | None"
 class BatchItem(NamedTuple):
     """One image of a batch, and the parameters of its request."""
 
-    image: HostImage | DeviceImage
+    image: HostImage | DeviceImage | EncodedImage
     parameters: Parameters = None
 
 
@@ -67,38 +69,69 @@ class DevicePostprocess(Protocol):
         """Frees what it holds."""
 
 
+class CanvasSet(Protocol):
+    """What an executor knows of the canvases that images go on."""
+
+    whole: Preprocessor
+    sizes: tuple[tuple[int, int], ...]  # the whole one is the last
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one."""
+
+    def on(self, canvas: tuple[int, int]) -> Preprocessor:
+        """The preprocessor for this canvas."""
+
+    def of(self, size: tuple[int, int]) -> Preprocessor:
+        """The preprocessor for an image of (width, height)."""
+
+
 @dataclass
 class ModelStages(Generic[Result]):
     """What an executor knows of a model.
 
     Attributes:
-        preprocessor: from images to the network's input.
+        canvases: from images to the network's input.
         verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
         postprocess: results from the outputs of a batch: arrays by name, whose first rows belong to the geometries.
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; None where
             there is none: then the outputs are fetched, and `postprocess` runs on the host.
         verified: whether `verify` has passed. It is shared by all executors of a model.
+        decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
+        decoded: how many images each decoder has decoded.
     """
 
-    preprocessor: Preprocessor
+    canvases: CanvasSet
     verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
     postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     verified: bool = field(default=False)
+    decode: str = "cpu"
+    decoded: Counter[str] = field(default_factory=Counter)
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """That of the whole input."""
+        return self.canvases.whole
+
+    def name_decoders(self, results: Sequence[Any], decoders: Sequence[str | None]) -> None:
+        """Counts what decoded the images (None for one that came as an array), and writes it into each result that has
+        a field for it. Results are frozen for their users; these have just been made.
+        """
+        named = [decoder for decoder in decoders if decoder is not None]
+        if not named:
+            return
+        with self._lock:
+            self.decoded.update(named)
+        for result, decoder in zip(results, decoders, strict=True):
+            if decoder is not None and hasattr(result, "decoder"):
+                object.__setattr__(result, "decoder", decoder)
 
     def verify_once(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         if not self.verified:
             self.verify(outputs)
             self.verified = True
-
-
-def name_decoders(results: Sequence[Any], decoders: Iterable[str | None]) -> None:
-    """Writes into each result what decoded its image (None if it came as an array), where the result has a field for
-    it. Results are frozen for their users; these have just been made.
-    """
-    for result, decoder in zip(results, decoders, strict=False):  # there may be decoders of further rows
-        if decoder is not None and hasattr(result, "decoder"):
-            object.__setattr__(result, "decoder", decoder)
 
 
 class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
@@ -130,17 +163,20 @@ class Executor(Protocol[Result]):
     capacity: int
     timings: Timings
 
-    def read(self, source: Any) -> HostImage | DeviceImage:
+    def read(self, source: Any) -> HostImage | DeviceImage | EncodedImage:
         """The image that `source` is or names, where this executor can take it."""
 
     def run(self, batch: Sequence[BatchItem]) -> list[Result]:
-        """The results of one batch, waited for."""
+        """The results of one batch of images of one canvas, waited for."""
 
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         """The results of each batch, in order."""
 
     def open_rows(self) -> None:
         """Called once before the first `prepare()`."""
+
+    def set_canvas(self, canvas: tuple[int, int]) -> None:
+        """The canvas of the rows that are prepared from now on. Called while no row is in use."""
 
     def prepares_quickly(self, item: Any) -> bool:
         """Whether `prepare()` takes so little time that the submitting thread should call it itself."""

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from ...image import image_size
 from .cuda import CudaExecutor
+from .device_decoding import DeviceDecoding
 from .host import HostExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...infer import Infer
-    from .executor import Executor, ModelStages, Parameters
+    from .executor import CanvasSet, Executor, ModelStages, Parameters
     from .placement import PreprocessPlacement
 
 __all__ = ["FollowingBuffer", "FollowingExecutor", "make_executor"]
@@ -31,6 +33,7 @@ def make_executor(
 ) -> Executor[Result]:
     """The executor for where a network runs: on the device, if it has a stream of its own there."""
     if infer.stream is None:
+        DeviceDecoding.of(stages.decode, infer)  # raises where it was asked for
         return HostExecutor(infer, stages, capacity)
     return CudaExecutor(infer, stages, capacity, placement, shares_cpu=shares_cpu)
 
@@ -70,6 +73,7 @@ class FollowingBuffer(Generic[Result]):
     Args:
         network: the buffer's own; it is closed with it.
         make: makes an executor for it.
+        canvases: of the model.
         check_parameters: raises ConfigError for parameters that a request cannot have.
     """
 
@@ -77,9 +81,11 @@ class FollowingBuffer(Generic[Result]):
         self,
         network: Infer,
         make: Callable[[Infer], Executor[Result]],
+        canvases: CanvasSet,
         check_parameters: Callable[[Parameters], None],
     ) -> None:
-        self._network, self._check_parameters = network, check_parameters
+        self._network, self._canvases, self._check_parameters = network, canvases, check_parameters
+        self._canvas = canvases.sizes[-1]
         self._following = FollowingExecutor(network, make)
         self._executor = self._following.current()
         self._executor.open_rows()
@@ -87,6 +93,25 @@ class FollowingBuffer(Generic[Result]):
 
     def prepares_quickly(self, item: Any) -> bool:
         return self._executor.prepares_quickly(item)
+
+    def bucket_of(self, item: Any) -> tuple[int, int] | None:
+        """The canvas that an image goes on.
+
+        It is the whole one for addresses and for streams that cannot seek: their size is not known before they are
+        read.
+        """
+        if not self._canvases.several:
+            return None
+        size = image_size(item, self._canvases.whole.channel_order)
+        return self._canvases.sizes[-1] if size is None else self._canvases.of(size).input.size
+
+    def set_bucket(self, bucket: Any) -> None:
+        if bucket is not None:
+            self._canvas = bucket
+            self._executor.set_canvas(bucket)
+
+    def buckets(self) -> Sequence[tuple[int, int] | None]:
+        return self._canvases.sizes if self._canvases.several else (None,)
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
         if parameters:
@@ -108,6 +133,7 @@ class FollowingBuffer(Generic[Result]):
             return False
         self._executor = executor
         executor.open_rows()
+        executor.set_canvas(self._canvas)
         return True
 
     def batch_sizes(self) -> Sequence[int]:

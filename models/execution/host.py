@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ...ops import preprocess_into
 from ...ops.batch import ImageBatch
 from ..preprocessor import geometry_of_pixels, view_of
-from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings, name_decoders
+from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +33,8 @@ class HostExecutor(Generic[Result]):
     def __init__(self, infer: Infer, stages: ModelStages[Result], capacity: int) -> None:
         self.infer, self.capacity = infer, capacity
         self.timings = Timings()
-        self._stages, self._input = stages, stages.preprocessor.input
+        self._stages = stages
+        self._canvas = stages.preprocessor  # of the rows
         self._batch = ImageBatch(capacity)
         self._geometries: list[Geometry | None] = [None] * capacity
         self._parameters: list[Parameters] = [None] * capacity
@@ -48,14 +49,15 @@ class HostExecutor(Generic[Result]):
     def run(self, batch: Sequence[BatchItem]) -> list[Result]:
         start = perf_counter()
         images: list[HostImage] = [item.image for item in batch]  # type: ignore[misc]
-        tensor = self._input.tensor(self.infer, len(images), self.capacity)
+        preprocessor = self._stages.canvases.of(images[0].size)
+        tensor = preprocessor.input.tensor(self.infer, len(images), self.capacity)
         address = tensor.host_ptr(read=False, write=True)
-        geometries = self._stages.preprocessor.write(images, address, tensor.nbytes, self._batch)
+        geometries = preprocessor.write(images, address, tensor.nbytes, self._batch)
         filled = perf_counter()
         self.infer.forward()
         ran = perf_counter()
         results = self._results(geometries, [item.parameters for item in batch])
-        name_decoders(results, [image.decoder for image in images])
+        self._stages.name_decoders(results, [image.decoder for image in images])
         timings = self.timings
         timings.preprocess += filled - start
         timings.infer += ran - filled
@@ -69,15 +71,20 @@ class HostExecutor(Generic[Result]):
     # ---- rows of requests ----
 
     def open_rows(self) -> None:
-        tensor = self._input.tensor(self.infer, self.capacity, self.capacity)
-        # What fits the capacity keeps its address, so it holds for smaller batches too.
-        self._address, self._stride = tensor.host_ptr(read=False, write=True), tensor.nbytes // tensor.shape[0]
+        tensor = self._stages.preprocessor.input.tensor(self.infer, self.capacity, self.capacity)
+        # What fits the capacity keeps its address, so it holds for smaller batches and canvases too.
+        self._address = tensor.host_ptr(read=False, write=True)
+        self.set_canvas(self._canvas.input.size)
+
+    def set_canvas(self, canvas: tuple[int, int]) -> None:
+        self._canvas = self._stages.canvases.on(canvas)
+        self._stride = self._canvas.input.image_nbytes
 
     def prepares_quickly(self, item: Any) -> bool:
         return False
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
-        preprocessor = self._stages.preprocessor
+        preprocessor = self._canvas
         image = preprocessor.read(item)
         geometry = preprocessor.geometry_of(image.size)
         address = self._address + row * self._stride
@@ -89,17 +96,17 @@ class HostExecutor(Generic[Result]):
         rows_of: tuple[list[Any], ...] = (self._geometries, self._parameters, self._decoders)
         for values in rows_of:
             values[target] = values[source]
-        rows = self._input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
+        rows = self._canvas.input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
         rows[target] = rows[source]
 
     def run_rows(self, count: int) -> None:
-        tensor = self._input.tensor(self.infer, count, self.capacity)
+        tensor = self._canvas.input.tensor(self.infer, count, self.capacity)
         tensor.host_ptr(read=False, write=True)  # the rows were written through their address
         self.infer.forward()
 
     def row_results(self, count: int) -> list[Result]:
         results = self._results(self._geometries[:count], self._parameters[:count])  # type: ignore[arg-type]
-        name_decoders(results, self._decoders)
+        self._stages.name_decoders(results, self._decoders[:count])
         return results
 
     def _results(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Result]:

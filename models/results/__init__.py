@@ -9,10 +9,26 @@ array (`found[found.scores > 0.5]`, `found[[0, 2]]`), and goes on to other progr
     found.save("out.jpg", image=frame)                  # the boxes drawn; "out.json" holds the rows
 """
 
+from .class_maps import ClassMap, ClassMaps
 from .classifications import Classification, Classifications
 from .detections import Detection, Detections
+from .embeddings import Embedding, Gallery, Match
 from .image_reference import ImageReference
 from .masks import Mask, Masks
 from .rows import Rows
 
-__all__ = ["Classification", "Classifications", "Detection", "Detections", "ImageReference", "Mask", "Masks", "Rows"]
+__all__ = [
+    "ClassMap",
+    "ClassMaps",
+    "Classification",
+    "Classifications",
+    "Detection",
+    "Detections",
+    "Embedding",
+    "Gallery",
+    "ImageReference",
+    "Mask",
+    "Masks",
+    "Match",
+    "Rows",
+]

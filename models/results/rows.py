@@ -8,7 +8,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -75,7 +75,13 @@ class Rows(Sequence[Row]):
         return chosen
 
 
-def save_rows(rows: Rows[Any], path: str | os.PathLike[str], draw: Callable[[], Image.Image] | None) -> Path:
+class Exportable(Protocol):
+    """A result that is JSON."""
+
+    def to_json(self, *, indent: int | None = None) -> str: ...
+
+
+def save_rows(rows: Exportable, path: str | os.PathLike[str], draw: Callable[[], Image.Image] | None) -> Path:
     """Writes a result to a file, by its suffix: `.json` holds `to_dicts()`, any other an image.
 
     Args:

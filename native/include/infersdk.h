@@ -14,7 +14,7 @@
  *   7. Preprocessing          one pass from an image to a network's input
  *   8. Detection              from a network's output to boxes: decoding, NMS, mapping back to the image
  *   9. Classification         softmax and top-k
- *  10. Instance masks         from mask coefficients and prototypes to masks of the image
+ *  10. Masks                  instance masks from coefficients and prototypes; the class of each pixel
  *  11. Devices                devices, streams, events, graphs, and memory that is used on streams
  *  12. Batches                many images on many threads, and their copies to a device
  *  13. Kernels                the operations of sections 7 to 10 on a device
@@ -483,6 +483,17 @@ ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void 
 ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n, int32_t match,
                    float threshold, int64_t *keep, int64_t *count, int64_t *keepers);
 
+/*
+ * Oriented boxes: x and y of the centre, width and height, and the angle in radians by which the side of the width is
+ * turned from the x axis towards the y axis.
+ *
+ * Fast NMS (D. Bolya et al., "YOLACT", 2019) over `n` of them, five numbers each: a box is dropped if a better one of
+ * its class overlaps it by more than `iou_threshold`, also one that is dropped itself. The overlap is the probabilistic
+ * IoU that oriented_math.h defines. Otherwise as ifs_nms.
+ */
+ifs_status ifs_nms_oriented(const float *boxes, const float *scores, const int32_t *class_ids, int64_t n,
+                            float iou_threshold, int64_t *keep, int64_t *count);
+
 /* ---- 9. Classification ---------------------------------------------------------------------------------------- */
 
 /* The `k` best of `n` scores (FLOAT32 or FLOAT16), best first, equal ones by index. With `softmax`, the scores become
@@ -491,7 +502,7 @@ ifs_status ifs_nms(const float *boxes, const float *scores, const int32_t *class
 ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int32_t softmax, int32_t *class_ids,
                     float *out_scores);
 
-/* ---- 10. Instance masks --------------------------------------------------------------------------------------- */
+/* ---- 10. Masks ------------------------------------------------------------------------------------------------ */
 
 /*
  * Instance segmentation heads give each anchor a few mask coefficients (the extra numbers of section 8), and each image
@@ -537,6 +548,29 @@ ifs_status ifs_masks_assemble(ifs_workers *workers, const ifs_mask_params *param
  * runs, also where that is more (ERR_TOO_SMALL). */
 ifs_status ifs_mask_runs(const ifs_mask *mask, const uint8_t *bits, int32_t image_width, int32_t image_height,
                          uint32_t *runs, int64_t capacity, int64_t *count);
+
+/*
+ * Class maps: semantic segmentation gives scores for each class at each of width x height points of the canvas. They
+ * are resized bilinearly to the image, without the padding, and each pixel gets the class with the highest score, of
+ * equal ones the first; with a single class, 1 where its score is above the threshold and 0 elsewhere. Where the four
+ * points around a pixel have the same class, the pixel has it too: no weighted mean of theirs has another. Pixels that
+ * the canvas does not show are IFS_NO_CLASS. class_map_math.h defines the arithmetic; all variants and the device give
+ * the same bits.
+ */
+#define IFS_NO_CLASS 255
+
+typedef struct ifs_class_map_params {
+    int32_t dtype; /* of the scores: IFS_FLOAT32 or IFS_FLOAT16 */
+    int32_t num_classes; /* 1 to 255 */
+    int32_t width, height; /* of the scores; at most those of the canvas */
+    int32_t layout; /* IFS_LAYOUT_CHW: [classes, height, width], or IFS_LAYOUT_HWC: [height, width, classes] */
+    float threshold; /* for a single class; finite */
+} ifs_class_map_params;
+
+/* The class of each pixel of the image, row by row: source_width x source_height bytes at `class_ids`, where `nbytes`
+ * may be written. The geometry is a RESIZE, or a WARP that neither rotates nor shears (ERR_UNSUPPORTED). */
+ifs_status ifs_class_map(const ifs_class_map_params *params, const void *scores, const ifs_geometry *geometry,
+                         uint8_t *class_ids, size_t nbytes);
 
 /* ---- 11. Devices --------------------------------------------------------------------------------------------- */
 
@@ -725,6 +759,42 @@ ifs_status ifs_cuda_topk(const void *scores, int32_t dtype, int64_t rows, int64_
 ifs_status ifs_cuda_masks(const ifs_mask_params *params, const ifs_detect_params *detect, const void *output,
                           const void *prototypes, const ifs_geometry *geometries, int32_t n, const void *detections,
                           ifs_mask *masks, uint8_t *bits, size_t capacity, int64_t *needed, ifs_stream *stream);
+
+/* An oriented box in pixels of the canvas, its score and class, and the index of its anchor. */
+typedef struct ifs_oriented_detection {
+    float x, y, width, height, angle;
+    float score;
+    int32_t class_id, row;
+} ifs_oriented_detection;
+
+/* The bytes of a block for `n` images: for each one an ifs_cuda_detections, then space for max_detections of
+ * ifs_oriented_detection. And those of the workspace for max_candidates boxes an image. 0 if an argument is not
+ * positive or the size overflows. */
+size_t ifs_cuda_oriented_nbytes(int32_t max_detections, int32_t n);
+size_t ifs_cuda_oriented_workspace_nbytes(int32_t max_candidates, int32_t n);
+
+/*
+ * The oriented boxes of `n` images: Fast NMS, as ifs_nms_oriented, among the candidates that a run of
+ * ifs_cuda_detection_decoder_run with the parameters `detect` has written to `candidates`. That decoder has an
+ * iou_threshold of 1, so that it suppresses nothing, and its max_detections are the candidates. The last extra number
+ * of an anchor is the angle; a box whose angle is not finite is dropped. All pointers but `detect` are on the device.
+ */
+ifs_status ifs_cuda_oriented(const ifs_detect_params *detect, const void *output, int32_t n, const void *candidates,
+                             float iou_threshold, int32_t max_detections, void *workspace, size_t workspace_nbytes,
+                             void *detections, size_t nbytes, ifs_stream *stream);
+
+/* The byte at which the class map of each of `n` images begins in the block of ifs_cuda_class_maps, a multiple of 256,
+ * to `offsets` [n]; and the bytes of all of them. Works without a device. */
+ifs_status ifs_cuda_class_maps_layout(const ifs_geometry *geometries, int32_t n, int64_t *offsets, size_t *nbytes);
+
+/*
+ * The class maps of `n` images, as ifs_class_map gives them, at the offsets of ifs_cuda_class_maps_layout in
+ * `class_ids`. `scores` has one image's scores after another, and `workspace` n * width * height bytes; both are on the
+ * device, as `class_ids` is.
+ */
+ifs_status ifs_cuda_class_maps(const ifs_class_map_params *params, const void *scores, const ifs_geometry *geometries,
+                               int32_t n, uint8_t *workspace, size_t workspace_nbytes, uint8_t *class_ids,
+                               size_t nbytes, ifs_stream *stream);
 
 /* ---- 14. Calibration ------------------------------------------------------------------------------------------ */
 

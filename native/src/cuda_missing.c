@@ -72,6 +72,11 @@ MISSING(ifs_cuda_detection_decoder_run, ifs_cuda_detection_decoder *decoder, con
 MISSING(ifs_cuda_masks, const ifs_mask_params *params, const ifs_detect_params *detect, const void *output,
         const void *prototypes, const ifs_geometry *geometries, int32_t n, const void *detections, ifs_mask *masks,
         uint8_t *bits, size_t capacity, int64_t *needed, ifs_stream *stream)
+MISSING(ifs_cuda_oriented, const ifs_detect_params *detect, const void *output, int32_t n, const void *candidates,
+        float iou_threshold, int32_t max_detections, void *workspace, size_t workspace_nbytes, void *detections,
+        size_t nbytes, ifs_stream *stream)
+MISSING(ifs_cuda_class_maps, const ifs_class_map_params *params, const void *scores, const ifs_geometry *geometries,
+        int32_t n, uint8_t *workspace, size_t workspace_nbytes, uint8_t *class_ids, size_t nbytes, ifs_stream *stream)
 MISSING(ifs_cuda_topk, const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
         int32_t *class_ids, float *out_scores, ifs_stream *stream)
 

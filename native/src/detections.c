@@ -13,6 +13,22 @@ size_t ifs_cuda_detections_nbytes(int32_t max_detections, int32_t n) {
     return ifs__mul_overflows(one, (size_t)n, &nbytes) ? 0 : nbytes;
 }
 
+size_t ifs_cuda_oriented_nbytes(int32_t max_detections, int32_t n) {
+    size_t nbytes = 0;
+    if (max_detections < 1 || n < 1)
+        return 0;
+    const size_t one = sizeof(ifs_cuda_detections) + (size_t)max_detections * sizeof(ifs_oriented_detection);
+    return ifs__mul_overflows(one, (size_t)n, &nbytes) ? 0 : nbytes;
+}
+
+size_t ifs_cuda_oriented_workspace_nbytes(int32_t max_candidates, int32_t n) {
+    size_t nbytes = 0;
+    if (max_candidates < 1 || n < 1)
+        return 0;
+    const size_t one = (size_t)max_candidates * 8 * sizeof(float); /* six numbers of a Gaussian, its class, a flag */
+    return ifs__mul_overflows(one, (size_t)n, &nbytes) ? 0 : nbytes;
+}
+
 ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t max_detections, int32_t index,
                                       ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
     if (!block || !out || !count)

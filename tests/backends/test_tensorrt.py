@@ -212,6 +212,25 @@ def test_int8_is_a_quantised_graph(save: Callable[..., Path], tmp_path: Path) ->
 
 
 @rtx
+def test_int8_convolutions_are_refused_by_name(save: Callable[..., Path], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.integers(-100, 100, (8, 3, 3, 3)).astype(np.int8),
+        "scale": np.asarray(0.01, np.float32),
+        "zero": np.asarray(0, np.int8),
+    }
+    nodes = [
+        node("QuantizeLinear", "x scale zero", "qx"), node("DequantizeLinear", "qx scale zero", "dx"),
+        node("DequantizeLinear", "w scale zero", "dw"), node("Conv", "dx dw", "y"),
+    ]  # fmt: skip
+    nodes[-1].name = "stem"
+    path = save(make_model(nodes, {"x": ("n", 3, 16, 16)}, {"y": ("n", 8, 14, 14)}, weights))
+    with pytest.raises(UnsupportedModelError, match=r"no INT8 convolutions, and net\.onnx asks for 1, 'stem'"):
+        build(path, tmp_path / "a.engine", compute_capabilities=("8.6",))
+    assert not (tmp_path / "a.engine").exists()
+
+
+@rtx
 def test_weights_in_int8_are_not_arithmetic_in_int8(save: Callable[..., Path], tmp_path: Path) -> None:
     path = save(quantised(activations=False))
     details = build(path, tmp_path / "a.engine", compute_capabilities=("8.6",)).details
@@ -373,6 +392,13 @@ def test_batch_sizes_with_a_profile_of_their_own() -> None:
     free = {"x": Range([1, 3, 4], [1, 3, 8], [4, 3, 8])}
     wide = TensorSpec("x", np.dtype("float32"), ("batch", 3, "side"))
     assert len(make_profiles([wide], 4, free, None)) == 1
+    several = {"x": [Range([1, 3, side], [4, 3, side], [4, 3, side]) for side in (8, 16)]}
+    made = [p["x"] for p in make_profiles([wide], 4, several, None)]
+    assert [tuple(shapes[0] for shapes in p) for p in made] == [(4, 4, 4), (1, 1, 1), (1, 4, 4)] * 2
+    assert [p[0][2] for p in made] == [8] * 3 + [16] * 3
+    assert [p[0][0] for p in (q["x"] for q in make_profiles([wide], 4, several, []))] == [1, 1]
+    with pytest.raises(ConfigError, match="one at least"):
+        make_profiles([wide], 4, {"x": []}, None)
     with pytest.raises(ConfigError, match="other dimensions than the batch are free"):
         make_profiles([wide], 4, free, [1])
 

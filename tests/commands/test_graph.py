@@ -116,3 +116,63 @@ def test_edits_of_image_models(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "'640' is not of the form WIDTHxHEIGHT" in capsys.readouterr().err
     assert main(["graph", "add-nms", str(path), "--head", "yolov5", "-o", str(out)]) == 2
     assert "a head is one output with three axes" in capsys.readouterr().err
+
+
+OWN_OPERATOR = """
+from infersdk.custom_ops.packaged.detection_nms import DetectionNMS
+
+
+class Boxes(DetectionNMS):
+    name, domain, cuda = "DetectionNMS", "example", None
+"""
+
+
+def test_the_exact_nms_and_what_the_lint_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = models.save(
+        tmp_path / "head.onnx", [models.node("Reshape", "x t", "y", name="rows")], [models.value("x", ("n", 3, 8, 9))],
+        [models.value("y", ("n", "rows", "values"))], {"t": np.array([0, -1, 9])},
+    )  # fmt: skip
+    out = tmp_path / "boxes.onnx"
+    assert main(["graph", "add-nms", str(head), "--head", "yolov5", "--nms", "infersdk", "-o", str(out)]) == 0
+    (node,) = open_graph(out).nodes("DetectionNMS")
+    assert node.attributes["num_classes"].value == 4  # traced, where the file leaves it open
+    capsys.readouterr()
+    assert main(["graph", "lint", str(out)]) == 0
+    assert "nothing found" in capsys.readouterr().out
+    graph = open_graph(out)
+    graph.nodes("DetectionNMS")[0].domain = "example"
+    graph.model.graph.opset_imports["example"] = 1
+    graph.save(out)
+    assert main(["graph", "lint", str(out)]) == 1
+    assert "other-operators" in capsys.readouterr().out
+    (tmp_path / "own_operators.py").write_text(OWN_OPERATOR)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = ["--custom-ops", "own_operators:Boxes"]
+    assert main(["graph", "lint", str(out), *own]) == 1  # it is known, and has one kernel
+    found = capsys.readouterr().out
+    assert "other-operators" not in found
+    assert "example::DetectionNMS has no kernel for 'cuda'" in found
+    assert main(["graph", "trial", str(out), "--backends", "onnxruntime", *own]) == 0
+    assert main(["graph", "lint", str(out), "--custom-ops", "own_operators"]) == 2
+    assert "MODULE:CLASS" in capsys.readouterr().err
+    assert main(["graph", "lint", str(out), "--custom-ops", "own_operators:Nothing"]) == 2
+    assert "Nothing" in capsys.readouterr().err
+
+
+def test_parts_of_a_model_without_names_and_with_weights_in_nodes(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    weight = onnx.numpy_helper.from_array(np.arange(8, dtype=np.float32).reshape(2, 4, 1, 1) + 0.5, "w")
+    nodes = [
+        onnx.helper.make_node("Constant", [], ["w"], value=weight), models.node("Conv", "x w", "c"),
+        models.node("Relu", "c", "r"), models.node("Neg", "r", "y"),
+    ]  # fmt: skip
+    path = models.save(tmp_path / "p.onnx", nodes, [models.value("x", (1, 4, 3, 3))], [models.value("y", (1, 2, 3, 3))])
+    head, tail, whole = (tmp_path / f"{name}.onnx" for name in ("head", "tail", "whole"))
+    assert main(["graph", "split", str(path), str(head), str(tail)]) == 0
+    assert [node.op_type for node in open_graph(tail).nodes()] == ["Relu", "Neg"]
+    assert main(["graph", "join", str(head), str(tail), "-o", str(whole)]) == 0
+    x = np.random.default_rng(0).normal(size=(1, 4, 3, 3)).astype(np.float32)
+    np.testing.assert_array_equal(run(whole, x=x), run(path, x=x))

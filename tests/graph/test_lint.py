@@ -101,9 +101,33 @@ def test_targets_that_are_computed_for_nothing(tmp_path: Path) -> None:
     (found,) = lint(graph)
     assert (found.rule, found.where) == ("shape-arithmetic", "node 'flat' (Reshape)")
     assert found.what == "its target is computed, and is always [0, 2, 2]"
-    pytest.importorskip("onnxslim")
-    assert [done.name for done in fix(graph)] == ["clean-up"]
+    x = np.random.default_rng(0).random((3, 4), dtype=np.float32)
+    want = run(graph, x)
+    assert [done.name for done in fix(graph)] == ["static-reshapes"]
     assert [one.op_type for one in graph.nodes()] == ["Reshape"]
+    assert lint(graph) == []
+    np.testing.assert_array_equal(run(graph, x), want)
+
+
+def test_targets_that_numbers_cannot_say_stay_computed(tmp_path: Path) -> None:
+    """Two sizes that follow from the input, and are none of its axes: one -1 is not enough."""
+    nodes = [
+        node("Shape", "x", "s", name="s"), node("Tile", "x two", "wide", name="w"), node("Mul", "s by", "t", name="m"),
+        node("Reshape", "wide t", "y", name="r"),
+    ]  # fmt: skip
+    graph = save(tmp_path / "m.onnx", nodes, {"two": [2, 2], "by": [4, 1]}, shape=("n", "w"))
+    assert "shape-arithmetic" not in rules(graph)
+
+
+def test_what_a_mend_leaves_is_mended_as_well(tmp_path: Path) -> None:
+    """ONNX's converter makes nodes without names, after the rule on names has had its turn."""
+    nodes = [node("Softmax", "x", "y", name="odd", axis=1)]
+    graph = save(tmp_path / "m.onnx", nodes, shape=("n", 3, 4), opset=11)
+    assert rules(graph) == {"old-opset"}
+    done = [one.name for one in fix(graph)]
+    assert done[0] == "set-opset"
+    assert len(set(done)) == len(done)
+    assert lint(graph) == []
 
 
 def test_modes_that_runtimes_differ_in(tmp_path: Path) -> None:
@@ -123,7 +147,11 @@ def test_operators_and_versions_of_elsewhere(tmp_path: Path) -> None:
     assert rules(graph) == {"other-operators"}
     graph = save(tmp_path / "m.onnx", [node("Relu", "x", "y", name="r")])
     graph.model.graph.opset_imports[""] = 999
-    assert "new-opset" in rules(graph)
+    found = [finding.what for finding in lint(graph) if finding.rule == "new-opset"]
+    assert any("the installed onnx " in what for what in found)
+    assert any("the installed onnxruntime: " in what and "999" in what for what in found)
+    graph.model.graph.opset_imports[""] = 21
+    assert "new-opset" not in rules(graph)
 
 
 def test_a_batch_that_cannot_be_freed_has_no_fix(tmp_path: Path) -> None:

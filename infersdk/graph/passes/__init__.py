@@ -18,10 +18,13 @@ from ..files import EXTERNAL_KEY, model_bytes, read_model
 from .add_nms import AddNms
 from .clean_up import CleanUp
 from .free_batch import FreeBatch
+from .free_size import FreeSize
 from .image_in import ImageIn
 from .name_nodes import NameNodes
+from .quantized_operators import QuantizedOperators
 from .resize_input import ResizeInput
 from .set_opset import SetOpset
+from .static_reshapes import StaticReshapes
 from .to_float16 import ToFloat16
 from .unsigned_activations import UnsignedActivations
 from .weight_forms import NarrowIndices, ShrinkConstants, WeightsOffInputs
@@ -30,9 +33,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "AddNms", "CleanUp", "FreeBatch", "ImageIn", "NameNodes", "NarrowIndices", "Pass", "ResizeInput",
-    "SetOpset", "ShrinkConstants", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes",
-    "loading_passes", "pass_keys", "prepared_model",
+    "PASSES", "AddNms", "CleanUp", "FreeBatch", "FreeSize", "ImageIn", "NameNodes", "NarrowIndices", "Pass",
+    "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16",
+    "UnsignedActivations", "WeightsOffInputs",
+    "apply_passes", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logging.getLogger("infersdk.graph")
@@ -53,8 +57,8 @@ class Pass(Protocol):
 
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
-    AddNms, CleanUp, FreeBatch, ImageIn, NameNodes, NarrowIndices, ResizeInput, SetOpset, ShrinkConstants, ToFloat16,
-    UnsignedActivations, WeightsOffInputs,
+    AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, NameNodes, NarrowIndices, QuantizedOperators, ResizeInput, SetOpset,
+    ShrinkConstants, StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
 )  # fmt: skip
 
 
@@ -81,6 +85,7 @@ def loading_passes(
         # Signed activations would be computed in floating point, or slowly.
         yield UnsignedActivations()
     if backend == "openvino" and device in ("cpu", "auto"):
+        yield QuantizedOperators()
         # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
         yield UnsignedActivations()
 
@@ -105,7 +110,7 @@ def apply_passes(model: ir.Model, passes: Iterable[Pass]) -> bool:
 
 
 def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
-    """The model after the passes, as the bytes of an ONNX file; None where they leave it as it is.
+    """The model after its own passes and these, as the bytes of an ONNX file; None where they leave it as it is.
 
     A model in memory that keeps weights in files comes with them inside.
 
@@ -115,7 +120,7 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
         BackendUnavailableError: a package that reads graphs is not installed.
     """
     source = ModelSource.of(model)
-    wanted = [one for one in passes if one.concerns(source)]
+    wanted = [one for one in (*source.passes, *passes) if one.concerns(source)]
     apart = source.path is None and source.is_onnx and source.mentions(EXTERNAL_KEY)
     if not wanted and not apart:
         return None

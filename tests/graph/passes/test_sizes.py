@@ -12,7 +12,7 @@ from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.graph import Graph
 from infersdk.graph import open as open_graph
 from infersdk.graph.grids import regrid
-from infersdk.graph.passes import FreeBatch, ResizeInput
+from infersdk.graph.passes import FreeBatch, FreeSize, ResizeInput
 
 onnx = pytest.importorskip("onnx")
 models = pytest.importorskip("onnx_models")
@@ -37,6 +37,46 @@ def changed(path: Path, one: Any) -> Graph:
     graph = open_graph(path)
     assert graph.apply(one)
     return graph
+
+
+# ---- any size ----
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("name", ["yolov5n", "yolov8n", "yolov8n-pose", "yolov8n-seg", "yolox_nano", "yolov10n"])
+def test_freed_models_are_what_exports_of_each_size_are(assets: Path, name: str) -> None:
+    path = assets / "models" / f"{name}.onnx"
+    free = changed(path, FreeSize())
+    assert not free.apply(FreeSize())  # it is free
+    whole = 320 if name == "yolov8n-seg" else 416 if name == "yolox_nano" else 640
+    for width, height in ((whole, 192), (160, whole), (whole, whole), (224, 128)):
+        x = np.random.default_rng(width + height).random((1, 3, height, width), dtype=np.float32)
+        made = path if width == height == whole else changed(path, ResizeInput(width, height))
+        for got, want in zip(run(free, x), run(made, x), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (64, 48)])
+def test_freed_grids_of_each_level(tmp_path: Path, size: tuple[int, int]) -> None:
+    graph = changed(detector(tmp_path / "a.onnx", *size, "level"), FreeSize(4))
+    for width, height in ((16, 8), (4, 32), size):
+        made = open_graph(detector(tmp_path / "b.onnx", width, height, "level"))
+        x = np.random.default_rng(1).random((1, 3, height, width), dtype=np.float32)
+        np.testing.assert_array_equal(run(graph, x)[0], run(made, x)[0])
+
+
+def test_what_cannot_be_freed_is_named(tmp_path: Path) -> None:
+    path = detector(tmp_path / "a.onnx", 32, 32)  # it takes the cells of its first level, up to a constant
+    with pytest.raises(UnsupportedModelError, match=r"\(Slice\).*cannot be computed from the size of the image"):
+        changed(path, FreeSize(4))
+    x = value("x", [1, 3, 8, 8])
+    grid = np.random.default_rng(0).random((1, 3, 8, 8), dtype=np.float32)
+    outputs = [value("y", [1, 3, 8, 8])]
+    path = models.save(tmp_path / "b.onnx", [node("Add", "x noise", "y")], [x], outputs, {"noise": grid})
+    with pytest.raises(UnsupportedModelError, match="is not a grid of positions"):
+        changed(path, FreeSize(2))
+    with pytest.raises(UnsupportedModelError, match="images of 8 x 8 are too small"):
+        changed(path, FreeSize(32))
 
 
 # ---- a detector as exporters write it, of any size ----

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..errors import ConfigError, InputError
+from .errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,0 +1,109 @@
+"""Targets of Reshape that are computed from shapes in each run, written down as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...errors import UnsupportedModelError
+from ..tracing import ShapeTrace
+from ..weights import add_weight, drop_unused_weights, graph_values
+from ._sizes import data_inputs, fixed
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ...model_source import ModelSource
+    from ..tracing import Shape
+
+__all__ = ["StaticReshapes", "computed_targets", "trace_example"]
+
+#: Examples of the free axes (batch, and any other): a target that fits two and does not fit the third is not static.
+_EXAMPLES = ((1, 640), (3, 960), (2, 320))
+
+
+@dataclass(frozen=True)
+class StaticReshapes:
+    """Writes the target of each Reshape as numbers, where 0 (the axis stays) and one -1 (it follows) can say it.
+
+    What computed the targets goes. A target is replaced if it is the same rule for three examples of the free axes.
+    """
+
+    name: ClassVar[str] = "static-reshapes"
+    version: ClassVar[int] = 1
+
+    def concerns(self, source: ModelSource) -> bool:
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+        found = list(computed_targets(model))
+        taken = set(dict(graph_values(model.graph)))
+        for node, target in found:
+            base = name = f"{node.outputs[0].name}_target"
+            number = 2
+            while name in taken:
+                name, number = f"{base}_{number}", number + 1
+            taken.add(name)
+            node.replace_input_with(1, add_weight(model.graph, name, np.asarray(target, np.int64)))
+        if found:
+            RemoveUnusedNodesPass()(model)
+            drop_unused_weights(model.graph)
+        return bool(found)
+
+
+def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
+    """Each Reshape whose target is computed though numbers would do, and those numbers."""
+    traces = [trace_example(model, batch, size) for batch, size in _EXAMPLES]
+    if any(trace is None for trace in traces):
+        return
+    for node in model.graph:
+        if node.op_type != "Reshape" or len(node.inputs) < 2 or node.attributes.get_int("allowzero", 0) != 0:
+            continue
+        source, target = node.inputs[0], node.inputs[1]
+        if source is None or target is None or target.is_initializer():
+            continue
+        if (maker := target.producer()) is None or maker.op_type == "Constant":
+            continue
+        sizes = [trace.data.get(target) for trace in traces if trace is not None]
+        shapes = [trace.shapes.get(source, ()) for trace in traces if trace is not None]
+        numbers = _as_numbers(sizes, shapes)
+        if numbers is not None:
+            yield node, numbers
+
+
+def _as_numbers(sizes: list[Any], shapes: list[Shape]) -> list[int] | None:
+    """A target with 0 for axes that stay and -1 for one that follows; None if that does not say it."""
+    if any(found is None for found in sizes):
+        return None
+    result: list[int] = []
+    for index, values in enumerate(zip(*sizes, strict=True)):
+        if len(set(values)) == 1:
+            result.append(int(values[0]))
+        elif all(index < len(shape) and shape[index] == value for shape, value in zip(shapes, values, strict=True)):
+            result.append(0)
+        else:
+            result.append(-1)
+    return result if result.count(-1) <= 1 else None
+
+
+def trace_example(model: ir.Model, batch: int, size: int) -> ShapeTrace | None:
+    """The shapes for an example of the free axes; None if the model does not take it."""
+    shapes = {
+        value.name or "": [
+            given if given is not None else batch if axis == 0 else size
+            for axis, given in enumerate(map(fixed, value.shape or ()))
+        ]
+        for value in data_inputs(model)
+    }
+    trace = ShapeTrace(model, shapes)
+    try:
+        for node in model.graph:
+            trace.step(node)
+    except UnsupportedModelError:
+        return None
+    return trace

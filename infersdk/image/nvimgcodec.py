@@ -1,0 +1,248 @@
+"""JPEG files decoded in batches on a CUDA device, by nvImageCodec.
+
+The device has engines of its own for JPEG, which decode while its cores run a model. The pixels differ slightly from
+those that the processor decodes: the colours are upsampled by another rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import tempfile
+import threading
+from collections import deque
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..errors import BackendUnavailableError
+from ..stream import Stream
+from ..tensor import Tensor
+from .jpeg import header_of
+from .sources import DeviceImage, is_http, read_image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..device import Device
+
+__all__ = ["NAME", "DecodedBatch", "EncodedImage", "JpegDecoder", "encoded_image", "is_installed", "shared_decoder"]
+
+#: The name of this decoder, in results.
+NAME = "nvimgcodec"
+_HINT = 'pip install "infersdk[gpu-decode]"'
+#: Sets of images that are kept for batches to come: one is filled while models read the others.
+_SPARE = 4
+#: What nvImageCodec prints about formats that are not needed here.
+_NEEDLESS = (b"nvjpeg2k", b"nvJPEG2000", b"nvtiff", b"nvTIFF")
+
+
+class EncodedImage(NamedTuple):
+    """A JPEG file that is decoded on the device, with its whole batch.
+
+    Attributes:
+        data: the file.
+        size: (width, height) of the image, upright.
+        decoder: None: it is not decoded yet.
+    """
+
+    data: bytes
+    size: tuple[int, int]
+    decoder: str | None = None
+
+
+def encoded_image(source: Any) -> EncodedImage | None:
+    """A path or the bytes of a JPEG file that can be decoded on a device; None for every other source.
+
+    Raises:
+        ImageError: there is no such file, or it cannot be read.
+    """
+    if isinstance(source, (str, os.PathLike)) and not is_http(source):
+        try:
+            with open(source, "rb") as file:
+                data = file.read()
+        except OSError:
+            return None  # who reads it on the processor has the words for it
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        data = bytes(source)
+    else:
+        return None
+    size = header_of(data)
+    return None if size is None else EncodedImage(data, size)
+
+
+class DecodedBatch(NamedTuple):
+    """The images of a batch on the device, and the memory that they are in.
+
+    Attributes:
+        images: in the order of the files.
+        memory: give it to `JpegDecoder.recycle()` when no work on the device reads the images any more.
+    """
+
+    images: list[DeviceImage]
+    memory: list[Any]
+
+
+class JpegDecoder:
+    """Decodes batches of JPEG files on one device, one batch after another, on a stream of its own.
+
+    Several threads may use it: they take turns. Two that decode at the same time would be slower than one.
+
+    Args:
+        device: a CUDA device.
+
+    Raises:
+        BackendUnavailableError: nvImageCodec is not installed, or finds no decoder on this device.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._module = module = _nvimgcodec()
+        self._stream = Stream(device)
+        self._device = device
+        try:
+            with _without_needless_messages():
+                self._decoder = module.Decoder(device_id=device.index, options=":fancy_upsampling=1")
+        except RuntimeError as error:
+            raise BackendUnavailableError(
+                f"decode='gpu': nvImageCodec finds no decoder on {device}: {error}; install nvidia-nvjpeg "
+                f"({_HINT}), or use decode='cpu'"
+            ) from None
+        self._params = module.DecodeParams(
+            apply_exif_orientation=True, color_spec=module.ColorSpec.SRGB, sample_format=module.SampleFormat.I_RGB
+        )
+        self._lock = threading.Lock()
+        self._spare: deque[list[Any]] = deque(maxlen=_SPARE)
+
+    def decode(self, files: Sequence[EncodedImage]) -> DecodedBatch:
+        """The images on the device, in RGB. What the device cannot decode is decoded on the processor, and copied.
+
+        Each image names its decoder. Work on another stream waits for the decoding by `DeviceImage.on()`.
+
+        Raises:
+            ImageError: a file is damaged.
+        """
+        with self._lock:
+            decoded = self._decode(files)
+        images = []
+        for file, one in zip(files, decoded, strict=True):
+            # A file that is not what its header says is looked at again by the processor.
+            if one is None or tuple(one.shape) != (file.size[1], file.size[0], 3):
+                images.append(self._by_processor(file))
+            else:
+                images.append(DeviceImage(one, "rgb", NAME))
+        return DecodedBatch(images, [one for one in decoded if one is not None])
+
+    def _decode(self, files: Sequence[EncodedImage]) -> Sequence[Any]:
+        streams: list[Any] = []
+        for file in files:
+            try:
+                streams.append(self._module.CodeStream(file.data))
+            except RuntimeError:  # it does not take this for an image
+                streams.append(None)
+        known = [one for one in streams if one is not None]
+        settings: dict[str, Any] = {"params": self._params, "cuda_stream": self._stream.handle}
+        reused = self._reusable(len(known))
+        if reused is not None:
+            settings["images"] = reused
+        found = iter(self._decoder.decode(known, **settings) if known else [])
+        return [None if one is None else next(found) for one in streams]
+
+    def _reusable(self, count: int) -> list[Any] | None:
+        """Images of an earlier batch whose memory is free: allocating on a device would hold up its other work."""
+        for spare in list(self._spare):
+            if len(spare) >= count > 0:
+                self._spare.remove(spare)
+                return spare[:count]
+        return None
+
+    def recycle(self, batch: DecodedBatch) -> None:
+        """The memory of this batch may be written again."""
+        if batch.memory:
+            with self._lock:
+                self._spare.append(batch.memory)
+
+    def _by_processor(self, file: EncodedImage) -> DeviceImage:
+        image = read_image(file.data)
+        order = image.format if image.format in ("rgb", "bgr") else "bgr"
+        pixels = image.pixels if image.format in ("rgb", "bgr") else _as_bgr(image.pixels, image.format)
+        tensor = Tensor.wrap(np.ascontiguousarray(pixels), self._device)
+        tensor.device_ptr()  # copies now
+        return DeviceImage(tensor, order, image.decoder)
+
+    def close(self) -> None:
+        """Frees the decoder and the memory that it keeps."""
+        with self._lock:
+            self._spare.clear()
+            self._decoder = None
+
+
+def _as_bgr(pixels: Any, kind: str) -> Any:
+    if kind == "gray":
+        return np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
+    return pixels[..., 2::-1] if kind == "rgba" else pixels[..., :3]
+
+
+@lru_cache(maxsize=16)
+def _decoder_of(process: int, device: Device) -> JpegDecoder:
+    return JpegDecoder(device)
+
+
+def shared_decoder(device: Device) -> JpegDecoder:
+    """The decoder that the models of this process share on a device. Errors are those of `JpegDecoder`."""
+    return _decoder_of(os.getpid(), device)
+
+
+def is_installed() -> bool:
+    """Whether nvImageCodec is installed. Nothing is imported."""
+    from importlib.util import find_spec
+
+    try:
+        return find_spec("nvidia.nvimgcodec") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _nvimgcodec() -> Any:
+    try:
+        with _without_needless_messages():
+            return importlib.import_module("nvidia.nvimgcodec")
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"decode='gpu' needs nvImageCodec, which is not installed ({error}): {_HINT}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _without_needless_messages() -> Iterator[None]:
+    """Leaves out what the library prints to the standard error of the process about formats that are not installed.
+
+    Whatever else is printed meanwhile comes out at the end.
+    """
+    name = "PYNVIMGCODEC_VERBOSITY"
+    before = os.environ.get(name)
+    if before is not None:  # the user wants to see its messages
+        yield
+        return
+    os.environ[name] = "0"
+    try:
+        sys.stderr.flush()
+        kept = os.dup(2)
+    except (AttributeError, OSError, ValueError):  # there is no standard error
+        yield
+        return
+    try:
+        with tempfile.TemporaryFile() as printed:
+            os.dup2(printed.fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(kept, 2)
+                printed.seek(0)
+                needed = [line for line in printed if not any(word in line for word in _NEEDLESS)]
+                os.write(2, b"".join(needed))
+    finally:
+        os.close(kept)
+        del os.environ[name]

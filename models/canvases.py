@@ -1,0 +1,283 @@
+"""Canvases: the sizes of a network's input that images go on.
+
+With `canvas="fixed"` there is one, the whole input. With `canvas="fit"` there are several, and an image goes on the
+smallest one on which it keeps the size that it has on the whole: a 16:9 frame on 640 x 384 of 640 x 640. Images of one
+canvas share a batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, UnsupportedModelError
+from ..graph.files import read_model
+from ..graph.passes import FreeSize
+from ..graph.passes.resize_input import image_input
+from ..image import Geometry
+from ..model_source import ModelLike, ModelSource
+from ..registry import backend_class
+
+if TYPE_CHECKING:
+    from ..infer import Infer
+    from .preprocessor import ImageInput, Preprocessor
+
+__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "usual_canvases"]
+
+Size = tuple[int, int]
+
+#: A side of a canvas is a multiple of this many pixels, unless the model's metadata says otherwise.
+STRIDE = 32
+#: The shorter side by the longer one, of frames and photographs: 16:9, 3:2, 4:3.
+_USUAL = (9 / 16, 2 / 3, 3 / 4)
+
+
+class Canvases:
+    """The canvases of a model, each with its preprocessor.
+
+    Args:
+        input: the whole input.
+        make: makes the preprocessor of an input.
+        sizes: (width, height) of further canvases.
+        border: pixels of padding that a canvas which is shorter than the whole has at least, in sum.
+
+    Attributes:
+        whole: the preprocessor of the whole input.
+        sizes: (width, height) of each canvas; the whole input is the last one.
+    """
+
+    def __init__(
+        self, input: ImageInput, make: Callable[[ImageInput], Preprocessor], sizes: Iterable[Size], border: int = 0
+    ) -> None:
+        self.whole, self._border = make(input), border
+        smaller = _by_area(set(sizes) - {input.size})
+        self._preprocessors = {size: self._for(make(replace(input, size=size))) for size in smaller}
+        self._preprocessors[input.size] = self.whole
+        self.sizes = tuple(self._preprocessors)
+        self._cached = lru_cache(maxsize=256)(self._smallest)
+
+    @property
+    def several(self) -> bool:
+        return len(self.sizes) > 1
+
+    def on(self, canvas: Size) -> Preprocessor:
+        """The preprocessor for this canvas."""
+        return self._preprocessors[canvas]
+
+    def of(self, size: Size) -> Preprocessor:
+        """The preprocessor for an image of (width, height)."""
+        return self._cached(size) if self.several else self.whole
+
+    def _smallest(self, size: Size) -> Preprocessor:
+        whole = self.whole.geometry_of(size)
+        return next(
+            (one for canvas, one in self._preprocessors.items() if _offset_on(canvas, whole, self._border) is not None),
+            self.whole,
+        )
+
+    def _for(self, preprocessor: Preprocessor) -> Preprocessor:
+        """The preprocessor of a canvas, with images as large as they are on the whole, where they fit."""
+        canvas, own = preprocessor.input.size, preprocessor.geometry
+
+        def geometry(size: Size) -> Geometry:
+            whole = self.whole.geometry_of(size)
+            offset = _offset_on(canvas, whole)
+            if offset is None or whole.resized is None:
+                return own(size)
+            return Geometry.resize(size, canvas, whole.resized, offset)
+
+        return replace(preprocessor, geometry=geometry)
+
+
+def _offset_on(canvas: Size, whole: Geometry, border: int = 0) -> Size | None:
+    """The corner of an image on a canvas, at the size that it has on the whole input; None where it does not fit, with
+    so many pixels to spare where the canvas is shorter than the whole.
+
+    It is centred, unless it is in the upper left corner of the whole.
+    """
+    if whole.resized is None or whole.offset is None:  # it is warped
+        return None
+    padding = [side - own for side, own in zip(canvas, whole.resized, strict=True)]
+    shorter = [a < b for a, b in zip(canvas, whole.canvas, strict=True)]
+    if min(*whole.offset) < 0 or any(rest < border * less for rest, less in zip(padding, shorter, strict=True)):
+        return None
+    x, y = (0 if at == 0 else rest // 2 for at, rest in zip(whole.offset, padding, strict=True))
+    return x, y
+
+
+def _by_area(sizes: Iterable[Size]) -> list[Size]:
+    return sorted(sizes, key=lambda size: (size[0] * size[1], size))
+
+
+def _sides(shape: Sequence[int | str | None]) -> Sequence[int | str | None]:
+    """The height and width of (batch, channels, height, width), or of channels last."""
+    return shape[1:3] if shape[1] != 3 and shape[3] == 3 else shape[2:]
+
+
+@dataclass(frozen=True)
+class CanvasPlan:
+    """How a network is loaded for several canvases.
+
+    Attributes:
+        source: the model, with the passes that free its height and width.
+        whole: (width, height) of the whole input; None where the model leaves it open and nothing was asked for.
+        sizes: (width, height) of the canvases; None are the usual ones.
+        stride: of which their sides are multiples.
+        border: see `Canvases`.
+    """
+
+    source: ModelSource
+    whole: Size | None
+    sizes: Sequence[Size] | None
+    stride: int
+    border: int = 0
+
+    @classmethod
+    def of(cls, model: ModelLike, asked: Size | None, sizes: Sequence[Size] | None, border: int = 0) -> CanvasPlan:
+        """The plan for a model file.
+
+        Args:
+            asked: the (width, height) that was asked for, for a model that leaves it open.
+            sizes: the canvases that were asked for.
+
+        Raises:
+            UnsupportedModelError: the file is not ONNX, which alone can be freed.
+        """
+        source = ModelSource.of(model)
+        if not source.is_onnx:
+            raise UnsupportedModelError(
+                f"canvas='fit' needs an ONNX model, and {source.name} is "
+                f"{source.format.title if source.format else 'of an unknown format'}; use canvas='fixed'"
+            )
+        graph = read_model(source)
+        value, rows = image_input(graph)
+        assert value.shape is not None
+        height, width = (
+            dim if isinstance(dim, int) and dim > 0 else None for dim in list(value.shape)[rows : rows + 2]
+        )
+        stride = int(float(graph.metadata_props.get("stride") or STRIDE))
+        if height is None or width is None:
+            return cls(source, asked, sizes, stride, border)
+        return cls(source.with_passes(FreeSize(stride)), (width, height), sizes, stride, border)
+
+    @classmethod
+    def of_loaded(cls, infer: Infer, asked: Size | None, sizes: Sequence[Size] | None, border: int = 0) -> CanvasPlan:
+        """The plan for a network that is loaded already. Its height and width have to be free.
+
+        Raises:
+            UnsupportedModelError: they are fixed.
+        """
+        spec = infer.input_specs[0]
+        if len(spec.shape) == 4 and any(isinstance(dim, int) for dim in _sides(spec.shape)):
+            raise UnsupportedModelError(
+                f"canvas='fit' needs a free height and width, and the input of {infer.model.name} is {spec.text}; give "
+                "the ONNX file in place of the loaded model, or use canvas='fixed'"
+            )
+        return cls(infer.model, asked, sizes, int(float(infer.metadata.get("stride") or STRIDE)), border)
+
+    def canvases(self, whole: Size) -> tuple[Size, ...]:
+        """The canvases for a whole input of (width, height), the smallest first and the whole one last.
+
+        Raises:
+            ConfigError: one that was asked for is larger than the whole, or no multiple of the stride.
+        """
+        if self.sizes is None:
+            chosen = usual_canvases(whole, self.stride, self.border)
+        else:
+            for width, height in self.sizes:
+                if (
+                    width % self.stride
+                    or height % self.stride
+                    or not 0 < width <= whole[0]
+                    or not 0 < height <= whole[1]
+                ):
+                    raise ConfigError(
+                        f"canvas_sizes: {width} x {height} has to be multiples of {self.stride} within "
+                        f"{whole[0]} x {whole[1]}, the model's input"
+                    )
+            chosen = [(width, height) for width, height in self.sizes]
+        return (*_by_area(set(chosen) - {whole}), whole)
+
+    def profiles(self, backend: str, whole: Size, max_batch: int | None) -> Mapping[str, Any]:
+        """The option `profiles` for a backend that builds for ranges of shapes: one profile for each canvas."""
+        kind = backend_class(backend)
+        if "profiles" not in kind.Options.__struct_fields__:
+            return {}
+        value, rows = image_input(read_model(self.source))
+        assert value.shape is not None
+        batch = value.shape[0]
+        largest = batch if isinstance(batch, int) and batch > 0 else max_batch or kind.default_max_batch or 1
+        least = largest if isinstance(batch, int) and batch > 0 else 1
+        ranges = []
+        for width, height in self.canvases(whole):
+            image = [3, height, width] if rows == 2 else [height, width, 3]
+            low, high = [least, *image], [largest, *image]
+            ranges.append({"min": low, "opt": high, "max": high})
+        return {"profiles": {str(value.name): ranges}}
+
+
+def usual_canvases(whole: Size, stride: int = STRIDE, border: int = 0) -> list[Size]:
+    """The canvases for frames and photographs: 16:9, 3:2 and 4:3, across and upright, and the whole input.
+
+    Args:
+        whole: (width, height) of the whole input.
+        stride: the sides of canvases are multiples of it.
+        border: see `Canvases`.
+
+    Returns:
+        (width, height) of each, within the whole.
+    """
+    width, height = whole
+    across = {(width, _rounded_up(width * ratio + border, stride)) for ratio in _USUAL}
+    upright = {(_rounded_up(height * ratio + border, stride), height) for ratio in _USUAL}
+    return sorted(size for size in {*across, *upright, whole} if size[0] <= width and size[1] <= height)
+
+
+def choose_canvases(
+    sizes: Iterable[Size], whole: Size = (640, 640), *, count: int = 4, stride: int = STRIDE
+) -> list[Size]:
+    """The canvases that leave the least padding to images of these sizes, for `canvas_sizes`.
+
+    Args:
+        sizes: (width, height) of images, as often as they come.
+        whole: (width, height) of the whole input; it is one of the canvases.
+        count: the most canvases, 1 to 8.
+        stride: the sides of canvases are multiples of it.
+
+    Returns:
+        (width, height) of each canvas, the whole input last.
+
+    Raises:
+        ConfigError: `count` is not 1 to 8.
+    """
+    if not 1 <= count <= 8:
+        raise ConfigError(f"count is the number of canvases from 1 to 8, not {count}")
+    needed: dict[Size, int] = {}
+    for size in sizes:
+        resized = Geometry.letterbox(size, whole).resized
+        assert resized is not None
+        fit = (_rounded_up(resized[0], stride), _rounded_up(resized[1], stride))
+        if fit != whole and fit[0] <= whole[0] and fit[1] <= whole[1]:
+            needed[fit] = needed.get(fit, 0) + 1
+    # The 12 most frequent ones are enough to choose from: there are 495 choices of 4 of them at most.
+    candidates = sorted(needed, key=lambda size: -needed[size])[:12]
+    most = min(count - 1, len(candidates))
+    choices = (choice for some in range(most + 1) for choice in itertools.combinations(candidates, some))
+    best = min(choices, key=lambda choice: _area(needed, (*choice, whole)))
+    return [*sorted(best), whole]
+
+
+def _area(needed: Mapping[Size, int], canvases: Sequence[Size]) -> int:
+    """The pixels of all images on the smallest canvas that takes each."""
+    return sum(
+        times * min(width * height for width, height in canvases if width >= fit[0] and height >= fit[1])
+        for fit, times in needed.items()
+    )
+
+
+def _rounded_up(side: float, stride: int) -> int:
+    # A letterboxed side is rounded to whole pixels before.
+    return -(-round(side) // stride) * stride

@@ -1,0 +1,150 @@
+"""Detectors of oriented boxes: boxes that are turned by an angle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..ops import DetectStats, nms_oriented
+from ..ops.device_oriented import DeviceOrientedBoxes
+from .oriented import corners
+from .results import Detections
+from .yolo import DeviceBoxes, YOLOv8
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from ..image import Geometry
+    from ..infer import Infer
+    from .description import ModelDescription
+    from .execution import DevicePostprocess, Parameters
+
+__all__ = ["YOLOv8OBB"]
+
+
+class YOLOv8OBB(YOLOv8):
+    """YOLOv8-obb and YOLO11-obb: output [batch, 4 + classes + 1, boxes], whose last value is the angle in radians.
+
+    The column `oriented` of its `Detections` is float32 (N, 5): x and y of the centre, width and height in pixels of
+    the image, and the angle; `Detections.corners` has the four corners, and `xyxy` what encloses them. NMS goes by the
+    probabilistic IoU of the turned boxes (`infersdk.ops.nms_oriented`), as Ultralytics does it.
+
+    Arguments: see `YOLO` and `VisionModel`.
+    """
+
+    task: ClassVar[str] = "obb"
+
+    @classmethod
+    def recognizes(cls, model: ModelDescription) -> bool:
+        return model.has_angle
+
+    @property
+    def extra(self) -> int:
+        return 1
+
+    def suppression(self, candidates: int) -> tuple[float, int]:
+        """The decoder keeps all candidates: upright boxes say little about the overlap of turned ones."""
+        return 1.0, min(self.max_candidates or candidates, candidates)
+
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
+        output = outputs[self._output]
+        results = []
+        with self._decoders.borrow(self, output.shape, output.dtype) as decode:
+            address, row = int(output.ctypes.data), output.nbytes // len(output)
+            for i, geometry in enumerate(geometries):
+                found, stats = decode(address + i * row, geometry)
+                boxes = output[i][[0, 1, 2, 3, -1]][:, found["row"]].T.astype(np.float32)
+                finite = np.isfinite(boxes[:, 4])
+                found, boxes = found[finite], boxes[finite]
+                classes = None if self.class_agnostic else found["class_id"]
+                kept = nms_oriented(boxes, found["score"], classes, iou=self.iou)
+                chosen = kept[: self.max_det]
+                stats = stats._replace(kept=len(kept), dropped_detections=len(kept) - len(chosen))
+                results.append(self.oriented(boxes[chosen], found[chosen], stats, geometry))
+        return results
+
+    def oriented(
+        self, boxes: npt.NDArray[np.float32], found: npt.NDArray[Any], stats: DetectStats, geometry: Geometry
+    ) -> Detections:
+        """The result of an image.
+
+        Args:
+            boxes: (N, 5) on the canvas.
+            found: (N,) with the fields `score` and `class_id`.
+        """
+        turned = to_source(boxes, geometry)
+        points = corners(turned)
+        xyxy = np.concatenate([points.min(axis=1), points.max(axis=1)], axis=1)
+        return Detections.of(
+            xyxy,
+            found["score"],
+            found["class_id"],
+            names=self.class_names,
+            size=geometry.source,
+            stats=stats,
+            oriented=turned,
+        )
+
+    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
+        return _DeviceOriented(self, infer, capacity)
+
+
+class _DeviceOriented(DeviceBoxes[YOLOv8OBB]):
+    """Decoding and NMS of oriented boxes on the device of a network: the boxes alone are copied to the host."""
+
+    def __init__(self, model: YOLOv8OBB, infer: Infer, capacity: int) -> None:
+        super().__init__(model, infer, capacity)
+        self._oriented: dict[int, DeviceOrientedBoxes] = {}
+
+    def _boxes_of(self, model: YOLOv8OBB) -> DeviceOrientedBoxes:
+        """Those of a variant of the settings, whose decoder is there."""
+        decoder, _ = self._of(model)  # may close those of variants long done, and with them `_oriented`
+        if id(model) not in self._oriented:
+            self._oriented[id(model)] = DeviceOrientedBoxes(
+                decoder, self._capacity, iou=model.iou, max_det=model.max_det
+            )  # fmt: skip
+        return self._oriented[id(model)]
+
+    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
+        output, stream = self._infer.outputs[self._model._output], self._infer.stream
+        assert stream is not None
+        for model, _ in self._rows(parameters):
+            decoder, block = self._of(model)
+            oriented = self._boxes_of(model)
+            block.resize((len(geometries), decoder.row.itemsize))
+            decoder.run(output, geometries, block, stream=stream)
+            oriented.run(output, block, len(geometries), stream=stream)
+            oriented.fetch(stream)
+
+    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Detections]:
+        results: list[Any] = [None] * len(geometries)
+        for model, chosen in self._rows(parameters):
+            oriented = self._boxes_of(model)
+            for i in chosen:
+                found, stats = oriented.unpack(i)
+                results[i] = model.oriented(found["xywhr"], found, stats, geometries[i])
+        return results
+
+    def close(self) -> None:
+        super().close()
+        for oriented in self._oriented.values():
+            oriented.close()
+        self._oriented.clear()
+
+
+def to_source(boxes: npt.NDArray[np.float32], geometry: Geometry) -> npt.NDArray[np.float32]:
+    """Oriented boxes (N, 5) of the canvas in pixels of the image. Where the geometry's scales differ, the sides of a
+    box change each on its own, and the angle is that of the side of the width.
+    """
+    matrix = geometry.matrix[:, :2]
+    cosine, sine = np.cos(boxes[:, 4].astype(np.float64)), np.sin(boxes[:, 4].astype(np.float64))
+    along, across = matrix @ [cosine, sine], matrix @ [-sine, cosine]
+    turned = np.empty(boxes.shape, np.float32)
+    turned[:, :2] = geometry.to_source(boxes[:, :2].reshape(-1, 2))
+    turned[:, 2] = boxes[:, 2] * np.hypot(*along)
+    turned[:, 3] = boxes[:, 3] * np.hypot(*across)
+    turned[:, 4] = np.arctan2(along[1], along[0])
+    return turned

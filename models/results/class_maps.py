@@ -1,0 +1,326 @@
+"""The result of semantic segmentation: a class for each pixel of the image."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from ...errors import BackendUnavailableError, InputError, ShapeError
+from ...image import HostImage, ImageSource, read_image
+from ...ops import NO_CLASS
+from ..colours import colour
+from ..draw import blank_image, to_pil
+from ..names import find_classes
+from .image_reference import ImageReference
+from .masks import Masks
+from .rows import class_label, save_rows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from typing_extensions import Self
+
+__all__ = ["ClassMap", "ClassMaps"]
+
+
+class _Drawable(ABC):
+    """What draws itself over an image, as one map and several do."""
+
+    __slots__ = ()
+
+    image: ImageReference | None
+
+    @property
+    @abstractmethod
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the image."""
+
+    @abstractmethod
+    def _tint(self, pixels: npt.NDArray[np.uint8], opacity: float) -> None:
+        """Draws into RGB pixels of the image."""
+
+    @abstractmethod
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The classes as dicts of plain Python values."""
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """`to_dicts()` as JSON."""
+        return json.dumps(self.to_dicts(), ensure_ascii=False, indent=indent)
+
+    def draw(
+        self,
+        image: ImageSource | HostImage | None = None,
+        *,
+        channel_order: str = "bgr",
+        opacity: float = 0.5,
+    ) -> Image.Image:
+        """The image as a new PIL image, tinted by the colours of the classes.
+
+        Args:
+            image: the one that the map was made of; None is the one that the result knows.
+            channel_order: of an array.
+            opacity: of the colours, 0 to 1.
+
+        Raises:
+            InputError: the result does not know its image, or this one has another size; or the opacity is not 0 to 1.
+            ImageError: the image cannot be read.
+        """
+        if not 0 <= opacity <= 1:
+            raise InputError(f"opacity is {opacity}; use 0 to 1")
+        if image is None:
+            given = None if self.image is None else self.image.read()
+        else:
+            given = read_image(image, channel_order=channel_order)
+        if given is None:
+            raise InputError("the image is not known any more; give it: draw(image)")
+        if given.size != self.size:
+            raise InputError(
+                f"the image has {given.size[0]} x {given.size[1]} pixels, but the map {self.size[0]} x {self.size[1]}"
+            )
+        return self._drawn(to_pil(given), opacity)
+
+    def _drawn(self, pil: Image.Image, opacity: float) -> Image.Image:
+        pixels = np.array(pil)
+        self._tint(pixels, opacity)
+        return Image.fromarray(pixels)
+
+    def save(
+        self, path: str | os.PathLike[str], *, image: ImageSource | HostImage | None = None, channel_order: str = "bgr"
+    ) -> Path:
+        """Writes the result to a file, by its suffix: `.json` holds `to_dicts()`, any image format the drawn image.
+
+        Raises:
+            OutputError: the file cannot be written.
+            InputError, ImageError: as `draw()`.
+        """
+        return save_rows(self, path, lambda: self.draw(image, channel_order=channel_order))
+
+    def _repr_png_(self) -> bytes:
+        """For notebooks: drawn over the image, or over grey where the image is not known any more."""
+        image = None if self.image is None else self.image.read()
+        buffer = io.BytesIO()
+        self._drawn(blank_image(self.size) if image is None else to_pil(image), 0.5).save(buffer, "PNG")
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ClassMap(_Drawable):
+    """The class of each pixel of an image.
+
+    Attributes:
+        class_ids: uint8 (height, width); `infersdk.ops.NO_CLASS` (255) where the network has not seen the image.
+        names: the class names by class_id; a class without one is called by its number.
+        background: the class that is not drawn; None draws all.
+        first_colour: the number of the colour of the first class that is not the background; the others follow.
+        image: what the map was made of, where that is known; `draw()` takes it.
+    """
+
+    class_ids: npt.NDArray[np.uint8]
+    names: Sequence[str]
+    background: int | None = None
+    first_colour: int = 0
+    image: ImageReference | None = None
+
+    def __post_init__(self) -> None:
+        if self.class_ids.ndim != 2 or self.class_ids.dtype != np.uint8:
+            raise ShapeError(
+                f"class_ids are {self.class_ids.dtype} of shape {self.class_ids.shape}; use uint8 (height, width)"
+            )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the image."""
+        height, width = self.class_ids.shape
+        return width, height
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """(256,) int64: the pixels of each class."""
+        return np.bincount(self.class_ids.reshape(-1), minlength=256)
+
+    @property
+    def areas(self) -> dict[str, float]:
+        """The share of the image's pixels of each class that is there, the largest first."""
+        return {row["label"]: row["area"] for row in self.to_dicts()}
+
+    @property
+    def labels(self) -> list[str]:
+        """The classes that are there, the largest first."""
+        return [row["label"] for row in self.to_dicts()]
+
+    def area(self, name: str | int) -> float:
+        """The share of the pixels of one class, by its name or number. Raises ConfigError for an unknown one."""
+        return float(self.counts[self._number(name)] / self.class_ids.size)
+
+    def mask(self, name: str | int) -> npt.NDArray[np.bool_]:
+        """(height, width) of bool: the pixels of one class, by its name or number. Raises ConfigError for an unknown
+        one.
+        """
+        pixels: npt.NDArray[np.bool_] = self.class_ids == self._number(name)
+        return pixels
+
+    def _number(self, name: str | int) -> int:
+        numbers = find_classes(name, self.names, None)
+        assert numbers is not None
+        return numbers[0]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The classes that are there, the largest first: `class_id`, `label`, `pixels`, and `area`, their share."""
+        counts = self.counts[:NO_CLASS]
+        order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        return [
+            {
+                "class_id": int(i),
+                "label": class_label(self.names, int(i)),
+                "pixels": int(counts[i]),
+                "area": float(counts[i] / self.class_ids.size),
+            }
+            for i in order
+        ]
+
+    def to_masks(self) -> tuple[list[int], Masks]:
+        """The classes that are there, the background aside, and a mask of each."""
+        found = [row["class_id"] for row in self.to_dicts() if row["class_id"] != self.background]
+        planes = [self.class_ids == class_id for class_id in found]
+        return found, Masks.of(np.stack(planes) if planes else np.zeros((0, *self.class_ids.shape), bool))
+
+    def to_coco(self, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:
+        """The masks of the classes in COCO's format for stuff: run lengths in `segmentation`.
+
+        Raises:
+            InputError: a class has no category.
+        """
+        rows = []
+        for class_id, mask in zip(*self.to_masks(), strict=True):
+            try:
+                category = int(category_ids[class_id])
+            except (LookupError, TypeError):
+                raise InputError(
+                    f"category_ids has no category for class {class_id} ({class_label(self.names, class_id)}); give "
+                    "one for each class of the model"
+                ) from None
+            rows.append({"image_id": image_id, "category_id": category, "segmentation": mask.to_coco()})
+        return rows
+
+    def to_supervision(self) -> Any:
+        """A `supervision.Detections` of a mask for each class, the background aside."""
+        try:
+            import supervision
+        except ImportError:
+            raise BackendUnavailableError(
+                'to_supervision() needs the supervision package: pip install "infersdk[supervision]"'
+            ) from None
+        found, masks = self.to_masks()
+        planes = masks.numpy()
+        edges = [_edges(plane) for plane in planes]
+        return supervision.Detections(
+            xyxy=np.array(edges, np.float32).reshape(-1, 4),
+            mask=planes,
+            class_id=np.array(found, int),
+            data={"class_name": np.array([class_label(self.names, i) for i in found], dtype=str)},
+        )
+
+    def to_pil(self) -> Image.Image:
+        """The map as an image of PIL's with a palette: pixels are class numbers, shown in the classes' colours."""
+        pil = Image.fromarray(self.class_ids, mode="P")
+        pil.putpalette(self._colours().reshape(-1).tolist())
+        return pil
+
+    def _colours(self) -> npt.NDArray[np.uint8]:
+        """(256, 3): of each class; black where nothing is drawn."""
+        colours = np.zeros((256, 3), np.uint8)
+        drawn = [i for i in range(NO_CLASS) if i != self.background]
+        colours[drawn] = [colour(self.first_colour + i) for i in range(len(drawn))]
+        return colours
+
+    def _tint(self, pixels: npt.NDArray[np.uint8], opacity: float) -> None:
+        drawn = self.class_ids != NO_CLASS
+        if self.background is not None:
+            drawn &= self.class_ids != self.background
+        colours = self._colours()[self.class_ids[drawn]].astype(np.float32)
+        pixels[drawn] = np.rint(pixels[drawn] * (1 - opacity) + colours * opacity).astype(np.uint8)
+
+    def _remember_image(self, source: Any) -> None:
+        """For the wrapper that has just made this map."""
+        object.__setattr__(self, "image", ImageReference.of(source))
+
+    def with_image(self, source: Any) -> Self:
+        """The same map, with the image that it was made of; see `ImageReference`."""
+        return dataclasses.replace(self, image=ImageReference.of(source))
+
+    def __repr__(self) -> str:
+        areas = ", ".join(f"{row['label']} {row['area']:.1%}" for row in self.to_dicts()[:8])
+        return f"<{type(self).__name__}: {areas or 'nothing'} in {self.size[0]} x {self.size[1]}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ClassMaps(_Drawable, Mapping[str, ClassMap]):
+    """Several maps of one image, by name: classes of different maps may lie over one another.
+
+    Attributes:
+        maps: each map by its name, in the order in which they are drawn.
+        image: what the maps were made of, where that is known; `draw()` takes it.
+    """
+
+    maps: Mapping[str, ClassMap]
+    image: ImageReference | None = None
+
+    def __post_init__(self) -> None:
+        sizes = {found.size for found in self.maps.values()}
+        if len(sizes) != 1:
+            raise ShapeError(f"the maps have sizes {sorted(sizes)}; give one map or more, of one image")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the image."""
+        return next(iter(self.maps.values())).size
+
+    @property
+    def areas(self) -> dict[str, float]:
+        """By map: the share of the image's pixels that are not of its background."""
+        return {
+            name: float(1 - found.area(found.background)) if found.background is not None else 1.0
+            for name, found in self.maps.items()
+        }
+
+    def __getitem__(self, name: str) -> ClassMap:
+        return self.maps[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.maps)
+
+    def __len__(self) -> int:
+        return len(self.maps)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The classes of all maps, as `ClassMap.to_dicts()`, each with the `map` that it is of."""
+        return [{"map": name, **row} for name, found in self.maps.items() for row in found.to_dicts()]
+
+    def _tint(self, pixels: npt.NDArray[np.uint8], opacity: float) -> None:
+        for found in self.maps.values():
+            found._tint(pixels, opacity)
+
+    def _remember_image(self, source: Any) -> None:
+        """For the wrapper that has just made these maps."""
+        object.__setattr__(self, "image", ImageReference.of(source))
+        for found in self.maps.values():
+            found._remember_image(source)
+
+    def __repr__(self) -> str:
+        areas = ", ".join(f"{name} {area:.1%}" for name, area in self.areas.items())
+        return f"<{type(self).__name__}: {areas} in {self.size[0]} x {self.size[1]}>"
+
+
+def _edges(plane: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom edge of what is True."""
+    columns, rows = np.flatnonzero(plane.any(axis=0)), np.flatnonzero(plane.any(axis=1))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

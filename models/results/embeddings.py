@@ -1,0 +1,179 @@
+"""The result of an embedding model: a vector that is near to those of images like it; and a gallery to look them up."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...errors import InputError, ShapeError
+from .rows import save_rows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Embedding", "Gallery", "Match"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Embedding:
+    """A vector of length 1.
+
+    Attributes:
+        vector: float32 (D,), L2-normalised.
+        norm: its length before that; some networks give longer vectors for clearer images.
+    """
+
+    vector: npt.NDArray[np.float32]
+    norm: float
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Embedding:
+        """The embedding of a network's output, (D,).
+
+        Raises:
+            ShapeError: it is not a vector.
+            InputError: its length is 0 or not finite, so that it has no direction.
+        """
+        vector = np.asarray(values, np.float32)
+        if vector.ndim != 1:
+            raise ShapeError(f"an embedding is a vector, and these values have shape {vector.shape}")
+        norm = float(np.linalg.norm(vector.astype(np.float64)))
+        if not (norm > 0 and np.isfinite(norm)):
+            raise InputError(f"the vector has a length of {norm}, and no direction; did the network get an image?")
+        return cls((vector / norm).astype(np.float32), norm)
+
+    def cosine(self, other: Embedding | npt.ArrayLike) -> float:
+        """The cosine of the angle to another one, -1 to 1: the higher, the more alike.
+
+        Raises:
+            ShapeError: the other one has another number of dimensions.
+        """
+        vector = other.vector if isinstance(other, Embedding) else Embedding.of(other).vector
+        if vector.shape != self.vector.shape:
+            raise ShapeError(f"this embedding has {len(self)} dimensions, the other one {len(vector)}")
+        return float(np.clip(self.vector @ vector, -1, 1))
+
+    def __len__(self) -> int:
+        return len(self.vector)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.vector, dtype) if copy else np.asarray(self.vector, dtype)
+
+    def to_list(self) -> list[float]:
+        """The vector as plain Python floats."""
+        values: list[float] = self.vector.tolist()
+        return values
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """`{"vector": [...], "norm": ...}` as JSON."""
+        return json.dumps({"vector": self.to_list(), "norm": self.norm}, indent=indent)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes `to_json()` to a file that ends in `.json`. Raises ConfigError, OutputError."""
+        return save_rows(self, path, None)
+
+    def __repr__(self) -> str:
+        first = ", ".join(f"{value:.3f}" for value in self.vector[:3])
+        return f"<{type(self).__name__}: {len(self)} dimensions, {first}, ...>"
+
+
+class Match(NamedTuple):
+    """One of the nearest entries of a gallery."""
+
+    label: str
+    """The label that it was added with."""
+    cosine: float
+    """How alike it is, -1 to 1."""
+    number: int
+    """Its place in the gallery, from 0 in the order in which entries were added."""
+
+
+class Gallery:
+    """Embeddings with labels, to find the nearest ones in. Several threads may use it at once.
+
+    ::
+
+        gallery = Gallery({"ann": embed("ann.jpg"), "bob": embed("bob.jpg")})
+        match = gallery.nearest(embed(frame), at_least=0.6)
+        print(match.label if match else "unknown")
+
+    Args:
+        entries: labels and embeddings to begin with: a mapping, or pairs where labels repeat.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, Embedding]] | dict[str, Embedding] = ()) -> None:
+        self._lock = Lock()
+        self._labels: list[str] = []
+        self._vectors: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)
+        self._added: list[npt.NDArray[np.float32]] = []
+        for label, embedding in entries.items() if isinstance(entries, dict) else entries:
+            self.add(label, embedding)
+
+    @property
+    def labels(self) -> list[str]:
+        """The label of each entry."""
+        with self._lock:
+            return list(self._labels)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def add(self, label: str, embedding: Embedding | npt.ArrayLike) -> None:
+        """Adds an entry; a label may have several.
+
+        Raises:
+            ShapeError: the embedding has another number of dimensions than those that are there.
+        """
+        vector = (embedding if isinstance(embedding, Embedding) else Embedding.of(embedding)).vector
+        with self._lock:
+            there = self._added[0] if self._added else self._vectors[0] if len(self._vectors) else vector
+            if there.shape != vector.shape:
+                raise ShapeError(
+                    f"the gallery has embeddings of {len(there)} dimensions, and this one has {len(vector)}"
+                )
+            self._labels.append(label)
+            self._added.append(vector)
+
+    def nearest(self, embedding: Embedding | npt.ArrayLike, *, at_least: float = -1.0) -> Match | None:
+        """The entry that is most alike; None where the gallery is empty or none reaches `at_least`."""
+        found = self.search(embedding, 1, at_least=at_least)
+        return found[0] if found else None
+
+    def search(self, embedding: Embedding | npt.ArrayLike, k: int = 5, *, at_least: float = -1.0) -> list[Match]:
+        """The `k` entries that are most alike, best first, equal ones in the order in which they were added.
+
+        Args:
+            at_least: the cosine that a match has at least.
+
+        Raises:
+            ShapeError: the embedding has another number of dimensions than those of the gallery.
+            InputError: `k` is less than 1.
+        """
+        if k < 1:
+            raise InputError(f"k is {k}; it must be 1 or more")
+        vector = (embedding if isinstance(embedding, Embedding) else Embedding.of(embedding)).vector
+        with self._lock:
+            if self._added:
+                parts = [self._vectors] if len(self._vectors) else []
+                self._vectors = np.concatenate([*parts, np.stack(self._added)])
+                self._added = []
+            vectors, labels = self._vectors, self._labels
+        if not len(vectors):
+            return []
+        if vectors.shape[1] != len(vector):
+            raise ShapeError(
+                f"the gallery has embeddings of {vectors.shape[1]} dimensions, and this one has {len(vector)}"
+            )
+        cosines = np.clip(vectors @ vector, -1, 1)
+        best = np.argsort(-cosines, kind="stable")[:k]
+        return [Match(labels[i], float(cosines[i]), int(i)) for i in best.tolist() if cosines[i] >= at_least]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self)} embeddings of {len(set(self._labels))} labels>"

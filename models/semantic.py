@@ -1,0 +1,353 @@
+"""Semantic segmentation: a class for each pixel, by argmax over classes or by the probability of one."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+import msgspec
+
+from ..errors import UnsupportedModelError
+from ..image import PixelTransform
+from ..ops import NO_CLASS, class_map
+from ..ops.device_class_maps import DeviceClassMaps
+from .classifier import PRESETS
+from .description import ModelDescription
+from .preprocessor import ImageInput, Preprocessor, as_size
+from .results import ClassMap, ClassMaps
+from .vision import VisionModel
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..image import Geometry
+    from ..infer import Infer
+    from .execution import DevicePostprocess, Parameters
+
+__all__ = ["SemanticSegmentation", "TwinLiteNet"]
+
+Result = TypeVar("Result")
+Shape = tuple[int | str | None, ...]
+Layout = Literal["chw", "hwc"]
+
+#: How far a probability may lie outside 0 to 1: quantised outputs round.
+TOLERANCE = 0.02
+
+
+class _MapModel(VisionModel[Result]):
+    """What models share that give scores for each class at each point."""
+
+    task: ClassVar[str] = "semantic"
+
+    #: The names of the outputs whose maps the result has, in order.
+    _maps: tuple[str, ...] = ()
+
+    @abstractmethod
+    def result(self, maps: Sequence[npt.NDArray[Any]]) -> Result:
+        """The result of one image from the class map of each output."""
+
+    def map_layout(self, name: str) -> Layout:
+        """How an output lies."""
+        layout = layout_of(self._learned.shapes[name], self.input_size)
+        if layout is None:
+            raise UnsupportedModelError(
+                f"its output {name!r} of shape {self._learned.shapes[name]} has no scores for each class at points of "
+                f"its input of {self.input_size[0]} x {self.input_size[1]}, or could have them in two ways"
+            )
+        return layout
+
+    @property
+    def map_threshold(self) -> float:
+        """What the output of a single class exceeds where the class is."""
+        return 0.5
+
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Result]:
+        threshold, layouts = self.map_threshold, [self.map_layout(name) for name in self._maps]
+        return [
+            self.result([
+                class_map(outputs[name][row], geometry, layout=layout, threshold=threshold)
+                for name, layout in zip(self._maps, layouts, strict=True)
+            ])
+            for row, geometry in enumerate(geometries)
+        ]  # fmt: skip
+
+    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
+        return _DeviceMaps(self, infer, capacity)
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        for name in self._maps:
+            if outputs[name].dtype.name not in ("float32", "float16"):
+                raise UnsupportedModelError(f"its output {name!r} is {outputs[name].dtype}, not float32 or float16")
+            self.map_layout(name)
+
+
+class _DeviceMaps:
+    """Class maps on the device of a network: the maps alone are copied to the host."""
+
+    def __init__(self, model: _MapModel[Any], infer: Infer, capacity: int) -> None:
+        self._model, self._infer, self._capacity = model, infer, capacity
+        #: The wrapper and its maps, one for each output, for each variant of the settings.
+        self._made: dict[int, tuple[_MapModel[Any], list[DeviceClassMaps]]] = {}
+
+    def _of(self, model: _MapModel[Any]) -> list[DeviceClassMaps]:
+        made = self._made.get(id(model))
+        if made is None:
+            stream = self._infer.stream
+            assert stream is not None
+            if len(self._made) > 8:  # the variants of requests long done
+                self.close()
+            maps = [
+                DeviceClassMaps(
+                    self._capacity, stream.device, layout=model.map_layout(name), threshold=model.map_threshold
+                )
+                for name in model._maps
+            ]
+            made = self._made[id(model)] = model, maps
+        return made[1]
+
+    def _rows(self, parameters: Sequence[Parameters]) -> Iterator[tuple[_MapModel[Any], Sequence[int]]]:
+        """The wrapper with each of the settings that occur, and the rows that have them."""
+        variants = [self._model._with(own) for own in parameters]
+        for model in {id(model): model for model in variants}.values():
+            yield model, [row for row, other in enumerate(variants) if other is model]
+
+    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
+        stream = self._infer.stream
+        assert stream is not None
+        for model, _ in self._rows(parameters):
+            for name, maps in zip(model._maps, self._of(model), strict=True):
+                maps.run(self._infer.outputs[name], geometries, stream=stream)
+                maps.fetch(stream)
+
+    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
+        results: list[Any] = [None] * len(geometries)
+        for model, chosen in self._rows(parameters):
+            made = self._of(model)
+            for row in chosen:
+                results[row] = model.result([maps.unpack(row) for maps in made])
+        return results
+
+    def close(self) -> None:
+        for _, made in self._made.values():
+            for maps in made:
+                maps.close()
+        self._made.clear()
+
+
+class SemanticSegmentation(_MapModel[ClassMap]):
+    """Scores for each class at each point, [batch, classes, height, width] or [batch, height, width, classes], become a
+    class for each pixel of the image. The scores are resized bilinearly to the image, then the highest one wins.
+
+    A model of a single class gives its probability, or its logit: the class map is 1 above the threshold, else 0.
+
+    Args:
+        preset: how the network wants its pixels: `"unit"` (0 to 1), `"imagenet"`, `"inception"` (-1 to 1) or `"caffe"`
+            (see `PRESETS`). Nothing in most files says it; None takes 0 to 1 for models whose metadata has the task
+            "semantic", and refuses others.
+        fit: how an image comes onto the input: `"stretch"`, or `"letterbox"`, which keeps its proportions.
+        scores: of a single class: `"probability"`, or `"logit"`, to which sigmoid is applied.
+        threshold: the probability that a single class exceeds, 0 to 1.
+        background: the class that is not drawn; `"auto"` is 0 for one or two classes, and none for more.
+        size: the input size, a number or (width, height), for models that leave it open.
+
+    `path`, `backend`, `names` and the other arguments: see `VisionModel`. For a single class, give two names: that of
+    the background first.
+    """
+
+    preset: Literal["imagenet", "caffe", "inception", "unit"] | None = None
+    fit: Literal["stretch", "letterbox"] = "stretch"
+    scores: Literal["probability", "logit"] = "probability"
+    threshold: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
+    background: int | Literal["auto"] | None = "auto"
+    size: int | tuple[int, int] | None = None
+
+    per_call: ClassVar[frozenset[str]] = frozenset({"threshold"})
+
+    @classmethod
+    def refuses(cls, model: ModelDescription) -> str | None:
+        if (reason := super().refuses(model)) is not None:
+            return reason
+        if len(model.outputs) != 1:
+            return f"it has {len(model.outputs)} outputs, not one of scores for each class at each point"
+        spec = model.outputs[0]
+        if len(spec.shape) != 4:
+            return f"its output {spec} does not have four dimensions"
+        if model.input_size is not None and not _leaves_open(spec.shape):
+            layout = layout_of(spec.shape, model.input_size)
+            if layout is None:
+                return f"its output {spec} has no scores for each class at points of its input"
+        return None
+
+    # ---- the three statements ----
+
+    def preprocessing(self, input: ImageInput) -> Preprocessor:
+        make = Preprocessor.stretch if self.fit == "stretch" else Preprocessor.letterbox
+        if input.dtype == "uint8":  # the network normalises by itself
+            return make(input, channel_order=self.channel_order, order="rgb", scale=1.0)
+        preset = self.preset or ("unit" if ModelDescription.of(self.network).task == self.task else None)
+        if preset is None:
+            raise self._unsupported(
+                'nothing in the file says how it wants its pixels; give preset="unit" for 0 to 1, preset="imagenet", '
+                'preset="inception" for -1 to 1, or preset="caffe"',
+                ModelDescription.of(self.network),
+            )
+        known = PRESETS[preset]
+        pixels = PixelTransform.normalize(
+            known["mean"], known["std"], max_value=1 / known["scale"], order=known["input_order"]
+        )
+        return make(
+            input, channel_order=self.channel_order, order=pixels.order, scale=pixels.scale, bias=pixels.bias
+        )  # fmt: skip
+
+    def result(self, maps: Sequence[npt.NDArray[Any]]) -> ClassMap:
+        background = self.background
+        if background == "auto":
+            background = 0 if (self.class_count or 0) <= 2 else None
+        return ClassMap(maps[0], self.class_names, background)
+
+    # ---- what follows from the output ----
+
+    @property
+    def map_threshold(self) -> float:
+        return math.log(self.threshold / (1 - self.threshold)) if self.scores == "logit" else self.threshold
+
+    def asked_size(self) -> tuple[int, int] | None:
+        return as_size(self.size, "size")
+
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
+        name, shape = next(iter(shapes.items()))
+        self._maps = (name,)
+        size = vars(self).get("input_size") or ModelDescription.of(self.network).input_size
+        if size is None or _leaves_open(shape):
+            return None
+        classes = shape[1] if layout_of(shape, size) == "chw" else shape[3]
+        assert isinstance(classes, int)
+        if classes > NO_CLASS:
+            raise UnsupportedModelError(
+                f"its output {name!r} has {classes} classes, and a class map has up to {NO_CLASS}"
+            )
+        return max(classes, 2)  # a single one is there or not
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        super().verify(outputs)
+        output = outputs[self._maps[0]]
+        classes = output.shape[1] if self.map_layout(self._maps[0]) == "chw" else output.shape[3]
+        low, high = float(output.min()), float(output.max())
+        if classes == 1 and self.scores == "probability" and not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
+            raise UnsupportedModelError(
+                f"what should be probabilities reaches from {low:.4g} to {high:.4g} in its first run; for logits, give "
+                'scores="logit"'
+            )
+
+
+class TwinLiteNet(_MapModel[ClassMaps]):
+    """TwinLiteNet: two outputs [batch, 2, height, width], argmax: the drivable area, and the lane lines. Images are
+    stretched to the input; RGB, 0 to 1.
+
+    The result has the maps `"area"` and `"lanes"`. The network gives the area first. Some exports give their outputs
+    names that say the opposite; then `area` and `lanes` have to be given.
+
+    Args:
+        area, lanes: the names of the model's outputs; None is the first and the second one.
+        size: the input size, a number or (width, height), for models that leave it open.
+
+    `path`, `backend` and the other arguments: see `VisionModel`.
+    """
+
+    area: str | None = None
+    lanes: str | None = None
+    size: int | tuple[int, int] | None = None
+
+    @classmethod
+    def refuses(cls, model: ModelDescription) -> str | None:
+        if (reason := super().refuses(model)) is not None:
+            return reason
+        if len(model.outputs) != 2:
+            return f"it has {len(model.outputs)} outputs, not one of the drivable area and one of the lane lines"
+        for spec in model.outputs:
+            if len(spec.shape) != 4 or (isinstance(spec.shape[1], int) and spec.shape[1] != 2):
+                return f"its output {spec} is not of shape (batch, 2, height, width)"
+        return None
+
+    @classmethod
+    def recognizes(cls, model: ModelDescription) -> bool:
+        return all(spec.shape[1] == 2 for spec in model.outputs)
+
+    def preprocessing(self, input: ImageInput) -> Preprocessor:
+        scale = 1.0 if input.dtype == "uint8" else 1 / 255
+        return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale)
+
+    def map_layout(self, name: str) -> Layout:
+        return "chw"
+
+    def result(self, maps: Sequence[npt.NDArray[Any]]) -> ClassMaps:
+        area, lanes = maps
+        return ClassMaps({
+            "area": ClassMap(area, ("background", "drivable area"), 0, first_colour=2),
+            "lanes": ClassMap(lanes, ("background", "lane line"), 0),
+        })  # fmt: skip
+
+    def asked_size(self) -> tuple[int, int] | None:
+        return as_size(self.size, "size")
+
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
+        self._maps = self._named_outputs(tuple(shapes))
+        return None
+
+    def _named_outputs(self, names: tuple[str, ...]) -> tuple[str, str]:
+        """Of the area and of the lane lines."""
+        first, second = names
+        given = self.area, self.lanes
+        if given == (None, None):
+            if _says_lanes(first) or _says_area(second):
+                raise UnsupportedModelError(
+                    f"TwinLiteNet gives the drivable area first and the lane lines second, but its outputs are called "
+                    f'{first!r} and {second!r}. Give what they are: area="{first}", lanes="{second}" if the order is '
+                    f'right, area="{second}", lanes="{first}" if the names are'
+                )
+            return first, second
+        if sorted(str(name) for name in given) != sorted(names):
+            raise UnsupportedModelError(
+                f"area={self.area!r} and lanes={self.lanes!r} do not name its two outputs, {first!r} and {second!r}"
+            )
+        return str(self.area), str(self.lanes)
+
+
+def _says_lanes(name: str) -> bool:
+    return "lane" in name.lower() or name.lower() == "ll"
+
+
+def _says_area(name: str) -> bool:
+    return any(word in name.lower() for word in ("area", "drivable", "road")) or name.lower() == "da"
+
+
+def _leaves_open(shape: Shape) -> bool:
+    return any(not isinstance(d, int) for d in shape[1:])
+
+
+def layout_of(shape: Shape, size: tuple[int, int]) -> Layout | None:
+    """Where scores [batch, ...] have their classes: the other two sides are in proportion to the input's and not
+    larger. None where neither or either could be right.
+
+    Args:
+        shape: four dimensions, the last three of them known.
+        size: (width, height) of the input.
+    """
+    if len(shape) != 4 or _leaves_open(shape):
+        return None
+    _, a, b, c = shape
+    layouts: list[Layout] = []
+    if _is_map(b, c, size):
+        layouts.append("chw")
+    if _is_map(a, b, size):
+        layouts.append("hwc")
+    return layouts[0] if len(layouts) == 1 else None
+
+
+def _is_map(height: Any, width: Any, size: tuple[int, int]) -> bool:
+    """Whether points of height x width lie over an input; sides may be rounded to whole points."""
+    if not (1 < width <= size[0] and 1 < height <= size[1]):
+        return False
+    return bool(abs(width * size[1] - height * size[0]) < max(size))

@@ -1,0 +1,226 @@
+"""Several models on the same images."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from head_models import head_model
+from PIL import Image
+
+import infersdk
+from infersdk.errors import ClosedError, ConfigError, ImageError
+from infersdk.image import HostImage, SharedImage
+from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv8, create
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+IMAGE = np.zeros((100, 200, 3), np.uint8)
+
+
+def head(score: float) -> np.ndarray[Any, Any]:
+    output = np.zeros((6, 84), np.float32)
+    output[:, 70] = [32, 32, 32, 16, score, 0]
+    return output
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    return {
+        "detector": head_model(tmp_path / "detector.onnx", [head(0.9)], {}),
+        "classes": head_model(tmp_path / "classes.onnx", [np.array([0.1, 0.9])], {}),
+    }
+
+
+@pytest.fixture
+def group(files: dict[str, Path]) -> Iterator[ModelGroup]:
+    with ModelGroup(
+        detector=YOLOv8(files["detector"], max_batch=4), classes=Classifier(files["classes"], max_batch=4)
+    ) as made:
+        yield made
+
+
+def check(result: GroupResult) -> None:
+    assert list(result) == ["detector", "classes"]
+    assert result.errors == {}
+    np.testing.assert_allclose(result["detector"].xyxy, [[50, 25, 150, 75]], atol=1e-3)
+    assert result["classes"].class_ids.tolist() == [1, 0]
+
+
+class CountingFile(io.BytesIO):
+    """An encoded image that counts how often it is read."""
+
+    def __init__(self) -> None:
+        stream = io.BytesIO()
+        Image.fromarray(IMAGE).save(stream, "PNG")
+        super().__init__(stream.getvalue())
+        self.reads = 0
+
+    def read(self, *arguments: Any) -> bytes:
+        self.reads += not arguments or arguments[0] in (-1, None)
+        return super().read(*arguments)
+
+
+def test_every_model_has_its_result(group: ModelGroup) -> None:
+    check(group(IMAGE))
+    check(group.submit(IMAGE).result(30))
+    for result in group.map([IMAGE] * 11):
+        check(result)
+    for result in group.map(iter([IMAGE] * 5), in_flight=1):
+        check(result)
+    check(asyncio.run(group.infer(IMAGE)))
+    check(group(Image.fromarray(IMAGE)))
+    check(pickle.loads(pickle.dumps(group(IMAGE))))
+    assert dict(group(IMAGE)).keys() == {"detector", "classes"}
+    assert infersdk.ModelGroup is ModelGroup
+
+
+def test_an_image_is_decoded_once(group: ModelGroup) -> None:
+    sources = [CountingFile() for _ in range(6)]
+    for result in group.map(sources):
+        check(result)
+    assert [source.reads for source in sources] == [1] * 6
+
+
+def test_settings_of_one_request(group: ModelGroup) -> None:
+    strict = group(IMAGE, detector={"conf": 0.95}, classes={"top_k": 1})
+    assert len(strict["detector"]) == 0
+    assert len(strict["classes"]) == 1
+    check(group(IMAGE))
+    assert [len(one["detector"]) for one in group.map([IMAGE] * 3, detector={"conf": 0.95})] == [0] * 3
+    for wrong in ({"road": {"conf": 1}}, {"detector": 0.5}):
+        with pytest.raises(ConfigError, match=r"detector, classes"):
+            group.submit(IMAGE, **wrong)
+        with pytest.raises(ConfigError, match="mapping by the name of a model"):
+            group.map([IMAGE], **wrong)
+
+
+def test_an_error_of_one_model_leaves_the_others_alone(group: ModelGroup) -> None:
+    for result in (
+        group(IMAGE, detector={"conf": 7}),
+        asyncio.run(group.infer(IMAGE, detector={"conf": 7})),
+        *group.map([IMAGE], detector={"conf": 7}),
+    ):
+        assert result["classes"].class_ids.tolist() == [1, 0]
+        assert set(result.errors) == {"detector"}
+        assert "detector" in result
+        assert len(result) == 2
+        with pytest.raises(ConfigError, match="conf"):
+            result["detector"]
+        assert "conf" in repr(result)
+    group.models["detector"].close()
+    result = group(IMAGE)
+    assert isinstance(result.errors["detector"], ClosedError)
+    assert result["classes"].class_ids.tolist() == [1, 0]
+
+
+def test_an_image_that_cannot_be_read(group: ModelGroup) -> None:
+    first, bad, last = group.map([IMAGE, "none.png", IMAGE])
+    check(first)
+    check(last)
+    assert set(bad.errors) == {"detector", "classes"}
+    with pytest.raises(ImageError, match=r"none\.png"):
+        bad["classes"]
+
+
+def test_requests_are_taken_back(files: dict[str, Path]) -> None:
+    with ModelGroup(a=YOLOv8(files["detector"], max_batch=4), b=Classifier(files["classes"], max_batch=4)) as group:
+        for model in group.models.values():
+            model.configure_pipeline(max_delay=2.0, workers=1)
+        pending = group.submit(IMAGE)
+        assert pending.cancel(), "its batches wait for others"
+        with pytest.raises(CancelledError):
+            pending.result(10)
+        assert pending.cancelled()
+        done = group.submit(IMAGE).result(30)
+        assert not done.errors
+        results = group.map(itertools.repeat(IMAGE), in_flight=3)
+        assert not next(results).errors
+        results.close()  # what is on its way is taken back
+
+
+def test_models_of_a_configuration(files: dict[str, Path]) -> None:
+    tables = {
+        "detector": {"type": "yolov8", "path": str(files["detector"])},
+        "classes": {"type": "classifier", "path": str(files["classes"])},
+    }
+    with ModelGroup(**create({"models": tables})) as group:
+        check(group(IMAGE))
+        assert "detector=<YOLOv8" in repr(group)
+
+
+def test_wrong_groups(files: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="one model or more"):
+        ModelGroup()
+    with pytest.raises(ConfigError, match="detector is a wrapper of infersdk.models, not str"):
+        ModelGroup(detector="yolov8n.onnx")  # type: ignore[arg-type]
+    with YOLOv8(files["detector"]) as model:
+        with pytest.raises(ConfigError, match=r"same model.*clone"):
+            ModelGroup(a=model, b=model)
+        with pytest.raises(ConfigError, match="'deadline' is an argument"):
+            ModelGroup(deadline=model)
+        with pytest.raises(ConfigError, match="in_flight is at least 1, not 0"):
+            ModelGroup(a=model).map([IMAGE], in_flight=0)
+
+
+# ---- what they share ----
+
+
+def test_a_shared_image_is_read_by_the_first_thread_that_needs_it() -> None:
+    source = CountingFile()
+    shared = SharedImage(source)
+    assert source.reads == 0
+    read: list[HostImage] = []
+    threads = [threading.Thread(target=lambda: read.append(shared.read())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert source.reads == 1
+    assert all(image.pixels is read[0].pixels for image in read)
+    broken = SharedImage(b"no image")
+    for _ in range(2):
+        with pytest.raises(ImageError, match="not an image"):
+            broken.read()
+
+
+def test_an_array_keeps_the_order_that_each_model_gives_it() -> None:
+    shared = SharedImage(IMAGE)
+    assert shared.read("bgr").format == "bgr"
+    assert shared.read("rgb").format == "rgb"
+    assert shared.read().pixels is IMAGE
+
+
+@pytest.mark.gpu
+def test_an_image_is_copied_to_a_device_once(files: dict[str, Path]) -> None:
+    from infersdk.stream import device_count
+
+    pytest.importorskip("tensorrt_rtx_bindings")
+    if not device_count():
+        pytest.skip("no CUDA device on this machine")
+    shared = SharedImage(CountingFile())
+    assert shared.on_device("cuda:0")._source is shared.on_device("cuda:0")._source
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (120 + 8 * i, 200, 3), np.uint8) for i in range(9)]
+    images[3].setflags(write=False)
+    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "max_batch": 4}
+    with (
+        ModelGroup(
+            detector=YOLOv8(files["detector"], **settings), classes=Classifier(files["classes"], **settings)
+        ) as group,
+        YOLOv8(files["detector"]) as host,
+    ):
+        for result, expected in zip(group.map(images), host(images), strict=True):
+            assert result.errors == {}
+            np.testing.assert_array_equal(result["detector"].xyxy, expected.xyxy)
+            assert result["classes"].class_ids.tolist() == [1, 0]

@@ -33,7 +33,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="of the images, N spread evenly (default: all)")
     parser.add_argument(
         "--target",
-        choices=("onnxruntime", "openvino", "tensorrt", "portable"),
+        choices=("onnxruntime", "openvino", "tensorrt", "tensorrt-rtx", "portable"),
         help="the form of the file; portable runs everywhere, less accurately and fast (default: that of --backend)",
     )
     group = parser.add_argument_group("calibration")

@@ -101,6 +101,8 @@ def test_each_target_has_its_points(model: Path) -> None:
     assert set(ort.left) == {"Conv_6"}
     assert set(ort.points) >= {"a1", "r2"}
     assert "c2" not in ort.points
+    with pytest.raises(errors.UnsupportedModelError, match="tensorrt-rtx computes Conv in floating point"):
+        quant.plan(model, "tensorrt-rtx")
     with pytest.raises(errors.ConfigError, match="unknown target 'gpu'; use one of onnxruntime, openvino"):
         quant.plan(model, "gpu")
 
@@ -151,7 +153,7 @@ def test_the_record_in_the_file(model: Path, table: quant.CalibrationTable, tmp_
     assert (found.layers, found.floating, found.bias_correction) == (2, 1, True)
     assert found.warning("openvino") is None
     assert "--target onnxruntime" in (found.warning("onnxruntime") or "")
-    assert "--target tensorrt" in (found.warning("tensorrt-rtx") or "")
+    assert "--target tensorrt-rtx" in (found.warning("tensorrt-rtx") or "")
     assert found.warning("ncnn") is None
 
 

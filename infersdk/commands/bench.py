@@ -102,7 +102,8 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         const="folder",
-        help="accuracy is top-1: an image and its label a line; without FILE by a folder for each class, or by the "
+        help="a folder of label maps, NAME.png for each image: accuracy is mean IoU; "
+        "or top-1: an image and its label a line; without FILE by a folder for each class, or by the "
         "number that each file's name begins with",
     )
     group.add_argument(

@@ -252,3 +252,27 @@ def test_a_trace(both: LayerReport, tmp_path: Path) -> None:
         assert all(end <= start + 1.001 for (_, end), (start, _) in itertools.pairwise(ends))  # one thread
         (convolution,) = [e for e in spans if "/branch/Conv" in e["args"]["nodes"]]
         assert "/branch/Relu" in convolution["args"]["nodes"]
+
+
+# ---- other formats ----
+
+
+def test_an_openvino_ir_has_layers_and_no_nodes(model: Path, tmp_path: Path) -> None:
+    import openvino
+
+    openvino.save_model(openvino.Core().read_model(str(model)), tmp_path / "m.xml", compress_to_fp16=False)
+    report = infersdk.layers.profile(tmp_path / "m.xml", "openvino", QUICK)
+    assert report.nodes == []
+    assert report.sides[0].layers
+    assert all(row.added for row in report.rows)
+    with_nodes = infersdk.layers.profile(tmp_path / "m.xml", "openvino", QUICK, original=model)
+    assert layers_of(with_nodes, 0, "/branch/Conv") == layers_of(with_nodes, 0, "/branch/Relu") != set()
+
+
+def test_a_converted_model_has_the_nodes_of_the_onnx_model(assets: Path) -> None:
+    file = assets / "pnnx" / "test.pnnx.param"
+    if not file.is_file():
+        pytest.skip("no PNNX file in the test data")
+    report = infersdk.layers.profile(file, "onnxruntime", QUICK)
+    assert [node.operator for node in report.nodes].count("Conv") == 2
+    assert any(report.sides[0].layers_of)

@@ -13,6 +13,7 @@ import difflib
 import importlib
 import operator
 import os
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from .device import Device
@@ -147,6 +148,8 @@ def load(
     A model that is given as bytes or as an open file stays in memory: what is made from it is written only to a folder
     that an option names (`cache_dir`).
 
+    A model that `infersdk quantize` made for another backend loads with a RuntimeWarning that says what that costs.
+
     Raises:
         BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
     """
@@ -172,7 +175,10 @@ def load(
 
         make = with_custom_ops(kind, source, target_device, custom_ops, cut=cut_custom_ops)
     if while_building is None:
-        return make(source, device=target_device, precision=precision, max_batch=max_batch, options=own)
+        infer = make(source, device=target_device, precision=precision, max_batch=max_batch, options=own)
+        if "infersdk.quantization" in infer.metadata:
+            _warn_of_target(infer)
+        return infer
     from .hot_swap import HotSwap, check_device
 
     check_device(kind, backend, target_device)
@@ -189,6 +195,16 @@ def load(
         options=own,
         make=make,
     )
+
+
+def _warn_of_target(infer: Infer) -> None:
+    """Warns of a model that was quantised for another backend."""
+    from .graph.quantization import QuantizationRecord
+
+    record = QuantizationRecord.read(infer.metadata)
+    text = record.warning(infer.backend) if record is not None else None
+    if text is not None:
+        warnings.warn(f"{infer.model.name}: {text}", RuntimeWarning, stacklevel=3)
 
 
 #: What converts a model to ONNX. It is known by a string alone, as backends are: it loads models itself, to check them.

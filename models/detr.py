@@ -13,6 +13,7 @@ from ..image import PixelTransform
 from ..ops import DetectStats
 from .classifier import PRESETS
 from .description import query_outputs
+from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Detections
 from .vision import VisionModel
@@ -40,6 +41,7 @@ class DETR(VisionModel[Detections]):
     Args:
         conf: the score that a box must exceed, 0 to 1.
         max_det: the most boxes an image, the best ones; what is left out is counted in `Detections.stats`.
+        classes: the classes that count, by name or number; None: all. Boxes of others take no place in `max_det`.
         preset: how pixels are normalised, `"imagenet"` or `"unit"` (0 to 1); None is the family's own: ImageNet's for
             DETR and RF-DETR, 0 to 1 for RT-DETR and D-FINE.
         size: the input size, a number or (width, height), for models that leave it open.
@@ -49,12 +51,13 @@ class DETR(VisionModel[Detections]):
 
     conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
     max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
+    classes: int | str | tuple[int | str, ...] | None = None
     preset: Literal["imagenet", "unit"] | None = None
     size: int | tuple[int, int] | None = None
 
     task: ClassVar[str] = "detect"
     fallback_size: ClassVar[int] = 800
-    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det"})
+    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det", "classes"})
     #: The values of `model_type` in the metadata, as transformers calls them.
     model_types: ClassVar[frozenset[str]] = frozenset({"detr", "table-transformer", "yolos"})
     #: Classes of the logits that are no class: the last one is "no object".
@@ -101,10 +104,13 @@ class DETR(VisionModel[Detections]):
         self, logits: npt.NDArray[np.float32], boxes: npt.NDArray[np.float32], geometry: Geometry
     ) -> Detections:
         queries, classes, scores = self.candidates(logits)
+        if (wanted := find_classes(self.classes, self.class_names, self.class_count)) is not None:
+            chosen = np.isin(classes, wanted)
+            queries, classes, scores = queries[chosen], classes[chosen], scores[chosen]
         order = np.argsort(-scores, kind="stable")[: min(self.max_det, len(logits))]
-        chosen = boxes[queries[order]]
-        half = chosen[:, 2:] * np.float32(0.5)
-        xyxy = np.hstack([chosen[:, :2] - half, chosen[:, :2] + half]) * np.tile(self.input_size, 2)
+        best = boxes[queries[order]]
+        half = best[:, 2:] * np.float32(0.5)
+        xyxy = np.hstack([best[:, :2] - half, best[:, :2] + half]) * np.tile(self.input_size, 2)
         return Detections.of(
             geometry.to_source(xyxy.reshape(-1, 2)).reshape(-1, 4),
             scores[order],
@@ -146,7 +152,11 @@ class DETR(VisionModel[Detections]):
             return None
         if classes <= self.no_object:
             raise UnsupportedModelError(f"its output {self._logits!r} of shape {shapes[self._logits]} has no classes")
+        find_classes(self.classes, self.class_names, classes - self.no_object)  # so that a wrong one is refused now
         return classes - self.no_object
+
+    def _varied(self) -> None:
+        find_classes(self.classes, self.class_names, self.class_count)
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in (self._logits, self._boxes):

@@ -1,4 +1,4 @@
-"""Masks and keypoints on annotated images: heads that always give the same, against annotations that are known."""
+"""Masks, keypoints and class maps on labelled images: heads that always give the same, against known annotations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from infersdk import cli
-from infersdk.accuracy import Contender, DetectTask, PoseTask, SegmentTask, coco_task, gate
+from infersdk.accuracy import Contender, DetectTask, PoseTask, SegmentTask, SemanticTask, coco_task, gate
 from infersdk.errors import ConfigError, UnsupportedModelError
 
 pytest.importorskip("onnxruntime")
@@ -131,3 +131,104 @@ def test_in_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (row,) = json.loads(capsys.readouterr().out)["rows"]
         assert row["accuracy"]["metric"] == metric
         assert row["accuracy"]["value"] == pytest.approx(1)
+
+
+# ---- semantic segmentation ----
+
+#: The class maps that the model gives: its left half is class 0, its right half class 1.
+CLASSES = {"names": "{0: 'grass', 1: 'road'}", "task": "semantic"}
+
+
+def mapping(path: Path) -> Path:
+    scores = np.zeros((2, 64, 64), np.float32)
+    scores[0, :, :32] = scores[1, :, 32:] = 5
+    return head_model(path, [scores], CLASSES)
+
+
+def label_maps(folder: Path, *maps: np.ndarray[Any, Any]) -> tuple[Path, Path]:
+    """Images of 200 x 100, and a label map of each."""
+    images, labels = folder / "images", folder / "labels"
+    images.mkdir(parents=True)
+    labels.mkdir()
+    for number, pixels in enumerate(maps):
+        Image.new("RGB", (200, 100)).save(images / f"{number}.jpg")
+        Image.fromarray(pixels).save(labels / f"{number}.png")
+    return images, labels
+
+
+def halves(middle: int = 100, *, ignored: int = 0) -> np.ndarray[Any, Any]:
+    pixels = np.zeros((100, 200), np.uint8)
+    pixels[:, middle:] = 1
+    pixels[:ignored] = 255
+    return pixels
+
+
+def test_class_maps(tmp_path: Path) -> None:
+    model = Contender(mapping(tmp_path / "m.onnx"))
+    exact = SemanticTask(*label_maps(tmp_path / "exact", halves(), halves(ignored=90)))
+    assert exact.images == 2
+    assert exact.measure(model).figures == {"mIoU": 1, "pixels": 1}
+    # 10,000 pixels of each class are found; of 15,000 and 5,000: IoU 2/3 and 1/2.
+    apart = SemanticTask(*label_maps(tmp_path / "apart", halves(150)))
+    assert apart.measure(model).figures == pytest.approx({"mIoU": (2 / 3 + 1 / 2) / 2, "pixels": 0.75})
+    # A class that is labelled nowhere and found in half of the image counts, with an IoU of 0.
+    alone = SemanticTask(*label_maps(tmp_path / "alone", halves(200)))
+    assert alone.measure(model).figures == pytest.approx({"mIoU": 0.25, "pixels": 0.5})
+
+
+def test_label_maps_that_do_not_fit(tmp_path: Path) -> None:
+    model = Contender(mapping(tmp_path / "m.onnx"))
+    for number, (pixels, words) in enumerate((
+        (np.full((100, 200), 7, np.uint8), r"0\.png' has class 7, and the model has 2 classes, 0 to 1"),
+        (np.zeros((100, 100), np.uint8), r"100 x 100 pixels, and its image 200 x 100"),
+        (np.zeros((100, 200, 3), np.uint8), "pixels of kind RGB"),
+    )):  # fmt: skip
+        task = SemanticTask(*label_maps(tmp_path / str(number), pixels))
+        with pytest.raises(ConfigError, match=words):
+            task.measure(model)
+    images, labels = label_maps(tmp_path / "missing", halves())
+    (labels / "0.png").rename(labels / "1.png")
+    with pytest.raises(ConfigError, match=r"the image '0\.jpg' has no label map"):
+        SemanticTask(images, labels)
+    (labels / "1.png").unlink()
+    (labels / "area").mkdir()
+    Image.fromarray(halves()).save(labels / "area" / "0.png")
+    with pytest.raises(ConfigError, match="the model gives one map, and the label maps are the maps area"):
+        SemanticTask(images, labels).measure(model)
+    for wrong in ((tmp_path / "none", labels), (images, tmp_path / "none")):
+        with pytest.raises(ConfigError, match="no folder of"):
+            SemanticTask(*wrong)
+    task = SemanticTask(*label_maps(tmp_path / "boxes", halves()))
+    with pytest.raises(UnsupportedModelError, match="gives no class maps"):
+        task.measure(Contender(segmenting(tmp_path / "d.onnx")))
+
+
+def test_models_of_several_maps(tmp_path: Path) -> None:
+    area, lanes = np.zeros((2, 64, 64), np.float32), np.zeros((2, 64, 64), np.float32)
+    area[0, :, :32] = area[1, :, 32:] = lanes[0] = 5
+    model = head_model(tmp_path / "m.onnx", [area, lanes], {})
+    images, labels = label_maps(tmp_path, halves(150))
+    for name, pixels in (("area", halves()), ("lanes", halves(150))):
+        (labels / name).mkdir()
+        Image.fromarray(pixels).save(labels / name / "0.png")
+    (labels / "0.png").unlink()
+    figures = SemanticTask(images, labels, type="twinlitenet").measure(Contender(model)).figures
+    assert figures["area_mIoU"] == 1
+    assert figures["lanes_mIoU"] == pytest.approx(0.75 / 2)
+    assert figures["mIoU"] == pytest.approx((1 + 0.75 / 2) / 2)
+
+
+def test_class_maps_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, (images, labels) = mapping(tmp_path / "m.onnx"), label_maps(tmp_path, halves(150))
+    options = ["--data", str(images), "--labels", str(labels), "--json"]
+    assert cli.main(["compare", str(model), "--task", "semantic", "--backends", "onnxruntime,openvino", *options]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["metric"] == "mIoU"
+    assert [score["figures"]["mIoU"] for score in report["scores"]] == pytest.approx([7 / 12, 7 / 12])
+    assert cli.main(["compare", str(model), "--task", "semantic", "--data", str(images)]) == 2
+    assert "--task semantic needs --labels" in capsys.readouterr().err
+    command = ["bench", str(model), "--backends", "onnxruntime", "--time", "0.2", "--rounds", "1", "--starts", "0"]
+    assert cli.main([*command, *options]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["accuracy"]["metric"] == "mIoU"
+    assert row["accuracy"]["value"] == pytest.approx(7 / 12)

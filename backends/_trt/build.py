@@ -29,7 +29,7 @@ from ...model_source import ModelLike, ModelSource
 from ...precision import describe_layers, keeps_precision
 from ...tensor_spec import TensorSpec
 from .details import EngineDetails, TensorDetails
-from .layers import network_layers
+from .layers import int8_convolutions, network_layers
 from .plugins import mark_nodes, register_operators
 from .profiles import make_profiles, ranges_of
 from .progress import make_monitor, run_cancellable
@@ -144,6 +144,8 @@ def build_engine(
             parsed = parser.parse_from_file(str(model)) if source is None else parser.parse(source, str(model))
             if not parsed:
                 raise _parser_error(flavour, model, parser)
+            if not flavour.int8_convolutions:
+                _check_convolutions(flavour, model, int8_convolutions(trt, network))
             layers = network_layers(trt, network)
             real = main_precision(layers)
             if precision is not None and not keeps_precision(precision, real, layers):
@@ -220,6 +222,16 @@ def _source(model: ModelSource, written: str, wanted: str | None, flavour: Flavo
             f"written in; {how}, or leave precision out"
         )
     return prepared_model(model, _passes(flavour, wanted, options)) or model.content
+
+
+def _check_convolutions(flavour: Flavour, model: ModelSource, wanted: Sequence[str]) -> None:
+    """Raises UnsupportedModelError for convolutions in INT8: the build would fail with an error that names no layer."""
+    if wanted:
+        raise UnsupportedModelError(
+            f"{flavour.title} {flavour.version} has no INT8 convolutions, and {model.name} asks for {len(wanted)}, "
+            f"{wanted[0]!r} the first; load the model that it was quantised from with precision='fp16', or run it on "
+            "backend 'tensorrt'"
+        )
 
 
 def _with_plugins(model: ModelSource, source: bytes | None, ops: OperatorSet) -> bytes:

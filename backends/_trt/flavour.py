@@ -32,6 +32,7 @@ class Flavour:
         runtime_cache: compiles kernels when it runs, and can keep them.
         timing_cache: measures kernels when it builds, and can keep the figures.
         builds_quickly: in seconds, since it compiles only when it runs: more profiles cost little.
+        int8_convolutions: has kernels for them.
     """
 
     backend: str
@@ -43,6 +44,7 @@ class Flavour:
     runtime_cache: bool
     timing_cache: bool
     builds_quickly: bool
+    int8_convolutions: bool
 
     @functools.cached_property
     def trt(self) -> Any:
@@ -92,10 +94,12 @@ FLAVOURS = {
         Flavour(
             backend="tensorrt", title="TensorRT", modules=("tensorrt",), oldest=10, capability_targeting=False,
             checks_engines=False, runtime_cache=False, timing_cache=True, builds_quickly=False,
+            int8_convolutions=True,
         ),
         Flavour(
             backend="tensorrt-rtx", title="TensorRT-RTX", modules=("tensorrt_rtx_bindings", "tensorrt_rtx"), oldest=1,
             capability_targeting=True, checks_engines=True, runtime_cache=True, timing_cache=False, builds_quickly=True,
+            int8_convolutions=False,
         ),
     )
 }  # fmt: skip

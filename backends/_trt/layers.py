@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import tensorrt
 
-__all__ = ["network_layers"]
+__all__ = ["int8_convolutions", "network_layers"]
 
 #: The layers that carry the work.
 _HEAVY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM", "RECURRENCE", "ATTENTION_INPUT", "RNN_V2")
@@ -22,11 +23,27 @@ def network_layers(trt: Any, network: tensorrt.INetworkDefinition) -> Counter[st
 
     A layer is `"int8"` where both of its factors come out of DEQUANTIZE layers: that is how INT8 is asked for.
     """
+    heavy: Counter[str] = Counter()
+    light: Counter[str] = Counter()
+    for _, kind, precision in _layers(trt, network):
+        if kind in _HEAVY:
+            heavy[precision or "fp32"] += 1
+        elif precision and kind not in (*_MOVES, "CAST", "QUANTIZE", "SHAPE"):
+            light[precision] += 1
+    return heavy or light
+
+
+def int8_convolutions(trt: Any, network: tensorrt.INetworkDefinition) -> list[str]:
+    """The names of the convolutions that the network asks for in INT8."""
+    wanted = ("CONVOLUTION", "DECONVOLUTION")
+    return [name for name, kind, precision in _layers(trt, network) if kind in wanted and precision == "int8"]
+
+
+def _layers(trt: Any, network: tensorrt.INetworkDefinition) -> Iterator[tuple[str, str, str]]:
+    """The name, the kind and the precision of each layer; the precision is empty where it is not known."""
     kinds = {int(value): name for name, value in trt.LayerType.__members__.items()}
     types = {int(value): _NAMES.get(name, "") for name, value in trt.DataType.__members__.items()}
     makers: dict[str, Any] = {}
-    heavy: Counter[str] = Counter()
-    light: Counter[str] = Counter()
     for layer in (network.get_layer(i) for i in range(network.num_layers)):
         kind = kinds.get(int(layer.type), "")
         inputs = [layer.get_input(i) for i in range(layer.num_inputs)]
@@ -37,10 +54,7 @@ def network_layers(trt: Any, network: tensorrt.INetworkDefinition) -> Counter[st
             factors = [tensor for tensor in inputs[:2] if tensor is not None]
             if len(factors) == 2 and all(_dequantised(tensor.name, makers) for tensor in factors):
                 precision = "int8"
-            heavy[precision or "fp32"] += 1
-        elif precision and kind not in (*_MOVES, "CAST", "QUANTIZE", "SHAPE"):
-            light[precision] += 1
-    return heavy or light
+        yield layer.name, kind, precision
 
 
 def _dequantised(name: str, makers: dict[str, Any]) -> bool:

@@ -1,7 +1,13 @@
-"""The operator of hard_swish.py with kernels in C and CUDA, which are compiled when they are first used."""
+"""The operator of hard_swish.py with kernels in C and CUDA, which are compiled when they are first used.
+
+python hard_swish.py writes the model; python hard_swish_native.py runs it on each backend that is here.
+"""
 
 from pathlib import Path
 
+import numpy as np
+
+import infersdk
 from infersdk.custom_ops import CSource, CudaSource, CustomOp, Launch
 
 HERE = Path(__file__).resolve().parent
@@ -22,3 +28,15 @@ class HardSwish(CustomOp):
 
     def shape(self, x):
         return x
+
+
+if __name__ == "__main__":
+    x = np.linspace(-4, 4, 32, dtype="float32").reshape(4, 8)
+    want = np.maximum(x, 0) * np.clip(0.2 * np.maximum(x, 0) + 0.5, 0, 1)
+    for backend in infersdk.list_backends():
+        try:
+            with infersdk.load("hard_swish.onnx", backend, custom_ops=[HardSwish]) as infer:
+                (y,) = infer(x).values()
+                print(backend, "on", infer.device, "differs from NumPy by", np.abs(y - want).max())
+        except infersdk.errors.BackendError as error:
+            print(backend, "is not here:", error)

@@ -11,17 +11,18 @@
     report.scores[1].figures        # {"mAP": 0.301, "mAP50": 0.452}
 
 Detection is measured as COCO does: mAP over IoU 0.5 to 0.95 and all classes; so are masks, and keypoints by their
-similarity (OKS). Classification by top-1.
+similarity (OKS). Class maps are measured by the mean IoU of the classes, classification by top-1.
 """
 
 from .agreement import Agreement, agreement, can_compare
 from .classification import LabelledImage, read_labels, top_figures
 from .detection import CocoTruth, coco_figures, read_coco
 from .gate import Contender, GateReport, Score, Task, gate
-from .tasks import ClassifyTask, DetectTask, PoseTask, SegmentTask, coco_task
+from .segmentation import MappedImage, iou_figures, read_label_maps
+from .tasks import ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask, coco_task
 
 __all__ = [
-    "Agreement", "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage", "PoseTask",
-    "Score", "SegmentTask", "Task", "agreement", "can_compare", "coco_figures", "coco_task", "gate", "read_coco",
-    "read_labels", "top_figures",
+    "Agreement", "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage", "MappedImage",
+    "PoseTask", "Score", "SegmentTask", "SemanticTask", "Task", "agreement", "can_compare", "coco_figures",
+    "coco_task", "gate", "iou_figures", "read_coco", "read_label_maps", "read_labels", "top_figures",
 ]  # fmt: skip

@@ -49,23 +49,6 @@ class Agreement:
         changes = np.concatenate([*self.shifts, np.empty(0)])
         return float(changes.mean()) if changes.size else 0.0
 
-    def lead(self, other: Agreement) -> tuple[float, float]:
-        """By how many per cent it agrees better than another one, and the standard error of that over the images.
-
-        The error is that of the jackknife: each image is left out once.
-        """
-        images = len(self.common)
-        if images != len(other.common) or images < 2:
-            raise InputError(f"{images} and {len(other.common)} images cannot be compared; use the same 2 or more")
-
-        def percent(found: Agreement, without: int) -> float:
-            whole = float(found.total.sum() - found.total[without])
-            return 100 * float(found.common.sum() - found.common[without]) / whole if whole > 0 else 100.0
-
-        leads = np.asarray([percent(self, i) - percent(other, i) for i in range(images)])
-        error = float(np.sqrt((images - 1) / images * np.square(leads - leads.mean()).sum()))
-        return self.percent - other.percent, error
-
 
 def can_compare(result: object) -> bool:
     """Whether results of this kind have a measure: boxes with scores, or classes with scores."""

@@ -1,4 +1,4 @@
-"""What a gate measures by: boxes, masks, keypoints or classes of labelled images."""
+"""What a gate measures by: boxes, masks, keypoints, class maps or classes of labelled images."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from ..registry import load as load_network
 from .classification import read_labels, top_figures
 from .detection import check_annotated, coco_evaluator, coco_figures, has_annotations, read_coco
 from .gate import Contender, Score
+from .segmentation import iou_figures, read_label_maps
 
 if TYPE_CHECKING:
     import os
 
     from ..infer import Infer
 
-__all__ = ["ClassifyTask", "DetectTask", "PoseTask", "SegmentTask", "coco_task"]
+__all__ = ["ClassifyTask", "DetectTask", "PoseTask", "SegmentTask", "SemanticTask", "coco_task"]
 
 
 class DetectTask:
@@ -119,6 +120,62 @@ def coco_task(
     if kind is not DetectTask and not has_annotations(read_coco(annotations, folder), kind.kinds):
         kind = DetectTask
     return kind(annotations, folder, **settings)
+
+
+class SemanticTask:
+    """Class maps by label maps: the mean intersection over union of the classes.
+
+    Args:
+        folder, labels: as `read_label_maps` takes them.
+        type: the wrapper, a name of `models.TYPES`; None decides by the file.
+        settings: further settings of the wrapper.
+
+    Raises:
+        ConfigError: as `read_label_maps`.
+    """
+
+    metric = "mIoU"
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        labels: str | os.PathLike[str],
+        *,
+        type: str | None = None,
+        max_batch: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self.mapped = read_label_maps(folder, labels)
+        self._type, self._max_batch, self._settings = type, max_batch, settings
+
+    @property
+    def images(self) -> int:
+        return len(self.mapped)
+
+    def measure(self, contender: Contender) -> Score:
+        infer = load_network(contender.model, **contender.arguments(), max_batch=self._max_batch)
+        with self._wrapper(infer) as model:
+            return _score(contender, model, lambda: iou_figures(model, self.mapped))
+
+    def figures(self, infer: Infer) -> dict[str, float]:
+        """The figures of a network that is loaded already; a clone of it is run."""
+        with self._wrapper(infer.clone()) as model:
+            return iou_figures(model, self.mapped)
+
+    def _wrapper(self, infer: Infer) -> Any:
+        from ..models import ClassMap, ClassMaps, load
+
+        try:
+            model = load(infer, type=self._type, **self._settings)
+            if not issubclass(model.result_type(), (ClassMap, ClassMaps)):
+                raise UnsupportedModelError(
+                    f"{infer.model.name} is a model for {type(model).__name__}, which gives no class maps to compare "
+                    "with the label maps"
+                )
+        except BaseException:
+            infer.close()
+            raise
+        return model
 
 
 class ClassifyTask:

@@ -231,6 +231,7 @@ _METRICS = {
     "mAP": "COCO mAP, IoU 0.5 to 0.95",
     "mask_mAP": "COCO mAP of masks",
     "OKS_mAP": "COCO mAP of keypoints",
+    "mIoU": "mean IoU of classes",
     "top1": "top-1",
     "agreement": "cosine similarity to FP32",
 }

@@ -73,7 +73,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         data: a folder of images or arrays; None is the packaged image, or random arrays.
         annotations: boxes in COCO's format for the images of `data`: accuracy is mAP.
         labels: a file of labels for the images of `data`, or `"folder"` for the labels that the folder itself gives:
-            accuracy is top-1.
+            accuracy is top-1; or a folder of label maps, `NAME.png` for each image: accuracy is the mean IoU.
         shapes: by input name, for inputs with other free axes than the batch.
         seed: of random inputs, of arrivals, and of the order in a round.
         from_files: images are read from their files each time, instead of once before.
@@ -97,6 +97,11 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     from_files: bool = False
     timeout: Above0 = 900.0
     max_samples: From1 = 16
+
+    @property
+    def has_label_maps(self) -> bool:
+        """Whether `labels` are label maps."""
+        return self.labels not in (None, "folder") and Path(str(self.labels)).is_dir()
 
 
 def combine(

@@ -113,7 +113,7 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> None
     if settings.data is None and (settings.annotations or settings.labels):
         raise ConfigError("annotations and labels are of images: give their folder as data")
     if settings.annotations and settings.labels:
-        raise ConfigError("give annotations (detection) or labels (classification), not both")
+        raise ConfigError("give annotations (boxes, masks, keypoints) or labels (classes, class maps), not both")
     if settings.annotations is not None:
         from ..accuracy import read_coco
         from ..accuracy.detection import coco_evaluator
@@ -121,9 +121,12 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> None
         read_coco(settings.annotations, str(settings.data))
         coco_evaluator()
     elif settings.labels is not None:
-        from ..accuracy import read_labels
+        from ..accuracy import read_label_maps, read_labels
 
-        read_labels(str(settings.data), None if settings.labels == "folder" else settings.labels)
+        if settings.has_label_maps:
+            read_label_maps(str(settings.data), settings.labels)
+        else:
+            read_labels(str(settings.data), None if settings.labels == "folder" else settings.labels)
     elif settings.data is not None:
         data = Path(settings.data)
         if not data.exists():
@@ -291,7 +294,8 @@ class _Session:
         labelled = self._settings.annotations is not None or self._settings.labels is not None
         metric = "agreement"
         if labelled:
-            metric = "mAP" if self._settings.annotations is not None else "top1"
+            of_labels = "mIoU" if self._settings.has_label_maps else "top1"
+            metric = "mAP" if self._settings.annotations is not None else of_labels
         try:
             if labelled:
                 answer = run.process.ask("accuracy")

@@ -180,8 +180,8 @@ class Worker:
             self._device_memory.end()
 
     def accuracy(self) -> dict[str, Any]:
-        """mAP, of masks or keypoints where the model gives them, or top-1 on the data."""
-        from ..accuracy import ClassifyTask, coco_task
+        """mAP, of masks or keypoints where the model gives them, mean IoU, or top-1 on the data."""
+        from ..accuracy import ClassifyTask, SemanticTask, coco_task
         from ..models import named_type
 
         settings = self._settings
@@ -193,6 +193,8 @@ class Worker:
         if settings.annotations is not None:
             of_wrapper = "" if kind is None else named_type(kind).task
             task = coco_task(of_wrapper, settings.annotations, settings.data, type=kind, **own)
+        elif settings.labels is not None and settings.has_label_maps:
+            task = SemanticTask(settings.data, settings.labels, type=kind, **own)
         else:
             labels = settings.labels if settings.labels != "folder" else None
             task = ClassifyTask(settings.data, labels=labels, type=kind, **own)

@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from .common import add_wrapper_arguments, console, print_json, wrapper_arguments
 
 if TYPE_CHECKING:
-    from ..accuracy import Contender, GateReport
+    from ..accuracy import Contender, GateReport, Task
 
 __all__ = ["add_task_arguments", "check_task_arguments", "contenders", "run_gate"]
 
@@ -21,6 +21,7 @@ _OWN = {
     "detect": _COCO,
     "segment": _COCO,
     "pose": _COCO,
+    "semantic": {"labels", "type", "setting", "names", "max_drop"},
     "classify": {"labels", "type", "setting", "preset", "resize", "names", "max_drop"},
 }
 
@@ -33,7 +34,7 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--task",
         choices=tuple(_OWN),
-        help="COCO's mAP of boxes (detect), masks (segment) or keypoints (pose); classify: top-1",
+        help="COCO's mAP of boxes (detect), masks (segment) or keypoints (pose); semantic: mean IoU; classify: top-1",
     )
     group.add_argument(
         "--max-drop", type=float, metavar="X", help="how much less than the first is allowed, 0 to 1 (default: 0.01)"
@@ -43,7 +44,8 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels",
         type=Path,
         metavar="FILE",
-        help="classify: an image and its label a line; without it by a folder for each class, or by the number that "
+        help="semantic: a folder with a label map NAME.png for each image; "
+        "classify: an image and its label a line; without it by a folder for each class, or by the number that "
         "each file's name begins with",
     )
     add_wrapper_arguments(group)
@@ -73,6 +75,8 @@ def check_task_arguments(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--task {task} needs the labelled images: --data FOLDER")
         if "annotations" in _OWN[task] and arguments.annotations is None:
             raise ConfigError(f"--task {task} needs --annotations, a file in COCO's format")
+        if task == "semantic" and arguments.labels is None:
+            raise ConfigError("--task semantic needs --labels, the folder of the label maps")
 
 
 def contenders(arguments: argparse.Namespace) -> list[Contender]:
@@ -97,17 +101,19 @@ def contenders(arguments: argparse.Namespace) -> list[Contender]:
 
 def run_gate(arguments: argparse.Namespace) -> int:
     """Measures; prints a table or JSON; 1 where one drops by too much."""
-    from ..accuracy import ClassifyTask, DetectTask, PoseTask, SegmentTask, gate
+    from ..accuracy import ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask, gate
 
     coco = {"detect": DetectTask, "segment": SegmentTask, "pose": PoseTask}.get(arguments.task)
-    names = ("preset", "resize") if coco is None else ("conf", "iou")
+    names = {"classify": ("preset", "resize"), "semantic": ()}.get(arguments.task, ("conf", "iou"))
     settings: dict[str, Any] = {name: v for name in names if (v := getattr(arguments, name)) is not None}
-    settings |= wrapper_arguments(arguments)
-    task = (
-        coco(arguments.annotations, arguments.data, max_batch=arguments.batch, **settings)
-        if coco is not None
-        else ClassifyTask(arguments.data, labels=arguments.labels, max_batch=arguments.batch, **settings)
-    )
+    settings |= {"max_batch": arguments.batch, **wrapper_arguments(arguments)}
+    task: Task
+    if coco is not None:
+        task = coco(arguments.annotations, arguments.data, **settings)
+    elif arguments.task == "semantic":
+        task = SemanticTask(arguments.data, arguments.labels, **settings)
+    else:
+        task = ClassifyTask(arguments.data, labels=arguments.labels, **settings)
     with console(stderr=True).status("") as status:
         report = gate(
             contenders(arguments),

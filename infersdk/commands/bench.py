@@ -102,7 +102,8 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         const="folder",
-        help="accuracy is top-1: an image and its label a line; without FILE by a folder for each class, or by the "
+        help="a folder of label maps, NAME.png for each image: accuracy is mean IoU; "
+        "or top-1: an image and its label a line; without FILE by a folder for each class, or by the "
         "number that each file's name begins with",
     )
     group.add_argument(
@@ -118,7 +119,7 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("the wrapper (--type arrays: the network alone)")
     add_wrapper_arguments(group)
-    group.add_argument("--preset", choices=("imagenet", "caffe", "inception", "unit"), help="of a classifier's pixels")
+    group.add_argument("--preset", choices=("imagenet", "caffe", "inception", "unit"), help="how pixels are normalised")
     group.add_argument("--resize", type=int, metavar="N", help="of a classifier: the shorter side before the crop")
 
 

@@ -90,6 +90,9 @@ def _in_tiles(model: VisionModel[Detections], arguments: argparse.Namespace) -> 
 #: The settings of the wrapper that have a flag of their own.
 _SETTINGS = ("conf", "iou", "max_det", "classes")
 
+#: The commands for models that find no boxes, by task.
+_OTHERS = {"classify": "classify", "semantic": "segment", "embed": "embed"}
+
 
 def run(arguments: argparse.Namespace) -> int:
     from ..image import read_image
@@ -104,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
     with load(arguments.model, **wrapper_arguments(arguments), **settings, **backend) as model:
         if not issubclass(model.result_type(), Detections):
-            hint = "; use infersdk classify" if model.task == "classify" else ""
+            hint = f"; use infersdk {_OTHERS[model.task]}" if model.task in _OTHERS else ""
             raise UnsupportedModelError(
                 f"{model.network.model.name} is a model for {type(model).__name__}, which finds no boxes{hint}"
             )

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import ConfigError, PrecisionUnavailableError
 from ..graph.files import model_bytes, read_model, write_model
-from ..graph.passes import ToFloat16, loading_passes
+from ..graph.passes import NameNodes, ToFloat16, loading_passes
 from ..graph.precision import main_precision
 from ..infer import BackendInfo, Infer, new_tensor
 from ..model_source import ModelLike, ModelSource
@@ -28,6 +28,7 @@ from ..precision import describe_layers, keeps_precision
 from ..stream import CudaGraph, Stream
 from ..tensor import Tensor
 from ..tensor_spec import TensorSpec
+from .cut_profile import profile_parts
 from .cutting import KernelCall, Plan, Segment, cut
 from .native import Node, native_op
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ..device import Device
+    from ..executed_layers import LayerProfile
     from .operator_set import OperatorSet
 
 __all__ = ["CutInfer"]
@@ -100,6 +102,8 @@ class CutInfer(Infer):
 
     def _load(self) -> None:
         graph = read_model(self.model)
+        if getattr(self.options, "profiling", False):
+            NameNodes().apply(graph)  # segments report their layers by the names of the whole
         segment_precision = self._prepare(graph)
         self.input_specs = tuple(_spec(value) for value in graph.graph.inputs if not value.is_initializer())
         self.metadata = MappingProxyType(dict(graph.metadata_props))
@@ -345,6 +349,18 @@ class CutInfer(Infer):
         super()._wait()
 
     # ---- the rest ----
+
+    def profile_layers(self, runs: int) -> LayerProfile:
+        """See `infersdk.executed_layers.ReportsLayers`."""
+        if not getattr(self.options, "profiling", False):
+            raise ConfigError("the model was loaded without profiling=True; load it with that option")
+
+        def run_kernel(at: int) -> None:
+            self._run_kernel(self.plan.kernels[at], self._nodes[at])
+            self._wait()
+
+        self.forward()
+        return profile_parts(self, runs, self.plan, self._segments, self._values, run_kernel)
 
     def describe(self) -> str:
         """What the cutting did: each segment with its nodes and values, and each kernel."""

@@ -9,10 +9,9 @@ import msgspec
 __all__ = ["QuantizationRecord"]
 
 _KEY = "infersdk.quantization"
-#: Which targets a backend runs as well as its own, and what the others cost there.
-_SUITED = {
-    "onnxruntime": "onnxruntime", "openvino": "openvino", "tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt",
-}  # fmt: skip
+#: Backends with a target of their own.
+_BACKENDS = ("onnxruntime", "openvino", "tensorrt", "tensorrt-rtx")
+#: What running a file for the first target costs on the second.
 _COSTS = {
     ("onnxruntime", "openvino"): "values between the layers are quantised too, which makes it slower and less accurate",
     ("openvino", "onnxruntime"): "it computes in floating point wherever a result is not quantised: it is slower than "
@@ -25,6 +24,7 @@ _COSTS = {
     ("portable", "onnxruntime"): "its symmetric ranges leave half of the codes unused, which costs accuracy",
     ("portable", "openvino"): "its symmetric ranges leave half of the codes unused, and values between the layers are "
     "quantised too, which costs accuracy and speed",
+    ("tensorrt-rtx", "tensorrt"): "its convolutions are in floating point, which makes it slower",
     ("portable", "tensorrt"): "values between the layers are quantised too, which makes it slower and less accurate",
 }
 
@@ -62,8 +62,10 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def warning(self, backend: str) -> str | None:
         """What running the file on a backend costs that it was not made for; None if nothing is known against it."""
-        suited = _SUITED.get(backend)
-        if suited is None or suited == self.target:
+        if backend not in _BACKENDS or backend == self.target:
             return None
-        cost = _COSTS.get((self.target, suited), "it may be slower or less accurate")
-        return f"it was quantised for {self.target}, and runs on {backend}: {cost}; quantise it with --target {suited}"
+        cost = _COSTS.get((self.target, backend), "it may be slower or less accurate")
+        return (
+            f"it was quantised for {self.target} and runs on {backend}: {cost}; quantise it for {backend} "
+            f"(infersdk quantize --target {backend})"
+        )

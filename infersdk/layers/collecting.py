@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import ConfigError
 from ..executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers
 from ..formats import FORMATS
 from ..graph.files import read_model
@@ -38,7 +38,7 @@ class ProfileSettings:
         batch: the size of a first axis that is free; 1 if None.
         shapes: by name, for inputs with other free axes.
         seed: of the random inputs.
-        options: of the backends, each as for `load()`.
+        options: of the backends, each as for `load()`; `cut_custom_ops` is one here.
     """
 
     runs: int = 20
@@ -68,7 +68,8 @@ def profile(
     """Runs a model on each target, and puts what they made of it side by side, over its own nodes.
 
     Args:
-        model: as for `load()`. An engine shows as much as its inspector reports.
+        model: as for `load()`. An engine shows as much as its inspector reports. For a model that is converted to ONNX
+            the nodes are those of the ONNX model.
         targets: `"openvino"`, or several: `["onnxruntime", "openvino@cpu/bf16"]`.
         settings: how it is run.
         original: the ONNX file that an engine was built from, whose nodes the report is about.
@@ -83,12 +84,10 @@ def profile(
     if len(set(wanted)) < len(wanted) or not wanted:
         raise ConfigError(f"give each target once, and at least one; not {', '.join(map(str, wanted)) or 'none'}")
     graph = _original(source if original is None else ModelSource.of(original))
-    sides: list[LayerSide] = []
-    shapes: dict[str, tuple[int, ...]] = {}
-    for target in wanted:
-        side, shapes = _profile_one(source, graph, target, settings, custom_ops)
-        sides.append(side)
-    return LayerReport(source.name, graph, shapes, tuple(sides), make_rows(graph, sides))
+    runs = [_profile_one(source, target, settings, custom_ops, read=graph is None) for target in wanted]
+    graph = graph or next((run.graph for run in runs if run.graph is not None), OriginalGraph(None))
+    sides = [run.side(graph) for run in runs]
+    return LayerReport(source.name, graph, runs[0].shapes, tuple(sides), make_rows(graph, sides))
 
 
 def list_built(
@@ -109,7 +108,7 @@ def list_built(
     kind = backend_class(target.backend)
     if not issubclass(kind, ListsBuiltLayers):
         raise ConfigError(f"backend {target.backend!r} cannot list layers for a GPU that is not here; run the model")
-    graph = _original(source)
+    graph = _original(source) or OriginalGraph(None)
     options = _options(kind, settings)
     if settings.shapes:
         sizes = {name: list(shape) for name, shape in settings.shapes.items()}
@@ -128,8 +127,9 @@ def list_built(
     return LayerReport(source.name, graph, shapes, (side,), make_rows(graph, [side]))
 
 
-def _original(source: ModelSource) -> OriginalGraph:
-    return OriginalGraph(read_model(source) if source.format is FORMATS["onnx"] else None)
+def _original(source: ModelSource) -> OriginalGraph | None:
+    """The nodes of an ONNX model; None for any other format."""
+    return OriginalGraph(read_model(source)) if source.format is FORMATS["onnx"] else None
 
 
 def _mapped(graph: OriginalGraph, found: LayerProfile) -> tuple[tuple[int, ...], ...]:
@@ -142,28 +142,52 @@ def _options(kind: type[Infer], settings: ProfileSettings) -> dict[str, Any]:
     if "profiling" not in known:
         raise ConfigError(f"backend {kind.backend!r} does not report the layers that it executes")
     for name in settings.options:
-        if name not in known:
+        if name not in (*known, "cut_custom_ops"):
             raise ConfigError(f"backend {kind.backend!r} has no option {name!r}; it has {', '.join(known)}")
     return dict(settings.options)
 
 
+@dataclass(frozen=True)
+class _Run:
+    """What was measured on one target; `graph` is that of the model that ran, where it was wanted and can be read."""
+
+    target: Target
+    version: str
+    backend: str
+    device: str
+    precision: str
+    profile: LayerProfile
+    run_seconds: float
+    shapes: dict[str, tuple[int, ...]]
+    graph: OriginalGraph | None
+
+    def side(self, graph: OriginalGraph) -> LayerSide:
+        return LayerSide(
+            str(self.target), self.backend, self.device, self.precision, self.version, self.profile,
+            _mapped(graph, self.profile), self.run_seconds,
+        )  # fmt: skip
+
+
 def _profile_one(
     source: ModelSource,
-    graph: OriginalGraph,
     target: Target,
     settings: ProfileSettings,
     custom_ops: Sequence[type[CustomOp]] | None,
-) -> tuple[LayerSide, dict[str, tuple[int, ...]]]:
+    *,
+    read: bool,
+) -> _Run:
+    """Runs a model on one target, with its profiler and without.
+
+    Args:
+        read: whether to read the graph of the model that ran, which may have been converted.
+    """
     kind = backend_class(target.backend)
     arguments: dict[str, Any] = {**target.arguments, **_options(kind, settings), "custom_ops": custom_ops}
     if settings.batch is not None:
         arguments["max_batch"] = settings.batch
     with load(source, **arguments) as plain, load(source, **arguments, profiling=True) as infer:
         if not isinstance(infer, ReportsLayers):
-            raise UnsupportedModelError(
-                f"{source.name} runs on {target.backend} in parts, cut at its custom operators, and its layers are not "
-                "reported; load it where the runtime takes them itself"
-            )
+            raise ConfigError(f"backend {target.backend!r} does not report the layers that it executes")
         feeds = random_inputs(infer.input_specs, batch=settings.batch, seed=settings.seed, shapes=settings.shapes)
         for one in (plain, infer):
             _fill(one, feeds)
@@ -172,11 +196,11 @@ def _profile_one(
         walls = _runs(plain, (settings.runs + 1) // 2)  # half of them before and half after: a machine changes its pace
         found = infer.profile_layers(settings.runs)
         walls += _runs(plain, (settings.runs + 1) // 2)
-        side = LayerSide(
-            str(target), infer.backend, infer.device, infer.precision, type(infer).probe().version, found,
-            _mapped(graph, found), statistics.median(walls),
+        return _Run(
+            target, kind.probe().version, infer.backend, infer.device, infer.precision, found,
+            statistics.median(walls), {name: array.shape for name, array in feeds.items()},
+            _original(infer.model) if read else None,
         )  # fmt: skip
-    return side, {name: array.shape for name, array in feeds.items()}
 
 
 def _fill(infer: Infer, feeds: Mapping[str, Any]) -> None:

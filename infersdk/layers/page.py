@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["write_page"]
 
+#: The colours of precisions.
+_PRECISIONS = {"fp32": 0, "fp16": 2, "bf16": 3, "int8": 4}
+_OTHER = 7
 #: Names of nodes in what is said of a mark.
 _NAMES = 12
 _BAND = 24  # pixels of a level of the flame
@@ -40,6 +43,9 @@ def write_page(report: LayerReport, path: str | os.PathLike[str]) -> Path:
         graph=_graph(report),
         rows=list(_table_rows(report)),
         timed=any(side.is_timed for side in report.sides),
+        precisions=[
+            (name, series) for name, series in _PRECISIONS.items() if any(s.precisions[name] for s in report.sides)
+        ],
     )
     with atomic_path(path) as sibling:
         sibling.write_text(page, encoding="utf-8")
@@ -76,7 +82,8 @@ def _graph(report: LayerReport) -> Any:
             seconds = row.seconds[number]
             cells.append({
                 "x": box.x + number * width, "y": box.y, "width": width, "height": box.height,
-                "fill": _heat(seconds, longest[number]), "tip": _tip(report, row, side, number),
+                "fill": _fill(side, row.layers[number], seconds, longest[number]),
+                "tip": _tip(report, row, side, number),
                 "text": "" if seconds is None else _short_ms(seconds),
             })  # fmt: skip
     return draw(
@@ -90,11 +97,16 @@ def _short_ms(seconds: float) -> str:
     return f"{ms:.1f} ms" if ms >= 10 else f"{ms:.2f} ms" if ms >= 0.005 else "0 ms"
 
 
-def _heat(seconds: float | None, longest: float) -> str:
-    """A colour between cold and hot; by the root, so that small differences among short times show."""
-    if seconds is None:
+def _fill(side: LayerSide, layers: tuple[int, ...], seconds: float | None, longest: float) -> str:
+    """A colour between cold and hot; by the root, so that small differences among short times show. Where nothing ran,
+    the colour of the precision.
+    """
+    if not layers:
         return "var(--card)"
-    return _mix(sqrt(seconds / longest) if longest else 0.0)
+    if not side.is_timed:
+        series = _PRECISIONS.get(side.layers[layers[-1]].precision, _OTHER)
+        return f"color-mix(in oklab, var(--c{series}) 45%, var(--card))"
+    return _mix(sqrt((seconds or 0.0) / longest) if longest else 0.0)
 
 
 def _mix(part: float) -> str:

@@ -42,7 +42,7 @@ class Candidate:
         return seen.table(self.method, self.percentile, bias_correction=self.bias_correction)
 
 
-#: What `auto` tries. The first is what stays unless another one is clearly better.
+#: What `auto` tries.
 CANDIDATES = (Candidate(), Candidate("percentile"), Candidate(bias_correction=False))
 
 
@@ -64,8 +64,7 @@ def choose(
 ) -> Choice:
     """Tries candidates on what was observed.
 
-    The first candidate stays unless another one leads by more than the standard error of its lead over the images:
-    a difference that another choice of images would turn round is no reason to leave what is best in general.
+    The one whose results agree best with FP32 is chosen; of equals the first.
 
     Args:
         planned: what of the model is quantised.
@@ -91,8 +90,7 @@ def choose(
             path = Path(folder, f"{done}.onnx")
             made = quantize(planned, path, tables[key], bias_correction=candidate.bias_correction)
             found[candidate.name] = measure(made.path)
-            lead, error = found[candidate.name].lead(found[best.name]) if candidate is not best else (0.0, 0.0)
-            if lead > error:
+            if found[candidate.name].percent > found[best.name].percent:
                 best = candidate
             if progress:
                 progress(done)

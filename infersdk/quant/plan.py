@@ -166,7 +166,7 @@ class _Graph:
                 left[name] = f"{scheme.name} computes {node.op_type} in floating point"
             elif is_depthwise(node) and not scheme.depthwise:
                 left[name] = "a depthwise convolution gains nothing in 8 bits, and loses most"
-            elif node.op_type == "Conv" and not is_depthwise(node) and channels < scheme.least_channels:
+            elif channels < scheme.least_channels and not is_depthwise(node) and self._feeds_only_layers(node):
                 left[name] = f"{scheme.name} computes {channels} input channels faster in floating point"
             elif not scheme.float_results and self._feeds_tail(node):
                 left[name] = f"its result stays in floating point, and {scheme.name} then computes all of it so"
@@ -248,6 +248,16 @@ class _Graph:
                 if not readers & chosen:
                     chosen.discard(name)
         return [name for name in self.nodes if name in chosen]
+
+    def _feeds_only_layers(self, node: ir.Node) -> bool:
+        """Whether layers alone take the result of a convolution, behind its activation function.
+
+        What stands between it and a layer, a pooling say, would stay in floating point with it, and costs more there.
+        """
+        inner = {node.name, *self.functions[node.name or ""]}
+        results = [value for name in inner for value in self.nodes[name or ""].outputs]
+        readers = {use for value in results for use in value.consumers() if use.name not in inner}
+        return node.op_type == "Conv" and all(_has_weights(use) for use in readers)
 
     def _feeds_tail(self, node: ir.Node) -> bool:
         """Whether the result goes to the model's outputs or to what decodes them."""

@@ -9,7 +9,9 @@
   whatever stands between two layers goes back to floating point unless it is quantised as well.
 - A depthwise convolution reads more than it computes. In 8 bits it is hardly faster, and one scale for channels that
   share nothing loses most.
-- ONNX Runtime computes a convolution over the three channels of an image faster in floating point.
+- ONNX Runtime computes a convolution over the three channels of an image faster in floating point, unless a pooling
+  behind it would stay there with it.
+- TensorRT-RTX 1.6 has no INT8 convolutions.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Scheme:
         between: what stands between layers is quantised, too; else only what enters them.
         float_results: a layer may be INT8 while its result stays in floating point.
         depthwise: depthwise convolutions are quantised.
-        least_channels: a convolution over fewer input channels stays in floating point.
+        least_channels: a convolution over fewer input channels stays in floating point if only layers take its result.
         operators: those with weights that are quantised.
     """
 
@@ -56,7 +58,7 @@ class Scheme:
         return np.int8 if self.signed else np.uint8
 
 
-#: By name. `portable` runs on every backend; ONNX Runtime and OpenVINO load it with unsigned activations.
+#: By name, which is that of a backend. `portable` runs on every backend, with unsigned activations on x86.
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         scheme.name: scheme
@@ -67,11 +69,17 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
             ),
             Scheme("openvino", signed=False, between=False, depthwise=False),
             Scheme("tensorrt", signed=True, between=False, depthwise=False),
+            Scheme("tensorrt-rtx", signed=True, between=False, operators=frozenset({"Gemm", "MatMul"})),
             Scheme("portable", signed=True, between=True),
         )
     }
 )  # fmt: skip
-_BACKENDS = {"onnxruntime": "onnxruntime", "openvino": "openvino", "tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt"}
+_BACKENDS = {
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "tensorrt": "tensorrt",
+    "tensorrt-rtx": "tensorrt-rtx",
+}
 
 
 def find_scheme(target: str | Scheme) -> Scheme:
@@ -89,4 +97,4 @@ def find_scheme(target: str | Scheme) -> Scheme:
 
 def scheme_of_backend(backend: str) -> Scheme:
     """The scheme that suits a backend best; `portable` for one that is not known here."""
-    return SCHEMES[_BACKENDS.get(backend, "portable")]
+    return SCHEMES.get(backend, SCHEMES["portable"])

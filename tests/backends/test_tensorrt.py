@@ -212,6 +212,25 @@ def test_int8_is_a_quantised_graph(save: Callable[..., Path], tmp_path: Path) ->
 
 
 @rtx
+def test_int8_convolutions_are_refused_by_name(save: Callable[..., Path], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.integers(-100, 100, (8, 3, 3, 3)).astype(np.int8),
+        "scale": np.asarray(0.01, np.float32),
+        "zero": np.asarray(0, np.int8),
+    }
+    nodes = [
+        node("QuantizeLinear", "x scale zero", "qx"), node("DequantizeLinear", "qx scale zero", "dx"),
+        node("DequantizeLinear", "w scale zero", "dw"), node("Conv", "dx dw", "y"),
+    ]  # fmt: skip
+    nodes[-1].name = "stem"
+    path = save(make_model(nodes, {"x": ("n", 3, 16, 16)}, {"y": ("n", 8, 14, 14)}, weights))
+    with pytest.raises(UnsupportedModelError, match=r"no INT8 convolutions, and net\.onnx asks for 1, 'stem'"):
+        build(path, tmp_path / "a.engine", compute_capabilities=("8.6",))
+    assert not (tmp_path / "a.engine").exists()
+
+
+@rtx
 def test_weights_in_int8_are_not_arithmetic_in_int8(save: Callable[..., Path], tmp_path: Path) -> None:
     path = save(quantised(activations=False))
     details = build(path, tmp_path / "a.engine", compute_capabilities=("8.6",)).details

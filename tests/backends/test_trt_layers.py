@@ -109,6 +109,17 @@ def test_precision_shows(model: Path) -> None:
     assert side.precisions["fp16"] >= 2
 
 
+def test_a_page_of_what_was_built(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
+    report = infersdk.layers.list_built(model, "tensorrt-rtx/fp16", "8.9")
+    page = infersdk.layers.write_page(report, tmp_path / "built.html").read_text()
+    assert "Colour is the precision" in page
+    assert "</i>fp16</li>" in page
+    assert 'class="card flame"' not in page  # nothing took time
+    assert '"ph": "X"' not in infersdk.layers.write_trace(report, tmp_path / "t.json").read_text()
+
+
 def test_a_backend_that_runs_to_list(model: Path) -> None:
     with pytest.raises(ConfigError, match="'onnxruntime' cannot list layers"):
         infersdk.layers.list_built(model, "onnxruntime", "8.9")

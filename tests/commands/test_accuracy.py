@@ -79,7 +79,7 @@ def test_candidates_by_their_outputs(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("arguments", "words"),
     [
         (["--conf", "0.1"], "--conf is for --task detect, segment or pose"),
-        (["--max-drop", "0.1"], "--max-drop is for --task detect, segment, pose or classify"),
+        (["--max-drop", "0.1"], "--max-drop is for --task detect, segment, pose, semantic or classify"),
         (["--task", "detect"], "needs the labelled images: --data"),
         (["--task", "detect", "--data", "."], "needs --annotations"),
         (["--task", "detect", "--data", ".", "--annotations", "none.json"], "cannot read the annotations 'none.json'"),

@@ -55,6 +55,15 @@ def test_from_pytorch_to_every_backend(tmp_path: Path) -> None:
             (y,) = infer(x).values()
             np.testing.assert_allclose(y, want, atol=1e-6)
 
+    ran = subprocess.run(
+        [sys.executable, "-P", str(EXAMPLES / "hard_swish_native.py")],
+        check=True, capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    lines = dict(line.split(" ", 1) for line in ran.stdout.splitlines())
+    assert lines.keys() >= {"onnxruntime", "openvino", "tensorrt", "tensorrt-rtx"}
+    for line in lines.values():
+        assert "is not here" in line or float(line.rpartition(" ")[2]) <= 1e-6, line
+
 
 def test_the_cuda_kernel_compiles() -> None:
     if nvrtc_path() is None and nvcc_path() is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
@@ -15,6 +17,7 @@ from layers.models import small_network
 
 import infersdk
 import infersdk.layers
+from infersdk.custom_ops import CustomOp
 from infersdk.errors import ConfigError
 from infersdk.executed_layers import ExecutedLayer, LayerProfile
 from infersdk.layers import LayerReport, LayerSide, ProfileSettings
@@ -151,12 +154,57 @@ def test_profiling_leaves_no_file(model: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_results_are_the_same_with_the_profiler(model: Path) -> None:
-    import numpy as np
-
     x = np.random.default_rng(0).random((2, 3, 16, 16), np.float32)
     for backend in ("onnxruntime", "openvino"):
         with infersdk.load(model, backend) as plain, infersdk.load(model, backend, profiling=True) as profiled:
             np.testing.assert_array_equal(plain(x)["y"], profiled(x)["y"])
+
+
+# ---- custom operators ----
+
+
+class Halve(CustomOp):
+    domain = "tests.layers"
+    inputs = {"x": "float32"}
+    outputs = {"y": "float32"}
+
+    def shape(self, x: Any) -> Any:
+        return x
+
+    def cpu(self, x: Any, y: Any) -> None:
+        y[...] = x / 2
+
+
+@pytest.fixture
+def with_custom_node(tmp_path: Path) -> Path:
+    import infersdk.graph
+
+    graph = infersdk.graph.open(small_network(tmp_path / "plain.onnx"))
+    graph.replace(graph.nodes("MaxPool"), "Identity")
+    (node,) = [node for node in graph.nodes("Identity") if node.name == "/MaxPool"]
+    node.op_type, node.domain = "Halve", "tests.layers"
+    graph.model.graph.opset_imports["tests.layers"] = 1
+    graph.weights["half"] = np.array([16, 16], "int64")
+    return graph.save(tmp_path / "custom.onnx")
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_custom_operator_is_a_layer(with_custom_node: Path, backend: str, cut: bool) -> None:
+    settings = ProfileSettings(runs=3, warm_up=1, options={"cut_custom_ops": True} if cut else {})
+    report = infersdk.layers.profile(with_custom_node, backend, settings, custom_ops=[Halve])
+    (side,) = report.sides
+    (layer,) = (side.layers[i] for i in side.layers_of[report.graph.index["/MaxPool"]])
+    assert layer.seconds is not None
+    assert layer.seconds > 0
+    assert side.layers_of[report.graph.index["/branch/Conv"]]
+    assert side.layers_of[report.graph.index["/Reshape"]]
+    if cut:
+        assert layer.kind == "tests.layers::Halve"
+        assert layer.outputs[0].shape == (1, 16, 16, 16)
+        assert "one by one" in side.profile.timing
+    names = [one.name for one in side.layers]
+    assert len(set(names)) == len(names)
 
 
 # ---- totals ----
@@ -204,3 +252,27 @@ def test_a_trace(both: LayerReport, tmp_path: Path) -> None:
         assert all(end <= start + 1.001 for (_, end), (start, _) in itertools.pairwise(ends))  # one thread
         (convolution,) = [e for e in spans if "/branch/Conv" in e["args"]["nodes"]]
         assert "/branch/Relu" in convolution["args"]["nodes"]
+
+
+# ---- other formats ----
+
+
+def test_an_openvino_ir_has_layers_and_no_nodes(model: Path, tmp_path: Path) -> None:
+    import openvino
+
+    openvino.save_model(openvino.Core().read_model(str(model)), tmp_path / "m.xml", compress_to_fp16=False)
+    report = infersdk.layers.profile(tmp_path / "m.xml", "openvino", QUICK)
+    assert report.nodes == []
+    assert report.sides[0].layers
+    assert all(row.added for row in report.rows)
+    with_nodes = infersdk.layers.profile(tmp_path / "m.xml", "openvino", QUICK, original=model)
+    assert layers_of(with_nodes, 0, "/branch/Conv") == layers_of(with_nodes, 0, "/branch/Relu") != set()
+
+
+def test_a_converted_model_has_the_nodes_of_the_onnx_model(assets: Path) -> None:
+    file = assets / "pnnx" / "test.pnnx.param"
+    if not file.is_file():
+        pytest.skip("no PNNX file in the test data")
+    report = infersdk.layers.profile(file, "onnxruntime", QUICK)
+    assert [node.operator for node in report.nodes].count("Conv") == 2
+    assert any(report.sides[0].layers_of)

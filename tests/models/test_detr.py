@@ -70,6 +70,12 @@ def test_boxes_equal_the_formulas(tmp_path: Path, rng: np.random.Generator, name
         limited = model(IMAGE, max_det=2)
         check(limited, expected[:2])
         assert limited.stats.dropped_detections == limited.stats.candidates - 2
+        sure = reference(logits[0], boxes[0], 0.85, (200, 100), softmax=name == "detr")
+        wanted = sure[0][1]
+        assert len(sure) < 50
+        check(model(IMAGE, classes=wanted, conf=0.85), [pair for pair in sure if pair[1] == wanted])
+        with pytest.raises(ConfigError, match="no class number 99"):
+            model(IMAGE, classes=99)
     table = {"type": name, "path": str(path), "backend": backend, "conf": 0.3}
     with models.create({"models": {"detector": table}})["detector"] as model:
         check(model(IMAGE), more)

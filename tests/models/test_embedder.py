@@ -75,6 +75,46 @@ def test_how_an_image_comes_onto_the_input(tmp_path: Path, fit: Any) -> None:
     assert (row > 0.5).sum() == pytest.approx(white, abs=1)
 
 
+@pytest.mark.slow
+@pytest.mark.assets
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_persons_of_a_video(assets: Path, backend: str) -> None:
+    """The figures of the test data's own notes: the same person 0.75, different ones 0.51."""
+    pytest.importorskip(backend)
+    pytest.importorskip("av")
+    from infersdk.video import VideoReader
+
+    persons = {"a": (80, 160), "b": (280, 440, 800), "c": (580, 660)}  # frames with one person each
+    who = {number: name for name, numbers in persons.items() for number in numbers}
+    crops: dict[int, np.ndarray] = {}
+    with (
+        load(assets / "models" / "yolov8n.onnx", backend=backend, conf=0.5, classes="person", max_batch=1) as detector,
+        VideoReader(assets / "video" / "people.mp4") as video,
+    ):
+        for number, frame in enumerate(video):
+            if number in who:
+                pixels = np.array(frame.pixels)
+                (person,) = (box for box in detector(pixels) if box.xyxy[3] - box.xyxy[1] > 100)
+                x1, y1, x2, y2 = map(int, person.xyxy)
+                crops[number] = np.ascontiguousarray(pixels[y1:y2, x1:x2])
+            if number == max(who):
+                break
+    path = assets / "models" / "osnet_x0_25_msmt17.onnx"
+    with load(path, type="embedding", backend=backend) as embed:
+        vectors = dict(zip(crops, embed.map(crops.values()), strict=True))
+    pairs = [(one, other) for one in who for other in who if one < other]
+    same = [vectors[one].cosine(vectors[other]) for one, other in pairs if who[one] == who[other]]
+    different = [vectors[one].cosine(vectors[other]) for one, other in pairs if who[one] != who[other]]
+    assert min(same) == pytest.approx(0.75, abs=0.03)
+    assert np.mean(different) == pytest.approx(0.51, abs=0.03)
+    assert max(different) < min(same) - 0.1
+    gallery = Gallery((name, vectors[numbers[0]]) for name, numbers in persons.items())
+    for number in (160, 440, 800, 660):
+        match = gallery.nearest(vectors[number], at_least=0.65)
+        assert match is not None
+        assert match.label == who[number]
+
+
 def test_cosine_and_json(rng: np.random.Generator, tmp_path: Path) -> None:
     a, b = rng.normal(0, 1, (2, 16))
     one, two = Embedding.of(a), Embedding.of(b)

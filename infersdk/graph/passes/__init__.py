@@ -20,7 +20,9 @@ from .clean_up import CleanUp
 from .free_batch import FreeBatch
 from .free_size import FreeSize
 from .image_in import ImageIn
+from .name_axes import NameAxes
 from .name_nodes import NameNodes
+from .quantized_operators import QuantizedOperators
 from .resize_input import ResizeInput
 from .set_opset import SetOpset
 from .static_reshapes import StaticReshapes
@@ -32,10 +34,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "AddNms", "CleanUp", "FreeBatch", "FreeSize", "ImageIn", "NameNodes", "NarrowIndices", "Pass",
-    "ResizeInput", "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations",
-    "WeightsOffInputs",
-    "apply_passes", "loading_passes", "pass_keys", "prepared_model",
+    "PASSES", "AddNms", "CleanUp", "FreeBatch", "FreeSize", "ImageIn", "NameAxes", "NameNodes", "NarrowIndices",
+    "Pass", "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16",
+    "UnsignedActivations", "WeightsOffInputs", "apply_passes", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logging.getLogger("infersdk.graph")
@@ -56,8 +57,8 @@ class Pass(Protocol):
 
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
-    AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, NameNodes, NarrowIndices, ResizeInput, SetOpset, ShrinkConstants,
-    StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
+    AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, NameAxes, NameNodes, NarrowIndices, QuantizedOperators, ResizeInput,
+    SetOpset, ShrinkConstants, StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
 )  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def loading_passes(
         # Signed activations would be computed in floating point, or slowly.
         yield UnsignedActivations()
     if backend == "openvino" and device in ("cpu", "auto"):
+        yield QuantizedOperators()
         # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
         yield UnsignedActivations()
 

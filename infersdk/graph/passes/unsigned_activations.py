@@ -31,7 +31,7 @@ class UnsignedActivations:
     """Changes each QuantizeLinear to int8 with one zero point whose result goes to DequantizeLinear nodes alone."""
 
     name: ClassVar[str] = "unsigned-activations"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and source.mentions(b"QuantizeLinear")
@@ -63,6 +63,8 @@ def _activation(node: ir.Node) -> list[ir.Node]:
     """The QuantizeLinear of an activation that can be unsigned, and the nodes that take its result; else nothing."""
     if node.op_type != "QuantizeLinear" or node.outputs[0].is_graph_output():
         return []
+    if node.inputs[0] is not None and node.inputs[0].is_initializer():
+        return []  # weights that are quantised in the graph
     uses = list(node.outputs[0].uses())
     if not uses or any(use.node.op_type != "DequantizeLinear" or use.idx != 0 for use in uses):
         return []

@@ -38,7 +38,7 @@ def test_all_have_one_form() -> None:
         ("onnxruntime", "cpu", None, ["unsigned-activations"]),
         ("onnxruntime", "cuda", None, []),
         ("onnxruntime", "cuda", "fp16", ["to-float16"]),
-        ("openvino", "cpu", "fp16", ["unsigned-activations"]),
+        ("openvino", "cpu", "fp16", ["quantized-operators", "unsigned-activations"]),
         ("openvino", "gpu", None, []),
         ("tensorrt-rtx", "cuda", "fp16", ["to-float16"]),
         ("tensorrt", "cuda", "fp32", []),
@@ -56,7 +56,7 @@ def test_a_key_tells_settings_and_versions_apart(monkeypatch: pytest.MonkeyPatch
     keys = pass_keys([ToFloat16(keep_nodes=("a",)), UnsignedActivations()])
     assert keys == [
         {"pass": "to-float16", "version": 1, "keep_io": True, "keep_nodes": ("a",), "keep_ops": ()},
-        {"pass": "unsigned-activations", "version": 2},
+        {"pass": "unsigned-activations", "version": 3},
     ]
     assert pass_keys([ToFloat16(keep_io=False)]) != pass_keys([ToFloat16()])
     monkeypatch.setattr(ToFloat16, "version", 2)

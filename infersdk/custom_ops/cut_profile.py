@@ -1,0 +1,95 @@
+"""The layers of a model that is cut: those of its segments, and its kernels in between."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from ..executed_layers import ExecutedLayer, LayerProfile, LayerTensor, ReportsLayers
+from .cutting import KernelCall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..infer import Infer
+    from ..tensor import Tensor
+    from .cutting import Plan
+
+__all__ = ["profile_parts"]
+
+_PRECISIONS = {"float32": "fp32", "float16": "fp16", "float64": "fp64", "int8": "int8", "uint8": "int8"}
+
+_TIMING = (
+    "The segments of the cut model, and the kernels of its custom operators, ran one by one; a kernel's time is that "
+    "of the host, which waits for it."
+)
+
+
+def profile_parts(
+    infer: Infer,
+    runs: int,
+    plan: Plan,
+    segments: Sequence[Infer],
+    values: Mapping[str, Tensor],
+    run_kernel: Callable[[int], Any],
+) -> LayerProfile:
+    """Runs the whole a few times, and then each part by itself on what its inputs hold.
+
+    Args:
+        values: the tensors between the parts.
+        run_kernel: runs the kernel of a position, and waits for it.
+
+    Raises:
+        ConfigError: the backend of the segments does not report its layers.
+    """
+    walls = [_timed(infer.forward) for _ in range(runs)]
+    parts, timings, memory = [], [], Counter[str]()
+    left, number = iter(segments), 0
+    for step in plan.steps:
+        if isinstance(step, KernelCall):
+            seconds = sum(_timed(lambda at=number: run_kernel(at)) for _ in range(runs)) / runs  # type: ignore[misc]
+            parts.append([_kernel_layer(step, values, infer.device, seconds)])
+            number += 1
+            continue
+        segment = next(left)
+        if not isinstance(segment, ReportsLayers):
+            raise ConfigError(f"backend {infer.backend!r} does not report the layers that it executes")
+        found = segment.profile_layers(runs)
+        parts.append(list(found.layers))
+        timings.append(found.timing)
+        memory.update(found.memory)
+    timing = " ".join([*dict.fromkeys(timings), _TIMING])
+    return LayerProfile(tuple(_named_apart(parts)), tuple(walls), timing, memory=dict(memory))
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def _kernel_layer(call: KernelCall, values: Mapping[str, Tensor], device: str, seconds: float) -> ExecutedLayer:
+    tensors = [
+        tuple(LayerTensor(name, values[name].shape, str(values[name].dtype)) for name in side)
+        for side in (call.inputs, call.outputs)
+    ]
+    dtype = call.signature.inputs[0] if call.signature.inputs else call.signature.outputs[0]
+    return ExecutedLayer(
+        name=call.name, kind=call.op.title(), inputs=tensors[0], outputs=tensors[1], sources=(call.name, *call.outputs),
+        kernel="custom operator", precision=_PRECISIONS.get(dtype, dtype), device=device, seconds=seconds,
+        output_bytes=sum(values[name].nbytes for name in call.outputs),
+    )  # fmt: skip
+
+
+def _named_apart(parts: Sequence[Sequence[ExecutedLayer]]) -> list[ExecutedLayer]:
+    """All layers; those whose name another part has, too, with the number of their part in front."""
+    count = Counter(layer.name for part in parts for layer in part)
+    return [
+        layer if count[layer.name] == 1 else dataclasses.replace(layer, name=f"part{number}/{layer.name}")
+        for number, part in enumerate(parts)
+        for layer in part
+    ]

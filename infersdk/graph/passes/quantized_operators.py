@@ -1,0 +1,160 @@
+"""Operators on 8-bit values (QLinearConv and its like) as floating-point ones with Q/DQ around them.
+
+ONNX Runtime's quantiser writes the first form as "QOperator", and the second one, Q/DQ, by default; they mean the same.
+OpenVINO (2026.4) reads QLinearConv, and computes wrong results with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...errors import UnsupportedModelError
+from ..weights import add_weight, drop_unused_weights
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ...model_source import ModelSource
+
+__all__ = ["QuantizedOperators"]
+
+
+@dataclass(frozen=True)
+class QuantizedOperators:
+    """Changes each QLinear operator, and QGemm. One that it does not know is an UnsupportedModelError."""
+
+    name: ClassVar[str] = "quantized-operators"
+    version: ClassVar[int] = 1
+
+    def concerns(self, source: ModelSource) -> bool:
+        return source.is_onnx and (source.mentions(b"QLinear") or source.mentions(b"QGemm"))
+
+    def apply(self, model: ir.Model) -> bool:
+        graph = model.graph
+        found = [node for node in graph if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
+        for node in found:
+            if node.op_type not in _REWRITES or _attribute(node, "channels_last"):
+                raise UnsupportedModelError(
+                    f"node {node.name!r} is a {node.op_type}, which has no form in floating point here; quantise the "
+                    "model to Q/DQ (QuantFormat.QDQ of ONNX Runtime, or `infersdk quantize`)"
+                )
+        for index, node in enumerate(found):
+            _Rewriter(graph, node, f"{node.name or node.op_type}_{index}_qdq")()
+        if found:
+            graph.sort()
+            drop_unused_weights(graph)
+        return bool(found)
+
+
+class _Rewriter:
+    """Replaces one node."""
+
+    def __init__(self, graph: ir.Graph, node: ir.Node, name: str) -> None:
+        self.graph, self.node, self.name = graph, node, name
+        self.inputs = list(node.inputs) + [None] * 9
+
+    def __call__(self) -> None:
+        import onnx_ir as ir
+
+        operator, factors, (scale, zero) = _REWRITES[self.node.op_type](self)
+        kept = {key: value for key, value in self.node.attributes.items() if key in _KEPT.get(operator, ())}
+        computed = ir.node(operator, factors, kept, name=f"{self.name}_{operator}")
+        computed.outputs[0].name = f"{self.name}_result"
+        result = self.node.outputs[0]
+        quantised = ir.node("QuantizeLinear", [computed.outputs[0], scale, zero], name=f"{self.name}_QuantizeLinear")
+        quantised.outputs[0].type, quantised.outputs[0].shape = result.type, result.shape
+        if result.is_graph_output():
+            for index, output in enumerate(self.graph.outputs):
+                if output is result:
+                    self.graph.outputs[index] = quantised.outputs[0]
+        for use in list(result.uses()):
+            use.node.replace_input_with(use.idx, quantised.outputs[0])
+        name = result.name
+        self.graph.remove(self.node, safe=True)
+        quantised.outputs[0].name = name
+        self.graph.extend([computed, quantised])
+
+    def restored(self, at: int, axis: int | None = None) -> ir.Value:
+        """The input at a position, with the scale and zero point behind it, in floating point."""
+        import onnx_ir as ir
+
+        value, scale, zero = self.inputs[at : at + 3]
+        vector = scale is not None and scale.const_value is not None and scale.const_value.size > 1
+        attributes = {"axis": axis} if vector and axis is not None else {}
+        node = ir.node("DequantizeLinear", [value, scale, zero], attributes, name=f"{self.name}_DequantizeLinear_{at}")
+        node.outputs[0].name = f"{self.name}_input_{at}"
+        self.graph.append(node)
+        return node.outputs[0]
+
+    def bias(self, at: int, *scales: int) -> ir.Value | None:
+        """The bias of whole numbers at a position in floating point; its scale is the product of others."""
+        if self.inputs[at] is None:
+            return None
+        values = [_constant(self.inputs[i], self.node) for i in (at, *scales)]
+        product = values[0].astype(np.float64)
+        for scale in values[1:]:
+            product = product * scale
+        return add_weight(self.graph, f"{self.name}_bias", product.astype(np.float32))
+
+
+Rewritten = tuple[str, list[Any], tuple[Any, Any]]
+
+
+def _conv(self: _Rewriter) -> Rewritten:
+    factors = [self.restored(0), self.restored(3, axis=0), self.bias(8, 1, 4)]
+    return "Conv", factors if factors[2] is not None else factors[:2], (self.inputs[6], self.inputs[7])
+
+
+def _matmul(self: _Rewriter) -> Rewritten:
+    return "MatMul", [self.restored(0), self.restored(3, axis=-1)], (self.inputs[6], self.inputs[7])
+
+
+def _gemm(self: _Rewriter) -> Rewritten:
+    # The bias has the scale of the product, alpha aside, which Gemm multiplies the product alone by.
+    axis = 0 if _attribute(self.node, "transB") else 1
+    factors = [self.restored(0), self.restored(3, axis=axis), self.bias(6, 1, 4)]
+    return "Gemm", factors if factors[2] is not None else factors[:2], (self.inputs[7], self.inputs[8])
+
+
+def _two(operator: str) -> Callable[[_Rewriter], Rewritten]:
+    return lambda self: (operator, [self.restored(0), self.restored(3)], (self.inputs[6], self.inputs[7]))
+
+
+def _one(operator: str) -> Callable[[_Rewriter], Rewritten]:
+    return lambda self: (operator, [self.restored(0)], (self.inputs[3], self.inputs[4]))
+
+
+def _concat(self: _Rewriter) -> Rewritten:
+    count = (len(self.node.inputs) - 2) // 3
+    self.inputs = list(self.node.inputs)
+    return "Concat", [self.restored(2 + 3 * i) for i in range(count)], (self.inputs[0], self.inputs[1])
+
+
+_REWRITES: dict[str, Callable[[_Rewriter], Rewritten]] = {
+    "QLinearConv": _conv, "QLinearMatMul": _matmul, "QGemm": _gemm, "QLinearAdd": _two("Add"),
+    "QLinearMul": _two("Mul"), "QLinearSigmoid": _one("Sigmoid"), "QLinearLeakyRelu": _one("LeakyRelu"),
+    "QLinearAveragePool": _one("AveragePool"), "QLinearGlobalAveragePool": _one("GlobalAveragePool"),
+    "QLinearConcat": _concat,
+}  # fmt: skip
+#: The attributes that an operator has in both forms.
+_KEPT = {
+    "Conv": ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
+    "Gemm": ("alpha", "transA", "transB"),
+    "LeakyRelu": ("alpha",),
+    "AveragePool": ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"),
+    "Concat": ("axis",),
+}
+
+
+def _attribute(node: ir.Node, name: str) -> int:
+    return int(node.attributes[name].as_int()) if name in node.attributes else 0
+
+
+def _constant(value: ir.Value | None, node: ir.Node) -> Any:
+    if value is None or value.const_value is None:
+        raise UnsupportedModelError(f"node {node.name!r} ({node.op_type}) has a bias or a scale that is not a weight")
+    return value.const_value.numpy()

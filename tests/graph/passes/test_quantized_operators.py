@@ -1,0 +1,157 @@
+"""QLinear operators as Q/DQ: quantised files of other tools run right on every backend."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_models import node, save, value
+
+import infersdk
+from infersdk.errors import UnsupportedModelError
+from infersdk.graph.passes import QuantizedOperators, prepared_model
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+
+def network(path: Path) -> Path:
+    """Each operator that ONNX Runtime has an 8-bit form of; nothing in it is near a step of its results."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w1": rng.normal(size=(8, 3, 3, 3)).astype(np.float32) / 5,
+        "b1": rng.normal(size=8).astype(np.float32) / 5,
+        "w2": rng.normal(size=(8, 1, 3, 3)).astype(np.float32) / 3,
+        "w3": rng.normal(size=(16, 5)).astype(np.float32) / 3,
+        "b3": rng.normal(size=5).astype(np.float32),
+        "w4": rng.normal(size=(5, 5)).astype(np.float32) / 3,
+    }
+    conv = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    nodes = [
+        node("Conv", "x w1 b1", "c1", **conv),
+        node("Sigmoid", "c1", "s1"),
+        node("Mul", "c1 s1", "a1"),
+        node("Conv", "a1 w2", "c2", group=8, **conv),
+        node("LeakyRelu", "c2", "r2", alpha=0.1),
+        node("Add", "a1 r2", "sum"),
+        node("Concat", "sum r2", "both", axis=1),
+        node("GlobalAveragePool", "both", "mean"),
+        node("Flatten", "mean", "flat"),
+        node("Gemm", "flat w3 b3", "g"),
+        node("MatMul", "g w4", "y"),
+    ]
+    for index, each in enumerate(nodes):
+        each.name = f"{each.op_type}_{index}"
+    return save(path, nodes, [value("x", ["n", 3, 12, 12])], [value("y", ["n", 5])], weights, opset=13)
+
+
+@pytest.fixture(scope="module")
+def data() -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(5)
+    return [rng.normal(size=(2, 3, 12, 12)).astype(np.float32) for _ in range(4)]
+
+
+def plain(model: Path | bytes, data: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """One node after another."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    source = model if isinstance(model, bytes) else str(model)
+    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return np.concatenate([session.run(["y"], {"x": x})[0] for x in data])
+
+
+def quantised(path: Path, data: list[np.ndarray[Any, Any]], **settings: Any) -> Path:
+    """By ONNX Runtime's own quantiser."""
+    quantization = pytest.importorskip("onnxruntime.quantization")
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            self._left = iter([{"x": x} for x in data])
+
+        def get_next(self) -> Any:
+            return next(self._left, None)
+
+    target = path.with_name("foreign.onnx")
+    symmetric = settings.pop("symmetric", False)
+    kinds = {name: getattr(quantization.QuantType, settings.pop(name)) for name in ("activation_type", "weight_type")}
+    form = getattr(quantization.QuantFormat, settings.pop("form"))
+    quantization.quantize_static(
+        str(path), str(target), Reader(), quant_format=form, extra_options={"ActivationSymmetric": symmetric}, **kinds,
+        **settings,
+    )  # fmt: skip
+    return target
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("form", ["QOperator", "QDQ"])
+@pytest.mark.parametrize(
+    ("kinds", "per_channel", "symmetric"),
+    itertools.product([("QInt8", "QInt8"), ("QUInt8", "QInt8"), ("QUInt8", "QUInt8")], [False, True], [False, True]),
+)
+def test_files_of_onnx_runtime(
+    tmp_path: Path, data: list[np.ndarray[Any, Any]], backend: str, form: str, kinds: Any, per_channel: bool,
+    symmetric: bool,
+) -> None:  # fmt: skip
+    pytest.importorskip(backend)
+    source = network(tmp_path / "net.onnx")
+    made = quantised(
+        source, data, form=form, activation_type=kinds[0], weight_type=kinds[1], per_channel=per_channel,
+        symmetric=symmetric,
+    )  # fmt: skip
+    expected = plain(made, data)
+    with infersdk.load(made, backend) as infer:
+        found = np.concatenate([infer(x)["y"] for x in data])
+    step = (expected.max() - expected.min()) / 100  # a result may fall on either side of a step
+    assert np.abs(found - expected).max() < 6 * step
+    assert np.abs(found - expected).mean() < step
+    assert np.abs(found - plain(source, data)).mean() < 10 * step
+
+
+def test_each_operator_is_rewritten(tmp_path: Path, data: list[np.ndarray[Any, Any]]) -> None:
+    made = quantised(
+        network(tmp_path / "net.onnx"), data, form="QOperator", activation_type="QUInt8", weight_type="QInt8",
+        per_channel=True,
+    )  # fmt: skip
+    operators = {each.op_type for each in onnx.load(str(made)).graph.node}
+    assert {"QLinearConv", "QLinearAdd", "QLinearMul", "QLinearSigmoid", "QLinearConcat", "QGemm"} <= operators
+    content = prepared_model(made, [QuantizedOperators()])
+    assert content is not None
+    whole = onnx.load_from_string(content)
+    onnx.checker.check_model(whole, full_check=True)
+    assert not {each.op_type for each in whole.graph.node if each.op_type.startswith("Q")} - {"QuantizeLinear"}
+    np.testing.assert_allclose(plain(content, data), plain(made, data), atol=0.05)
+
+
+def test_an_operator_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"),
+        node("QLinearSoftmax", "q s z s z", "p", domain="com.microsoft", axis=-1, opset=13),
+        node("DequantizeLinear", "p s z", "y"),
+    ]
+    nodes[1].name = "softmax"
+    weights = {"s": np.float32(0.05), "z": np.uint8(0).reshape(())}
+    path = save(tmp_path / "m.onnx", nodes, [value("x", ["n", 4])], [value("y", ["n", 4])], weights, opset=13)
+    with pytest.raises(UnsupportedModelError, match="'softmax' is a QLinearSoftmax.*Q/DQ"):
+        prepared_model(path, [QuantizedOperators()])
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("preset", ["PERFORMANCE", "MIXED"])
+def test_files_of_nncf(tmp_path: Path, data: list[np.ndarray[Any, Any]], backend: str, preset: str) -> None:
+    nncf = pytest.importorskip("nncf")
+    pytest.importorskip(backend)
+    source = onnx.load(str(network(tmp_path / "net.onnx")))
+    made = nncf.quantize(
+        source, nncf.Dataset(data, lambda x: {"x": x}), preset=nncf.QuantizationPreset[preset], subset_size=4
+    )
+    onnx.save(made, str(tmp_path / "nncf.onnx"))
+    expected = plain(tmp_path / "nncf.onnx", data)
+    with infersdk.load(tmp_path / "nncf.onnx", backend) as infer:
+        found = np.concatenate([infer(x)["y"] for x in data])
+    step = (expected.max() - expected.min()) / 100
+    assert np.abs(found - expected).max() < 6 * step
+    assert np.abs(found - expected).mean() < step

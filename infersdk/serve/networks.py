@@ -11,7 +11,8 @@ from ..pipeline import OneBucket, Pipeline
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
-from .messages import InferRequest, TensorInfo
+from .messages import InferRequest, Tensor, TensorInfo
+from .rows import Destination, PlacedTensor, RowItem, RowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
     from ..infer import Infer
     from ..tensor_spec import TensorSpec
+    from .shared_memory import SharedMemoryRegions
 
-__all__ = ["NetworkEndpoint", "WholeRequests"]
+__all__ = ["NetworkEndpoint", "WholeRequests", "tensor_info"]
 
 
 class NetworkEndpoint(Endpoint):
@@ -34,19 +36,28 @@ class NetworkEndpoint(Endpoint):
         network: belongs to the endpoint, which closes it.
         pipeline: the settings of its pipeline.
         queue: how many requests may wait; see `Admission`.
+        regions: the shared memory of the server.
     """
 
-    def __init__(self, name: str, version: str, network: Infer, pipeline: Mapping[str, Any], queue: int | None) -> None:
-        self._network = network
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        network: Infer,
+        pipeline: Mapping[str, Any],
+        queue: int | None,
+        regions: SharedMemoryRegions,
+    ) -> None:
+        self._network, self._regions = network, regions
         specs = (*network.input_specs, *network.output_specs)
         self.batched = all(spec.kind == "tensor" and spec.has_free_batch for spec in specs) and not any(
             side is None or isinstance(side, str) for spec in network.input_specs for side in spec.shape[1:]
         )
-        served = network if self.batched else WholeRequests(network)
+        served = RowRequests(network) if self.batched else WholeRequests(network)
         super().__init__(name, version, Pipeline(served, **pipeline), queue)
         self.platform = network.backend
-        self.inputs = tuple(_info(spec) for spec in network.input_specs)
-        self.outputs = tuple(_info(spec) for spec in network.output_specs)
+        self.inputs = tuple(tensor_info(spec) for spec in network.input_specs)
+        self.outputs = tuple(tensor_info(spec) for spec in network.output_specs)
 
     def rows(self, request: InferRequest) -> list[Any]:
         inputs = {info.name: self._checked(info, request.inputs.get(info.name)) for info in self.inputs}
@@ -57,7 +68,7 @@ class NetworkEndpoint(Endpoint):
                 f"{', '.join(inputs)}",
             )
         if not self.batched:
-            return [inputs]
+            return [{name: np.asarray(value) for name, value in inputs.items()}]
         sizes = {name: len(array) for name, array in inputs.items()}
         (size, *others) = set(sizes.values())
         if others:
@@ -68,9 +79,19 @@ class NetworkEndpoint(Endpoint):
                 f"inference request batch-size must be between 1 and {self.pipeline.max_batch} for model "
                 f"{self.name!r}, not {size}",
             )
-        return [{name: array[row] for name, array in inputs.items()} for row in range(size)]
+        items = []
+        for row in range(size):
+            item = RowItem({name: array[row] for name, array in inputs.items()})
+            item.outputs = [output.name for output in request.outputs or self.outputs]
+            item.destinations = {
+                output.name: Destination(self._regions, output.shared_memory, row, size)
+                for output in request.outputs or ()
+                if output.shared_memory is not None and not output.classification
+            }
+            items.append(item)
+        return items
 
-    def _checked(self, info: TensorInfo, array: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    def _checked(self, info: TensorInfo, array: Tensor | None) -> Tensor:
         if array is None:
             raise RequestError(
                 Status.INVALID,
@@ -99,15 +120,21 @@ class NetworkEndpoint(Endpoint):
     ) -> dict[str, npt.NDArray[Any]]:
         if not self.batched:
             return {name: results[0][name] for name in names}
-        if len(results) == 1:
-            return {name: results[0][name][None] for name in names}
-        return {name: np.stack([result[name] for result in results]) for name in names}
+        return {name: _joined([result[name] for result in results]) for name in names}
 
     def release(self) -> None:
         self._network.close()
 
 
-def _info(spec: TensorSpec) -> TensorInfo:
+def _joined(rows: Sequence[Any]) -> Any:
+    """The rows of an output as one; what lies in shared memory already stays there."""
+    first = rows[0]
+    if isinstance(first, PlacedTensor):
+        return PlacedTensor((len(rows), *first.shape), first.dtype)
+    return first[None] if len(rows) == 1 else np.stack(rows)
+
+
+def tensor_info(spec: TensorSpec) -> TensorInfo:
     """A spec in the protocol's terms.
 
     Raises:

@@ -60,8 +60,8 @@ class OCR:
         box_threshold: the mean probability that a line's rectangle has at least.
         unclip: how far rectangles grow beyond the text's core.
         text_score: lines whose score is lower are left out, and counted in `dropped`.
-        side: the smaller side of the image that detection sees has at least so many pixels; smaller images are enlarged,
-            until their larger side is twice `max_side`.
+        side: the smaller side of the image that detection sees has at least so many pixels; smaller images are
+            enlarged, until their larger side is twice `max_side`.
         max_side: images whose larger side is longer are made smaller.
         batch: lines that are read together.
         channel_order: of NumPy arrays that are given as images, `"bgr"` or `"rgb"`.

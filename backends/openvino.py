@@ -112,7 +112,7 @@ class OpenVinoInfer(Infer):
     """A model on OpenVINO. Clones are infer requests of one compiled model."""
 
     backend = "openvino"
-    formats = ("onnx", "openvino")
+    formats = ("onnx", "openvino", "tensorflow-graph", "tensorflow-saved-model", "tflite", "paddle")
     Options = Options
 
     @classmethod
@@ -189,7 +189,7 @@ class OpenVinoInfer(Infer):
         content = prepared_model(self.model, loading_passes(self.backend, self._device.kind, self._requested_precision))
         content = content or self.model.content
         try:
-            model = self._core.read_model(content or str(self.model))
+            model = self._core.read_model(content or self._path_to_read())
         except FAILURES as error:
             text = reason(error)
             if "OpConversionFailure" in text:
@@ -202,11 +202,21 @@ class OpenVinoInfer(Infer):
             raise ModelFormatError(f"{str(self.model)!r} is not a valid model: it has no outputs")
         return model
 
+    def _path_to_read(self) -> str:
+        """The file; of a SavedModel its folder."""
+        if self.model.path is not None and self.model.format is FORMATS["tensorflow-saved-model"]:
+            return str(self.model.path.parent)
+        return str(self.model)
+
     def _check_readable(self, path: Path) -> None:
         # Asked one by one: `Core.read_model` tries every format it knows, and some readers print their errors.
-        if not any(reader.supported(str(path)) for reader in readers()):
+        if not any(
+            reader.supported(self._path_to_read())
+            for reader in readers(self.model.format.key if self.model.format else None)
+        ):
             raise ModelFormatError(
-                f"{str(path)!r} is neither an ONNX model nor an OpenVINO IR (.xml with its .bin), or is corrupt; "
+                f"{str(path)!r} is not a model of ONNX, TensorFlow or PaddlePaddle, nor an OpenVINO IR (.xml with its "
+                ".bin), or is corrupt; "
                 "was the download cut off?"
             )
 

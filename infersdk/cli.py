@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 COMMANDS = (
     "demo", "detect", "segment", "classify", "embed", "info", "convert", "graph", "compare", "layers", "bench", "tune",
-    "quantize", "build", "serve", "cache", "doctor",
+    "quantize", "build", "serve", "export-triton", "cache", "doctor",
 )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"infersdk {__version__}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
-        importlib.import_module(f".commands.{name}", __package__).register(subparsers)
+        importlib.import_module(f".commands.{name.replace('-', '_')}", __package__).register(subparsers)
     return top
 
 

@@ -45,8 +45,10 @@ class FileFormat:
 
 
 _EXPORT = "export it to ONNX where it was trained: torch.onnx.export(model, example_inputs, 'model.onnx')"
-_TF2ONNX = "convert it to ONNX (pip install tf2onnx): python -m tf2onnx.convert"
+_OPENVINO = "load it with backend='openvino'"
+_TENSORFLOW = "infersdk.importers.tensorflow:import_tensorflow"
 _CONVERT = "convert it: infersdk convert {file} -o model.onnx"
+_TORCH = 'pip install "infersdk[torch]"'
 _NO_MODEL = "give the path of a model"
 
 #: All formats that are recognised, by their keys.
@@ -67,29 +69,36 @@ FORMATS: dict[str, FileFormat] = {
             "load it with backend='ncnn' of the package infersdk-ncnn, or take the ONNX file that it was made from",
         ),
         FileFormat("pnnx", "a PNNX graph", (".pnnx.param",), _CONVERT, "infersdk.importers.pnnx:import_pnnx"),
-        FileFormat("torchscript", "a TorchScript model", (".pt", ".pth", ".torchscript"), _EXPORT),
-        FileFormat("torch-export", "an exported PyTorch program", (".pt2",), _EXPORT),
         FileFormat(
-            "torch-module", "a PyTorch module", (), _EXPORT, "infersdk.importers.torch:import_module", ("torch",),
+            "torchscript", "a TorchScript model", (".pt", ".pth", ".torchscript"), _CONVERT,
+            "infersdk.importers.torch:import_script", ("torch",), _TORCH,
+        ),
+        FileFormat(
+            "torch-export", "an exported PyTorch program", (".pt2",), _CONVERT,
+            "infersdk.importers.torch:import_program",
+            ("torch", "onnxscript"), _TORCH,
+        ),
+        FileFormat(
+            "torch-module", "a PyTorch module", (), _EXPORT, "infersdk.importers.torch:import_module",
+            ("torch", "onnxscript"), _TORCH,
         ),
         FileFormat(
             "torch-checkpoint", "a PyTorch checkpoint (weights and Python objects, without a graph)", (".pt", ".pth"),
             f"{_EXPORT}; for a model of Ultralytics: yolo export model={{file}} format=onnx",
+            "infersdk.importers.torch:import_checkpoint",
         ),
         FileFormat(
             "safetensors", "a file of weights (safetensors), without a graph", (".safetensors",),
             "export the model that they belong to to ONNX",
         ),
         FileFormat(
-            "tflite", "a TensorFlow Lite model", (".tflite",), f"{_TF2ONNX} --tflite {{file}} --output model.onnx"
+            "tflite", "a TensorFlow Lite model", (".tflite",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
         ),
         FileFormat(
-            "tensorflow-graph", "a frozen TensorFlow graph", (".pb",),
-            f"{_TF2ONNX} --graphdef {{file}} --inputs NAME:0 --outputs NAME:0 --output model.onnx",
+            "tensorflow-graph", "a frozen TensorFlow graph", (".pb",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
         ),
         FileFormat(
-            "tensorflow-saved-model", "a TensorFlow SavedModel", (".pb",),
-            f"{_TF2ONNX} --saved-model FOLDER --output model.onnx, where FOLDER is the one that has {{file}}",
+            "tensorflow-saved-model", "a TensorFlow SavedModel", (".pb",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
         ),
         FileFormat(
             "keras-h5", "a Keras model in HDF5", (".h5", ".hdf5", ".keras"), _CONVERT,

@@ -194,6 +194,8 @@ def _checked(file: Path) -> Path:
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = getattr(error, "strerror", error)
         raise ModelNotFoundError(f"no model at {str(file)!r} ({reason}){relative_to(file)}") from None
+    if (saved := file / "saved_model.pb").is_file():  # TensorFlow's SavedModel is a folder
+        return saved
     if file.is_dir():
         raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")
     if size == 0:

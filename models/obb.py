@@ -97,32 +97,30 @@ class _DeviceOriented(DeviceBoxes[YOLOv8OBB]):
 
     def __init__(self, model: YOLOv8OBB, infer: Infer, capacity: int) -> None:
         super().__init__(model, infer, capacity)
+        #: By the id of the decoder, which lives as long.
         self._oriented: dict[int, DeviceOrientedBoxes] = {}
-
-    def _boxes_of(self, model: YOLOv8OBB) -> DeviceOrientedBoxes:
-        """Those of a variant of the settings, whose decoder is there."""
-        decoder, _ = self._of(model)  # may close those of variants long done, and with them `_oriented`
-        if id(model) not in self._oriented:
-            self._oriented[id(model)] = DeviceOrientedBoxes(
-                decoder, self._capacity, iou=model.iou, max_det=model.max_det
-            )  # fmt: skip
-        return self._oriented[id(model)]
+        self._queued_boxes: list[tuple[YOLOv8OBB, DeviceOrientedBoxes, Sequence[int]]] = []
 
     def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
         output, stream = self._infer.outputs[self._model._output], self._infer.stream
         assert stream is not None
-        for model, _ in self._rows(parameters):
+        self._forget_variants()
+        self._queued_boxes = []
+        for model, rows in self._rows(parameters):
             decoder, block = self._of(model)
-            oriented = self._boxes_of(model)
+            oriented = self._oriented.get(id(decoder))
+            if oriented is None:
+                oriented = DeviceOrientedBoxes(decoder, self._capacity, iou=model.iou, max_det=model.max_det)
+                self._oriented[id(decoder)] = oriented
             block.resize((len(geometries), decoder.row.itemsize))
             decoder.run(output, geometries, block, stream=stream)
             oriented.run(output, block, len(geometries), stream=stream)
             oriented.fetch(stream)
+            self._queued_boxes.append((model, oriented, rows))
 
     def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Detections]:
         results: list[Any] = [None] * len(geometries)
-        for model, chosen in self._rows(parameters):
-            oriented = self._boxes_of(model)
+        for model, oriented, chosen in self._queued_boxes:
             for i in chosen:
                 found, stats = oriented.unpack(i)
                 results[i] = model.oriented(found["xywhr"], found, stats, geometries[i])

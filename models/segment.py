@@ -165,6 +165,7 @@ class DeviceBoxesWithMasks(DeviceBoxes["_RawSegmentation"]):
         super().__init__(model, infer, capacity)
         self._mask_capacity = FIRST_CAPACITY
         self._largest = 0
+        #: By the id of the decoder, which lives as long.
         self._masks: dict[int, DeviceMasks] = {}
 
     def _queue_columns(
@@ -196,9 +197,13 @@ class DeviceBoxesWithMasks(DeviceBoxes["_RawSegmentation"]):
             self._close_masks()
 
     def _columns(
-        self, model: _RawSegmentation, image: int, boxes: npt.NDArray[Any], geometry: Geometry
+        self,
+        model: _RawSegmentation,
+        decoder: DeviceDetectionDecoder,
+        image: int,
+        boxes: npt.NDArray[Any],
+        geometry: Geometry,
     ) -> dict[str, Any]:
-        decoder, _ = self._of(model)
         masks = self._masks[id(decoder)]
         needed = masks.needed(image)
         if needed <= masks.capacity:

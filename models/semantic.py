@@ -34,6 +34,8 @@ Layout = Literal["chw", "hwc"]
 
 #: How far a probability may lie outside 0 to 1: quantised outputs round.
 TOLERANCE = 0.02
+#: Variants of the settings whose memory on a device is kept.
+MOST_VARIANTS = 8
 
 
 class _MapModel(VisionModel[Result]):
@@ -90,14 +92,14 @@ class _DeviceMaps:
         self._model, self._infer, self._capacity = model, infer, capacity
         #: The wrapper and its maps, one for each output, for each variant of the settings.
         self._made: dict[int, tuple[_MapModel[Any], list[DeviceClassMaps]]] = {}
+        #: Of the batch on the stream: each variant with its maps, and the images that have them.
+        self._queued: list[tuple[_MapModel[Any], list[DeviceClassMaps], Sequence[int]]] = []
 
     def _of(self, model: _MapModel[Any]) -> list[DeviceClassMaps]:
         made = self._made.get(id(model))
         if made is None:
             stream = self._infer.stream
             assert stream is not None
-            if len(self._made) > 8:  # the variants of requests long done
-                self.close()
             maps = [
                 DeviceClassMaps(
                     self._capacity, stream.device, layout=model.map_layout(name), threshold=model.map_threshold
@@ -116,15 +118,19 @@ class _DeviceMaps:
     def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
         stream = self._infer.stream
         assert stream is not None
-        for model, _ in self._rows(parameters):
-            for name, maps in zip(model._maps, self._of(model), strict=True):
+        if len(self._made) > MOST_VARIANTS:  # those of requests long done; none of them is in a batch on the stream
+            self.close()
+        self._queued = []
+        for model, rows in self._rows(parameters):
+            made = self._of(model)
+            for name, maps in zip(model._maps, made, strict=True):
                 maps.run(self._infer.outputs[name], geometries, stream=stream)
                 maps.fetch(stream)
+            self._queued.append((model, made, rows))
 
     def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
         results: list[Any] = [None] * len(geometries)
-        for model, chosen in self._rows(parameters):
-            made = self._of(model)
+        for model, made, chosen in self._queued:
             for row in chosen:
                 results[row] = model.result([maps.unpack(row) for maps in made])
         return results

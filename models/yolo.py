@@ -240,6 +240,8 @@ class DeviceBoxes(Generic[Model]):
         self._model, self._infer, self._capacity = model, infer, capacity
         #: A decoder and its block of results for each variant of the settings and each number of boxes.
         self._made: dict[tuple[int, tuple[int, ...]], tuple[Model, DeviceDetectionDecoder, Tensor]] = {}
+        #: Of the batch on the stream: each variant with its decoder, its results, and the images that have them.
+        self._queued: list[tuple[Model, DeviceDetectionDecoder, Tensor, Sequence[int]]] = []
 
     def _of(self, model: Model) -> tuple[DeviceDetectionDecoder, Tensor]:
         output = self._infer.outputs[self._model._output]
@@ -248,8 +250,6 @@ class DeviceBoxes(Generic[Model]):
         if made is None:
             stream = self._infer.stream
             assert stream is not None
-            if len(self._made) > MOST_DECODERS:  # the variants of requests long done
-                self.close()
             decoder = DeviceDetectionDecoder(model.decoder(output.shape, output.dtype), self._capacity, stream.device)
             made = self._made[key] = model, decoder, decoder.block(self._capacity)
         return made[1:]
@@ -263,26 +263,33 @@ class DeviceBoxes(Generic[Model]):
         for model in {id(model): model for model in variants}.values():
             yield model, [row for row, other in enumerate(variants) if other is model]
 
+    def _forget_variants(self) -> None:
+        """Frees what was made for the variants of requests long done. None of them is in a batch on the stream."""
+        if len(self._made) > MOST_DECODERS:
+            self.close()
+
     def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
         output, stream = self._infer.outputs[self._model._output], self._infer.stream
         assert stream is not None
-        for model, _ in self._rows(parameters):
+        self._forget_variants()
+        self._queued = []
+        for model, rows in self._rows(parameters):
             decoder, block = self._of(model)
             block.resize((len(geometries), decoder.row.itemsize))
             decoder.run(output, geometries, block, stream=stream)
             block.fetch(stream)
             self._queue_columns(model, decoder, block, geometries, stream)
+            self._queued.append((model, decoder, block, rows))
 
     def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Detections]:
         results: list[Any] = [None] * len(geometries)
-        for model, chosen in self._rows(parameters):
-            decoder, block = self._of(model)
+        for model, decoder, block, chosen in self._queued:
             rows = block.numpy().view(decoder.row)[:, 0]
             boxes, heads = rows["boxes"], [rows[name].tolist() for name in (*DetectStats._fields, "count")]
             for i in chosen:
                 *stats, count = (head[i] for head in heads)
                 found = boxes[i, :count].copy()
-                columns = self._columns(model, i, found, geometries[i])
+                columns = self._columns(model, decoder, i, found, geometries[i])
                 results[i] = Detections(found, model.class_names, geometries[i].source, DetectStats(*stats), columns)
         return results
 
@@ -296,7 +303,9 @@ class DeviceBoxes(Generic[Model]):
     ) -> None:
         """Queues what the columns of the results need, behind the decoder's run."""
 
-    def _columns(self, model: Model, image: int, boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+    def _columns(
+        self, model: Model, decoder: DeviceDetectionDecoder, image: int, boxes: npt.NDArray[Any], geometry: Geometry
+    ) -> dict[str, Any]:
         """The columns of the results of an image of the batch. The block of the decoder has been waited for."""
         return {}
 
@@ -320,7 +329,9 @@ class DeviceBoxesWithRows(DeviceBoxes[Model]):
     ) -> None:
         self._infer.outputs[model._output].fetch(stream)
 
-    def _columns(self, model: Model, image: int, boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+    def _columns(
+        self, model: Model, decoder: DeviceDetectionDecoder, image: int, boxes: npt.NDArray[Any], geometry: Geometry
+    ) -> dict[str, Any]:
         head = self._infer.outputs[model._output].numpy()
         return model.columns({model._output: head[image]}, boxes, geometry)
 

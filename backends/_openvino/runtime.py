@@ -43,11 +43,19 @@ def core() -> Any:
     return ov.Core()
 
 
+#: OpenVINO's names of the readers of formats.
+_READERS = {
+    "onnx": "onnx", "openvino": "ir", "tensorflow-graph": "tf", "tensorflow-saved-model": "tf", "tflite": "tflite",
+    "paddle": "paddle",
+}  # fmt: skip
+
+
 @functools.cache
-def readers() -> tuple[Any, ...]:
-    """The readers of the files that this backend takes."""
+def readers(format_key: str | None) -> tuple[Any, ...]:
+    """The readers of the files of a format; those of ONNX and IR where it is not known."""
     manager = FrontEndManager()
-    return tuple(manager.load_by_framework(name) for name in ("onnx", "ir"))
+    names = (_READERS[format_key],) if format_key in _READERS else ("onnx", "ir")
+    return tuple(manager.load_by_framework(name) for name in names)
 
 
 def devices() -> list[str]:

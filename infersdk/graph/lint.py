@@ -13,6 +13,7 @@ from .domains import KNOWN_DOMAINS
 from .passes import (
     CleanUp,
     FreeBatch,
+    NameAxes,
     NameNodes,
     NarrowIndices,
     Pass,
@@ -23,6 +24,7 @@ from .passes import (
 )
 from .passes._sizes import lift_constants
 from .passes.free_batch import free_batch
+from .passes.name_axes import unclear_axes
 from .passes.name_nodes import node_names
 from .passes.static_reshapes import computed_targets, trace_example
 from .passes.weight_forms import repeated_constants, wide_indices
@@ -235,6 +237,12 @@ def _unnamed(graph: Graph) -> Iterator[tuple[str, str]]:
         yield "the model", f"{wrong} nodes have no name, or one that others have"
 
 
+def _unnamed_axes(graph: Graph) -> Iterator[tuple[str, str]]:
+    for value, axis, written in unclear_axes(graph.model):
+        why = "which is no size" if written.startswith("-") else "as another one is"
+        yield f"input {value.name!r}", f"axis {axis} is written as {written!r}, {why}"
+
+
 def _repeated(graph: Graph) -> Iterator[tuple[str, str]]:
     for value, small in repeated_constants(graph.model):
         if value.const_value is not None and (saved := value.const_value.nbytes - small.nbytes) >= _LEAST_SAVING:
@@ -298,6 +306,10 @@ _STANDARD_RULES = (
         _weights_as_inputs, WeightsOffInputs(),
     ),
     Rule("unnamed-nodes", "messages, profiles and `fp16_keep` cannot name them", (), _unnamed, NameNodes()),
+    Rule(
+        "unnamed-axes", "axes of one name are equal: builds refuse shapes where these differ", _TENSORRT, _unnamed_axes,
+        NameAxes(),
+    ),
     Rule(
         "fixed-batch", "requests cannot be put together, and each batch size needs an export of its own", (),
         _fixed_batch, FreeBatch(),

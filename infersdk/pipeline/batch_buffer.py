@@ -99,6 +99,9 @@ class TensorBatchBuffer(OneBucket):
     A request is an array, or a dict with an array for each input, without the batch axis. A result is a dict with an
     array for each output, without the batch axis.
 
+    In place of an array there may be an object with `shape`, `dtype` and `read_into(array)`, which writes its values
+    into the row by itself: from shared memory for instance, without an array in between.
+
     Args:
         infer: belongs to the buffer, which closes it.
         capacity: rows.
@@ -153,6 +156,10 @@ class TensorBatchBuffer(OneBucket):
                 f"one {type(item).__name__}"
             )
         for spec, rows, value in zip(self._specs, self._rows, values, strict=True):
+            if (write := getattr(value, "read_into", None)) is not None:
+                spec.check((1, *value.shape), value.dtype)
+                write(rows[row])
+                continue
             array = np.asarray(value)
             if array.shape != rows.shape[1:]:
                 raise ShapeError(f"input {spec.name!r} takes {rows.shape[1:]} for one request, not {array.shape}")

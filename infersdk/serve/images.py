@@ -61,7 +61,8 @@ class ImageEndpoint(Endpoint):
                 f"model {self.name!r} takes either {ENCODED.text} (encoded images) or {PIXELS.text} (decoded ones), "
                 f"and {len(request.inputs)} of them were given",
             )
-        ((name, array),) = request.inputs.items()
+        ((name, given),) = request.inputs.items()
+        array = np.asarray(given)
         images = self._encoded(array) if name == ENCODED.name else self._pixels(array)
         if not 1 <= len(images) <= self._max_images:
             raise RequestError(Status.INVALID, f"a request has 1 to {self._max_images} images, not {len(images)}")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
-__all__ = ["InferRequest", "InferResponse", "RequestedOutput", "SharedMemory", "TensorInfo"]
+__all__ = ["InferRequest", "InferResponse", "RequestedOutput", "SharedMemory", "Tensor", "TensorInfo"]
+
+#: A tensor of a request: an array, or a `SharedTensor`, which has its values in shared memory still.
+Tensor: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class InferRequest:
     model: str
     version: str
     id: str
-    inputs: dict[str, npt.NDArray[Any]]
+    inputs: dict[str, Tensor]
     outputs: list[RequestedOutput] | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     deadline: float | None = None

@@ -7,12 +7,13 @@ Those of the pipelines (`infersdk.pipeline.prometheus`), and of the server itsel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..pipeline.prometheus import PipelineCollector
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .service import InferenceService
 
 __all__ = ["metrics_text"]

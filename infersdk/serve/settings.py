@@ -30,7 +30,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         watch: seconds between two looks at the files of the models; a changed one is loaded anew. None never looks.
         shared_memory_prefix: POSIX shared memory that clients may name: what begins with it, such as `"/frames-"`;
             `"/"` is all of it. None refuses all.
-        cuda_shared_memory: whether clients may register CUDA memory.
         max_queue: requests that wait for a model; more are refused. None is eight times what its pipeline holds.
         default_deadline: seconds for requests that name none.
         max_body: bytes of a request.
@@ -55,7 +54,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     model_control: bool = False
     watch: _Seconds | None = None
     shared_memory_prefix: Annotated[str, msgspec.Meta(pattern=r"^/[^/]*$")] | None = None
-    cuda_shared_memory: bool = False
     max_queue: Annotated[int, msgspec.Meta(ge=0)] | None = None
     default_deadline: _Seconds | None = None
     max_body: _Positive = 64 << 20

@@ -11,16 +11,20 @@ import os
 import stat
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .datatypes import element_count, numpy_dtype, unpack
 from .errors import RequestError, Status
+from .messages import SharedMemory
 
 if TYPE_CHECKING:
-    from .messages import SharedMemory
+    from collections.abc import Sequence
 
-__all__ = ["Region", "SharedMemoryRegions"]
+    import numpy.typing as npt
+
+__all__ = ["Region", "SharedMemoryRegions", "SharedTensor"]
 
 _FOLDER = "/dev/shm"  # see shm_overview(7)
 #: The most regions that are registered at a time: each holds a file open.
@@ -120,9 +124,35 @@ class SharedMemoryRegions:
                 return list(self._regions.values())
             return [self._get(name)]
 
+    def tensor(
+        self, part: SharedMemory, datatype: str, shape: Sequence[int], what: str
+    ) -> SharedTensor | npt.NDArray[Any]:
+        """A tensor in a part of a region; numbers are read when they are needed.
+
+        Raises:
+            RequestError: the part is not in the region, or does not fit the shape.
+        """
+        dtype, count = numpy_dtype(datatype), element_count(shape, what)
+        if dtype.kind in "Ob":  # what has to be looked at
+            return unpack(self.read(part), datatype, shape, what)
+        with self._lock:
+            self._part(part)
+        if part.nbytes != count * dtype.itemsize:
+            raise RequestError(
+                Status.INVALID,
+                f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and its part of shared memory "
+                f"has {part.nbytes:,}",
+            )
+        return SharedTensor(self, part, dtype, tuple(shape))
+
     def read(self, part: SharedMemory) -> memoryview:
         """A copy of a part of a region."""
-        data = bytearray_of(part.nbytes)
+        data: memoryview = np.empty(part.nbytes, np.uint8).data
+        self.read_into(part, data)
+        return data
+
+    def read_into(self, part: SharedMemory, data: memoryview) -> None:
+        """Copies a part of a region into memory of its size."""
         with self._lock:  # it is not closed meanwhile
             region = self._part(part)
             done = os.preadv(region.file, [data], region.offset + part.offset)
@@ -132,7 +162,6 @@ class SharedMemoryRegions:
                 f"shared memory region {part.region!r} is shorter than when it was registered: {done:,} of "
                 f"{part.nbytes:,} bytes from offset {part.offset:,} are there",
             )
-        return data
 
     def write(self, part: SharedMemory, data: memoryview, output: str) -> None:
         """Writes an output into a part of a region.
@@ -180,6 +209,42 @@ class SharedMemoryRegions:
             self.unregister("")
 
 
-def bytearray_of(nbytes: int) -> memoryview:
-    """Memory that is not cleared first."""
-    return np.empty(nbytes, np.uint8).data
+class SharedTensor:
+    """Numbers in a part of a shared memory region, not yet read.
+
+    It has of an array what a request needs: `shape`, `dtype`, `nbytes`, its rows, and `np.asarray()`.
+    """
+
+    __slots__ = ("_part", "_regions", "dtype", "shape")
+
+    def __init__(
+        self, regions: SharedMemoryRegions, part: SharedMemory, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> None:
+        self._regions, self._part, self.dtype, self.shape = regions, part, dtype, shape
+
+    @property
+    def nbytes(self) -> int:
+        return self._part.nbytes
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, row: int) -> SharedTensor:
+        if not 0 <= row < self.shape[0]:
+            raise IndexError(row)
+        size = self._part.nbytes // self.shape[0]
+        part = SharedMemory(self._part.region, self._part.offset + row * size, size)
+        return SharedTensor(self._regions, part, self.dtype, self.shape[1:])
+
+    def read_into(self, array: npt.NDArray[Any]) -> None:
+        """Reads it into an array of its shape and type, in C order."""
+        self._regions.read_into(self._part, array.reshape(-1).view(np.uint8).data)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = np.empty(self.shape, self.dtype)
+        self.read_into(array)
+        return array if dtype is None else array.astype(dtype)

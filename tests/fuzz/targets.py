@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from mutation import mutate, mutate_text
+from serve_targets import grpc_messages, http_requests
 
 from infersdk._files import atomic_write
 from infersdk.errors import BackendUnavailableError, InferSDKError
@@ -276,6 +277,8 @@ TARGETS: dict[str, Target] = {
     "configurations": Target(configurations, seconds=1.0, needs="yaml"),
     "tables": Target(tables),
     "reports": Target(reports),
+    "http_requests": Target(http_requests, seconds=20.0, needs="tritonclient"),
+    "grpc_messages": Target(grpc_messages, seconds=20.0, needs="tritonclient"),
 }
 
 

@@ -17,6 +17,7 @@ from infersdk.graph.passes import PASSES
 from infersdk.graph.trial import try_model
 
 onnx = pytest.importorskip("onnx")
+ir = pytest.importorskip("onnx_ir")
 models = pytest.importorskip("onnx_models")
 ort = pytest.importorskip("onnxruntime")
 
@@ -54,6 +55,7 @@ CASES: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
     "fixed-batch": ([node("Relu", "x", "y", name="r")], {}, {"shape": (1, 4)}),
     "broken-batch": ([node("Reshape", "x t", "y", name="r")], {"t": [1, 2, 2]}, {"rank": 3}),
     "idle-nodes": ([node("Identity", "x", "a", name="i"), node("Relu", "a", "y", name="r")], {}, {}),
+    "unnamed-axes": ([node("Relu", "x", "y", name="r")], {}, {"shape": ("n", "?", "?")}),
     "wide-indices": ([node("Gather", "x i", "y", name="g", axis=1)], {"i": [0, 1] * 20}, {}),
     "large-constants": (
         [node("Add", "x c", "y", name="a")], {"c": np.ones((1, 40000), np.float32)}, {"shape": ("n", 40000)}
@@ -82,7 +84,8 @@ def test_each_rule_finds_its_fault_alone_and_mends_it(tmp_path: Path, rule: str)
         return
     if mend.name == "clean-up":
         pytest.importorskip("onnxslim")
-    x = np.random.default_rng(0).random((1, options.get("shape", (1, 4))[1]), dtype=np.float32)
+    sizes = [1, *(size if isinstance(size, int) else 4 for size in options.get("shape", (1, 4))[1:])]
+    x = np.random.default_rng(0).random(sizes, dtype=np.float32)
     want = run(graph, x)
     (done,) = fix(graph)
     assert (done.name, done.error) == (mend.name, "")
@@ -128,6 +131,19 @@ def test_what_a_mend_leaves_is_mended_as_well(tmp_path: Path) -> None:
     assert done[0] == "set-opset"
     assert len(set(done)) == len(done)
     assert lint(graph) == []
+
+
+def test_axes_that_are_written_as_no_size(tmp_path: Path) -> None:
+    graph = save(tmp_path / "m.onnx", [node("Relu", "x", "y", name="r")], shape=("n", 3, "side", "side"))
+    assert rules(graph) == set()  # two axes of one name are equal, where the name is a word
+    graph.inputs[0].shape = ir.Shape([-1, 3, ir.SymbolicDim("?"), ir.SymbolicDim("?")])
+    assert [finding.what for finding in lint(graph) if finding.rule == "unnamed-axes"] == [
+        "axis 0 is written as '-1', which is no size",
+        "axis 2 is written as '?', as another one is",
+        "axis 3 is written as '?', as another one is",
+    ]
+    assert [done.name for done in fix(graph)] == ["name-axes"]
+    assert str(graph.inputs[0].shape) == "[batch,3,x_2,x_3]"
 
 
 def test_modes_that_runtimes_differ_in(tmp_path: Path) -> None:
@@ -211,3 +227,18 @@ def test_wrong_use(tmp_path: Path) -> None:
     (tmp_path / "junk.onnx").write_bytes(b"junk")
     with pytest.raises(ModelFormatError):
         try_model(tmp_path / "junk.onnx")
+
+
+@pytest.mark.skipif(not RTX, reason="TensorRT-RTX is not installed")
+def test_a_real_model_that_a_mend_makes_buildable(assets: Path, tmp_path: Path) -> None:
+    """Its height and width are both called `?`, and TensorRT takes them for equal."""
+    path, shapes = assets / "ocr" / "ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 192)}
+    assert try_model(path, ["tensorrt-rtx"], shapes=shapes)[0].status == "failed"
+    graph = open_graph(path)
+    assert "unnamed-axes" in rules(graph)
+    assert all(not done.error for done in fix(graph))
+    assert lint(graph) == []
+    mended = graph.save(tmp_path / "mended.onnx")
+    assert try_model(mended, ["tensorrt-rtx"], shapes=shapes)[0].status == "ok"
+    x = np.random.default_rng(0).random((2, 3, 48, 192), dtype=np.float32)
+    np.testing.assert_allclose(run(open_graph(mended), x), run(open_graph(path), x), rtol=1e-5, atol=1e-6)

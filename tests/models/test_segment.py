@@ -158,6 +158,10 @@ def test_masks_on_a_device_are_those_of_the_host(tmp_path: Path, family: str) ->
                 np.testing.assert_array_equal(ours.xyxy, theirs.xyxy)
                 assert ours.to_json() == theirs.to_json()
         assert device(IMAGE, mask_threshold=0.0).masks.areas.tolist() == [5000, 20000]
+        limits = [0.05 + 0.9 * i / 60 for i in range(60)]  # more variants than are kept, several in each batch
+        futures = [device.submit(IMAGE, conf=conf) for conf in limits]
+        for conf, future in zip(limits, futures, strict=True):
+            assert future.result(60).to_json() == host(IMAGE, conf=conf).to_json()
         for found in device.map([IMAGE] * 9):
             check(found)
 

@@ -20,6 +20,7 @@ from .clean_up import CleanUp
 from .free_batch import FreeBatch
 from .free_size import FreeSize
 from .image_in import ImageIn
+from .name_axes import NameAxes
 from .name_nodes import NameNodes
 from .quantized_operators import QuantizedOperators
 from .resize_input import ResizeInput
@@ -33,10 +34,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "AddNms", "CleanUp", "FreeBatch", "FreeSize", "ImageIn", "NameNodes", "NarrowIndices", "Pass",
-    "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16",
-    "UnsignedActivations", "WeightsOffInputs",
-    "apply_passes", "loading_passes", "pass_keys", "prepared_model",
+    "PASSES", "AddNms", "CleanUp", "FreeBatch", "FreeSize", "ImageIn", "NameAxes", "NameNodes", "NarrowIndices",
+    "Pass", "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16",
+    "UnsignedActivations", "WeightsOffInputs", "apply_passes", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logging.getLogger("infersdk.graph")
@@ -57,8 +57,8 @@ class Pass(Protocol):
 
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
-    AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, NameNodes, NarrowIndices, QuantizedOperators, ResizeInput, SetOpset,
-    ShrinkConstants, StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
+    AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, NameAxes, NameNodes, NarrowIndices, QuantizedOperators, ResizeInput,
+    SetOpset, ShrinkConstants, StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
-from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory
+from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory, Tensor
 from .wire import join_contents, split_contents
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def read_request(
     service.repository.find(parsed.model_name, parsed.model_version)  # an unknown model is said to be that
     if contents and (problem := _check_contents(parsed, contents)):
         raise RequestError(Status.INVALID, problem)
-    inputs: dict[str, npt.NDArray[Any]] = {}
+    inputs: dict[str, Tensor] = {}
     raw = iter(contents)
     for one in parsed.inputs:
         if one.name in inputs:
@@ -82,10 +82,10 @@ def _check_contents(parsed: Any, contents: list[memoryview]) -> str | None:
     )
 
 
-def _read_input(one: Any, raw: Any, has_raw: bool, service: InferenceService) -> npt.NDArray[Any]:
+def _read_input(one: Any, raw: Any, has_raw: bool, service: InferenceService) -> Tensor:
     what, shape = f"input {one.name!r}", list(one.shape)
     if one.parameters and (part := _shared(parameter_values(one.parameters), what)) is not None:
-        return unpack(service.regions.read(part), one.datatype, shape, what)
+        return service.regions.tensor(part, one.datatype, shape, what)
     if not has_raw:
         return _from_contents(one, shape, what)
     if one.HasField("contents"):

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
-from ..errors import RequestError, as_request_error
+from ..errors import RequestError, Status, as_request_error
 from .calls import ProtocolCalls
 from .infer_codec import read_request, write_response
 
@@ -95,12 +95,8 @@ class _Calls:
         }
         for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
             if method.name not in methods:
-                request_class = getattr(service_pb2, method.input_type.name)
-                methods[method.name] = grpc.unary_unary_rpc_method_handler(
-                    self._wrap(method.name, getattr(self._plain, _snake(method.name))),
-                    request_deserializer=request_class.FromString,
-                    response_serializer=lambda message: message.SerializeToString(),
-                )
+                call = _decoded(getattr(service_pb2, method.input_type.name), getattr(self._plain, _snake(method.name)))
+                methods[method.name] = grpc.unary_unary_rpc_method_handler(self._wrap(method.name, call))
         # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
         health = {"Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health))}
         return (
@@ -203,6 +199,24 @@ class _Calls:
         finally:
             self._log.write("grpc", "POST", f"/{_SERVICE}/ModelStreamInfer", status, perf_counter() - started,
                             error=text, client=context.peer(), **notes)  # fmt: skip
+
+
+def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:
+    """A call between encoded messages. Not gRPC's own decoding, which answers damaged ones with an exception's text."""
+
+    async def run(message: bytes) -> bytes:
+        from google.protobuf.message import DecodeError
+
+        try:
+            request = request_class.FromString(message)
+        except DecodeError:
+            raise RequestError(
+                Status.INVALID, f"the message is not an encoded {request_class.DESCRIPTOR.name}"
+            ) from None
+        encoded: bytes = (await call(request)).SerializeToString()
+        return encoded
+
+    return run
 
 
 #: Requests of one stream that run at a time.

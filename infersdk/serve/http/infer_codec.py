@@ -13,7 +13,7 @@ import numpy as np
 
 from ..datatypes import array_of, bytes_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
-from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory
+from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,7 @@ def read_request(
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RequestError(Status.INVALID, f"failed to parse the request JSON: {error}") from None
     rest = view[len(head) :] if header_length is not None else view[:0]
-    inputs: dict[str, npt.NDArray[Any]] = {}
+    inputs: dict[str, Tensor] = {}
     for one in parsed.inputs:
         if one.name in inputs:
             raise RequestError(Status.INVALID, f"input {one.name!r} was given twice")
@@ -119,14 +119,14 @@ def _shape_for(info: TensorInfo, nbytes: int) -> list[int]:
     return shape
 
 
-def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tuple[npt.NDArray[Any], memoryview]:
+def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tuple[Tensor, memoryview]:
     """A tensor, and the bytes that follow it."""
     what = f"input {one.name!r}"
     if (region := one.parameters.get("shared_memory_region")) is not None:
         if one.data != _NO_DATA or "binary_data_size" in one.parameters:
             raise RequestError(Status.INVALID, f"{what} has both shared memory and data of its own")
         part = _shared(region, one.parameters, what)
-        return unpack(service.regions.read(part), one.datatype, one.shape, what), rest
+        return service.regions.tensor(part, one.datatype, one.shape, what), rest
     if (size := one.parameters.get("binary_data_size")) is not None:
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= rest.nbytes:
             raise RequestError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -16,6 +15,8 @@ from .app import Route, route
 from .messages import Request, Response, json_response
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..service import InferenceService
 
 __all__ = ["PredictHandler", "form_file"]

@@ -1,0 +1,135 @@
+"""Many HTTP clients in one process, for the benchmarks and tests of servers: it prints JSON.
+
+    python benchmarks/http_load.py http://127.0.0.1:8000/predict image.jpg --clients 64 --seconds 5
+
+Each client keeps its connection and sends the next request when it has the answer, or, with `--rate`, when it is due.
+The answers are counted by status; the times are those of requests, in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from urllib.parse import urlsplit
+
+__all__ = ["main"]
+
+
+class Load:
+    """One run of all clients."""
+
+    def __init__(self, url: str, body: bytes, headers: Sequence[str], seconds: float) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        path = parts.path + (f"?{parts.query}" if parts.query else "")
+        lines = [f"POST {path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(body)}", *headers]
+        self._request = "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+        self._seconds = seconds
+        self.times: dict[int, list[float]] = defaultdict(list)
+        self.failures = 0
+
+    async def client(self) -> None:
+        """Asks again and again until the time is over."""
+        end = perf_counter() + self._seconds
+        reader = writer = None
+        while perf_counter() < end:
+            try:
+                if writer is None:
+                    reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 24)
+                assert reader is not None
+                await self._ask(reader, writer)
+            except (OSError, EOFError, ValueError):
+                self.failures += 1
+                writer = None
+        if writer is not None:
+            writer.close()
+
+    async def arrivals(self, rate: float, clients: int) -> None:
+        """Requests at random times, so many a second, on up to `clients` connections."""
+        end, rng = perf_counter() + self._seconds, random.Random(1)
+        free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        for _ in range(clients):
+            free.put_nowait(await asyncio.open_connection(self._host, self._port, limit=1 << 24))
+        running, due = set[asyncio.Task[None]](), perf_counter()
+        while due < end:
+            due += rng.expovariate(rate)
+            await asyncio.sleep(max(0.0, due - perf_counter()))
+            connection = await free.get()
+
+            async def one(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], started: float) -> None:
+                try:
+                    await self._ask(*connection, started)
+                    free.put_nowait(connection)
+                except (OSError, EOFError, ValueError):
+                    self.failures += 1
+                    free.put_nowait(await asyncio.open_connection(self._host, self._port, limit=1 << 24))
+
+            task = asyncio.ensure_future(one(connection, due))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
+
+    async def _ask(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, started: float | None = None
+    ) -> None:
+        started = perf_counter() if started is None else started
+        writer.write(self._request)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+        if length:
+            await reader.readexactly(length)
+        self.times[int(head.split(b" ", 2)[1])].append(perf_counter() - started)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the load; prints its figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("url")
+    parser.add_argument("body", type=Path)
+    parser.add_argument("--header", action="append", default=[])
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument(
+        "--rate", type=float, help="requests a second; without it each client asks when it has its answer"
+    )
+    arguments = parser.parse_args(argv)
+    load = Load(arguments.url, arguments.body.read_bytes(), arguments.header, arguments.seconds)
+
+    async def run() -> float:
+        started = perf_counter()
+        if arguments.rate:
+            await load.arrivals(arguments.rate, arguments.clients)
+        else:
+            await asyncio.gather(*(load.client() for _ in range(arguments.clients)))
+        return perf_counter() - started
+
+    try:
+        import uvloop
+
+        loop = uvloop.new_event_loop()
+    except ImportError:
+        loop = asyncio.new_event_loop()
+    seconds = loop.run_until_complete(run())
+    print(json.dumps({"seconds": seconds, "failures": load.failures, "statuses": summary(load.times)}))
+    return 0
+
+
+def summary(times: dict[int, list[float]]) -> dict[str, dict[str, float]]:
+    """By status: how many answers, and quantiles of their times."""
+    found = {}
+    for status, values in sorted(times.items()):
+        values.sort()
+        quantiles = {f"p{q}": values[min(len(values) - 1, len(values) * q // 100)] for q in (50, 90, 99)}
+        found[str(status)] = {"count": len(values), **quantiles}
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""TensorFlow: frozen graphs, SavedModels and TensorFlow Lite models, by tf2onnx in a process of its own.
+
+TensorFlow takes 2 GB on the disk and ten seconds to start: OpenVINO reads these formats by itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from ..errors import BackendUnavailableError, UnsupportedModelError
+from .conversion import Imported, Reference, Request, Sample
+from .processes import worker
+from .workers import tensorflow_export
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..model_source import ModelSource
+
+__all__ = ["import_tensorflow"]
+
+
+def import_tensorflow(request: Request) -> Imported:
+    """The importer of `.pb`, SavedModel and `.tflite`.
+
+    Raises:
+        BackendUnavailableError: TensorFlow or tf2onnx is not installed.
+        UnsupportedModelError: tf2onnx does not take it, or it has operators that reach other files.
+        ConfigError: sizes, inputs or outputs have to be given.
+    """
+    source = request.source
+    kind = source.format
+    assert kind is not None
+    absent = [name for name in ("tensorflow", "tf2onnx") if importlib.util.find_spec(name) is None]
+    if request.python is None and absent:
+        raise BackendUnavailableError(
+            f"converting {kind.title} needs {' and '.join(absent)}, which is not installed: pip install "
+            f'"infersdk[tensorflow]" (2 GB), or name a Python that has it (--python). OpenVINO runs it as it is: '
+            "backend='openvino'"
+        )
+    with worker("tensorflow_export", request.python) as work:
+        shapes = [{"name": one.name, "sizes": list(one.sizes), "dtype": one.dtype} for one in request.shapes]
+        answer = work.run(
+            {
+                "model": str(_path(source, kind.key, work.folder)),
+                "kind": kind.key,
+                "shapes": shapes,
+                "check": request.check,
+                "inputs": list(request.inputs),
+                "outputs": list(request.outputs),
+            }
+        )
+        content = (work.folder / "model.onnx").read_bytes()
+        samples = tuple(
+            Sample(work.read_arrays(f"inputs{number}.npz"), work.read_arrays(f"outputs{number}.npz"))
+            for number in range(tensorflow_export.ROUNDS if request.check else 0)
+        )
+    return Imported(
+        content, Reference(str(answer["runtime"]), samples=samples), [str(note) for note in answer["notes"]]
+    )
+
+
+def _path(source: ModelSource, kind: str, folder: Path) -> Path:
+    """The file, or the folder of a SavedModel; a model in memory is written to the worker's folder."""
+    if kind == "tensorflow-saved-model":
+        if source.path is None:
+            raise UnsupportedModelError("a SavedModel is a folder; give its path")
+        return source.path.absolute().parent
+    if source.path is not None:
+        return source.path.absolute()
+    path = folder / f"model{source.suffix or '.pb'}"
+    path.write_bytes(source.read())
+    return path

@@ -1,0 +1,216 @@
+"""PyTorch: TorchScript files and exported programs in a process of their own, and modules in this one.
+
+Nothing is unpickled by Python. A file is looked through before PyTorch loads it: what could reach other files, or
+carries libraries, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import io
+import logging
+import re
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
+from .conversion import Imported, Reference, Request, Sample
+from .processes import worker
+from .workers import torch_export
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..model_source import ModelSource
+
+__all__ = ["import_checkpoint", "import_module", "import_program", "import_script"]
+
+#: Operators of TorchScript that reach files, processes or libraries.
+_REACHING = re.compile(
+    r"\b(?:torch\s*\.\s*(?:save|load|from_file|classes)\b|ops\s*\.\s*(?!aten\b|prim\b|torchvision\b|quantized\b|prims\b)\w+)"
+)
+#: Bytes of code that a model has at most, and how far its archive may expand.
+_MOST_CODE, _LARGEST_RATIO = 1 << 26, 100
+
+
+def import_script(request: Request) -> Imported:
+    """The importer of TorchScript files."""
+    _check_archive(request.source)
+    return _import(request, "torchscript")
+
+
+def import_program(request: Request) -> Imported:
+    """The importer of `torch.export` files (.pt2)."""
+    if request.shapes:
+        raise ConfigError("an exported program says its shapes itself; leave shapes out")
+    _check_archive(request.source)
+    return _import(request, "torch-export")
+
+
+def import_checkpoint(request: Request) -> Imported:
+    """Pickled checkpoints are refused: loading one executes what it says, and it has no graph.
+
+    Raises:
+        UnsupportedModelError: always; the message says how the family of the model is exported.
+    """
+    source = request.source
+    raise UnsupportedModelError(
+        f"{str(source)!r} is a pickled checkpoint: it names Python classes, and loading it executes code of the file, "
+        f"which is never done; it has no graph either. {_export_command(source)}"
+    )
+
+
+#: What a pickle mentions, and the command that exports such a model.
+_FAMILIES = (
+    (b"models.yolo", "For a YOLOv5 checkpoint, in its repository: python export.py --weights {file} --include onnx"),
+    (b"ultralytics", "For a model of Ultralytics: yolo export model={file} format=onnx"),
+    (b"yolox", "For a YOLOX checkpoint, in its repository: python tools/export_onnx.py -n yolox-s -c {file}"),
+    (b"mmengine", "For a model of OpenMMLab: python tools/deploy.py of mmdeploy"),
+    (b"mmdet", "For a model of OpenMMLab: python tools/deploy.py of mmdeploy"),
+    (b"detectron2", "For a model of Detectron2: python tools/deploy/export_model.py --format onnx"),
+    (b"pytorch_lightning", "For a model of Lightning: model.to_onnx('model.onnx', input_sample)"),
+    (b"pytorch-lightning_version", "For a model of Lightning: model.to_onnx('model.onnx', input_sample)"),
+    (b"transformers", "For a model of Transformers: optimum-cli export onnx --model FOLDER onnx/"),
+)  # fmt: skip
+_EXPORT = "Export it where its code is: torch.onnx.export(model, example_inputs, 'model.onnx')"
+
+
+def _export_command(source: ModelSource) -> str:
+    """By the names of classes in the pickle, which is searched as bytes, and not loaded."""
+    content = source.read()
+    damage = (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError, StopIteration)
+    with contextlib.suppress(*damage), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        info = next(info for info in archive.infolist() if info.filename.endswith("data.pkl"))
+        if info.file_size <= _MOST_CODE:
+            content = archive.read(info)
+    for word, command in _FAMILIES:
+        if word in content:
+            return command.replace("{file}", str(source))
+    return _EXPORT
+
+
+def _check_archive(source: ModelSource) -> None:
+    """Refuses damage, archives that expand to what fits no memory, libraries, and code that reaches files.
+
+    Raises:
+        ModelFormatError: the archive is damaged.
+        UnsupportedModelError: it does what a model has no need to do.
+    """
+    try:
+        with source.open() as stream, zipfile.ZipFile(stream) as archive:
+            infos = archive.infolist()
+            size = stream.seek(0, 2)
+            if sum(info.file_size for info in infos) > max(size, 1 << 20) * _LARGEST_RATIO:
+                raise ModelFormatError(f"{str(source)!r} expands to more than {_LARGEST_RATIO} times its size")
+            names = [info.filename for info in infos]
+            libraries = [name for name in names if name.endswith((".so", ".cubin", ".dll")) or "aotinductor" in name]
+            if libraries:
+                raise UnsupportedModelError(
+                    f"{str(source)!r} carries compiled code ({libraries[0]}), which is not executed"
+                )
+            for info in infos:
+                if "/code/" not in f"/{info.filename}" or not info.filename.endswith(".py"):
+                    continue
+                if info.file_size > _MOST_CODE:
+                    raise ModelFormatError(f"{str(source)!r} has {info.file_size} bytes of code in {info.filename!r}")
+                match = _REACHING.search(archive.read(info).decode("utf-8", "replace"))
+                if match:
+                    raise UnsupportedModelError(
+                        f"{str(source)!r} calls {match[0]} in {info.filename!r}, which reaches out of the model"
+                    )
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        OverflowError,
+        EOFError,
+    ) as error:
+        raise ModelFormatError(f"{str(source)!r} is not a PyTorch archive, or is damaged: {error}") from None
+
+
+def _import(request: Request, kind: str) -> Imported:
+    with worker("torch_export", request.python) as work:
+        path = _path(request.source, work.folder)
+        shapes = [{"name": one.name, "sizes": list(one.sizes), "dtype": one.dtype} for one in request.shapes]
+        answer = work.run({"model": str(path), "kind": kind, "shapes": shapes})
+        content = (work.folder / "model.onnx").read_bytes()
+        samples = tuple(
+            Sample(work.read_arrays(f"inputs{number}.npz"), work.read_arrays(f"outputs{number}.npz"))
+            for number in range(torch_export.ROUNDS)
+        )
+    return Imported(
+        content, Reference(str(answer["runtime"]), samples=samples), [str(note) for note in answer["notes"]]
+    )
+
+
+def _path(source: ModelSource, folder: Path) -> Path:
+    """The file; one in memory is written to the worker's folder, which is removed."""
+    if source.path is not None:
+        return source.path.absolute()
+    path = folder / f"model{source.suffix or '.pt'}"
+    path.write_bytes(source.read())
+    return path
+
+
+# ---- modules ----
+
+
+def import_module(request: Request) -> Imported:
+    """The importer of a `torch.nn.Module`, which is exported in this process."""
+    import inspect
+
+    import torch
+
+    module = request.module
+    if not request.shapes:
+        raise ConfigError("a module does not say the shapes of its inputs; give them: shapes=[(1, 3, 224, 224)]")
+    parameters = [
+        name
+        for name, one in inspect.signature(module.forward).parameters.items()
+        if one.default is inspect.Parameter.empty
+    ]
+    shapes = [{"name": one.name, "sizes": list(one.sizes), "dtype": one.dtype} for one in request.shapes]
+    named = [one.name or f"input{i}" for i, one in enumerate(request.shapes)]
+    names = parameters if len(parameters) == len(shapes) else named
+    training = module.training
+    module.eval()
+    try:
+        wanted = torch_export.match_shapes(names, shapes)
+        with torch.no_grad(), _quiet(), tempfile.TemporaryDirectory(prefix="infersdk-convert-") as folder:
+            target = str(Path(folder, "model.onnx"))
+            notes = torch_export.export_module(module, torch_export.random_tensors(wanted, 0), names, target)
+            samples = []
+            for number in range(torch_export.ROUNDS if request.check else 0):
+                tensors = torch_export.random_tensors(wanted, number)
+                results = torch_export.leaves(module(*[tensor.clone() for tensor in tensors]))
+                samples.append(
+                    Sample([one.numpy() for one in tensors], [one.detach().cpu().numpy() for one in results])
+                )
+            content = Path(target).read_bytes()
+    except torch_export.RefusedError as error:
+        kind = ConfigError if error.args[1] == "config" else UnsupportedModelError
+        raise kind(str(error.args[0])) from None
+    finally:
+        module.train(training)
+    runtime = f"PyTorch {importlib.metadata.version('torch')}"
+    return Imported(content, Reference(runtime, samples=tuple(samples)), notes)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters print their progress and warn about themselves."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

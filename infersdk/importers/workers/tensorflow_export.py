@@ -1,0 +1,282 @@
+"""TensorFlow graphs, SavedModels and TensorFlow Lite models to ONNX by tf2onnx, and their results on random inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+OPSET = 17
+ROUNDS = 3
+#: Operators that reach files, other processes, or Python functions.
+REACHING = re.compile(
+    r"ReadFile|.*Reader(V2)?|.*RecordDataset.*|TextLineDataset.*|LMDB.*"
+    r"|.*Summary.*|Debug.*|.*RemoteCall.*|.*Rpc.*|LoadLibrary.*|GenerateBigQuery.*|.*SqlDataset.*|.*SnapshotDataset.*|Print(V2)?"
+)
+#: Operators that a SavedModel has for its own variables.
+SAVING = re.compile(r"MergeV2Checkpoints|Save(V2|Slices)?|Restore(V2|Slice)?|ShardedFilename")
+
+
+class RefusedError(Exception):
+    """What the answer says; the second argument is its kind."""
+
+
+def check_operators(nodes: Any, saved: bool) -> None:
+    """Raises RefusedError for a graph that does what a model has no need to do."""
+    names = {node.op for node in nodes}
+    reaching = sorted(name for name in names if REACHING.fullmatch(name) or (not saved and SAVING.fullmatch(name)))
+    if reaching:
+        raise RefusedError(f"the graph has operators that reach out of the model: {', '.join(reaching)}", "unsupported")
+
+
+# ---- frozen graphs ----
+
+
+def graph_ends(definition: Any, request: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The inputs and outputs of a graph: those given, or its placeholders, and what nothing takes."""
+    names = [node.name for node in definition.node]
+    inputs = list(request["inputs"]) or [
+        f"{node.name}:0"
+        for node in definition.node
+        if node.op in ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
+    ]
+    taken = {source.lstrip("^").partition(":")[0] for node in definition.node for source in node.input}
+    silent = ("Const", "Placeholder", "NoOp", "Assert", "PlaceholderV2", "PlaceholderWithDefault")
+    outputs = list(request["outputs"]) or [
+        f"{node.name}:{index}"
+        for node in definition.node
+        if node.name not in taken and node.op not in silent
+        for index in range(result_count(node))
+    ]
+    inputs, outputs = ([name if ":" in name else f"{name}:0" for name in side] for side in (inputs, outputs))
+    for name in (*inputs, *outputs):
+        if name.rpartition(":")[0] not in names:
+            raise RefusedError(f"there is no node {name.rpartition(':')[0]!r} in the graph", "config")
+    if not inputs:
+        raise RefusedError("the graph has no placeholders; name its inputs: --inputs NAME:0", "config")
+    if not outputs:
+        raise RefusedError("the graph has no outputs; name them: --outputs NAME:0", "config")
+    return inputs, outputs
+
+
+def result_count(node: Any) -> int:
+    """How many results a node has that ends a graph."""
+    if node.op == "Split":
+        return int(node.attr["num_split"].i)
+    if node.op in ("SplitV", "Unpack"):
+        return int(node.attr["num_split" if node.op == "SplitV" else "num"].i)
+    return 1
+
+
+def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[str, Any]:
+    import tensorflow as tf
+
+    definition = tf.compat.v1.GraphDef()
+    try:
+        definition.ParseFromString(Path(request["model"]).read_bytes())
+    except Exception as error:
+        raise RefusedError(f"the file is not a TensorFlow graph: {error}", "format") from None
+    check_operators([*definition.node, *(n for f in definition.library.function for n in f.node_def)], saved=False)
+    inputs, outputs = graph_ends(definition, request)
+    graph = tf.Graph()
+    with graph.as_default():
+        try:
+            tf.import_graph_def(definition, name="")
+        except Exception as error:
+            raise RefusedError(f"TensorFlow does not take the graph: {str(error)[:300]}", "format") from None
+    tensors = [graph.get_tensor_by_name(name) for name in inputs]
+    shapes = shapes_for(inputs, [known_shape(tensor) for tensor in tensors], request["shapes"])
+    listed = ",".join(
+        name + (f"[{','.join(map(str, shape))}]" if given else "")
+        for name, (shape, given) in zip(inputs, shapes, strict=True)
+    )
+    run_tf2onnx(["--graphdef", request["model"], "--inputs", listed, "--outputs", ",".join(outputs)], target)
+    sizes = [shape for shape, _ in shapes]
+
+    def run(arrays: list[Any]) -> list[Any]:
+        with tf.compat.v1.Session(graph=graph) as session:
+            return list(session.run(outputs, dict(zip(inputs, arrays, strict=True))))
+
+    samples(folder, sizes, [tensor.dtype.as_numpy_dtype for tensor in tensors], run, request)
+    return {
+        "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
+        "runtime": f"TensorFlow {tf.__version__}",
+    }
+
+
+def known_shape(tensor: Any) -> list[int | None] | None:
+    return None if tensor.shape.rank is None else tensor.shape.as_list()
+
+
+def shapes_for(names: list[str], known: list[Any], given: list[dict[str, Any]]) -> list[Any]:
+    """(shape, whether it was given) for each input; a free batch is 2, another free axis has to be given."""
+    by_name = {one["name"].partition(":")[0]: one["sizes"] for one in given if one["name"]}
+    in_order = iter([one["sizes"] for one in given if not one["name"]])
+    found = []
+    for name, shape in zip(names, known, strict=True):
+        wanted = by_name.get(name.partition(":")[0]) or next(in_order, None)
+        if wanted is None:
+            if shape is None or any(size is None for size in shape[1:]):
+                free = "?" if shape is None else shape
+                raise RefusedError(
+                    f"input {name!r} has the shape {free}; give its free sizes: --shape "
+                    f"{name.partition(':')[0]}=1,224,224,3",
+                    "config",
+                )
+            found.append(([2 if size is None else size for size in shape], False))
+        else:
+            found.append((list(wanted), True))
+    return found
+
+
+# ---- SavedModels ----
+
+
+def convert_saved_model(folder: Path, request: dict[str, Any], target: Path) -> dict[str, Any]:
+    import tensorflow as tf
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    path = Path(request["model"])
+    saved = saved_model_pb2.SavedModel()
+    try:
+        saved.ParseFromString((path / "saved_model.pb").read_bytes())
+    except Exception as error:
+        raise RefusedError(f"the file is not a SavedModel: {error}", "format") from None
+    for graph in saved.meta_graphs:
+        definition = graph.graph_def
+        check_operators([*definition.node, *(n for f in definition.library.function for n in f.node_def)], saved=True)
+    try:
+        loaded = tf.saved_model.load(str(path))
+    except Exception as error:
+        raise RefusedError(f"TensorFlow does not load the SavedModel: {str(error)[:300]}", "format") from None
+    if not loaded.signatures:
+        raise RefusedError(
+            "the SavedModel has no signature; save it with one: tf.saved_model.save(..., signatures=...)", "unsupported"
+        )
+    name = "serving_default" if "serving_default" in loaded.signatures else next(iter(loaded.signatures))
+    signature = loaded.signatures[name]
+    arguments = signature.structured_input_signature[1]
+    run_tf2onnx(["--saved-model", str(path), "--signature_def", name], target)
+    names, output_names = onnx_names(target)
+    ordered = [next(key for key in arguments if key == n or key == n.partition(":")[0]) for n in names]
+    known = [arguments[key].shape.as_list() if arguments[key].shape.rank is not None else None for key in ordered]
+    sizes = [shape for shape, _ in shapes_for(ordered, known, request["shapes"])]
+
+    def run(arrays: list[Any]) -> list[Any]:
+        given = {key: tf.constant(array) for key, array in zip(ordered, arrays, strict=True)}
+        results = signature(**given)
+        return [results[n if n in results else n.partition(":")[0]].numpy() for n in output_names]
+
+    samples(folder, sizes, [arguments[key].dtype.as_numpy_dtype for key in ordered], run, request)
+    return {"notes": [f"signature {name}: inputs {', '.join(ordered)}"], "runtime": f"TensorFlow {tf.__version__}"}
+
+
+# ---- TensorFlow Lite ----
+
+
+def convert_tflite(folder: Path, request: dict[str, Any], target: Path) -> dict[str, Any]:
+    import tensorflow as tf
+
+    try:
+        interpreter = tf.lite.Interpreter(model_path=request["model"], num_threads=1)
+        interpreter.allocate_tensors()
+    except Exception as error:
+        raise RefusedError(f"TensorFlow Lite does not load the file: {str(error)[:300]}", "format") from None
+    run_tf2onnx(["--tflite", request["model"]], target)
+    names, output_names = onnx_names(target)
+    inputs = {one["name"]: one for one in interpreter.get_input_details()}
+    outputs = {one["name"]: one for one in interpreter.get_output_details()}
+    ordered = [inputs[name] for name in names] if set(names) == set(inputs) else list(inputs.values())
+    given = [outputs[name] for name in output_names] if set(output_names) == set(outputs) else list(outputs.values())
+
+    def run(arrays: list[Any]) -> list[Any]:
+        for one, array in zip(ordered, arrays, strict=True):
+            interpreter.set_tensor(one["index"], array)
+        interpreter.invoke()
+        return [interpreter.get_tensor(one["index"]).copy() for one in given]
+
+    sizes = [[int(size) for size in one["shape"]] for one in ordered]
+    samples(folder, sizes, [one["dtype"] for one in ordered], run, request)
+    return {
+        "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
+        "runtime": f"TensorFlow Lite {tf.__version__}",
+    }
+
+
+# ---- all ----
+
+
+def run_tf2onnx(arguments: list[str], target: Path) -> None:
+    from tf2onnx import convert
+
+    before = sys.argv
+    sys.argv = ["tf2onnx", *arguments, "--opset", str(OPSET), "--output", str(target)]
+    try:
+        convert.main()
+    except SystemExit as stop:
+        if stop.code:
+            raise RefusedError("tf2onnx does not take the model", "unsupported") from None
+    except Exception as error:
+        raise RefusedError(f"tf2onnx fails: {str(error)[:400]}", "unsupported") from None
+    finally:
+        sys.argv = before
+    if not target.is_file():
+        raise RefusedError("tf2onnx wrote no model", "unsupported")
+
+
+def onnx_names(target: Path) -> tuple[list[str], list[str]]:
+    import onnx
+
+    graph = onnx.load(str(target), load_external_data=False).graph
+    weights = {one.name for one in graph.initializer}
+    return [one.name for one in graph.input if one.name not in weights], [one.name for one in graph.output]
+
+
+def samples(folder: Path, sizes: list[Any], dtypes: list[Any], run: Any, request: dict[str, Any]) -> None:
+    """Normal numbers, in the last round those of [0, 1)."""
+    import numpy as np
+
+    for number in range(ROUNDS if request["check"] else 0):
+        rng = np.random.default_rng(number)
+        arrays = []
+        for shape, dtype in zip(sizes, dtypes, strict=True):
+            kind = np.dtype(dtype)
+            if kind.kind == "f":
+                arrays.append((rng.random(shape) if number == ROUNDS - 1 else rng.standard_normal(shape)).astype(kind))
+            else:
+                arrays.append(rng.integers(0, 2 if number == 0 or kind.kind == "b" else 10, shape).astype(kind))
+        outputs = run(arrays)
+        for side, values in (("inputs", arrays), ("outputs", outputs)):
+            named: dict[str, Any] = {f"a{i}": np.asarray(value) for i, value in enumerate(values)}
+            np.savez(folder / f"{side}{number}.npz", **named)
+
+
+KINDS = {"tensorflow-graph": convert_graph, "tensorflow-saved-model": convert_saved_model, "tflite": convert_tflite}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    request = json.loads((folder / "request.json").read_text())
+    try:
+        with contextlib.suppress(AttributeError):
+            import tensorflow as tf
+
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+        importlib.import_module("tf2onnx")
+
+        answer = KINDS[request["kind"]](folder, request, folder / "model.onnx")
+    except RefusedError as error:
+        answer = {"error": error.args[0], "kind": error.args[1]}
+    except ImportError as error:
+        answer = {"error": f'{error.name} is not installed: pip install "infersdk[tensorflow]"', "kind": "missing"}
+    except Exception as error:
+        answer = {"error": f"{type(error).__name__}: {str(error)[:400]}", "kind": "unsupported"}
+    (folder / "answer.json").write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""PyTorch files and modules to ONNX, and their results on random inputs.
+
+A TorchScript file goes through the TorchScript exporter, and if that fails through TS2EPConverter and the dynamo
+exporter; an exported program and a module through the dynamo exporter, a module if that fails through tracing. Which
+one it was is in the answer.
+
+A TorchScript file is a program for PyTorch's own interpreter: it reaches no Python. Its operators that reach files are
+refused by the importer before it is loaded. PyTorch would execute pickles and expressions of an exported program: both
+are barred here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+OPSET = 18
+ROUNDS = 3
+
+
+class RefusedError(Exception):
+    """What the answer says; the second argument is its kind."""
+
+
+# ---- loading ----
+
+
+def load(path: str, kind: str) -> Any:
+    """A `torch.jit.ScriptModule` or a `torch.export.ExportedProgram`."""
+    import torch
+
+    try:
+        if kind == "torchscript":
+            return torch.jit.load(path, map_location="cpu").eval()
+        bar_code_execution()
+        return torch.export.load(path)
+    except RefusedError:
+        raise
+    except Exception as error:
+        if "Legacy model format" in str(error):
+            raise RefusedError(
+                f"the file is of a PyTorch before 1.4, and PyTorch {torch.__version__} no longer loads it; load it "
+                f"with an "
+                "older one, and save it again",
+                "unsupported",
+            ) from None
+        raise RefusedError(
+            f"PyTorch {torch.__version__} does not load the file: {first_line(error)}", "format"
+        ) from None
+
+
+#: What expressions of sizes in an exported program may consist of.
+_EXPRESSION = re.compile(r"[\w\s+\-*/%(),<>=!&|~.]*")
+_SIZE_WORDS = """
+    Max Min Mod FloorDiv CleanDiv CeilDiv ModularIndexing Where PythonMod TruncToInt RoundToInt CeilToInt
+    FloorToInt ToFloat IntTrueDiv FloatTrueDiv PowByNatural FloatPow Identity oo int_oo Eq Ne Lt Le Gt Ge And
+    Or Not True False Integer Rational Symbol Add Mul Pow Abs floor ceiling positive nonnegative negative
+    integer real finite nonzero
+"""
+_NAMES = frozenset(_SIZE_WORDS.split())
+
+
+def bar_code_execution() -> None:
+    """Makes PyTorch load tensors alone, and take expressions of sizes alone."""
+    import sympy
+    import torch
+    import torch.export.pt2_archive._package as package
+
+    real_load, real_sympify = torch.load, sympy.sympify
+
+    def load_tensors(*arguments: Any, **named: Any) -> Any:
+        named["weights_only"] = True
+        return real_load(*arguments, **named)
+
+    def sympify_sizes(expression: Any, *arguments: Any, **named: Any) -> Any:
+        if isinstance(expression, str):
+            check_expression(expression)
+        return real_sympify(expression, *arguments, **named)
+
+    class NoPickle:
+        def __getattr__(self, name: str) -> Any:
+            raise RefusedError("the file holds pickled objects, which can execute code", "unsupported")
+
+    torch.load = load_tensors
+    sympy.sympify = sympify_sizes
+    package.pickle = NoPickle()
+
+
+def check_expression(expression: str) -> None:
+    """Raises RefusedError for what is not a plain expression of sizes."""
+    expression = re.sub(r"'((?:zuf|zf|[suzf])\d+)'", r"\1", expression)  # the name of a size
+    names = re.findall(r"[^\W\d]\w*", expression)
+    plain = all(name in _NAMES or re.fullmatch(r"(?:[suzf]|zuf|zf)\d+", name) for name in names)
+    if not plain or not _EXPRESSION.fullmatch(expression) or re.search(r"[\w)]\s*\.\s*[^\W\d]", expression):
+        raise RefusedError(f"the file has an expression that is not of sizes: {expression[:100]!r}", "unsupported")
+
+
+# ---- inputs ----
+
+
+def script_inputs(module: Any, shapes: list[dict[str, Any]]) -> tuple[list[str], list[Any]]:
+    """The names of the tensors that a script takes, and a shape and type for each."""
+    arguments = [argument for argument in module.forward.schema.arguments if argument.name != "self"]
+    needed = [argument for argument in arguments if not argument.has_default_value()]
+    for argument in needed:
+        if str(argument.type) not in ("Tensor", "Optional[Tensor]"):
+            raise RefusedError(
+                f"input {argument.name!r} is of type {argument.type}; tensors alone are converted", "unsupported"
+            )
+    names = [argument.name for argument in needed]
+    return names, match_shapes(names, shapes)
+
+
+def match_shapes(names: list[str], shapes: list[dict[str, Any]]) -> list[Any]:
+    """A shape for each input, by name or in order."""
+    by_name = {one["name"]: one for one in shapes if one["name"]}
+    in_order = iter([one for one in shapes if not one["name"]])
+    unknown = [name for name in by_name if name not in names]
+    found = [by_name[name] if name in by_name else next(in_order, None) for name in names]
+    missing = [name for name, one in zip(names, found, strict=True) if one is None]
+    if unknown or missing or next(in_order, None) is not None:
+        example = " ".join(f"--shape {name}=1,3,224,224" for name in names)
+        if unknown:
+            what = f"there is no input {unknown[0]!r}"
+        else:
+            what = f"{len(shapes)} shapes are given" if shapes else "the file does not say the shapes of its inputs"
+        raise RefusedError(f"{what}; its inputs are {', '.join(names)}: give a shape for each: {example}", "config")
+    return [(tuple(one["sizes"]), one["dtype"] or "float32") for one in found if one is not None]
+
+
+def random_tensors(wanted: list[Any], number: int) -> list[Any]:
+    """Normal numbers, in the last round those of [0, 1); whole numbers from 0 to 1, and later to 9."""
+    import torch
+
+    made = []
+    for i, (shape, dtype) in enumerate(wanted):
+        generator = torch.Generator().manual_seed(1000 * number + i)
+        kind = getattr(torch, dtype)
+        if kind.is_floating_point:
+            draw = torch.rand if number == ROUNDS - 1 else torch.randn
+            made.append(draw(shape, generator=generator).to(kind))
+        elif kind == torch.bool:
+            made.append(torch.randint(0, 2, shape, generator=generator).to(kind))
+        else:
+            made.append(torch.randint(0, 2 if number == 0 else 10, shape, generator=generator).to(kind))
+    return made
+
+
+def leaves(value: Any) -> list[Any]:
+    """The tensors in what a module returns, in order."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [leaf for inner in value.values() for leaf in leaves(inner)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for inner in value for leaf in leaves(inner)]
+    return []
+
+
+# ---- exporting ----
+
+
+def export_script(module: Any, example: list[Any], names: list[str], path: str) -> list[str]:
+    """By the TorchScript exporter; if that fails by TS2EPConverter and dynamo. Returns what is to be known."""
+    import torch
+
+    try:
+        torch.onnx.export(module, tuple(example), path, dynamo=False, opset_version=17, input_names=names)
+        return []
+    except Exception as error:
+        first = first_line(error)
+    try:
+        from torch._export.converter import TS2EPConverter
+
+        program = TS2EPConverter(module, tuple(example)).convert()
+        export_program(program, path)
+    except Exception as error:
+        raise RefusedError(
+            f"the TorchScript exporter fails ({first}), and so does TS2EPConverter with the dynamo exporter: "
+            f"{first_line(error)}", "unsupported",
+        ) from None  # fmt: skip
+    return [f"by TS2EPConverter and the dynamo exporter, because the TorchScript exporter fails: {first}"]
+
+
+def export_program(program: Any, path: str) -> list[str]:
+    import torch
+
+    torch.onnx.export(program, (), path, dynamo=True, opset_version=OPSET, external_data=False, verbose=False)
+    return []
+
+
+def export_module(module: Any, example: list[Any], names: list[str], path: str) -> list[str]:
+    """By the dynamo exporter; if that fails by tracing and the TorchScript exporter."""
+    import torch
+
+    try:
+        torch.onnx.export(
+            module,
+            tuple(example),
+            path,
+            dynamo=True,
+            opset_version=OPSET,
+            external_data=False,
+            verbose=False,
+            input_names=names,
+        )
+        return []
+    except Exception as error:
+        first = first_line(error)
+    try:
+        torch.onnx.export(module, tuple(example), path, dynamo=False, opset_version=17, input_names=names)
+    except Exception as error:
+        raise RefusedError(
+            f"the dynamo exporter fails ({first}), and so does the TorchScript exporter: {first_line(error)}",
+            "unsupported",
+        ) from None
+    return [f"by tracing and the TorchScript exporter, because the dynamo exporter fails: {first}"]
+
+
+def first_line(error: BaseException) -> str:
+    """The line of a message that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    cause = error.__cause__
+    if cause is not None and str(cause):
+        text = f"{text} ({str(cause).strip().splitlines()[0]})"
+    return text[:300]
+
+
+# ---- the process ----
+
+
+def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    loaded = load(request["model"], request["kind"])
+    target = str(folder / "model.onnx")
+    if request["kind"] == "torchscript":
+        names, wanted = script_inputs(loaded, request["shapes"])
+        module = loaded
+    else:
+        module = loaded.module()
+        names, wanted = program_inputs(loaded)
+    example = random_tensors(wanted, 0)
+    try:
+        with torch.no_grad():
+            module(*[tensor.clone() for tensor in example])
+    except Exception as error:
+        shapes = ", ".join(f"{name}={shape}" for name, (shape, _) in zip(names, wanted, strict=True))
+        raise RefusedError(f"PyTorch does not run the model with {shapes}: {last_line(error)}", "config") from None
+    if request["kind"] == "torchscript":
+        notes = export_script(module, example, names, target)
+    else:
+        try:
+            notes = export_program(loaded, target)
+        except Exception as error:
+            raise RefusedError(f"the dynamo exporter fails: {first_line(error)}", "unsupported") from None
+    for number in range(ROUNDS):
+        tensors = random_tensors(wanted, number)
+        with torch.no_grad():
+            results = leaves(module(*[tensor.clone() for tensor in tensors]))
+        for side, values in (("inputs", tensors), ("outputs", results)):
+            named: dict[str, Any] = {f"a{i}": value.detach().numpy() for i, value in enumerate(values)}
+            np.savez(folder / f"{side}{number}.npz", **named)
+    return {"notes": notes, "runtime": f"PyTorch {torch.__version__}"}
+
+
+def last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
+
+
+def program_inputs(program: Any) -> tuple[list[str], list[Any]]:
+    """The inputs of an exported program; a free size gets its lower limit, or 2."""
+    import torch
+
+    user = set(program.graph_signature.user_inputs)
+    names, wanted = [], []
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in user:
+            continue
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            raise RefusedError(f"input {node.name!r} is not a tensor", "unsupported")
+        names.append(node.name)
+        wanted.append((tuple(size_of(size, program) for size in value.shape), str(value.dtype).removeprefix("torch.")))
+    return names, wanted
+
+
+def size_of(size: Any, program: Any) -> int:
+    if isinstance(size, int):
+        return size
+    with contextlib.suppress(Exception):
+        limits = program.range_constraints[size.node.expr]
+        return max(int(limits.lower), 2) if int(limits.lower) < 1 << 20 else 2
+    return 2
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    folder = Path(sys.argv[1])
+    try:
+        answer = run(folder, json.loads((folder / "request.json").read_text()))
+    except RefusedError as error:
+        answer = {"error": error.args[0], "kind": error.args[1]}
+    except ImportError as error:
+        answer = {
+            "error": f"{error.name} is not installed, which PyTorch's exporter needs: pip install {error.name}",
+            "kind": "missing",
+        }
+    except Exception as error:
+        answer = {"error": f"{type(error).__name__}: {first_line(error)}", "kind": "unsupported"}
+    (folder / "answer.json").write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Models of a configuration as a model repository of Triton Inference Server.
+
+`export()` writes the repository. A network becomes a model of Triton's onnxruntime, openvino or tensorrt backend. A
+wrapper becomes a model of its python backend, with preprocessing and postprocessing inside: it loads `infersdk` there,
+and answers with the tensors of `infersdk serve`. Both are batched by Triton. This needs the extra `serve`, for the
+protobufs of Triton's configurations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import registry
+from .._files import atomic_write
+from ..config import read
+from ..errors import ConfigError, InputError
+from ..models import create
+from ..serve.images import ENCODED, PIXELS
+from ..serve.networks import DEFAULT_BATCH, tensor_info
+from ..serve.result_tensors import ResultTensors
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..serve.messages import TensorInfo
+
+__all__ = ["WrapperModel", "export"]
+
+#: The name of Triton's backend for each of ours, and of the file that it loads.
+_BACKENDS = {
+    "onnxruntime": ("onnxruntime", "model.onnx"),
+    "openvino": ("openvino", "model.onnx"),
+    "tensorrt": ("tensorrt", "model.plan"),
+}
+_MODEL_PY = '''"""A model of `infersdk`, with its preprocessing and postprocessing: {name}."""
+
+from infersdk.integrations.triton import WrapperModel
+
+
+class TritonPythonModel(WrapperModel):
+    """Triton's python backend looks for this name."""
+'''
+
+
+def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.PathLike[str]) -> list[str]:
+    """Writes a model repository; returns the names of its models.
+
+    Each model is loaded once, to learn its inputs and outputs.
+
+    Args:
+        config: a file or a mapping with a table `models`, as `infersdk serve` takes it.
+        folder: of the repository; a folder of a model that is there already is replaced.
+
+    Raises:
+        ConfigError: a model that Triton cannot serve, or a wrong configuration.
+        BackendError, ModelError: what loading raises.
+    """
+    tables = read(config).get("models")
+    if not isinstance(tables, Mapping) or not tables:
+        raise ConfigError("a configuration has a table for each model, [models.detector] for instance; there is none")
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"models.{name} is a table, not {table!r}")
+        target = Path(folder) / name
+        if target.exists():
+            shutil.rmtree(target)
+        if table.get("type") == "network":
+            _export_network(name, dict(table), target)
+        else:
+            _export_wrapper(name, dict(table), target)
+    return list(tables)
+
+
+def _export_network(name: str, table: dict[str, Any], target: Path) -> None:
+    backend = table.get("backend", "onnxruntime")
+    if backend not in _BACKENDS:
+        raise ConfigError(
+            f"models.{name}: Triton has no backend for {backend!r}; those of {', '.join(_BACKENDS)} are exported"
+        )
+    theirs, file = _BACKENDS[backend]
+    path = Path(str(table.get("path")))
+    suffixes = {"tensorrt": (".engine", ".plan"), "openvino": (".onnx", ".xml")}.get(backend, (".onnx",))
+    if path.suffix not in suffixes:
+        hint = "; build one: infersdk build MODEL -o MODEL.engine" if backend == "tensorrt" else ""
+        raise ConfigError(
+            f"models.{name}: Triton's {theirs} backend loads {' or '.join(suffixes)}, not {path.name}{hint}"
+        )
+    with registry.load(path, backend, max_batch=table.get("max_batch"), **table.get("options", {})) as network:
+        inputs = [tensor_info(spec) for spec in network.input_specs]
+        outputs = [tensor_info(spec) for spec in network.output_specs]
+        batched = all(spec.has_free_batch for spec in (*network.input_specs, *network.output_specs))
+        batch = (network.max_batch or DEFAULT_BATCH) if batched else 0
+    (target / "1").mkdir(parents=True)
+    if path.suffix == ".xml":
+        shutil.copyfile(path, target / "1" / "model.xml")
+        shutil.copyfile(path.with_suffix(".bin"), target / "1" / "model.bin")
+        file = "model.xml"
+    else:
+        shutil.copyfile(path, target / "1" / file)
+        _copy_weights(path, target / "1")
+    fields = {"backend": theirs, "default_model_filename": file}
+    _write_config(target, name, inputs, outputs, batch, fields)
+
+
+def _copy_weights(path: Path, target: Path) -> None:
+    """The files of weights that an ONNX file names."""
+    if path.suffix == ".onnx":
+        from ..graph.files import external_files
+
+        for file in external_files(path):
+            shutil.copyfile(file, target / file.relative_to(path.resolve().parent))
+
+
+def _export_wrapper(name: str, table: dict[str, Any], target: Path) -> None:
+    path = table.get("path")
+    if not isinstance(path, str):
+        raise ConfigError(f"models.{name}: path names the model file, and is {path!r}")
+    with create({"models": {name: table}})[name] as model:
+        outputs = ResultTensors(model(np.full((64, 64, 3), 114, np.uint8))).outputs
+        batch = model.pipeline.max_batch
+        labels = list(model.class_names)
+    version = target / "1"
+    version.mkdir(parents=True)
+    shutil.copyfile(path, version / f"model{Path(path).suffix}")
+    _copy_weights(Path(path), version)
+    if isinstance(names := table.get("names"), str):
+        shutil.copyfile(names, version / "names.txt")
+        table["names"] = "names.txt"
+    table["path"] = f"model{Path(path).suffix}"
+    atomic_write(version / "app.json", json.dumps({"models": {"model": table}}, indent=2) + "\n")
+    atomic_write(version / "model.py", _MODEL_PY.format(name=name))
+    if labels:
+        atomic_write(target / "labels.txt", "\n".join(labels) + "\n")
+    _write_config(target, name, [ENCODED, PIXELS], outputs, batch, {"backend": "python"})
+
+
+def _write_config(
+    target: Path,
+    name: str,
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    batch: int,
+    fields: dict[str, Any],
+) -> None:
+    """`config.pbtxt`, written from Triton's own protobuf: a field that it does not know cannot get in."""
+    from google.protobuf.json_format import ParseDict
+    from google.protobuf.text_format import MessageToString
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+    whole: dict[str, Any] = {
+        "name": name, "max_batch_size": batch, "input": [_tensor(info, batch) for info in inputs],
+        "output": [_tensor(info, batch) for info in outputs], **fields,
+    }  # fmt: skip
+    if batch:
+        whole["dynamic_batching"] = {"max_queue_delay_microseconds": 2000}
+    atomic_write(target / "config.pbtxt", MessageToString(ParseDict(whole, ModelConfig())))
+
+
+def _tensor(info: TensorInfo, batch: int) -> dict[str, Any]:
+    dims = list(info.shape[1:]) if batch else list(info.shape)
+    kind = "STRING" if info.datatype == "BYTES" else info.datatype
+    tensor: dict[str, Any] = {"name": info.name, "data_type": f"TYPE_{kind}", "dims": dims or [1]}
+    if batch and not dims:
+        tensor["reshape"] = {"shape": []}  # one number for each image: [N] inside, [N, 1] outside
+    if info.optional:
+        tensor["optional"] = True
+    return tensor
+
+
+class WrapperModel:
+    """A wrapper as a model of Triton's python backend. Triton calls the methods."""
+
+    def initialize(self, arguments: Mapping[str, str]) -> None:
+        """Loads the wrapper that lies beside `model.py`, and runs all batch sizes."""
+        folder = Path(arguments["model_repository"]) / arguments["model_version"]
+        self._model = create(folder / "app.json")["model"]
+        self._model.warm_up()
+        self._tensors = ResultTensors(self._model.submit(np.full((64, 64, 3), 114, np.uint8)).result())
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answers the requests that Triton has put together: all of their images are submitted at once."""
+        submitted = [self._submit(request) for request in requests]
+        return [self._answer(request, one) for request, one in zip(requests, submitted, strict=True)]
+
+    def _submit(self, request: Any) -> list[Any] | Exception:
+        try:
+            return [self._model.submit(image) for image in self._images(request)]
+        except Exception as error:
+            return error
+
+    def _images(self, request: Any) -> list[Any]:
+        import triton_python_backend_utils as triton
+
+        encoded = triton.get_input_tensor_by_name(request, ENCODED.name)
+        pixels = triton.get_input_tensor_by_name(request, PIXELS.name)
+        if (encoded is None) == (pixels is None):
+            raise InputError(f"give either {ENCODED.name} (encoded images) or {PIXELS.name} (decoded ones)")
+        if encoded is None:
+            return list(pixels.as_numpy())
+        return [bytes(image) for image in encoded.as_numpy().reshape(-1)]
+
+    def _answer(self, request: Any, submitted: list[Any] | Exception) -> Any:
+        import triton_python_backend_utils as triton
+
+        try:
+            if isinstance(submitted, Exception):
+                raise submitted
+            results = [future.result() for future in submitted]
+            tensors = self._tensors.tensors(results, request.requested_output_names())
+        except Exception as error:
+            return triton.InferenceResponse([], triton.TritonError(str(error)))
+        return triton.InferenceResponse([triton.Tensor(name, _plain(array)) for name, array in tensors.items()])
+
+    def finalize(self) -> None:
+        """Frees the model."""
+        self._model.close()
+
+
+def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(array)

@@ -1,0 +1,70 @@
+"""TensorFlow's formats: OpenVINO runs them directly; tf2onnx converts them where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import infersdk
+from infersdk.errors import BackendUnavailableError
+from infersdk.importers import convert
+from infersdk.samples import random_inputs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: A Python that has TensorFlow and tf2onnx, where this one has not.
+PYTHON = os.environ.get("INFERSDK_TENSORFLOW_PYTHON")
+HAS_TENSORFLOW = PYTHON or all(importlib.util.find_spec(name) for name in ("tensorflow", "tf2onnx"))
+
+
+def graphs(assets: Path) -> list[Path]:
+    found = sorted((assets / "frameworks" / "tensorflow").glob("*.pb"))
+    assert len(found) == 20
+    return found
+
+
+def run(infer: Any) -> dict[str, Any]:
+    shapes = {
+        spec.name: [2 if not isinstance(size, int) else size for size in spec.shape] for spec in infer.input_specs
+    }
+    return dict(infer(random_inputs(infer.input_specs, shapes=shapes)))
+
+
+@pytest.mark.assets
+def test_openvino_runs_frozen_graphs(assets: Path) -> None:
+    pytest.importorskip("openvino")
+    for path in graphs(assets):
+        with infersdk.load(path, backend="openvino") as infer:
+            outputs = run(infer)
+        assert outputs, path
+        assert all(np.isfinite(array).all() for array in outputs.values()), path
+
+
+@pytest.mark.assets
+def test_openvino_runs_tensorflow_lite(assets: Path) -> None:
+    pytest.importorskip("openvino")
+    with infersdk.load(assets / "models" / "face_landmark.tflite", backend="openvino") as infer:
+        assert sorted(array.size for array in run(infer).values()) == [1, 1404]
+
+
+@pytest.mark.assets
+@pytest.mark.skipif(bool(HAS_TENSORFLOW), reason="TensorFlow is installed")
+def test_without_tensorflow_the_message_says_what_helps(assets: Path) -> None:
+    with pytest.raises(BackendUnavailableError, match=r"tf2onnx.*infersdk\[tensorflow\].*backend='openvino'"):
+        convert(graphs(assets)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason="TensorFlow and tf2onnx are not installed (INFERSDK_TENSORFLOW_PYTHON)")
+def test_frozen_graphs_become_onnx(assets: Path) -> None:
+    for path in graphs(assets):
+        conversion = convert(path, python=PYTHON)
+        assert conversion.check is not None
+        assert conversion.check.passed, f"{path.name}: {conversion.verdict}"
+        assert any(note.startswith("inputs ") for note in conversion.notes)

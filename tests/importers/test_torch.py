@@ -1,0 +1,264 @@
+"""PyTorch: TorchScript, exported programs, modules; what is refused, and why."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import infersdk
+from infersdk.errors import ConfigError, ModelFormatError, UnsupportedModelError
+from infersdk.importers import convert
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+torch_export = pytest.importorskip("infersdk.importers.workers.torch_export")
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, image: Any, scale: Any) -> tuple[Any, Any]:
+        features = torch.relu(self.conv(image))
+        return features * scale[:, None, None, None], features.mean((2, 3))
+
+
+def arrays(batch: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((batch, 3, 8, 9)).astype(np.float32), rng.random(batch).astype(np.float32)
+
+
+def check(content: bytes, net: Any, batch: int = 3) -> None:
+    """The model gives what the module gives, for another batch than that of the export."""
+    image, scale = arrays(batch)
+    with torch.no_grad():
+        expected = net.eval()(torch.from_numpy(image), torch.from_numpy(scale))
+    with infersdk.load(content) as infer:
+        found = list(infer(dict(zip([spec.name for spec in infer.input_specs], (image, scale), strict=True))).values())
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(b, a.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    example = tuple(torch.from_numpy(array) for array in arrays(2))
+    torch.jit.trace(Net().eval(), example).save(str(tmp_path / "net.pt"))
+    return tmp_path / "net.pt"
+
+
+def test_torchscript(script: Path) -> None:
+    conversion = convert(script, shapes={"image": (2, 3, 8, 9), "scale": (2,)})
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+    assert conversion.check.rounds == 3
+    check(conversion.content, torch.jit.load(str(script)))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ((), "does not say the shapes of its inputs; its inputs are image, scale"),
+        (("1,3,8,8",), "1 shapes are given; its inputs are image, scale"),
+        ({"img": (1, 3, 8, 8)}, "no input 'img'"),
+        (("1,5,8,8", "1"), "PyTorch does not run the model with"),
+        (("1,3,8,8:float99", "1"), "'float99' is not an element type"),
+        (("1,0,8,8", "1"), "whole numbers from 1"),
+    ],
+)
+def test_shapes_are_demanded(shapes: Any, message: str, script: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        convert(script, shapes=shapes)
+
+
+def test_loading_converts_and_keeps(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    how = {"shapes": {"image": (2, 3, 8, 9), "scale": (2,)}}
+    with infersdk.load(script, convert=how) as infer:
+        first = infer({"image": arrays(2)[0], "scale": arrays(2)[1]})
+    monkeypatch.setattr("infersdk.importers.loading.convert", _fails)
+    with infersdk.load(script, convert=how) as infer:
+        again = infer({"image": arrays(2)[0], "scale": arrays(2)[1]})
+    np.testing.assert_array_equal(next(iter(first.values())), next(iter(again.values())))
+    script.write_bytes(script.read_bytes() + b"\0")  # other content is another entry
+    with pytest.raises(AssertionError, match="converted again"):
+        infersdk.load(script, convert=how)
+
+
+def _fails(*_: Any, **__: Any) -> None:
+    raise AssertionError("converted again")
+
+
+_fails.__kwdefaults__ = {"shapes": None}
+
+
+def test_an_exported_program(tmp_path: Path) -> None:
+    net = Net().eval()
+    batch = torch.export.Dim("batch", min=1, max=64)
+    example = tuple(torch.from_numpy(array) for array in arrays(2))
+    program = torch.export.export(net, example, dynamic_shapes={"image": {0: batch}, "scale": {0: batch}})
+    torch.export.save(program, str(tmp_path / "net.pt2"))
+    conversion = convert(tmp_path / "net.pt2")
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+    check(conversion.content, net)
+    with pytest.raises(ConfigError, match="says its shapes itself"):
+        convert(tmp_path / "net.pt2", shapes=[(1, 3, 8, 8)])
+
+
+def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    net = Net()
+    conversion = convert(net, shapes=[(2, 3, 8, 9), (2,)])
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+    assert net.training, "the module is left as it was"
+    check(conversion.content, net)
+    with infersdk.load(net, convert={"shapes": [(2, 3, 8, 9), (2,)]}) as infer:
+        assert [spec.name for spec in infer.input_specs] == ["image", "scale"]
+    with pytest.raises(ConfigError, match="does not say the shapes"):
+        convert(net)
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.assets
+def test_a_checkpoint_is_refused_with_the_command_of_its_family(assets: Path) -> None:
+    path = assets / "models" / "yolov5n.pt"
+    with pytest.raises(
+        UnsupportedModelError, match=r"executes code of the file.*python export\.py --weights .*yolov5n\.pt"
+    ):
+        convert(path)
+
+
+def test_no_pickle_is_loaded(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return Path.touch, (tmp_path / "executed",)  # type: ignore[return-value]
+
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", pickle.dumps(Hostile()))
+        archive.writestr("model/version", "3")
+    with pytest.raises(UnsupportedModelError, match="pickled checkpoint"):
+        convert(path)
+    for name in ("model/code/__torch__.py", "model/archive_format"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("model/data.pkl", pickle.dumps(Hostile()))
+            archive.writestr("model/constants.pkl", pickle.dumps(Hostile()))
+            archive.writestr(name, "pt2")
+        with pytest.raises((ModelFormatError, UnsupportedModelError)):
+            convert(path, shapes=["1"] if "code" in name else ())
+    assert not (tmp_path / "executed").exists()
+
+
+def test_code_that_reaches_out_is_refused(tmp_path: Path) -> None:
+    class Writer(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch.save(x, "written")
+            return x
+
+    content = io.BytesIO()
+    torch.jit.save(torch.jit.script(Writer()), content)
+    with pytest.raises(UnsupportedModelError, match=r"calls torch\.save"):
+        convert(content.getvalue(), shapes=["1"])
+    assert not Path("written").exists()
+
+
+def test_compiled_code_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
+        archive.writestr("m/archive_format", "pt2")
+        archive.writestr("m/data/aotinductor/model/x.so", b"\x7fELF")
+    with pytest.raises(UnsupportedModelError, match="carries compiled code"):
+        convert(tmp_path / "m.pt2")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "s0",
+        "Max(1, s0 + 2)",
+        "Mod(s77*3, 8)",
+        "FloorDiv(u0, 2)",
+        "Eq(s0, 1) & (s0 < 4)",
+        "Symbol('s40', positive=True, integer=True)",
+    ],
+)
+def test_expressions_of_sizes(expression: str) -> None:
+    torch_export.check_expression(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["__import__('os')", "s0.func", "preview(s0)", "lambda: 0", "open", "s0[0]", "(s0). free_symbols", "'a'", "exec"],
+)
+def test_expressions_that_could_execute(expression: str) -> None:
+    with pytest.raises(torch_export.RefusedError, match="not of sizes"):
+        torch_export.check_expression(expression)
+
+
+def test_damage(script: Path) -> None:
+    whole = script.read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:-400]):
+        with pytest.raises((ModelFormatError, UnsupportedModelError, ConfigError)):
+            convert(content, shapes=["2,3,8,9", "2"])
+
+
+#: The shapes of the test data's files, which do not say them.
+SHAPES: dict[str, list[str]] = {
+    "AdaILN": ["2,7,12,9", "2,7", "2,7"],
+    "activation": ["1,3,8,8"],
+    "adaptive_pooling_3d": ["1,3,14,16,72"],
+    "arithmetic": ["2,3,4", "2,3,4"],
+    "bmm": ["2,3,4", "2,4,5"],
+    "clamp": ["2,3,4"],
+    "constant_pad_3d": ["1,2,5,6,7"],
+    "deconv2d": ["1,8,9,10"],
+    "expand": ["1,3,2"],
+    "fully_connected": ["2,10"],
+    "grid_sampler_bilinear": ["1,3,8,9", "1,5,6,2"],
+    "gru": ["2,7,28", "2,2,128"],
+    "inplace": ["1,3,8,8"],
+    "instance_norm_aff": ["1,3,8,9"],
+    "instance_norm_track": ["1,3,8,9"],
+    "layer_norm_with_weights": ["2,5,10"],
+    "matmul": ["2,3,4", "2,4,5"],
+    "permute": ["2,3,4"],
+    "pooling_2d": ["1,3,20,20"],
+    "prelu": ["1,3,8,8"],
+    "reduce_0": ["2,3,4"],
+    "reduce_2": ["2,3,4"],
+    "reflection_pad_2d": ["1,3,16,16"],
+    "rnn_relu": ["2,7,28"],
+    "slice": ["2,6,24,24"],
+    "split": ["1,3,10,9"],
+    "upsampling_bilinear_2d_with_scale": ["1,3,8,9"],
+    "upsampling_nearest_2d_with_scale": ["1,3,8,9"],
+    "upsampling_trilinear_3d_with_scale": ["1,3,5,6,7"],
+    "var": ["2,3,4,5"],
+}
+#: Those that PyTorch no longer loads.
+LEGACY = ("dlrm", "squeeze", "tmm")
+
+
+@pytest.mark.slow
+@pytest.mark.assets
+def test_files_of_the_test_data(assets: Path) -> None:
+    files = {path.stem: path for path in (assets / "frameworks" / "torchscript").iterdir()}
+    assert set(files) == {*SHAPES, *LEGACY}
+    for name, shapes in SHAPES.items():
+        conversion = convert(files[name], shapes=shapes)
+        assert conversion.check is not None
+        assert conversion.check.passed, f"{name}: {conversion.verdict}"
+    for name in LEGACY:
+        with pytest.raises(UnsupportedModelError, match=r"PyTorch before 1\.4"):
+            convert(files[name], shapes=["1"])

@@ -1,0 +1,149 @@
+"""Model repositories for Triton: their configurations, and the boxes of a real Triton."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import site
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk.cli import main
+from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
+from infersdk.errors import ConfigError
+from infersdk.models import Classifier, YOLOv5
+
+model_config_pb2: Any = pytest.importorskip("tritonclient.grpc.model_config_pb2")
+pytest.importorskip("onnxruntime")
+onnx_models = pytest.importorskip("onnx_models")
+COMMAND = os.environ.get("INFERSDK_TRITON", "")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packaged models and a network, exported by the command."""
+    import json
+
+    folder = tmp_path_factory.mktemp("export")
+    network = onnx_models.double(folder / "double.onnx")
+    models = {
+        "detector": {"type": "yolov5", "path": str(DETECTOR), "conf": 0.5, "class_agnostic": True},
+        "classifier": {"type": "classifier", "path": str(CLASSIFIER), **CLASSIFIER_SETTINGS},
+        "double": {"type": "network", "path": str(network), "max_batch": 4},
+    }
+    (folder / "app.json").write_text(json.dumps({"models": models}))
+    assert main(["export-triton", str(folder / "app.json"), "-o", str(folder / "repository")]) == 0
+    return folder / "repository"
+
+
+def config(repository: Path, name: str) -> Any:
+    from google.protobuf import text_format
+
+    return text_format.Parse((repository / name / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+
+
+def test_configurations(repository: Path) -> None:
+    found = config(repository, "double")
+    assert (found.backend, found.max_batch_size, found.default_model_filename) == ("onnxruntime", 4, "model.onnx")
+    assert [(one.name, list(one.dims)) for one in found.input] == [("x", [4])]
+    assert (repository / "double" / "1" / "model.onnx").is_file()
+    found = config(repository, "detector")
+    assert found.backend == "python"
+    assert [(one.name, one.optional) for one in found.input] == [("image", True), ("pixels", True)]
+    boxes = {one.name: list(one.dims) for one in found.output}
+    assert boxes["detection_boxes"] == [-1, 4]
+    assert boxes["num_detections"] == [1]
+
+
+def test_what_triton_cannot_serve(tmp_path: Path) -> None:
+    from infersdk.integrations.triton import export
+
+    path = str(onnx_models.double(tmp_path / "m.onnx"))
+    for table, said in (
+        ({"type": "network", "path": path, "backend": "ncnn"}, "Triton has no backend for 'ncnn'"),
+        ({"type": "network", "path": path, "backend": "tensorrt"}, "infersdk build MODEL -o MODEL.engine"),
+        ({"type": "yolov5"}, "path names the model file"),
+        (3, "models.m is a table, not 3"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            export({"models": {"m": table}}, tmp_path / "r")
+    with pytest.raises(ConfigError, match="there is none"):
+        export({}, tmp_path / "r")
+
+
+@pytest.fixture(scope="module")
+def port(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A real Triton with the wrappers; it has no backend of its own for networks."""
+    import shutil
+
+    import infersdk
+
+    if not COMMAND:
+        pytest.skip("no Triton: INFERSDK_TRITON names the command that serves a repository")
+    served = tmp_path_factory.mktemp("served")
+    # Its Python takes no PYTHONPATH: where infersdk is goes into model.py.
+    paths = [str(Path(infersdk.__path__[0]).parent), *site.getsitepackages()]
+    for name in ("detector", "classifier"):
+        shutil.copytree(repository / name, served / name)
+        code = served / name / "1" / "model.py"
+        code.write_text(f"import sys\n\nsys.path += {paths!r}\n{code.read_text()}")
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        http, grpc = one.getsockname()[1], other.getsockname()[1]
+    command = [*shlex.split(COMMAND), str(served), "--http", str(http), "--grpc", str(grpc)]
+    with open(tmp_path_factory.mktemp("log") / "log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=served)
+    try:
+        end = time.monotonic() + 120
+        while True:
+            assert process.poll() is None, Path(log.name).read_text(errors="replace")[-3000:]
+            assert time.monotonic() < end, Path(log.name).read_text(errors="replace")[-3000:]
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{http}/v2/health/ready", timeout=5):
+                    break
+            except OSError:
+                time.sleep(0.3)
+        yield grpc
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def ask(port: int, model: str, *images: bytes) -> Any:
+    import tritonclient.grpc as triton
+
+    one = triton.InferInput("image", [len(images), 1], "BYTES")
+    one.set_data_from_numpy(np.array(images, dtype=object)[:, None])
+    with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        return client.infer(model, [one])
+
+
+@pytest.mark.slow
+def test_a_real_triton_gives_the_boxes_of_the_process(port: int) -> None:
+    with YOLOv5(DETECTOR, conf=0.5, class_agnostic=True) as detector:
+        boxes = detector(IMAGE)
+    image = Path(IMAGE).read_bytes()
+    result = ask(port, "detector", image, image)
+    assert result.as_numpy("num_detections").reshape(-1).tolist() == [len(boxes)] * 2
+    for row in range(2):
+        np.testing.assert_array_equal(result.as_numpy("detection_boxes")[row], boxes.xyxy)
+        np.testing.assert_array_equal(result.as_numpy("detection_scores")[row], boxes.scores)
+        np.testing.assert_array_equal(result.as_numpy("detection_classes")[row], boxes.class_ids)
+
+
+@pytest.mark.slow
+def test_a_real_triton_gives_the_classes_of_the_process(port: int) -> None:
+    with Classifier(CLASSIFIER, **CLASSIFIER_SETTINGS) as classifier:
+        best = classifier(IMAGE)
+    result = ask(port, "classifier", Path(IMAGE).read_bytes())
+    np.testing.assert_array_equal(result.as_numpy("class_ids")[0], best.class_ids)
+    np.testing.assert_array_equal(result.as_numpy("class_scores")[0], best.scores)
+    with pytest.raises(Exception, match="bytes given: not an image"):
+        ask(port, "classifier", b"no image")

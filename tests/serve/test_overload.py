@@ -1,0 +1,135 @@
+"""Ten times as many requests as the model can do: those that are taken are in time, the others are refused at once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_models
+import pytest
+from onnx_models import node, value
+
+LOAD = Path(__file__).resolve().parents[2] / "benchmarks" / "http_load.py"
+pytestmark = pytest.mark.skipif(not LOAD.is_file(), reason="the clients are a program of the checkout")
+DEADLINE = 1.0
+
+
+def slow_model(path: Path) -> Path:
+    """A model that takes some 10 ms for a row, whatever the batch."""
+    weights = {"w": (np.random.default_rng(0).normal(size=(1024, 1024)) / 32).astype(np.float32)}
+    names = ["x", *(f"h{i}" for i in range(1, 60)), "y"]
+    nodes = [node("MatMul", f"{a} w", b) for a, b in itertools.pairwise(names)]
+    return onnx_models.save(path, nodes, [value("x", ["batch", 1024])], [value("y", ["batch", 1024])], weights)
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
+    """A server of that model in a process of its own; its port, and a request to it."""
+    folder = tmp_path_factory.mktemp("slow")
+    table = {
+        "type": "network", "path": str(slow_model(folder / "slow.onnx")), "max_batch": 1, "options": {"threads": 1},
+        "pipeline": {"instances": 1, "slots": 3},
+    }  # fmt: skip
+    server = {"http_port": 0, "grpc_port": None, "access_log": False, "max_queue": 20, "default_deadline": DEADLINE}
+    (folder / "app.json").write_text(json.dumps({"models": {"slow": table}, "server": server}))
+    head = {"inputs": [{"name": "x", "shape": [1, 1024], "datatype": "FP32", "parameters": {"binary_data_size": 4096}}],
+            "outputs": [{"name": "y", "parameters": {"classification": 1}}]}  # fmt: skip
+    text = json.dumps(head).encode()
+    (folder / "body").write_bytes(text + bytes(4096))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "infersdk", "serve", str(folder / "app.json")],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        port = int(process.stdout.readline().rsplit(":", 1)[1])
+        (folder / "header").write_text(f"Inference-Header-Content-Length: {len(text)}")
+        yield process, port, folder
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def load(port: int, folder: Path, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-P", str(LOAD), f"http://127.0.0.1:{port}/v2/models/slow/infer", str(folder / "body"),
+         "--header", (folder / "header").read_text(), *arguments],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def resident(process: subprocess.Popen[str]) -> float:
+    """The process's memory in MB."""
+    (line,) = [
+        line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS")
+    ]
+    return int(line.split()[1]) / 1024
+
+
+def check_overload(slow: tuple[subprocess.Popen[str], int, Path], seconds: float) -> None:
+    process, port, folder = slow
+    alone = load(port, folder, "--clients", "3", "--seconds", "2")
+    capacity = alone["statuses"]["200"]["count"] / alone["seconds"]
+    load(port, folder, "--clients", "100", "--rate", str(capacity * 10), "--seconds", "2")
+    before, peak, ended = resident(process), [0.0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            peak[0] = max(peak[0], resident(process))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    found = load(port, folder, "--clients", "100", "--rate", str(capacity * 10), "--seconds", str(seconds))
+    ended.set()
+    watcher.join()
+    taken, refused = found["statuses"]["200"], found["statuses"]["429"]
+    print(f"capacity {capacity:.0f}/s; {found}; memory {before:.0f} MB, at most {peak[0]:.0f} MB")
+    assert found["failures"] == 0
+    assert set(found["statuses"]) <= {"200", "429", "504"}
+    assert refused["count"] > 4 * taken["count"]
+    assert taken["count"] / found["seconds"] > 0.5 * capacity
+    assert taken["p99"] < DEADLINE
+    assert refused["p50"] < 0.1 * DEADLINE
+    assert peak[0] < before + 50
+
+
+@pytest.mark.slow
+def test_overload_for_seconds(slow: tuple[subprocess.Popen[str], int, Path]) -> None:
+    check_overload(slow, 3)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_overload_for_a_minute(slow: tuple[subprocess.Popen[str], int, Path]) -> None:
+    check_overload(slow, 60)
+
+
+def test_what_a_client_has_left_behind_does_not_run(slow: tuple[subprocess.Popen[str], int, Path]) -> None:
+    """Its requests leave the queue: others need not wait for them."""
+    import socket
+
+    _, port, folder = slow
+    body = (folder / "body").read_bytes()
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    whole = (head + (folder / "header").read_text() + "\r\n\r\n").encode() + body
+    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    for one in held:
+        one.sendall(whole)
+    for one in held:
+        one.close()
+    started = time.monotonic()
+    found = load(port, folder, "--clients", "1", "--seconds", "0.1")
+    assert set(found["statuses"]) == {"200"}
+    assert time.monotonic() - started < 5

@@ -16,9 +16,11 @@ device).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -65,7 +67,7 @@ def answers(url: str) -> bool:
 def process(command: list[str], ready: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server, from when it answers `ready`."""
     with tempfile.TemporaryFile() as log:
-        running = subprocess.Popen(command, stdout=log, stderr=log)
+        running = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             end = time.monotonic() + 180
             while not answers(ready):
@@ -77,6 +79,8 @@ def process(command: list[str], ready: str) -> Iterator[subprocess.Popen[bytes]]
         finally:
             running.terminate()
             running.wait(60)
+            with contextlib.suppress(ProcessLookupError):  # LitServe leaves its workers behind
+                os.killpg(running.pid, signal.SIGKILL)
 
 
 @contextmanager

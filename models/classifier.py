@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ import numpy as np
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import Geometry, PixelTransform
 from ..ops import topk
+from .pixel_metadata import pixel_settings
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Classifications
 from .vision import VisionModel
@@ -40,13 +42,22 @@ Triple = tuple[float, float, float]
 
 
 class Classifier(VisionModel[Classifications]):
-    """A classifier: images in, `Classifications` out. The shorter side is resized, the centre cropped.
+    """A classifier: images in, `Classifications` out.
+
+    What is not given comes from the model's metadata (`pixel_metadata` has the entries that are known), and else from
+    the preset `"imagenet"`. A preset that is given replaces what the metadata says of mean, std, scale and order.
 
     Args:
         preset: `"imagenet"`, `"caffe"`, `"inception"` or `"unit"`: the defaults of what follows (`PRESETS`).
-        resize: the shorter side is brought to this; None is 256 for a crop of 224, and in proportion for others.
+        framing: `"crop"`: the shorter side is resized, and the centre cropped; `"stretch"`: the image is resized to
+            the network's input, whatever its proportions.
+        interpolation: how it is resized: `"bilinear"` gives the bytes of OpenCV's INTER_LINEAR, `"bicubic"` those of
+            Pillow's BICUBIC, which torchvision and timm resize with. Bicubic is for images on the host.
+        resize: the shorter side is brought to this before the crop; None is 256 for a crop of 224, and in proportion
+            for others.
         crop: the network's input, a number or (width, height), for models that leave it open (224 then).
-        mean, std, scale: y = (x * scale - mean) / std, a number a channel in the order of the network's input.
+        mean, std, scale: y = (x * scale - mean) / std: a number, or one for each channel in the order of the network's
+            input.
         input_order: the channels that the network wants, `"rgb"` or `"bgr"`.
         top_k: how many classes an image; fewer if the model has fewer.
         softmax: whether scores become probabilities by softmax; None does so unless they are probabilities already
@@ -55,11 +66,13 @@ class Classifier(VisionModel[Classifications]):
     `path`, `backend`, `names` and the other arguments: see `VisionModel`.
     """
 
-    preset: Literal["imagenet", "caffe", "inception", "unit"] = "imagenet"
+    preset: Literal["imagenet", "caffe", "inception", "unit"] | None = None
+    framing: Literal["crop", "stretch"] = "crop"
+    interpolation: Literal["bilinear", "bicubic"] | None = None
     resize: Annotated[int, msgspec.Meta(ge=1)] | None = None
     crop: int | tuple[int, int] | None = None
-    mean: Triple | None = None
-    std: Triple | None = None
+    mean: float | Triple | None = None
+    std: float | Triple | None = None
     scale: float | None = None
     input_order: Literal["rgb", "bgr"] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=1)] = 5
@@ -80,16 +93,29 @@ class Classifier(VisionModel[Classifications]):
     # ---- the three statements ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
+        stated = self._stated
         shorter = min(input.size)
         #: The shorter side after the resize, in pixels.
-        self.resized_side = resize = self.resize or round(shorter * 256 / 224)
-        if resize < shorter:
+        self.resized_side = resize = self.resize or stated.get("resize") or round(shorter * 256 / 224)
+        if self.framing == "stretch":
+            if self.resize is not None:
+                raise ConfigError(f"resize={resize} is for framing='crop'; with framing='stretch' leave it out")
+            self.resized_side = shorter
+        elif resize < shorter:
             raise ConfigError(f"resize={resize} is less than the crop of {input.size}; it must cover it")
+
+        def cropped(size: tuple[int, int]) -> Geometry:
+            return Geometry.resize_crop(size, resize, input.size)
+
+        def stretched(size: tuple[int, int]) -> Geometry:
+            return Geometry.stretch(size, input.size)
+
         return Preprocessor(
             input,
             self._transform(input),
-            lambda size: Geometry.resize_crop(size, resize, input.size),
+            cropped if self.framing == "crop" else stretched,
             self.channel_order,
+            interpolation=self.interpolation or stated.get("interpolation", "bilinear"),
         )
 
     def postprocess(
@@ -106,10 +132,13 @@ class Classifier(VisionModel[Classifications]):
     # ---- what follows from the head ----
 
     def _transform(self, input: ImageInput) -> PixelTransform:
-        preset = PRESETS[self.preset]
-        scale = float(self.scale if self.scale is not None else preset["scale"])
-        mean, std = self.mean or preset["mean"], self.std or preset["std"]
-        order = self.input_order or preset["input_order"]
+        default = PRESETS[self.preset] if self.preset else PRESETS["imagenet"] | self._stated
+        scale = float(self.scale if self.scale is not None else default["scale"])
+        mean, std = (
+            default[name] if given is None else (given,) * 3 if isinstance(given, (int, float)) else given
+            for name, given in (("mean", self.mean), ("std", self.std))
+        )
+        order = self.input_order or default["input_order"]
         if input.dtype == "uint8":  # the network normalises by itself
             return PixelTransform(order=order, layout=input.layout, dtype=input.dtype, fill=0, scale=1.0)
         if not scale > 0:
@@ -118,8 +147,22 @@ class Classifier(VisionModel[Classifications]):
             mean, std, max_value=1 / scale, order=order, layout=input.layout, dtype=input.dtype
         )
 
+    @cached_property
+    def _stated(self) -> dict[str, Any]:
+        """The settings that the model's metadata holds, of those that are not given."""
+        names = ("mean", "std", "scale", "input_order", "crop", "resize", "interpolation")
+        given = {name for name in names if getattr(self, name) is not None}
+        if self.preset is not None:
+            given |= PRESETS[self.preset].keys()
+        if self.framing == "stretch":
+            given.add("resize")
+        return pixel_settings(self.network.metadata, given)
+
     def asked_size(self) -> tuple[int, int] | None:
-        return as_size(self.crop, "crop")
+        if self.crop is not None:
+            return as_size(self.crop, "crop")
+        shape = self.network.input_specs[0].shape  # a size in the metadata is for models that leave it open
+        return self._stated.get("crop") if sum(isinstance(side, int) for side in shape[1:]) < 3 else None
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         name, shape = next(iter(shapes.items()))

@@ -25,6 +25,7 @@ OPTIONAL = RUNTIMES | {
     "onnx", "onnx_ir", "sympy", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest", "av",
     "prometheus_client", "pycocotools", "faster_coco_eval", "jinja2", "markupsafe", "vl_convert", "h5py",
     "uvicorn", "uvloop", "httptools", "grpc", "google", "tritonclient", "orjson", "python_multipart", "opentelemetry",
+    "ray",
 }  # fmt: skip
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 
@@ -122,7 +123,8 @@ MAY_KNOW = {
     "infersdk.options": set(),
     "infersdk.target": {"precision"},
     "infersdk.tensor_spec": set(),
-    "infersdk.infer": {"device", "model_source", "options", "tensor", "tensor_spec", "stream"},
+    "infersdk.releasing": {"tensor"},
+    "infersdk.infer": {"device", "model_source", "options", "releasing", "tensor", "tensor_spec", "stream"},
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "model_source", "options", "stream", "tensor"},
     "infersdk.registry": {

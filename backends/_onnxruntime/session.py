@@ -56,6 +56,8 @@ def start_session(
         return ort.InferenceSession(source, options(), providers=providers), None
     except (ort_errors.InvalidProtobuf, ort_errors.NoModel) as error:
         raise ModelFormatError(f"{name!r} is not an ONNX model, or is corrupt: {message_of(error)}") from None
+    except UnicodeDecodeError as error:  # of the runtime's own message, which quotes the model
+        raise ModelFormatError(f"{name!r} has names that are not UTF-8; is it damaged? ({text_of(error)})") from None
     except ort_errors.InvalidGraph as error:
         raise ModelFormatError(f"the graph of {name!r} is not valid: {message_of(error)}") from None
     except Exception as error:  # the runtime's exceptions have no common base

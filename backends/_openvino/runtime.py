@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 from openvino.frontend import FrontEndManager
 
 from ...device import Device
-from ...errors import text_of
+from ...errors import ModelFormatError, text_of
+from ...graph.files import load_proto, require_onnx
+
+if TYPE_CHECKING:
+    from ...model_source import ModelSource
 
 __all__ = [
     "FAILURES", "PRECISION_NAMES",
@@ -126,22 +130,32 @@ def port_name(port: Any) -> str:
     return own if own in names or not names else str(min(names))
 
 
-def metadata_of(model: Any) -> dict[str, str]:
+def metadata_of(model: Any, source: ModelSource) -> dict[str, str]:
     """What the file says about itself: an ONNX file's metadata, or the `rt_info` of an IR.
 
-    Nested keys are joined by a slash, except below `framework` and `model_info`, where exporters put theirs.
+    Nested keys are joined by a slash, except below `framework` and `model_info`, where exporters put theirs. Bytes that
+    are not UTF-8 are replaced; the runtime's interface raises for them.
     """
     found: dict[str, str] = {}
 
     def collect(value: Any, key: str) -> None:
-        value = getattr(value, "value", value)
+        try:
+            value = getattr(value, "value", value)
+        except UnicodeDecodeError as error:
+            value = error.object.decode("utf-8", "replace")
         if hasattr(value, "items"):
             for name, inner in value.items():
                 collect(inner, name if key in ("", "framework", "model_info") else f"{key}/{name}")
         elif key and not key.startswith("__"):
             found[key] = str(value)
 
-    collect(dict(model.get_rt_info().items()), "")
+    try:
+        collect(dict(model.get_rt_info().items()), "")
+    except UnicodeDecodeError:  # of a key
+        if not source.is_onnx:
+            raise ModelFormatError(f"{str(source)!r} has metadata whose names are not UTF-8; is it damaged?") from None
+        require_onnx("reading metadata that is not UTF-8")
+        return {entry.key: entry.value for entry in load_proto(source).metadata_props}
     return found
 
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from ..models import Classifications, Timings
 
 #: The settings of the wrapper that have a flag of their own.
-_SETTINGS = ("preset", "resize", "crop", "scale", "mean", "std", "input_order", "top_k")
+_SETTINGS = (
+    "preset", "framing", "interpolation", "resize", "crop", "scale", "mean", "std", "input_order", "top_k",
+)  # fmt: skip
 
 
 def register(subparsers: Any) -> None:
@@ -42,7 +44,11 @@ def register(subparsers: Any) -> None:
     group.add_argument(
         "--preset",
         choices=("imagenet", "caffe", "inception", "unit"),
-        help="scale, mean, std and order of the channels (default: imagenet)",
+        help="scale, mean, std and order of the channels (default: the model's metadata, else imagenet)",
+    )
+    group.add_argument("--framing", choices=("crop", "stretch"), help="resize and crop the centre, or stretch")
+    group.add_argument(
+        "--interpolation", choices=("bilinear", "bicubic"), help="as OpenCV's bilinear (default), or Pillow's bicubic"
     )
     group.add_argument("--scale", type=float, help="of pixels, which are 0 to 255")
     group.add_argument("--mean", type=_triple, metavar="R,G,B", help="a number, or one for each channel")

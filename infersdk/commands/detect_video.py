@@ -12,10 +12,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .common import console, json_text
+from .progress import show_progress
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from ..models import Detections, Tiled, VisionModel
     from ..video import Frame, VideoReader
 
@@ -47,8 +46,8 @@ def detect_video(
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "the video .* is damaged", RuntimeWarning)  # the summary reports it
         reader = stack.enter_context(VideoReader(source))
-        progress = stack.enter_context(_progress())
-        bar = progress.add_task(Path(source).name or source, total=reader.frames, fps=0.0)
+        progress = stack.enter_context(show_progress(quiet=as_json))
+        advance = stack.enter_context(progress.stage(Path(source).name or source, reader.frames, "frames"))
         writer = stack.enter_context(VideoWriter(target, reader.size, reader.fps)) if target is not None else None
         start = perf_counter()
         try:
@@ -59,7 +58,7 @@ def detect_video(
                     _print_frame(source, frame, found)
                 labels.update(found.labels)
                 done += 1
-                progress.update(bar, advance=1, fps=done / (perf_counter() - start))
+                advance(done)
         finally:
             stack.close()  # the last frames are encoded before the time is taken
             seconds = perf_counter() - start
@@ -83,16 +82,6 @@ def _detections(model: VisionModel[Detections] | Tiled, reader: VideoReader) -> 
     from ..video import paired
 
     return paired(model.map, reader)
-
-
-def _progress() -> Progress:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[fps]:.1f} fps"), TimeRemainingColumn(),
-        console=console(stderr=True), transient=True,
-    )  # fmt: skip
 
 
 def _print_frame(source: str, frame: Frame, found: Detections) -> None:

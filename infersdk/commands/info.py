@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError, ModelFormatError
+from ..model_source import ModelSource
 from .common import add_json_argument, console, print_json
 
 
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "info",
-        help="inputs, outputs, opset and metadata of a model",
-        description="Shows what an ONNX file says of itself, without running it.",
+        help="inputs, outputs, precision and metadata of a model",
+        description="Shows what a model file says of itself, without running it: an ONNX model, an OpenVINO IR, or a "
+        "TensorRT engine with its manifest. Of other files it says what they are, and what helps.",
     )
     parser.add_argument("model", type=Path)
     add_json_argument(parser)
@@ -24,40 +28,128 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from ..graph import onnx_info
-
-    info = onnx_info(arguments.model)
+    source = ModelSource.of(arguments.model)
+    found = _described(source)
+    found["pixels"] = _pixels(found["metadata"])
     if arguments.json:
-        print_json(
-            {
-                "model": str(arguments.model),
-                "inputs": [_as_dict(spec) for spec in info.inputs],
-                "outputs": [_as_dict(spec) for spec in info.outputs],
-                "opset": info.opset,
-                "ir_version": info.ir_version,
-                "producer": info.producer,
-                "precision": info.precision,
-                "parameters": info.parameters,
-                "operators": dict(info.operators),
-                "metadata": dict(info.metadata),
-            }
-        )
+        print_json({"model": str(arguments.model), **found})
         return 0
     table = Table(show_header=False, title=str(arguments.model), title_justify="left")
-    for spec in info.inputs:
-        table.add_row("input", escape(str(spec)))
-    for spec in info.outputs:
-        table.add_row("output", escape(str(spec)))
-    table.add_row("opset", f"{info.opset} (IR {info.ir_version})")
-    table.add_row("producer", escape(info.producer or "unknown"))
-    table.add_row("precision", info.precision)
-    table.add_row("parameters", f"{info.parameters:,}")
-    table.add_row("operators", ", ".join(f"{name} {count}" for name, count in sorted(info.operators.items())))
-    for key, value in info.metadata.items():
+    for name, value in found.items():
+        for text in _texts(name, value):
+            table.add_row(escape(name.removesuffix("s") if name in ("inputs", "outputs") else name), escape(text))
+    for key, value in found["metadata"].items():
         table.add_row(escape(key), escape(value if len(value) <= 400 else f"{value[:400]} …"))
     console(width=100).print(table)
     return 0
 
 
-def _as_dict(spec: Any) -> dict[str, Any]:
+def _texts(name: str, value: Any) -> list[str]:
+    """The rows of an entry."""
+    if name == "metadata" or value in (None, {}, []):
+        return []
+    if name in ("inputs", "outputs"):
+        return [f"{one['name']}: {one['dtype']} {_shape(one['shape'])}" for one in value]
+    if name == "pixels":
+        return ["; ".join(f"{key} {_short(inner)}" for key, inner in value.items())]
+    if name == "operators":
+        return [", ".join(f"{key} {count}" for key, count in sorted(value.items()))]
+    return [f"{value:,}" if isinstance(value, int) and name == "parameters" else _short(value)]
+
+
+def _shape(shape: list[Any]) -> str:
+    return f"({', '.join('?' if side is None else str(side) for side in shape)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(_short, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _described(source: ModelSource) -> dict[str, Any]:
+    """What a file says, by the names of the rows.
+
+    Raises:
+        ModelFormatError: it is of another format; the message says which, and what helps.
+        BackendUnavailableError: an OpenVINO IR, and OpenVINO is not installed.
+    """
+    readers: dict[str, Callable[[ModelSource], dict[str, Any]]] = {
+        "onnx": _onnx, "openvino": _openvino, "tensorrt": _engine, "tensorrt-rtx": _engine,
+    }  # fmt: skip
+    if (kind := source.format) is None:
+        return _onnx(source)  # which says what is wrong with it
+    if kind.key not in readers:
+        raise ModelFormatError(f"{str(source)!r} is {kind.title}; {kind.help_for(str(source))}")
+    return {"format": kind.title, **readers[kind.key](source)}
+
+
+def _onnx(source: ModelSource) -> dict[str, Any]:
+    from ..graph import onnx_info
+
+    info = onnx_info(source)
+    return {
+        "inputs": [_spec(spec) for spec in info.inputs],
+        "outputs": [_spec(spec) for spec in info.outputs],
+        "opset": info.opset,
+        "ir_version": info.ir_version,
+        "producer": info.producer or "unknown",
+        "precision": info.precision,
+        "parameters": info.parameters,
+        "operators": dict(info.operators),
+        "metadata": dict(info.metadata),
+    }
+
+
+def _openvino(source: ModelSource) -> dict[str, Any]:
+    from ..registry import load
+
+    with load(source, "openvino") as infer:
+        return {
+            "inputs": [_spec(spec) for spec in infer.input_specs],
+            "outputs": [_spec(spec) for spec in infer.output_specs],
+            "precision": f"{infer.precision} on {infer.device}",
+            "metadata": dict(infer.metadata),
+        }
+
+
+def _engine(source: ModelSource) -> dict[str, Any]:
+    """What its manifest says: the engine itself tells no more than its version, and that to a GPU alone."""
+    from ..cache import read_manifest
+
+    manifest = read_manifest(Path(f"{source}.json"))
+    if manifest is None:
+        return {"manifest": f"there is none at {source}.json", "metadata": {}}
+    details = manifest.details
+    return {
+        "inputs": details.get("inputs", []),
+        "outputs": details.get("outputs", []),
+        "built_by": f"{manifest.backend} {details.get('version', '')}".strip(),
+        "compute_capability": details.get("capabilities") or "8.0 and later",
+        "gpu": details.get("gpu"),
+        "precision": details.get("precision"),
+        "profiles": [_profile(profile) for profile in details.get("profiles", [])],
+        "built_from": details.get("model"),
+        "metadata": details.get("metadata", {}),
+    }
+
+
+def _profile(profile: dict[str, Any]) -> str:
+    return "; ".join(f"{name} {' to '.join(map(_shape, (low, high)))}" for name, (low, _, high) in profile.items())
+
+
+def _pixels(metadata: dict[str, str]) -> dict[str, Any]:
+    """What the metadata says of a classifier's pixels."""
+    from ..models.pixel_metadata import pixel_settings
+
+    task = metadata.get("task", metadata.get("model_type", "classify")).lower()
+    if not task.startswith("classif"):
+        return {}
+    try:
+        return pixel_settings(metadata)
+    except ConfigError as error:
+        return {"cannot be used": str(error)}
+
+
+def _spec(spec: Any) -> dict[str, Any]:
     return {"name": spec.name, "dtype": str(spec.dtype), "shape": list(spec.shape)}

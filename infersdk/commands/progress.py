@@ -41,8 +41,15 @@ class ProgressReporter(ABC):
         """Now in `stage`, with `share` (0 to 1) of the whole work done; `detail` is what within the stage."""
 
     @abstractmethod
-    def stage(self, title: str, total: float = 1.0) -> contextlib.AbstractContextManager[Callable[[float], None]]:
-        """A stage of its own, in a `with` statement: call what it gives with how much of `total` is done."""
+    def stage(
+        self, title: str, total: float | None = 1.0, unit: str = ""
+    ) -> contextlib.AbstractContextManager[Callable[[float], None]]:
+        """A stage of its own, in a `with` statement: call what it gives with how much of `total` is done.
+
+        Args:
+            total: None where nobody knows, as with a camera.
+            unit: what is counted, such as "frames": then counts and their rate are shown, too.
+        """
 
 
 @contextlib.contextmanager
@@ -129,12 +136,18 @@ class _Estimate:
         return "" if left is None else f"about {duration(left)} left"
 
 
+def _counted(done: float, total: float | None, unit: str, seconds: float) -> str:
+    """`120 of 1,394 frames, 45.1 a second`."""
+    count = f"{done:,.0f} of {total:,.0f}" if total else f"{done:,.0f}"
+    return f"{count} {unit}, {done / max(seconds, 1e-9):.1f} a second"
+
+
 class _Silent(ProgressReporter):
     def report(self, stage: str, share: float, detail: str = "") -> None:
         pass
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+    def stage(self, title: str, total: float | None = 1.0, unit: str = "") -> Iterator[Callable[[float], None]]:
         yield lambda done: None
 
 
@@ -156,15 +169,16 @@ class _Lines(ProgressReporter):
         self._say(stage, detail, self._all.text(share))
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+    def stage(self, title: str, total: float | None = 1.0, unit: str = "") -> Iterator[Callable[[float], None]]:
         own = _Estimate(self._clock)
         self._say(title)
         first = self._said
 
         def advance(done: float) -> None:
-            passed, share = self._clock() - self._said, done / total
+            passed, share = self._clock() - self._said, done / total if total else KNOWN
             if passed >= (FIRST if self._said == first else EVERY) and KNOWN <= share < 1:
-                self._say(title, f"{share:.0%}", own.text(share))
+                text = _counted(done, total, unit, own.passed) if unit else f"{share:.0%}"
+                self._say(title, text, own.text(share) if total else "")
 
         yield advance
         if own.passed >= FIRST:
@@ -192,8 +206,14 @@ class _Bars(ProgressReporter):
         self._bars.update(self._task, description=text, completed=share, left=self._all.text(share))
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+    def stage(self, title: str, total: float | None = 1.0, unit: str = "") -> Iterator[Callable[[float], None]]:
         own = _Estimate(monotonic)
         task = self._bars.add_task(title, total=total, left="")
-        yield lambda done: self._bars.update(task, completed=done, left=own.text(done / total))
+
+        def advance(done: float) -> None:
+            left = own.text(done / total) if total else ""
+            text = f"{title}: {_counted(done, total, unit, own.passed)}" if unit else title
+            self._bars.update(task, completed=done, left=left, description=text)
+
+        yield advance
         self._bars.remove_task(task)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._files import image_files
-from ..errors import CalibrationError, ConfigError
+from .._files import atomic_write, image_files
+from ..errors import BackendError, CalibrationError, ConfigError
 from .common import add_json_argument, add_wrapper_arguments, console, print_json, wrapper_arguments
 from .progress import show_progress, sigterm_interrupts
 
 if TYPE_CHECKING:
     from ..models.vision import VisionModel
     from ..quant import Plan, Workflow
+    from ..quant.workflow import OpenWrapper
 
 _METHODS = ("auto", "mse", "entropy", "minmax", "percentile")
 
@@ -79,12 +81,16 @@ def register(subparsers: Any) -> None:
         "--backend", default="onnxruntime", help="what the file is for, and is measured on (default: %(default)s)"
     )
     group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
+    group.add_argument(
+        "--report", type=Path, metavar="HTML", help="a page with each layer's error, range and times, and other targets"
+    )
     add_json_argument(parser)
     parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from .. import quant
+    from ..pages import require_packages
 
     for name, low in (("limit", 1), ("max_score_shift", 0)):
         value = getattr(arguments, name)
@@ -100,6 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
             "--data names the images to calibrate and measure with; only a --table that is there does without, and "
             "then nothing is measured"
         )
+    if arguments.report:
+        if not arguments.data:
+            raise ConfigError("--report needs --data: layers are measured with images")
+        require_packages()
     work = quant.Workflow(
         arguments.model,
         _images(arguments.data or [], arguments.limit),
@@ -118,6 +128,10 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             with show_progress(quiet=arguments.json) as progress:
                 work.run(output, stage=progress.stage)
+                if arguments.report:
+                    others = _other_targets(arguments, target)
+                    page = quant.quantization_report(work, others, stage=progress.stage)
+                    atomic_write(arguments.report, page.encode())
         except KeyboardInterrupt:
             _keep(work, arguments.table or output.with_suffix(".calibration.json"))
             raise interruption.kind from None
@@ -179,12 +193,30 @@ def _images(places: Sequence[Path], limit: int | None) -> list[Path]:
     return [found[i * len(found) // count] for i in range(count)]
 
 
-def _wrapper(arguments: argparse.Namespace, path: Path) -> VisionModel[Any]:
+def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str, OpenWrapper]]:
+    """The other targets whose backends are installed, each with what opens a wrapper there."""
+    from .. import quant
+    from ..registry import backend_class, backends
+
+    found: list[tuple[str, OpenWrapper]] = []
+    for backend in backends():
+        if backend != target and backend in quant.SCHEMES:
+            try:
+                backend_class(backend).probe()
+            except BackendError:
+                continue
+            found.append((backend, functools.partial(_wrapper, arguments, backend=backend, device=None)))
+    return found
+
+
+def _wrapper(
+    arguments: argparse.Namespace, path: Path, *, backend: str | None = None, device: str | None = None
+) -> VisionModel[Any]:
     """The wrapper for a model file: as asked for, or by its output."""
     from .. import models
     from ..registry import load
 
-    infer = load(path, arguments.backend, device=arguments.device)
+    infer = load(path, backend or arguments.backend, device=device if backend else arguments.device)
     try:
         own = {key: value for key in ("preset", "resize") if (value := getattr(arguments, key)) is not None}
         return models.load(infer, **wrapper_arguments(arguments), **own)

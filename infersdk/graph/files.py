@@ -116,7 +116,7 @@ def _decode_text(message: Any, name: str) -> None:
                 if not isinstance(text, bytes):
                     continue
                 if field.full_name not in _DESCRIPTIONS:
-                    raise ModelFormatError(f"{name} has a {field.name} that is not UTF-8: {text!r}; is it damaged?")
+                    raise ModelFormatError(f"{name}: {field.name} is not UTF-8: {text!r}; is the file damaged?")
                 setattr(message, field.name, text.decode("utf-8", "replace"))
 
 

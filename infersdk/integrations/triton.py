@@ -23,8 +23,9 @@ from ..config import read
 from ..errors import ConfigError, InputError
 from ..models import create
 from ..serve.images import ENCODED, PIXELS
-from ..serve.networks import DEFAULT_BATCH, tensor_info
+from ..serve.networks import tensor_info
 from ..serve.result_tensors import ResultTensors
+from ..serve.rows import DEFAULT_BATCH
 
 if TYPE_CHECKING:
     import numpy.typing as npt

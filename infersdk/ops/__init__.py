@@ -7,6 +7,7 @@ from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups
 from .masks import MASK, PackedMasks, assemble_masks
 from .oriented import nms_oriented
 from .preprocess import letterbox, preprocess, preprocess_into
+from .resample import resample
 
 __all__ = [
     "DETECTION",
@@ -25,6 +26,7 @@ __all__ = [
     "nms_oriented",
     "preprocess",
     "preprocess_into",
+    "resample",
     "similarity",
     "topk",
 ]

@@ -23,6 +23,7 @@ from .layer_times import layer_times
 from .observe import Observations, Observer, calibrate, observe
 from .plan import Plan, plan
 from .quantize import QuantizedGraph, quantize
+from .report import quantization_report
 from .schemes import SCHEMES, Scheme, scheme_of_backend
 from .search import SearchReport, Step, search
 from .speed import Speed, compare_speed
@@ -33,5 +34,5 @@ __all__ = [
     "CANDIDATES", "SCHEMES", "CalibrationTable", "Candidate", "ChannelRanges", "Choice", "Histogram", "ImageInputs",
     "Observations", "Observer", "Plan", "QuantizedGraph", "Scheme", "SearchReport", "Speed", "Step", "TensorRange",
     "Workflow", "calibrate", "choose", "compare_speed", "entropy_threshold", "layer_errors", "layer_times", "observe",
-    "plan", "quantize", "quantize_expand", "read_tensorrt_cache", "scheme_of_backend", "search",
+    "plan", "quantization_report", "quantize", "quantize_expand", "read_tensorrt_cache", "scheme_of_backend", "search",
 ]  # fmt: skip

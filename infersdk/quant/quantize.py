@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from .schemes import Scheme
 
 __all__ = [
-    "QuantizedGraph", "WeightCodes", "correct_bias", "insert_quantizer", "output_axis", "quantize", "quantized_model",
-    "range_of_point", "weight_codes",
+    "QuantizedGraph", "WeightCodes", "correct_bias", "input_range", "insert_quantizer", "output_axis", "quantize",
+    "quantized_model", "range_of_point", "weight_codes",
 ]  # fmt: skip
 
 
@@ -134,6 +134,12 @@ def range_of_point(planned: Plan, table: CalibrationTable, name: str) -> TensorR
     """The range of a value that is quantised."""
     source = planned.points[name]
     return _BOUNDS if planned.is_bounded(source) else table.tensors[source]
+
+
+def input_range(planned: Plan, table: CalibrationTable, layer: str) -> tuple[float, float]:
+    """What the codes of a quantised layer's input cover."""
+    found = range_of_point(planned, table, data_input(planned.nodes_by_name[layer]).name or "")
+    return (-found.threshold, found.threshold) if planned.scheme.signed else (found.low, found.high)
 
 
 _BOUNDS = TensorRange(min=0.0, max=1.0, low=0.0, high=1.0, threshold=1.0)

@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     from ..models.vision import VisionModel
     from .table import CalibrationTable
 
-__all__ = ["MAX_DROP", "Stage", "Workflow"]
+__all__ = ["MAX_DROP", "OpenWrapper", "Stage", "Workflow", "silent_stage"]
 
 #: Images that results are compared on, at most.
 _COMPARED = 32
 #: With fewer images than this none is kept apart: all of them calibrate, and are compared on.
 _FEW = 32
 #: One image in so many is kept apart, at least.
-_ONE_IN = 4
+_ONE_IN = 5
 
 #: By how many per cent results may differ from FP32 before layers are left in floating point.
 MAX_DROP = 15.0
+
 
 #: Makes the wrapper of a model file, for a `with` statement.
 OpenWrapper = Callable[[Path], "VisionModel[Any]"]
@@ -81,6 +82,8 @@ class Workflow:
     Attributes:
         planned: what is quantised, by the target and `exclude`.
         seen, choice, table, search, made, agreement, speed: the result of each step; None before it.
+        model: the path of the model.
+        images: all of them.
         compared: the images that results are compared on.
 
     Raises:
@@ -112,7 +115,7 @@ class Workflow:
             check_samples(len(images))
         if max_score_shift is not None and not images:
             raise ConfigError("max_score_shift needs images to compare results on")
-        self._model, self._open = Path(model), open_wrapper
+        self.model, self.images, self.open_wrapper = Path(model), list(images), open_wrapper
         self._limits = {"max_drop": max_drop, "max_score_shift": max_score_shift}
         self._kept, self.compared = _split(images)
         self.table = table
@@ -126,10 +129,10 @@ class Workflow:
 
     def run(self, output: str | os.PathLike[str], *, stage: Stage | None = None) -> QuantizedGraph:
         """All steps. Raises what calibration, the backend and writing raise."""
-        show = stage or _silent
+        show = stage or silent_stage
         if not self.compared:
             return self.write(output)
-        with self._open(self._model) as wrapper:
+        with self.open_wrapper(self.model) as wrapper:
             self._reference = _results(wrapper, self.compared)
             comparable = can_compare(self._reference[0])
             if self._limits["max_score_shift"] is not None and not comparable:
@@ -153,7 +156,7 @@ class Workflow:
 
     def measure(self, path: Path) -> Agreement:
         """How far the results of a model file agree with FP32 on the images that are compared."""
-        with _without_target_warnings(), self._open(path) as wrapper:
+        with _without_target_warnings(), self.open_wrapper(path) as wrapper:
             return agreement(self._reference, _results(wrapper, self.compared))
 
     # ---- the steps ----
@@ -162,7 +165,7 @@ class Workflow:
         apart = self._kept is not None
         first = self._kept if self._kept is not None else self.compared
         total = len(first) + (len(self.compared) if apart else 0)
-        with Observer(self._model, self.planned) as observer:
+        with Observer(self.model, self.planned) as observer:
             with stage(f"calibrating on {len(first)} images", len(first)) as advance:
                 self.seen = observer.observe(ImageInputs(wrapper, first), progress=advance)
             if choose_method and len(self.candidates) > 1:
@@ -190,14 +193,21 @@ class Workflow:
             )  # fmt: skip
         self.agreement = self.search.agreement
 
-    def layer_times(self, wrapper: VisionModel[Any]) -> tuple[dict[str, float], dict[str, float]] | None:
-        """Milliseconds of each layer in FP32 and in INT8 on the wrapper's backend; None where it does not tell."""
+    def layer_times(
+        self, wrapper: VisionModel[Any], planned: Plan | None = None
+    ) -> tuple[dict[str, float], dict[str, float]] | None:
+        """Milliseconds of each layer in FP32 and in INT8 on the wrapper's backend; None where it does not tell.
+
+        Args:
+            wrapper: of the FP32 model.
+            planned: what is quantised; that of the workflow if not given.
+        """
         assert self.table is not None
         infer = wrapper.network
         feeds = next(iter(ImageInputs(wrapper, self.compared[:1])))
         with tempfile.TemporaryDirectory() as folder:
             plain = write_model(self.planned.model.clone(), Path(folder, "fp32.onnx"))
-            made = quantize(self.planned, Path(folder, "int8.onnx"), self.table).path
+            made = quantize(planned or self.planned, Path(folder, "int8.onnx"), self.table).path
             fp32, int8 = (
                 layer_times(self.planned, path, feeds, infer.backend, str(infer.device)) for path in (plain, made)
             )
@@ -209,7 +219,7 @@ class Workflow:
         with stage("comparing speed"), _without_target_warnings():
             inputs = ImageInputs(wrapper, self.compared[:1])
             self.speed = compare_speed(
-                self._model, self.made.path, inputs, backend=infer.backend, device=str(infer.device)
+                self.model, self.made.path, inputs, backend=infer.backend, device=str(infer.device), seconds=0.5
             )
 
 
@@ -247,5 +257,6 @@ def _without_target_warnings() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silent(title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+def silent_stage(title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+    """Shows nothing."""
     yield lambda done: None

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError, UnsupportedModelError
-from ..pipeline import OneBucket, Pipeline, TensorBatchBuffer
+from ..pipeline import OneBucket, Pipeline
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
 from .messages import InferRequest, Tensor, TensorInfo
+from .rows import Destination, PlacedTensor, RowItem, RowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,13 +21,9 @@ if TYPE_CHECKING:
 
     from ..infer import Infer
     from ..tensor_spec import TensorSpec
+    from .shared_memory import SharedMemoryRegions
 
-__all__ = ["DEFAULT_BATCH", "NetworkEndpoint", "RowRequests", "WholeRequests", "tensor_info"]
-
-#: Rows in a batch where neither the network nor the configuration says how many.
-DEFAULT_BATCH = 8
-#: What is copied in the thread of the event loop: some 0.3 ms.
-_QUICK_NBYTES = 2 << 20
+__all__ = ["NetworkEndpoint", "WholeRequests", "tensor_info"]
 
 
 class NetworkEndpoint(Endpoint):
@@ -39,10 +36,19 @@ class NetworkEndpoint(Endpoint):
         network: belongs to the endpoint, which closes it.
         pipeline: the settings of its pipeline.
         queue: how many requests may wait; see `Admission`.
+        regions: the shared memory of the server.
     """
 
-    def __init__(self, name: str, version: str, network: Infer, pipeline: Mapping[str, Any], queue: int | None) -> None:
-        self._network = network
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        network: Infer,
+        pipeline: Mapping[str, Any],
+        queue: int | None,
+        regions: SharedMemoryRegions,
+    ) -> None:
+        self._network, self._regions = network, regions
         specs = (*network.input_specs, *network.output_specs)
         self.batched = all(spec.kind == "tensor" and spec.has_free_batch for spec in specs) and not any(
             side is None or isinstance(side, str) for spec in network.input_specs for side in spec.shape[1:]
@@ -73,7 +79,17 @@ class NetworkEndpoint(Endpoint):
                 f"inference request batch-size must be between 1 and {self.pipeline.max_batch} for model "
                 f"{self.name!r}, not {size}",
             )
-        return [{name: array[row] for name, array in inputs.items()} for row in range(size)]
+        items = []
+        for row in range(size):
+            item = RowItem({name: array[row] for name, array in inputs.items()})
+            item.outputs = [output.name for output in request.outputs or self.outputs]
+            item.destinations = {
+                output.name: Destination(self._regions, output.shared_memory, row, size)
+                for output in request.outputs or ()
+                if output.shared_memory is not None and not output.classification
+            }
+            items.append(item)
+        return items
 
     def _checked(self, info: TensorInfo, array: Tensor | None) -> Tensor:
         if array is None:
@@ -104,12 +120,18 @@ class NetworkEndpoint(Endpoint):
     ) -> dict[str, npt.NDArray[Any]]:
         if not self.batched:
             return {name: results[0][name] for name in names}
-        if len(results) == 1:
-            return {name: results[0][name][None] for name in names}
-        return {name: np.stack([result[name] for result in results]) for name in names}
+        return {name: _joined([result[name] for result in results]) for name in names}
 
     def release(self) -> None:
         self._network.close()
+
+
+def _joined(rows: Sequence[Any]) -> Any:
+    """The rows of an output as one; what lies in shared memory already stays there."""
+    first = rows[0]
+    if isinstance(first, PlacedTensor):
+        return PlacedTensor((len(rows), *first.shape), first.dtype)
+    return first[None] if len(rows) == 1 else np.stack(rows)
 
 
 def tensor_info(spec: TensorSpec) -> TensorInfo:
@@ -125,24 +147,6 @@ def tensor_info(spec: TensorSpec) -> TensorInfo:
     if datatype is None:
         raise UnsupportedModelError(f"{spec} cannot be served: the protocol has tensors of numbers and of bytes alone")
     return TensorInfo(spec.name, datatype, shape)
-
-
-class RowRequests:
-    """A network for a `Pipeline` whose batches are rows of several requests."""
-
-    def __init__(self, network: Infer) -> None:
-        self.network = network
-        self.concurrency, self.serializes_runs = network.concurrency, network.serializes_runs
-
-    def batch_buffer(self, capacity: int | None) -> _RowBuffer:
-        return _RowBuffer(self.network.clone(), capacity or self.network.max_batch or DEFAULT_BATCH)
-
-
-class _RowBuffer(TensorBatchBuffer):
-    """Rows are written where they come in: waking another thread up would take longer than most copies."""
-
-    def prepares_quickly(self, item: Any) -> bool:
-        return bool(sum(value.nbytes for value in item.values()) <= _QUICK_NBYTES)
 
 
 class WholeRequests:

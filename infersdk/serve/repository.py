@@ -23,6 +23,7 @@ from ..pipeline import PipelineSettings
 from .errors import RequestError, Status
 from .images import ImageEndpoint
 from .networks import NetworkEndpoint
+from .shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
     import os
@@ -71,6 +72,7 @@ class Repository:
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], settings: ServerSettings) -> None:
         self._config, self._settings = config, settings
+        self.regions = SharedMemoryRegions(settings.shared_memory_prefix)
         self.models = {name: ModelEntry(name) for name in self.tables()}
         self._loader = ThreadPoolExecutor(1, "infersdk-load")
         self._closing = set[asyncio.Future[None]]()
@@ -203,7 +205,7 @@ class Repository:
         made: dict[str, Endpoint] = {}
         try:
             for version, one in _version_tables(name, table).items():
-                made[version] = load_endpoint(name, version, one, self._settings)
+                made[version] = load_endpoint(name, version, one, self._settings, self.regions)
         except BaseException:
             for endpoint in made.values():
                 endpoint.close(0)
@@ -264,14 +266,16 @@ def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
     return {version: {**base, **own} for version, own in versions.items()}
 
 
-def load_endpoint(name: str, version: str, table: Mapping[str, Any], settings: ServerSettings) -> Endpoint:
+def load_endpoint(
+    name: str, version: str, table: Mapping[str, Any], settings: ServerSettings, regions: SharedMemoryRegions
+) -> Endpoint:
     """A version of a model out of its table, warmed up.
 
     Raises:
         ConfigError, BackendError, ModelError: what loading raises.
     """
     if table.get("type") == NETWORK:
-        return _load_network(name, version, dict(table), settings)
+        return _load_network(name, version, dict(table), settings, regions)
     model = create({"models": {name: table}})[name]
     try:
         model.warm_up()
@@ -281,7 +285,9 @@ def load_endpoint(name: str, version: str, table: Mapping[str, Any], settings: S
         raise
 
 
-def _load_network(name: str, version: str, table: dict[str, Any], settings: ServerSettings) -> Endpoint:
+def _load_network(
+    name: str, version: str, table: dict[str, Any], settings: ServerSettings, regions: SharedMemoryRegions
+) -> Endpoint:
     table.pop("type")
     pipeline = convert(table.pop("pipeline", {}), PipelineSettings, f"models.{name}.pipeline")
     path, options = table.pop("path", None), table.pop("options", {})
@@ -297,7 +303,9 @@ def _load_network(name: str, version: str, table: dict[str, Any], settings: Serv
         )
     network = registry.load(path, table.pop("backend", "onnxruntime"), **table, **options)
     try:
-        endpoint = NetworkEndpoint(name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue)
+        endpoint = NetworkEndpoint(
+            name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue, regions
+        )
     except BaseException:
         network.close()
         raise

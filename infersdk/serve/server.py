@@ -118,6 +118,8 @@ class Server:
                     ending = asyncio.ensure_future(ended.wait())
                     await asyncio.wait([loading, ending], return_when=asyncio.FIRST_COMPLETED)
                     if loading.done():
+                        if loading.exception() is not None:
+                            ending.cancel()
                         loading.result()
                         listening(self)
                         await self._until(ending, before_loading)

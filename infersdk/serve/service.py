@@ -4,6 +4,7 @@ extensions, on plain data.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from .datatypes import array_of, pack
 from .errors import RequestError, Status
 from .messages import InferRequest, InferResponse, RequestedOutput
 from .model_config import model_config
-from .shared_memory import SharedMemoryRegions
+from .rows import PlacedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +45,7 @@ class InferenceService:
 
     def __init__(self, repository: Repository, settings: ServerSettings) -> None:
         self.repository, self.settings = repository, settings
-        self.regions = SharedMemoryRegions(settings.shared_memory_prefix)
+        self.regions = repository.regions
         self.stopping = False
 
     # ---- health and metadata ----
@@ -107,7 +108,11 @@ class InferenceService:
         sizes = {}
         for output in outputs or ():
             if (part := output.shared_memory) is not None:
-                data = pack(response.outputs[output.name])
+                array = response.outputs[output.name]
+                if isinstance(array, PlacedTensor):
+                    sizes[output.name] = array.dtype.itemsize * math.prod(array.shape)
+                    continue
+                data = pack(array)
                 self.regions.write(part, data, output.name)
                 sizes[output.name] = data.nbytes
         return sizes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .datatypes import element_count, numpy_dtype, unpack
+from .datatypes import element_count, numpy_dtype, pack, unpack
 from .errors import RequestError, Status
 from .messages import SharedMemory
 
@@ -169,12 +169,7 @@ class SharedMemoryRegions:
         Raises:
             RequestError: the part is too small.
         """
-        if data.nbytes > part.nbytes:
-            raise RequestError(
-                Status.INVALID,
-                f"shared memory size specified with the request for output {output!r} ({part.nbytes} bytes) should be "
-                f"at least {data.nbytes} bytes to hold the results",
-            )
+        _check_size(part, data.nbytes, output)
         with self._lock:
             region = self._part(part)
             at = region.offset + part.offset
@@ -186,6 +181,16 @@ class SharedMemoryRegions:
             while data.nbytes:
                 done = os.pwrite(region.file, data, at)
                 data, at = data[done:], at + done
+
+    def write_row(self, part: SharedMemory, row: npt.NDArray[Any], index: int, count: int, output: str) -> None:
+        """Writes one of `count` rows of an output, which lie one after another in a part of a region.
+
+        Raises:
+            RequestError: the part is too small for all of them.
+        """
+        _check_size(part, row.nbytes * count, output)
+        own = SharedMemory(part.region, part.offset + index * row.nbytes, row.nbytes)
+        self.write(own, pack(row), output)
 
     def _get(self, name: str) -> Region:
         region = self._regions.get(name)
@@ -207,6 +212,15 @@ class SharedMemoryRegions:
         """Forgets all regions."""
         with contextlib.suppress(OSError):
             self.unregister("")
+
+
+def _check_size(part: SharedMemory, needed: int, output: str) -> None:
+    if needed > part.nbytes:
+        raise RequestError(
+            Status.INVALID,
+            f"shared memory size specified with the request for output {output!r} ({part.nbytes} bytes) should be at "
+            f"least {needed} bytes to hold the results",
+        )
 
 
 class SharedTensor:

@@ -392,6 +392,19 @@ size_t ifs_preprocess_nbytes(const ifs_geometry *geometry, const ifs_pixel_trans
 ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, const ifs_pixel_transform *transform,
                           void *dst, size_t nbytes);
 
+/*
+ * Resizing with a filter that takes all pixels of the source into account, byte for byte as Image.resize of Pillow 13:
+ * BILINEAR is a triangle, BICUBIC Keys' cubic with a = -0.5, both stretched where the image shrinks. (The RESIZE of a
+ * geometry is OpenCV's INTER_LINEAR, which looks at four pixels.) The image is resized to width x height, and the part
+ * of crop_width x crop_height at (x, y) of that is written to `out`, packed, in the order of the image's channels and
+ * without an alpha channel. NV12 is ERR_UNSUPPORTED.
+ */
+#define IFS_FILTER_BILINEAR 0
+#define IFS_FILTER_BICUBIC 1
+
+ifs_status ifs_resample(const ifs_image *image, int32_t width, int32_t height, int32_t filter, int32_t x, int32_t y,
+                        int32_t crop_width, int32_t crop_height, uint8_t *out);
+
 /* ---- 8. Detection --------------------------------------------------------------------------------------------- */
 
 /*

@@ -48,6 +48,28 @@ def test_a_line_for_each_stage_with_what_is_left() -> None:
     ]
 
 
+def test_a_stage_that_counts() -> None:
+    out, clock = io.StringIO(), Clock()
+    lines = _Lines(out, clock=clock)
+    with lines.stage("film.mp4", 1394, "frames") as advance:
+        clock.now += 4
+        advance(100)
+    with lines.stage("camera", None, "frames") as advance:  # nobody knows how many will come
+        clock.now += 1
+        advance(20)  # too soon
+        clock.now += 4
+        advance(100)
+        clock.now += 29
+        advance(1500)  # too soon after the last line
+        clock.now += 2
+        advance(1800)
+    assert out.getvalue().splitlines() == [
+        "[0 s] film.mp4", "[4 s] film.mp4: 100 of 1,394 frames, 25.0 a second, about 52 s left",
+        "[4 s] film.mp4: done in 4 s", "[4 s] camera", "[9 s] camera: 100 frames, 20.0 a second",
+        "[40 s] camera: 1,800 frames, 50.0 a second", "[40 s] camera: done in 36 s",
+    ]  # fmt: skip
+
+
 def test_a_stage_that_knows_its_own_share() -> None:
     out, clock = io.StringIO(), Clock()
     lines = _Lines(out, clock=clock)

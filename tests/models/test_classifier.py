@@ -102,6 +102,121 @@ def test_more_names_than_classes_are_refused(tmp_path: Path) -> None:
         Classifier(mean_model(tmp_path / "m.onnx"), names=["a", "b", "c", "d"])
 
 
+def with_metadata(path: Path, **entries: str) -> Path:
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, entries)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        (  # timm
+            {"mean": "[0.5, 0.25, 0]", "std": "(0.5, 1, 1)", "input_size": "(3, 8, 8)"},
+            {"mean": [0.5, 0.25, 0], "std": [0.5, 1, 1], "scale": 1 / 255, "input_order": "rgb"},
+        ),
+        (  # OpenVINO's model_api
+            {"model_info mean_values": "104 117 123", "model_info reverse_input_channels": "NO"},
+            {"mean": [104, 117, 123], "std": 1, "scale": 1, "input_order": "bgr"},
+        ),
+        (
+            {"scale_values": "255.0", "color_order": "BGR"},
+            {"mean": 0, "std": 255, "scale": 1, "input_order": "bgr"},
+        ),
+        ({"mean": "0.5", "std": "0.5", "input_order": "'rgb'"}, {"preset": "inception"}),
+        ({"mean": "0", "std": "1", "scale": "0.1"}, {"mean": 0, "std": 1, "scale": 0.1, "input_order": "rgb"}),
+        ({"author": "Ultralytics", "imgsz": "[8, 8]"}, {"preset": "unit", "resize": 8}),
+        ({"interpolation": "bicubic"}, {"interpolation": "bicubic"}),
+        ({"input_size": "(3, 8, 8)", "crop_pct": "0.8"}, {"resize": 10}),
+    ],
+)
+def test_metadata_is_used(
+    entries: dict[str, str], expected: dict[str, Any], tmp_path: Path, rng: np.random.Generator
+) -> None:
+    plain = mean_model(tmp_path / "plain.onnx")
+    stated = with_metadata(mean_model(tmp_path / "stated.onnx"), **entries)
+    image = rng.integers(0, 256, (20, 30, 3), np.uint8)
+    with Classifier(stated, softmax=False) as model, Classifier(plain, softmax=False, **expected) as other:
+        found, wanted = model(image), other(image)
+        np.testing.assert_array_equal(found.class_ids, wanted.class_ids)
+        np.testing.assert_allclose(found.scores, wanted.scores, rtol=1e-5, atol=1e-5)
+    if "preset" not in expected and "mean" in expected:
+        with (
+            Classifier(stated, softmax=False, preset="unit") as model,
+            Classifier(plain, softmax=False, preset="unit") as other,
+        ):
+            np.testing.assert_array_equal(model(image).scores, other(image).scores)
+
+
+def test_a_size_in_the_metadata_is_for_models_that_leave_it_open(tmp_path: Path) -> None:
+    path = with_metadata(mean_model(tmp_path / "m.onnx", size="side"), input_size="(3, 10, 12)")
+    with Classifier(path) as model:
+        assert model.input_size == (12, 10)
+    with Classifier(path, crop=6) as model:
+        assert model.input_size == (6, 6)
+    fixed = with_metadata(mean_model(tmp_path / "f.onnx"), input_size="(3, 10, 12)")
+    with Classifier(fixed) as model:
+        assert model.input_size == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words", "remedy"),
+    [
+        ({"mean": "many"}, "mean is 'many', not numbers", {"preset": "unit"}),
+        ({"mean": "0.5, 0.5"}, "one number, or one for each channel", {"mean": 0.5, "std": 0.5, "scale": 1 / 255}),
+        ({"mean": "0", "std": "1"}, "does not say which", {"mean": 0, "std": 1, "scale": 1.0}),
+        ({"std": "0"}, "does not say which", {"preset": "unit"}),
+        ({"std": "0 1 300"}, "must be above 0", {"preset": "unit"}),
+        ({"input_order": "yuv"}, "one of rgb, bgr", {"input_order": "rgb"}),
+        ({"interpolation": "lanczos"}, "one of bilinear, bicubic", {"interpolation": "bilinear"}),
+        ({"input_size": "(1, 3, 8, 8)"}, "not a size", {"crop": 8, "resize": 8}),
+        ({"input_size": "8", "crop_pct": "0"}, "a number above 0", {"resize": 8}),
+    ],
+)
+def test_metadata_that_cannot_be_used(
+    entries: dict[str, str], words: str, remedy: dict[str, Any], tmp_path: Path
+) -> None:
+    """It is refused with what to give instead, and what is given replaces it."""
+    path = with_metadata(mean_model(tmp_path / "m.onnx"), **entries)
+    with pytest.raises(errors.ConfigError, match=words):
+        Classifier(path)
+    with Classifier(path, **remedy) as model:
+        assert model(red())[0].label == "0"
+
+
+@pytest.mark.parametrize("framing", ["crop", "stretch"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_framing_and_interpolation(framing: str, interpolation: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    """The network's input, against Pillow (bicubic) and OpenCV (bilinear), in every kind of call."""
+    cv2 = pytest.importorskip("cv2")
+    from PIL import Image
+
+    image = rng.integers(0, 256, (45, 60, 3), np.uint8)
+    size = (8, 8) if framing == "stretch" else (13, 10)
+    if interpolation == "bicubic":
+        resized = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
+    else:
+        resized = cv2.resize(image, size)
+    left, top = ((side - 8) // 2 for side in size)
+    if framing == "crop":
+        left = round((size[0] - 8) / 2)  # torchvision's CenterCrop
+    canvas = resized[top : top + 8, left : left + 8]
+    expected = (canvas[..., ::-1].astype(np.float32) / np.float32(255)).transpose(2, 0, 1)
+    settings: dict[str, Any] = {"preset": "unit", "framing": framing, "interpolation": interpolation, "max_batch": 2}
+    if framing == "crop":
+        settings["resize"] = 10
+    with Classifier(mean_model(tmp_path / "m.onnx"), **settings) as model:
+        (found,) = (inputs["data"][0] for inputs in model.network_inputs([image]))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        direct = model(image)
+        for other in (*model([image, image]), model.submit(image).result(60), *model.stream([image])):
+            np.testing.assert_allclose(other.scores, direct.scores, rtol=1e-5)
+        rgba = np.dstack([image, np.full(image.shape[:2], 7, np.uint8)])
+        np.testing.assert_allclose(model(rgba).scores, direct.scores, rtol=1e-5)
+        assert len(model(image[..., 0])) == 3
+
+
 def test_bad_settings(tmp_path: Path) -> None:
     path = mean_model(tmp_path / "m.onnx")
     for settings, words in [
@@ -111,6 +226,10 @@ def test_bad_settings(tmp_path: Path) -> None:
         ({"mean": [1, 2]}, "mean"),
         ({"scale": 0.0}, "scale"),
         ({"crop": 9}, "9"),
+        ({"framing": "stretch", "resize": 9}, "framing='crop'"),
+        ({"framing": "pad"}, "'crop', 'stretch'"),
+        ({"interpolation": "nearest"}, "nearest"),
+        ({"mean": True}, "mean"),
     ]:
         with pytest.raises(errors.ConfigError, match=words):
             Classifier(path, **settings)

@@ -97,6 +97,30 @@ def test_bars_add_up() -> None:
     assert svg.count("rect mark") >= 5
 
 
+@pytest.mark.parametrize("scale", ["log", "linear"])
+def test_columns(scale: str) -> None:
+    least = 0.5 if scale == "log" else 0.0
+    columns = [
+        {"number": n, "place": place, "value": 10.0**n, "least": least, "series": place, "tip": f"{n} {place}"}
+        for n in range(3)
+        for place in range(2)
+    ]
+    svg = draw("columns", {"columns": columns}, scales={"y": scale}, groups=2, x_title="layer", y_title="ms")
+    found = {}
+    for element in ET.fromstring(svg).iter():
+        if element.get("aria-roledescription") == "rect mark":
+            box = re.match(r"M([\d.]+),([\d.]+)h([\d.]+)v([\d.]+)", element.get("d", ""))
+            assert box is not None
+            found[str(element.get("aria-label"))] = [float(side) for side in box.groups()]
+    assert len(found) == 6
+    for n in range(3):
+        (left, *_, height), (beside, *_) = found[f"{n} 0"], found[f"{n} 1"]
+        assert left < beside
+        assert height > 0
+        assert height == found[f"{n} 1"][3]
+    assert found["0 0"][3] < found["1 0"][3] < found["2 0"][3]
+
+
 def test_colours_come_from_the_page() -> None:
     svg = draw("scatter", {"points": [point(1, 1, 1, series=2), point(2, 2, 2, series=9)]})
     assert {"var(--c2)", "var(--c1)"} <= set(re.findall(r'fill="(var\(--c\d\))"', svg))

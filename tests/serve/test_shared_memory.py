@@ -68,6 +68,35 @@ def test_in_and_out(request: pytest.FixtureRequest, protocol: str, region: tuple
         client.infer("simple", inputs)
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_of_outputs(request: pytest.FixtureRequest, protocol: str, rows: int, region: tuple[str, Any]) -> None:
+    """One output in shared memory, one as usual."""
+    import importlib
+
+    import tritonclient.utils.shared_memory as shm
+
+    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    (key, handle), name = region, region[0][1:]
+    a, b = np.arange(rows * 16, dtype=np.int32).reshape(rows, 16), np.full((rows, 16), 7, np.int32)
+    shm.set_shared_memory_region(handle, [a])
+    client.register_system_shared_memory(name, key, 4096)
+    try:
+        inputs = [module.InferInput(one, [rows, 16], "INT32") for one in ("INPUT0", "INPUT1")]
+        inputs[0].set_shared_memory(name, a.nbytes)
+        inputs[1].set_data_from_numpy(b)
+        outputs = [module.InferRequestedOutput(one) for one in ("OUTPUT1", "OUTPUT0")]
+        outputs[0].set_shared_memory(name, a.nbytes, offset=1024)
+        result = client.infer("simple", inputs, outputs=outputs)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), a + b)
+        np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.int32, [rows, 16], offset=1024), a - b)
+        outputs[0].set_shared_memory(name, a.nbytes - 1, offset=1024)
+        with pytest.raises(Exception, match=f"should be at least {a.nbytes} bytes"):
+            client.infer("simple", inputs, outputs=outputs)
+    finally:
+        client.unregister_system_shared_memory(name)
+
+
 @pytest.fixture
 def regions() -> Iterator[SharedMemoryRegions]:
     own = SharedMemoryRegions("/infersdk-test-")

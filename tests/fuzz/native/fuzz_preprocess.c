@@ -213,7 +213,48 @@ static void upload_size(const ifs_geometry *g) {
         CHECK(nbytes % 256 == 0 || nbytes >= (size_t)image.width);
 }
 
+/* A resize by a filter: every variant gives the plain one's bytes, and a part those of the whole. */
+static void resampled(void) {
+    int32_t format = below(16) ? (int32_t)below(5) : odd_number(6), pixel = format == 4 ? 1 : format >= 2 ? 4 : 3;
+    int32_t w = 1 + (int32_t)below(40), h = 1 + (int32_t)below(40), filter = below(16) ? coin() : odd_number(2);
+    int32_t rw = 1 + (int32_t)below(40), rh = 1 + (int32_t)below(40), x = (int32_t)below((uint32_t)rw),
+            y = (int32_t)below((uint32_t)rh), cw = 1 + (int32_t)below((uint32_t)(rw - x)),
+            ch = 1 + (int32_t)below((uint32_t)(rh - y));
+    int64_t stride = (int64_t)w * pixel + below(8);
+    size_t nbytes = (size_t)(stride * (h - 1) + (int64_t)w * pixel), channels = format == 4 ? 1 : 3;
+    uint8_t *data = exact(nbytes), *whole = exact((size_t)rw * (size_t)rh * channels),
+            *part = exact((size_t)cw * (size_t)ch * channels), *other = exact((size_t)cw * (size_t)ch * channels);
+    int binary = coin();
+    for (size_t i = 0; i < nbytes; i++)
+        data[i] = binary ? (coin() ? 255 : 0) : (uint8_t)next();
+    ifs_image image = {data, NULL, stride, 0, w, h, format};
+    int32_t *numbers[] = {&x, &y, &cw, &ch, &rw, &rh}, *odd = numbers[below(6)], number = odd_number(50);
+    if (!below(8) && number < *odd) /* never more than there is memory for */
+        *odd = number;
+    CHECK(ifs_set_simd(IFS_SIMD_PLAIN) == IFS_OK);
+    int good = format >= 0 && format <= 4 && (filter == 0 || filter == 1) && rw >= 1 && rh >= 1 && cw >= 1 && ch >= 1 &&
+               x >= 0 && y >= 0 && x <= rw - cw && y <= rh - ch;
+    CHECK((counted(ifs_resample(&image, rw, rh, filter, x, y, cw, ch, part)) == IFS_OK) == good);
+    for (int32_t simd = IFS_SIMD_NEON; good && simd <= IFS_SIMD_AVX512; simd++)
+        if (ifs_set_simd(simd) == IFS_OK) {
+            CHECK(ifs_resample(&image, rw, rh, filter, x, y, cw, ch, other) == IFS_OK);
+            CHECK(memcmp(part, other, (size_t)cw * (size_t)ch * channels) == 0);
+        }
+    if (good) {
+        CHECK(ifs_resample(&image, rw, rh, filter, 0, 0, rw, rh, whole) == IFS_OK);
+        for (int32_t row = 0; row < ch; row++)
+            CHECK(memcmp(part + (size_t)row * (size_t)cw * channels,
+                         whole + ((size_t)(y + row) * (size_t)rw + (size_t)x) * channels, (size_t)cw * channels) == 0);
+    }
+    CHECK(ifs_set_simd(ifs_simd_best()) == IFS_OK);
+    free(data), free(whole), free(part), free(other);
+}
+
 static void one_case(void) {
+    if (!below(6)) {
+        resampled();
+        return;
+    }
     int small = below(8) != 0;
     int32_t sw = small ? 1 + (int32_t)below(40) : side(700), sh = small ? 1 + (int32_t)below(40) : side(700);
     int32_t cw = small ? 1 + (int32_t)below(40) : side(700), ch = small ? 1 + (int32_t)below(40) : side(700);

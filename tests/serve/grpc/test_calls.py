@@ -137,3 +137,18 @@ def test_bytes_that_are_no_message(channel: Any) -> None:
 
 def test_the_health_service_of_grpc(channel: Any) -> None:
     assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
+
+
+def test_a_small_message_that_becomes_a_large_one(server: Any) -> None:
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    options = [("grpc.max_send_message_length", -1)]
+    address, gzip = f"127.0.0.1:{server.grpc_port}", grpc.Compression.Gzip
+    with grpc.insecure_channel(address, options=options, compression=gzip) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        code, said = refused(call, bytes(100 << 20))
+    assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in said
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after - before < 350 * 1024, "the client's own 100 MB, and its copies"

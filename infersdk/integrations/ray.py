@@ -1,0 +1,129 @@
+"""Ray: a configuration's model in `ray.data`'s `map_batches`, and as a deployment of Ray Serve.
+
+::
+
+    rows = ray.data.read_binary_files("s3://bucket/images/")
+    found = rows.map_batches(
+        ImageBatches,
+        fn_constructor_kwargs={"config": "app.toml", "model": "detector"},
+        batch_size=64, concurrency=4, num_gpus=1,
+    )
+
+    serve.run(deployment("app.toml", "detector", ray_actor_options={"num_gpus": 1}))
+
+Both run the wrapper's own pipeline: images are decoded and preprocessed on threads, and batched as the model was
+loaded. `@serve.batch` is not needed. This module needs Ray: `pip install "infersdk[ray]"`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import BackendUnavailableError, ConfigError
+from ..models import create
+from ..serve.result_tensors import plain_rows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..models import VisionModel
+
+__all__ = ["ImageBatches", "deployment"]
+
+_Config = str | os.PathLike[str] | Mapping[str, Any]
+
+
+def _load(config: _Config, model: str) -> VisionModel[Any]:
+    """One model of a configuration, warmed up; the others are not loaded."""
+    from ..config import read
+
+    tables = read(config).get("models")
+    if not isinstance(tables, Mapping) or model not in tables:
+        known = ", ".join(tables) if isinstance(tables, Mapping) else "none"
+        raise ConfigError(f"the configuration has no model {model!r}; it has {known}")
+    loaded = create({"models": {model: tables[model]}})[model]
+    try:
+        loaded.warm_up()
+    except BaseException:
+        loaded.close()
+        raise
+    return loaded
+
+
+class ImageBatches:
+    """An actor class for `Dataset.map_batches`: batches with images in, the same batches with a column of results out.
+
+    An image that cannot be read does not end the job: its result is empty, and `error` says why.
+
+    Args:
+        config: a file that each node can read, or a mapping.
+        model: the name of its table.
+        column: the column with the images: encoded bytes, paths, or arrays; `"bytes"` is what `read_binary_files()`
+            gives, `"image"` what `read_images()` gives (it decodes to RGB: set `channel_order = "rgb"` then).
+        output: the column for the results: for each image a list of dicts, as `to_dicts()` has them.
+        parameters: settings for all of the images, such as `conf=0.5`.
+    """
+
+    def __init__(
+        self,
+        config: _Config,
+        model: str,
+        column: str = "bytes",
+        output: str = "results",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._model = _load(config, model)
+        self._column, self._output, self._parameters = column, output, dict(parameters or {})
+
+    def __call__(self, batch: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        """A batch as Ray Data gives it in its format `"numpy"`."""
+        if self._column not in batch:
+            raise ConfigError(f"the dataset has no column {self._column!r}; it has {', '.join(batch)}")
+        images = [_image(value) for value in batch[self._column]]
+        results = list(self._model.map(images, return_exceptions=True, **self._parameters))
+        failed = [str(one) if isinstance(one, Exception) else "" for one in results]
+        rows = np.empty(len(results), np.object_)
+        rows[:] = [[] if error else plain_rows(one) for one, error in zip(results, failed, strict=True)]
+        return {**batch, self._output: rows, "error": np.array(failed, dtype=object)}
+
+
+def _image(value: Any) -> Any:
+    """Bytes, a path or an array; NumPy's own text and bytes become Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def deployment(config: _Config, model: str, **options: Any) -> Any:
+    """An application of Ray Serve with one model of a configuration.
+
+    Its handle takes an image (`await handle.remote(data)`) and returns the rows of its result; over HTTP the body is
+    the image.
+
+    Args:
+        options: of the deployment: `num_replicas`, `ray_actor_options`, `max_ongoing_requests`, ...
+
+    Raises:
+        BackendUnavailableError: Ray Serve is not installed.
+    """
+    try:
+        from ray import serve
+    except ImportError as error:
+        raise BackendUnavailableError(f'Ray Serve is missing ({error}): pip install "infersdk[ray]"') from None
+    return serve.deployment(**{"max_ongoing_requests": 256, **options})(_Replica).bind(config, model)
+
+
+class _Replica:
+    """One replica of a deployment."""
+
+    def __init__(self, config: _Config, model: str) -> None:
+        self._model = _load(config, model)
+
+    async def __call__(self, request: Any) -> Any:
+        """The rows of an image, as dicts; of an HTTP request, whose body is the image."""
+        image = await request.body() if hasattr(request, "body") else request
+        if isinstance(image, str):
+            raise ConfigError("an image is bytes or an array here; text would be opened as a path on the server")
+        return plain_rows(await self._model.infer(image))

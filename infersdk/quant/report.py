@@ -1,0 +1,267 @@
+"""The report of a quantisation as one HTML page: what each layer costs and brings, and why it stays as it is."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from ..errors import BackendError, ConfigError, ModelError
+from ..pages import draw, render, require_packages
+from .inputs import ImageInputs
+from .layer_errors import layer_errors
+from .quantize import input_range
+from .workflow import OpenWrapper, Stage, Workflow, silent_stage
+
+if TYPE_CHECKING:
+    from ..accuracy.agreement import Agreement
+    from ..graph.quantization import QuantizationRecord
+    from .speed import Speed
+
+__all__ = ["LayerRow", "TargetResult", "layer_rows", "quantization_report"]
+
+_INT8, _FLOATING = 0, 1
+#: Images that the errors of layers are measured on.
+_MEASURED = 4
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer in the report.
+
+    Attributes:
+        name, operator: of its node.
+        error: of its result if it alone is in INT8; None where it is not quantised.
+        low, high: what the codes of its input cover; None likewise.
+        fp32_ms, int8_ms: of the layer in the FP32 model and in the quantised one; None where the runtime does not tell.
+        reason: why it stays in floating point; "" where it does not.
+    """
+
+    name: str
+    operator: str
+    error: float | None
+    low: float | None
+    high: float | None
+    fp32_ms: float | None
+    int8_ms: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class TargetResult:
+    """What a file for another target gives on its own backend.
+
+    Attributes:
+        target: its name.
+        agreement, speed: None where it cannot be made or run here.
+        reason: why not; "" where it can.
+    """
+
+    target: str
+    agreement: Agreement | None
+    speed: Speed | None
+    reason: str
+
+
+def quantization_report(
+    work: Workflow, targets: Iterable[tuple[str, OpenWrapper]] = (), *, stage: Stage | None = None
+) -> str:
+    """The report of a workflow that has run, as an HTML page.
+
+    Args:
+        work: whose layers are measured with some of its images.
+        targets: other targets, each with what makes a wrapper on its backend: what they would give is measured, too.
+        stage: shows the steps.
+
+    Raises:
+        ConfigError: nothing was measured, for want of images.
+        BackendUnavailableError: Jinja2 or vl-convert is not installed.
+    """
+    require_packages()
+    if work.table is None or work.made is None or not work.compared:
+        raise ConfigError("a report needs a workflow that has run, and images to measure layers with")
+    show = stage or silent_stage
+    with show("measuring layers"):
+        rows = layer_rows(work)
+    others = []
+    for target, open_wrapper in targets:
+        with show(f"comparing target {target}"):
+            others.append(_other_target(work, target, open_wrapper))
+    plots = [_errors(rows), _times(rows), _front(work)]
+    record = work.made.record
+    return render(
+        Path(__file__).with_name("report.html.j2"),
+        {"record": structs.asdict(record), "layers": [asdict(row) for row in rows]},
+        name=work.made.path.name, target=record.target, summary=_summary(record), tiles=_tiles(work),
+        plots=[plot for plot in plots if plot is not None], heads=_HEADS, rows=_table(rows),
+        targets=[_target_row(one) for one in others],
+    )  # fmt: skip
+
+
+def layer_rows(work: Workflow) -> list[LayerRow]:
+    """A row for each layer of the model, in order; it is measured now."""
+    assert work.table is not None
+    reasons = {**work.planned.left, **dict.fromkeys(work.planned.excluded, "it is excluded")}
+    final = work.planned
+    if work.search is not None and work.search.exclude:
+        final = final.without(work.search.exclude)
+        reasons |= dict.fromkeys(work.search.exclude, "the limits need it")
+    with work.open_wrapper(work.model) as wrapper:
+        errors = layer_errors(work.planned, work.table, ImageInputs(wrapper, work.compared[:_MEASURED]))
+        times = work.layer_times(wrapper, final)
+    rows = []
+    for name in work.planned.functions:
+        low, high = input_range(work.planned, work.table, name) if name in final.layers else (None, None)
+        rows.append(LayerRow(
+            name, work.planned.nodes_by_name[name].op_type, errors.get(name), low, high,
+            times[0].get(name) if times else None, times[1].get(name) if times else None, reasons.get(name, ""),
+        ))  # fmt: skip
+    return rows
+
+
+def _other_target(work: Workflow, target: str, open_wrapper: OpenWrapper) -> TargetResult:
+    """Quantises for another target by the method that was chosen, and compares that with FP32 on its backend."""
+    candidate = work.choice.candidate if work.choice else work.candidates[0]
+    try:
+        other = Workflow(
+            work.model, work.images, open_wrapper, target=target, method=candidate.method,
+            percentile=candidate.percentile, bias_correction=candidate.bias_correction, exclude=work.planned.excluded,
+            max_drop=100,
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            other.run(Path(folder, "int8.onnx"))
+    except (BackendError, ModelError) as error:
+        return TargetResult(target, None, None, str(error))
+    return TargetResult(target, other.agreement, other.speed, "")
+
+
+def _summary(record: QuantizationRecord) -> str:
+    method = record.method if record.percentile is None else f"{record.method} {record.percentile:g}"
+    correction = ", biases corrected" if record.bias_correction else ""
+    return (
+        f"{record.layers} layers in INT8, {record.floating} in floating point · ranges by {method}{correction} · "
+        f"{record.samples} images"
+    )
+
+
+def _tiles(work: Workflow) -> list[dict[str, str]]:
+    tiles = []
+    if work.agreement is not None:
+        count = f"{len(work.compared)} images"
+        tiles.append(_tile("results agree with FP32", f"{work.agreement.percent:.1f}", "%", count))
+        tiles.append(_tile("scores shift by", f"{work.agreement.score_shift:+.4f}", "", "mean of what was matched"))
+    if (speed := work.speed) is not None:
+        label = f"FP32 {speed.fp32:.2f} ms, INT8 {speed.int8:.2f} ms on {speed.backend}, {speed.device}"
+        tiles.append(_tile("speed", f"{speed.ratio:.2f}", "times FP32", label))
+    if work.choice is not None:
+        agreements = work.choice.agreements.items()
+        label = ", ".join(f"{name} {found.percent:.1f} %" for name, found in agreements)
+        tiles.append(_tile("method", work.choice.candidate.name, "", label))
+    return tiles
+
+
+def _tile(title: str, value: str, unit: str, label: str) -> dict[str, str]:
+    return {"title": title, "value": value, "unit": unit, "label": label}
+
+
+def _errors(rows: Sequence[LayerRow]) -> dict[str, Any] | None:
+    found = [(i, row, row.error) for i, row in enumerate(rows, 1) if row.error]
+    if not found:
+        return None
+    least = min(error for _, _, error in found) / 2
+    columns = [
+        {
+            "number": i, "place": 0, "value": error, "least": least, "series": _series(row),
+            "tip": f"{i}  {row.name}\n{error:.2e}",
+        }
+        for i, row, error in found
+    ]  # fmt: skip
+    return {
+        "title": "Error of each layer",
+        "text": "What INT8 does to the layer's own result, on a logarithmic axis. A large error matters where results "
+        "depend on the layer: which layers stay in floating point is decided by the results.",
+        "svg": draw("columns", {"columns": columns}, scales={"y": "log"}, x_title="layer", y_title="Σ(y−y′)² / Σy²"),
+        "legend": [("in INT8", _INT8), ("left in floating point for the limits", _FLOATING)],
+    }
+
+
+def _times(rows: Sequence[LayerRow]) -> dict[str, Any] | None:
+    columns = [
+        {
+            "number": i, "place": place, "value": spent, "least": 0, "series": series,
+            "tip": f"{i}  {row.name}\n{word} model: {spent:.3g} ms",
+        }
+        for i, row in enumerate(rows, 1)
+        for place, (word, spent, series) in enumerate((("FP32", row.fp32_ms, 2), ("quantised", row.int8_ms, _INT8)))
+        if spent is not None
+    ]  # fmt: skip
+    if not columns:
+        return None
+    return {
+        "title": "Time of each layer",
+        "text": "By the runtime's own profile. What it fuses counts for the layer that it is fused with, so "
+        "that a layer may show no time.",
+        "svg": draw("columns", {"columns": columns}, groups=2, x_title="layer", y_title="ms"),
+        "legend": [("FP32", 2), ("quantised", _INT8)],
+    }
+
+
+def _front(work: Workflow) -> dict[str, Any] | None:
+    if work.search is None or len(work.search.front) < 2 or any(step.cost is None for step in work.search.front):
+        return None
+    none = dict.fromkeys(("x_low", "x_high", "y_low", "y_high"))
+    points = [
+        {
+            "x": step.cost, "y": step.percent, **none, "number": len(step.floating), "hollow": False, "shape": "circle",
+            "series": _FLOATING if step.floating == work.search.exclude else _INT8,
+            "tip": f"{len(step.floating)} layers in floating point\n{step.percent:.2f} % for {step.cost:.2f} ms",
+        }
+        for step in work.search.front
+    ]  # fmt: skip
+    return {
+        "title": "Agreement for the time it costs",
+        "text": "Each point is a file with so many layers in floating point; none that was tried beats it in both.",
+        "svg": draw(
+            "scatter", {"points": points}, scales={"x": "linear", "y": "linear"}, height=240, air=0.05, y_air=0.005,
+            y_limit=100.0, x_title="ms more than with all layers in INT8", y_title="agreement with FP32, %",
+        ),
+        "legend": [("tried", _INT8), ("chosen", _FLOATING)],
+    }  # fmt: skip
+
+
+_HEADS = ("", "layer", "operator", "error", "range of the input", "FP32 ms", "quantised ms", "floating point because")
+
+
+def _table(rows: Sequence[LayerRow]) -> list[dict[str, Any]]:
+    def text(value: float | None, form: str) -> str:
+        return "–" if value is None else format(value, form)
+
+    return [
+        {
+            "number": i, "series": _series(row), "name": row.name,
+            "cells": [
+                row.operator, text(row.error, ".2e"),
+                "–" if row.low is None else f"{row.low:.4g} to {row.high:.4g}",
+                text(row.fp32_ms, ".3f"), text(row.int8_ms, ".3f"), row.reason,
+            ],
+        }
+        for i, row in enumerate(rows, 1)
+    ]  # fmt: skip
+
+
+def _series(row: LayerRow) -> int:
+    return _FLOATING if row.reason else _INT8
+
+
+def _target_row(found: TargetResult) -> dict[str, str]:
+    if found.agreement is None:
+        return {"target": found.target, "agreement": "–", "shift": "–", "speed": "–", "note": found.reason}
+    speed = f"{found.speed.ratio:.2f}" if found.speed else "–"
+    return {
+        "target": found.target, "agreement": f"{found.agreement.percent:.1f} %",
+        "shift": f"{found.agreement.score_shift:+.4f}", "speed": speed, "note": found.reason,
+    }  # fmt: skip

@@ -1,0 +1,137 @@
+"""How a classifier wants its pixels, as far as the model file says: mean, std, scale, colour order, size, filter."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..errors import ConfigError
+
+__all__ = ["pixel_settings"]
+
+_ORDERS = {"rgb": "rgb", "bgr": "bgr"}
+#: model_api's images are BGR, and reversed for networks that want RGB.
+_REVERSED = {"true": "rgb", "yes": "rgb", "1": "rgb", "false": "bgr", "no": "bgr", "0": "bgr"}
+_FILTERS = ("bilinear", "bicubic")
+
+
+def pixel_settings(metadata: Mapping[str, str], given: Collection[str] = ()) -> dict[str, Any]:
+    """The settings of `Classifier` that metadata holds, under the names of these settings; {} if there are none.
+
+    Known are `mean`, `std`, `scale`, `input_order` (also `color_order`), `input_size` (channels, height, width, or
+    height, width; also `imgsz`), `crop_pct` and `interpolation`, as timm's configurations have most of them, and
+    `mean_values`, `scale_values` and `reverse_input_channels` of OpenVINO's model_api, also behind `model_info `. Of
+    Ultralytics' exports `author` says that pixels are 0 to 1.
+
+    Args:
+        given: the settings that are known already: entries for these are not read.
+
+    Raises:
+        ConfigError: an entry cannot be understood, or `mean` and `std` leave the scale of pixels open.
+    """
+    entries = {key.removeprefix("model_info ").strip().lower(): text for key, text in metadata.items()}
+    found: dict[str, Any] = {}
+    if not {"crop", "resize"} <= set(given) and (size := _size(entries)) is not None:
+        found["crop"] = size
+    if entries.get("author", "").lower() == "ultralytics":
+        found |= {"scale": 1 / 255, "mean": (0.0,) * 3, "std": (1.0,) * 3, "input_order": "rgb"}
+        return found | ({"resize": min(found["crop"])} if "crop" in found else {})
+    for key in ("input_order", "color_order", "colour_order", "reverse_input_channels"):
+        if key in entries and "input_order" not in given:
+            found["input_order"] = _one_of(key, entries[key], _REVERSED if key.startswith("reverse") else _ORDERS)
+            break
+    if "interpolation" in entries and "interpolation" not in given:
+        found["interpolation"] = _one_of("interpolation", entries["interpolation"], {name: name for name in _FILTERS})
+    if "crop_pct" in entries and "crop" in found and "resize" not in given:
+        found["resize"] = math.floor(min(found["crop"]) / _positive("crop_pct", entries["crop_pct"]))
+    return found if {"mean", "std", "scale"} <= set(given) else found | _normalisation(entries)
+
+
+def _normalisation(entries: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, of_bytes in (("mean", "mean_values"), ("std", "scale_values")):
+        key = name if name in entries else of_bytes
+        if key in entries:
+            found[name] = _triple(key, entries[key])
+    if "scale" in entries:
+        found["scale"] = _positive("scale", entries["scale"])
+    elif "mean_values" in entries or "scale_values" in entries:
+        found["scale"] = 1.0
+    elif found:
+        found["scale"] = _scale_of(found)
+    if found:
+        found = {"mean": (0.0,) * 3, "std": (1.0,) * 3, **found}
+    if not all(value > 0 for value in found.get("std", ())):
+        raise ConfigError(f"the metadata's std {found['std']} must be above 0; give mean=, std= and scale= instead")
+    return found
+
+
+def _scale_of(found: Mapping[str, Any]) -> float:
+    """Whether mean and std are of pixels from 0 to 1, or from 0 to 255."""
+    numbers = [*found.get("mean", ()), *found.get("std", ())]
+    if max(numbers) > 2:
+        return 1.0
+    if "mean" in found and any(0 < value < 1 for value in numbers):
+        return 1 / 255
+    stated = ", ".join(f"{key} {value}" for key, value in found.items())
+    raise ConfigError(
+        f"the metadata has {stated}, of pixels from 0 to 1 or from 0 to 255, and does not say which; give mean=, std= "
+        "and scale= (1/255 or 1)"
+    )
+
+
+def _size(entries: Mapping[str, str]) -> tuple[int, int] | None:
+    """(width, height)."""
+    key = next((key for key in ("input_size", "imgsz") if key in entries), None)
+    if key is None:
+        return None
+    numbers = _numbers(key, entries[key])
+    sides = numbers * 2 if len(numbers) == 1 else numbers[-2:]
+    if len(numbers) > 3 or not all(side >= 1 and side == int(side) for side in sides):
+        raise _wrong(key, entries[key], "a size, such as 224 or (3, 224, 224)")
+    return int(sides[1]), int(sides[0])
+
+
+def _triple(key: str, text: str) -> tuple[float, float, float]:
+    numbers = _numbers(key, text)
+    if len(numbers) not in (1, 3):
+        raise _wrong(key, text, "one number, or one for each channel")
+    first, second, third = numbers * 3 if len(numbers) == 1 else numbers
+    return first, second, third
+
+
+def _positive(key: str, text: str) -> float:
+    numbers = _numbers(key, text)
+    if len(numbers) != 1 or not numbers[0] > 0:
+        raise _wrong(key, text, "a number above 0")
+    return numbers[0]
+
+
+def _numbers(key: str, text: str) -> list[float]:
+    """`[0.5, 0.5, 0.5]`, `(0.5, 0.5, 0.5)`, `0.5 0.5 0.5`, `0.5`."""
+    try:
+        numbers = [float(part) for part in text.strip(" [](){}").replace(",", " ").split()]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise _wrong(key, text, "numbers")
+    return numbers
+
+
+def _one_of(key: str, text: str, known: Mapping[str, str]) -> str:
+    try:
+        word = str(ast.literal_eval(text)) if text[:1] in "'\"" else text
+    except (SyntaxError, ValueError):
+        word = text
+    if (value := known.get(word.strip().lower())) is None:
+        raise _wrong(key, text, f"one of {', '.join(known)}")
+    return value
+
+
+def _wrong(key: str, text: str, expected: str) -> ConfigError:
+    return ConfigError(
+        f"the metadata's {key} is {text[:80]!r}, not {expected}; give the settings (preset=, or mean=, std=, scale=, "
+        "input_order=, resize=, interpolation=) instead"
+    )

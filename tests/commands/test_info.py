@@ -1,0 +1,84 @@
+"""`infersdk info`."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from infersdk import cli
+from infersdk.data import CLASSIFIER, DETECTOR
+
+
+def run(*arguments: object) -> int:
+    return cli.main(["info", *map(str, arguments)])
+
+
+def test_onnx(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(DETECTOR, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["format"] == "an ONNX model"
+    assert report["inputs"] == [{"name": "images", "dtype": "float32", "shape": ["batch", 3, 320, 320]}]
+    assert report["precision"] == "fp32"
+    assert report["pixels"] == {}, "it is no classifier"
+    assert run(DETECTOR) == 0
+    text = capsys.readouterr().out
+    assert "images: float32 (batch, 3, 320, 320)" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_pixels_of_a_classifier(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(CLASSIFIER)
+    onnx.helper.set_model_props(model, {"mean": "0.5", "std": "0.25", "input_order": "bgr", "imgsz": "32"})
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx", "--json") == 0
+    pixels = json.loads(capsys.readouterr().out)["pixels"]
+    assert pixels["mean"] == [0.5] * 3
+    assert pixels["input_order"] == "bgr"
+    assert run(tmp_path / "m.onnx") == 0
+    assert "mean 0.5, 0.5, 0.5" in capsys.readouterr().out
+    onnx.helper.set_model_props(model, {"mean": "odd"})
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx") == 0
+    assert "mean is 'odd'" in capsys.readouterr().out
+
+
+def test_openvino_ir(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    ov = pytest.importorskip("openvino")
+    ov.save_model(ov.Core().read_model(CLASSIFIER), tmp_path / "m.xml", compress_to_fp16=False)
+    assert run(tmp_path / "m.xml", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["format"] == "an OpenVINO IR"
+    assert report["outputs"][0]["name"] == "logits"
+    assert report["precision"] == "fp32 on cpu"
+
+
+def test_engine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx_bindings")
+    engine = tmp_path / "m.engine"
+    assert cli.main(["build", str(CLASSIFIER), "-o", str(engine), "--max-batch", "2"]) == 0
+    captured = capsys.readouterr()
+    assert "building m.engine" in captured.err, "a line of progress in a pipe"
+    assert "tensorrt-rtx" in captured.out, "the TensorRT that is installed"
+    assert run(engine, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["format"] == "a TensorRT-RTX engine"
+    assert report["inputs"][0]["shape"] == ["batch", 3, 32, 32]
+    assert report["metadata"]["task"] == "classify"
+    assert report["profiles"][-1] == "images (1, 3, 32, 32) to (2, 3, 32, 32)"
+    engine.with_name("m.engine.json").unlink()
+    assert run(engine) == 0
+    assert "there is none" in capsys.readouterr().out
+
+
+def test_other_files_say_what_helps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
+        archive.writestr("m/data.pkl", b"")
+    (tmp_path / "m.tflite").write_bytes(b"\x1c\0\0\0TFL3" + bytes(64))
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    for name, words in (("m.pt", "a PyTorch checkpoint"), ("m.tflite", "TensorFlow Lite"), ("m.onnx", "m.onnx")):
+        assert run(tmp_path / name) == 2
+        assert words in capsys.readouterr().err

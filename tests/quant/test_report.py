@@ -1,0 +1,77 @@
+"""The report of a quantisation: a row for each layer, measured, with the reason of those in floating point."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from infersdk import errors, quant
+from infersdk.data import DETECTOR, IMAGE
+from infersdk.models import load
+from infersdk.quant.report import layer_rows
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> quant.Workflow:
+    folder = tmp_path_factory.mktemp("report")
+    images = []
+    with Image.open(IMAGE) as whole:
+        width, height = whole.size
+        for i in range(12):
+            left, top = width * (i % 4) // 8, height * (i // 4) // 6
+            images.append(folder / f"{i}.png")
+            whole.crop((left, top, left + width // 2, top + height // 2)).save(images[-1])
+    excluded = quant.plan(DETECTOR, "onnxruntime").layers[3]
+    made = quant.Workflow(DETECTOR, images, load, target="onnxruntime", method="mse", exclude=[excluded])
+    made.run(folder / "int8.onnx")
+    return made
+
+
+def test_a_row_for_each_layer(work: quant.Workflow) -> None:
+    rows = {row.name: row for row in layer_rows(work)}
+    assert list(rows) == list(work.planned.functions)
+    for name, row in rows.items():
+        assert row.fp32_ms is not None
+        assert row.fp32_ms > 0
+        if name in work.planned.layers:
+            assert row.reason == ""
+            assert row.error is not None
+            assert 0 < row.error < 0.1
+            assert row.low is not None
+            assert row.high is not None
+            assert row.low <= 0 < row.high
+        else:
+            assert row.reason
+            assert (row.error, row.low, row.high) == (None, None, None)
+    assert rows[work.planned.excluded[0]].reason == "it is excluded"
+    assert any("faster in floating point" in row.reason for row in rows.values())
+
+
+def test_the_page(work: quant.Workflow) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
+    page = quant.quantization_report(work, [("tensorrt-rtx", load), ("portable", load)])
+    kept = re.search(r'id="data">(.*?)</script>', page)
+    assert kept is not None
+    data = json.loads(kept[1])
+    assert data["record"]["target"] == "onnxruntime"
+    assert len(data["layers"]) == len(work.planned.functions)
+    assert page.count("<svg") == 2  # errors and times; nothing was searched
+    assert "computes Conv in floating point" in page  # why there is no file for TensorRT-RTX
+    assert re.search(r"<td>portable</td><td>[\d.]+ %</td>", page)
+
+
+def test_nothing_to_report_on(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
+    table = quant.CalibrationTable(tensors={})
+    work = quant.Workflow(DETECTOR, [], load, target="onnxruntime", table=table)
+    with pytest.raises(errors.ConfigError, match="a workflow that has run, and images"):
+        quant.quantization_report(work)

@@ -31,6 +31,7 @@ from ..errors import (
 from ..graph.passes import NameNodes, loading_passes, prepared_model
 from ..infer import BackendInfo, Infer
 from ..precision import describe_layers, keeps_precision
+from ..releasing import SharedRuntime
 from ..stream import Stream
 from ._batch_buckets import BatchBuckets, next_size
 from ._onnxruntime.cuda_graphs import CudaGraphs
@@ -40,7 +41,7 @@ from ._onnxruntime.session import load_libraries, message_of, metadata_of, start
 from ._onnxruntime.values import feed, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ..device import Device
     from ..executed_layers import LayerProfile
@@ -102,6 +103,7 @@ class OnnxRuntimeInfer(Infer):
             self._source(), str(self.model), self._session_options, provider, settings,
             keep_in_memory=self.model.path is None,
         )  # fmt: skip
+        self._providers = provider, settings
         # The runtime falls back to the processor with no more than a warning: look at what it really uses.
         taken = self._session.get_providers()
         if taken[0] != provider:
@@ -110,6 +112,7 @@ class OnnxRuntimeInfer(Infer):
                 "check the driver and the CUDA and cuDNN libraries, or load with device='cpu'"
             )
         self._session.disable_fallback()
+        self._shared = SharedRuntime(self._session)
         try:
             self.input_specs = tuple(spec_of(node, "input", self.model.name) for node in self._session.get_inputs())
             self.output_specs = tuple(spec_of(node, "output", self.model.name) for node in self._session.get_outputs())
@@ -343,6 +346,34 @@ class OnnxRuntimeInfer(Infer):
 
     def _clone(self, twin: OnnxRuntimeInfer) -> None:
         twin._binding = twin._session.io_binding()
+
+    def _release(self) -> None:
+        if self._graphs is not None:
+            raise UnsupportedModelError("a model with cuda_graph cannot be released: its graphs hold its memory")
+        self._shared.keep(self._loader)
+        self._read, self._written, self._to_adopt = (), [], set()
+        del self._binding, self._session
+
+    def _loader(self) -> Callable[[], Any]:
+        """What starts the session again, from the graph that the runtime made of the model."""
+        source = self._source()
+        _, executed = start_session(
+            source, str(self.model), self._session_options, self._providers[0], self._providers[1], keep_in_memory=True
+        )
+
+        def start() -> Any:
+            options = self._session_options()
+            if executed is not None:
+                options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            session = ort.InferenceSession(executed or source, options, providers=[self._providers])
+            session.disable_fallback()
+            return session
+
+        return start
+
+    def _restore(self) -> None:
+        self._session = self._shared.get()
+        self._binding = self._session.io_binding()
 
     def _close(self) -> None:
         del self._binding, self._session

@@ -91,8 +91,28 @@ class _Compiled:
         self.current: Any = current  # None after a run that failed
         self.runs = 0  # of the current one
         self.cloned = False
+        self._exported = False
+        self._users = 1  # an Infer and its clones, without those that are released
         self._compile_again = compile_again
         self._lock = Lock()
+
+    def enter(self) -> None:
+        """One more uses it."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self, import_again: Callable[[Any], Callable[[], Any]] | None = None) -> None:
+        """One of those that use it lets go. The last one frees it, and keeps what it is imported from.
+
+        Args:
+            import_again: makes, of the compiled model, what imports it again; None where it was closed.
+        """
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self.current is not None and import_again is not None:
+                if not self._exported:  # OpenVINO does not read what it exports of an imported model
+                    self._compile_again, self._exported = import_again(self.current), True
+                self.current = None
 
     def mark_failed(self, used: Any) -> None:
         """A run on `used` has failed."""
@@ -122,6 +142,7 @@ class OpenVinoInfer(Infer):
     @property
     def concurrency(self) -> int:
         """The infer requests that the compiled model runs side by side: its streams."""
+        self._check_open()
         return int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
 
     @classmethod
@@ -149,6 +170,7 @@ class OpenVinoInfer(Infer):
             asked = "fp32"  # the processor's plugin replaces a hint that it cannot follow, by bfloat16 for instance
         properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(asked, "f32")
         _log.debug("%s: written in %s, compiled for %s with %s", self.model.name, written, target, properties)
+        self._properties = properties
         self._compiled = self._compile(model, target, properties)
         if "CACHE_DIR" in properties and self._compiled.get_property("LOADED_FROM_CACHE"):
             self._origin = "cached"
@@ -455,10 +477,28 @@ class OpenVinoInfer(Infer):
 
     def _clone(self, twin: OpenVinoInfer) -> None:
         self._shared.cloned = True
+        self._shared.enter()
         twin._renew()
         twin._runtime_allocated = set(self._runtime_allocated)
 
+    def _release(self) -> None:
+        self._shared.leave(self._importer)
+        self._unchecked, self._runtime_outputs, self._kept = [], {}, []
+        self._written = self._read_from = ()
+        del self._request, self._compiled
+
+    def _importer(self, compiled: Any) -> Callable[[], Any]:
+        """What imports the compiled model from host memory, in a fraction of the time that compiling takes."""
+        exported, properties = compiled.export_model(), self._properties
+        target = self._target()
+        return lambda: self._core.import_model(exported, target, properties)
+
+    def _restore(self) -> None:
+        self._shared.enter()
+        self._renew()
+
     def _close(self) -> None:
+        self._shared.leave()
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
         del self._request, self._compiled, self._shared
 

@@ -26,6 +26,7 @@ from .errors import (
 )
 from .model_source import ModelLike, ModelSource
 from .options import BackendOptions
+from .releasing import Releasable
 from .tensor import Tensor
 from .tensor_spec import TensorSpec, by_name, known_shapes
 
@@ -48,7 +49,7 @@ class BackendInfo:
     devices: tuple[str, ...]
 
 
-class Infer(ABC):
+class Infer(Releasable, ABC):
     """A model that is ready to run. Made by `infersdk.load()`.
 
     The quick way::
@@ -236,12 +237,16 @@ class Infer(ABC):
     def inputs(self) -> Mapping[str, Tensor]:
         if self._unbindable is not None:
             self._check_bindable()
+        if self._released:
+            self._check_open()
         return self._inputs_view
 
     @property
     def outputs(self) -> Mapping[str, Tensor]:
         if self._unbindable is not None:
             self._check_bindable()
+        if self._released:
+            self._check_open()
         return self._outputs_view
 
     def bind(self, name: str, tensor: Tensor) -> None:
@@ -286,7 +291,7 @@ class Infer(ABC):
 
         Reading an output waits for the run. So does `wait()`, which also raises the error of a run that failed.
         """
-        if self._closed:
+        if self._closed or self._released:
             self._check_open()
         if self._bound != self._generations():
             self._rebind()
@@ -339,11 +344,10 @@ class Infer(ABC):
         if self._closed:
             return
         self._closed = True
-        self._close()
+        if not self._released:
+            self._close()
         self.model = self.model.forget()
-        for name, tensor in (*self._inputs.items(), *self._outputs.items()):
-            if name not in self._lent:
-                tensor.close()
+        self._close_tensors()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -358,14 +362,17 @@ class Infer(ABC):
         )
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.precision} on {self.device}"
+        state = "closed" if self._closed else "released" if self._released else f"{self.precision} on {self.device}"
         return f"<{type(self).__name__} {self.model.name}, {state}>"
 
     # ---- shared machinery ----
 
     def _check_open(self) -> None:
+        """Raises ClosedError for a closed one; takes up again one that was released."""
         if self._closed:
             raise ClosedError(f"the {self.backend} model {self.model.name} was closed; load it again")
+        if self._released:
+            self._take_up()
 
     def _check_bindable(self) -> None:
         if (spec := self._unbindable) is not None:

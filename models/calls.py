@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..image.nvimgcodec import EncodedImage
     from ..infer import Infer
     from .preprocessor import ImageInput
+    from .releasing import IdleRelease
 
 __all__ = ["Calls"]
 
@@ -35,6 +36,7 @@ class Calls(Generic[Result]):
     _limit: int  # images in a batch
     _stages: ModelStages[Result]
     _following: FollowingExecutor[Result]
+    _idle: IdleRelease
 
     @property
     def batch_limit(self) -> int:
@@ -75,7 +77,14 @@ class Calls(Generic[Result]):
         most are read ahead, so that images of one canvas go together.
         """
         self._check_parameters(parameters)
-        grouped = self._grouped(iter(images), parameters or None)
+        return self._stream(iter(images), parameters or None)
+
+    def _stream(self, images: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[Result]:
+        with self._idle.use():
+            yield from self._stream_in_use(images, parameters)
+
+    def _stream_in_use(self, images: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[Result]:
+        grouped = self._grouped(images, parameters)
         batches = grouped.batches()
         exhausted = False
 
@@ -117,6 +126,10 @@ class Calls(Generic[Result]):
 
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
         self._check_parameters(parameters)
+        with self._idle.use():
+            return self._run_in_use(sources, parameters)
+
+    def _run_in_use(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
         start = perf_counter()
         executor = self._following.current()
         executor.timings = timings = Timings()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..options import Progress
     from ..pipeline import BatchBuffer, Pipeline
     from ..pipeline.pipeline import Servable
+    from .releasing import IdleRelease
 
 __all__ = ["PipelineHolder", "Requests"]
 
@@ -28,6 +29,7 @@ class Requests(Generic[Result]):
 
     network: Infer
     _pipeline_holder: PipelineHolder
+    _idle: IdleRelease
 
     @abstractmethod
     def batch_buffer(self, capacity: int | None) -> BatchBuffer:
@@ -63,6 +65,9 @@ class Requests(Generic[Result]):
         """One image, run together with whatever else is waiting; any number of threads may call. See
         `Pipeline.submit()`.
         """
+        if self._idle.watches:
+            with self._idle.use():
+                return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
         return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
 
     def submit_many(
@@ -74,25 +79,53 @@ class Requests(Generic[Result]):
         **parameters: Any,
     ) -> list[Future[Result]]:
         """Several of them. See `Pipeline.submit_many()`."""
-        return self.pipeline.submit_many(images, timeout=timeout, deadline=deadline, **parameters)
+        with self._idle.use():
+            return self.pipeline.submit_many(images, timeout=timeout, deadline=deadline, **parameters)
 
     def map(
         self, images: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any
     ) -> Iterator[Result]:
         """The results of any number of images, in order; they may be endless. See `Pipeline.map()`."""
-        return self.pipeline.map(images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters)
+        results = self.pipeline.map(images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters)
+        return self._in_use(results)
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
     ) -> Result:
         """From asyncio. See `Pipeline.infer()`."""
-        return await self.pipeline.infer(image, deadline=deadline, **parameters)
+        with self._idle.use():
+            return await self.pipeline.infer(image, deadline=deadline, **parameters)
 
     def warm_up(self, progress: Progress | None = None) -> None:
         """Makes the pipeline, and runs batches of all sizes on all of its instances: the first request takes no longer
         than later ones. See `infersdk.pipeline.Pipeline.warm_up()`.
         """
-        self.pipeline.warm_up(progress)
+        with self._idle.use():
+            self.pipeline.warm_up(progress)
+
+    def release(self, *, after: float | None = None) -> None:
+        """Gives the memory of the model back, and keeps what it is loaded from again in milliseconds on the host.
+
+        The next call or request loads it. The pipeline ends, and the next request makes another one with the same
+        settings; its statistics begin anew. Clones of this wrapper keep their memory: release them as well.
+
+        Args:
+            after: seconds without use after which this happens, each time, from now on; None is now.
+
+        Raises:
+            InferenceError: it is now, and calls, streams or requests are on their way.
+            UnsupportedModelError: the backend cannot do this.
+        """
+        if after is None:
+            self._idle.now()
+        elif not after > 0:
+            raise ConfigError(f"after is a number of seconds above 0, not {after!r}")
+        else:
+            self._idle.after(after)
+
+    def _in_use(self, results: Iterator[Result]) -> Iterator[Result]:
+        with self._idle.use():
+            yield from results
 
     @property
     def concurrency(self) -> int:
@@ -128,12 +161,28 @@ class PipelineHolder:
                     "or infer()"
                 )
             self._pipeline = self._new(model, settings)
+            self.settings = {**self.settings, **settings}
             return self._pipeline
 
     def _new(self, model: Servable[Any], settings: Mapping[str, Any]) -> Any:
         from ..pipeline import Pipeline
 
         return Pipeline(model, **{**self.settings, **settings})
+
+    @property
+    def requests(self) -> int:
+        """How many are on their way."""
+        if self._pipeline is None:
+            return 0
+        stats = self._pipeline.stats()
+        return int(stats.waiting + stats.queued + stats.running)
+
+    def detach(self) -> Pipeline[Any] | None:
+        """The pipeline, for the caller to close; the next request makes another one."""
+        pipeline: Pipeline[Any] | None
+        with self._lock:
+            pipeline, self._pipeline = self._pipeline, None
+        return pipeline
 
     def close(self) -> None:
         if self._pipeline is not None:

@@ -34,6 +34,7 @@ from .execution import (
 )
 from .names import class_names
 from .preprocessor import ImageInput, Preprocessor
+from .releasing import IdleRelease
 from .requests import PipelineHolder, Requests
 
 if TYPE_CHECKING:
@@ -279,6 +280,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
 
     def close(self) -> None:
         """Frees the model. What was submitted and has not begun to run is cancelled."""
+        self._idle.close()
         self._pipeline_holder.close()
         self._following.close()
         self.network.close()
@@ -298,6 +300,13 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         )
 
     # ---- shared machinery ----
+
+    def _release_now(self) -> Callable[[], None]:
+        """Releases all but the pipeline, and returns what closes that."""
+        pipeline = self._pipeline_holder.detach()
+        self._following.release()
+        self.network.release()
+        return pipeline.close if pipeline is not None else lambda: None
 
     def _set(self, settings: Mapping[str, Any]) -> None:
         """Checks the settings, and makes them attributes."""
@@ -353,6 +362,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         self.timings = Timings()
         self._limit = self._input.batch_limit(self.network)
         self._following = FollowingExecutor(self.network, self._maker(None))
+        self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
 
     def _maker(self, capacity: int | None, *, shares_cpu: bool = False) -> Callable[[Infer], Executor[Result]]:
         def make(infer: Infer) -> Executor[Result]:

@@ -123,7 +123,8 @@ MAY_KNOW = {
     "infersdk.options": set(),
     "infersdk.target": {"precision"},
     "infersdk.tensor_spec": set(),
-    "infersdk.infer": {"device", "model_source", "options", "tensor", "tensor_spec", "stream"},
+    "infersdk.releasing": {"tensor"},
+    "infersdk.infer": {"device", "model_source", "options", "releasing", "tensor", "tensor_spec", "stream"},
     "infersdk.config": set(),
     "infersdk.hot_swap": {"device", "infer", "model_source", "options", "stream", "tensor"},
     "infersdk.registry": {

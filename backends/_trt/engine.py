@@ -200,6 +200,10 @@ class Engine:
             make = rtx_config.create_runtime_cache
             self.compiled = compiled_for(make, key, cache, device, flavour.backend, Path(what).name)
 
+    def serialized(self) -> bytes:
+        """The engine as bytes on the host, which another one can be made from."""
+        return bytes(self._engine.serialize())
+
     @property
     def scratch_nbytes(self) -> int:
         """The device memory that a context needs while it runs, whatever the shapes."""

@@ -28,6 +28,7 @@ from ...errors import (
 from ...formats import FORMATS
 from ...infer import BackendInfo, Infer
 from ...precision import keeps_precision
+from ...releasing import SharedRuntime
 from ...stream import CudaGraph, Stream
 from ...tensor import Tensor
 from .._batch_buckets import next_size
@@ -89,6 +90,8 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
         with self._cuda:
             built = self.model.suffix.lower() in SUFFIXES or self.model.format in _ENGINES
             details = self._load_file(cache) if built else self._load_onnx(cache)
+            self._shared = SharedRuntime(self._engine)
+            self._kernels = cache
             inputs, outputs = self._engine.describe(details)
             self.input_specs = tuple(tensor.spec for tensor in inputs)
             self.output_specs = tuple(tensor.spec for tensor in outputs)
@@ -434,6 +437,10 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
             twin._start()
 
     def _close(self) -> None:
+        self._free()
+
+    def _free(self) -> None:
+        """Frees the context, and lets go of the engine."""
         with contextlib.suppress(CudaError), self._cuda:  # a failed device must not keep the rest from being freed
             self.stream.synchronize()
         self._grown.clear()

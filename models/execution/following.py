@@ -49,14 +49,22 @@ class FollowingExecutor(Generic[Result]):
     def __init__(self, network: Infer, make: Callable[[Infer], Executor[Result]]) -> None:
         self._network, self._make = network, make
         self.executor = make(network.current())  # of the last call of current()
+        self._released = False
 
     def current(self) -> Executor[Result]:
         """The executor of the network that serves now. Only while no batch of the last one is on its way."""
         infer = self._network.current()
-        if infer is not self.executor.infer:
-            self.executor.close()
-            self.executor = self._make(infer)
+        if self._released or infer is not self.executor.infer:
+            if not self._released:
+                self.executor.close()
+            self.executor, self._released = self._make(infer), False
         return self.executor
+
+    def release(self) -> None:
+        """Frees what the executor holds; `current()` makes another one."""
+        if not self._released:
+            self.executor.close()
+            self._released = True
 
     @property
     def is_outdated(self) -> bool:
@@ -64,7 +72,7 @@ class FollowingExecutor(Generic[Result]):
         return self._network.current() is not self.executor.infer
 
     def close(self) -> None:
-        self.executor.close()
+        self.release()
 
 
 class FollowingBuffer(Generic[Result]):

@@ -1,0 +1,106 @@
+"""Giving a wrapper's memory back, now or when it has not been used for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..errors import InferenceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["IdleRelease"]
+
+_log = logging.getLogger("infersdk.models")
+
+
+class IdleRelease:
+    """Counts what uses a model, and releases it when nothing does.
+
+    Args:
+        release: gives the memory back; called with nothing in use. What it returns is called afterwards, when the model
+            may be used again: ending threads may take a while, and these may be using the model.
+        requests: how many requests are on their way.
+        name: of the model, for messages.
+    """
+
+    def __init__(self, release: Callable[[], Callable[[], None]], requests: Callable[[], int], name: str) -> None:
+        self._release, self._requests, self._name = release, requests, name
+        self._changed = threading.Condition()
+        self._uses = 0
+        self._last_use = monotonic()
+        self._released_at = -1.0  # the last use before the last release
+        self._after: float | None = None
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[None]:
+        """While the model is used; it is not released meanwhile."""
+        with self._changed:
+            self._uses += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._uses -= 1
+                self._last_use = monotonic()
+
+    def now(self) -> None:
+        """Releases the model.
+
+        Raises:
+            InferenceError: calls, streams or requests are on their way.
+        """
+        with self._changed:
+            uses, requests = self._uses, self._requests()
+            if uses or requests:
+                raise InferenceError(
+                    f"{self._name} cannot be released: {uses} calls or streams and {requests} requests are on their "
+                    "way; wait for their results, or use release(after=seconds)"
+                )
+            finish = self._release()
+        finish()
+
+    @property
+    def watches(self) -> bool:
+        """Whether the model is released when it is not used."""
+        return self._after is not None
+
+    def after(self, seconds: float) -> None:
+        """Releases the model whenever it has not been used for so many seconds."""
+        with self._changed:
+            self._after, self._last_use = seconds, monotonic()
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="infersdk-release", daemon=True)
+                self._thread.start()
+
+    def _watch(self) -> None:
+        try:
+            while (finish := self._wait_until_idle()) is not None:
+                finish()
+        except Exception as error:  # there is no caller to raise it to
+            _log.error("%s could not be released: %s", self._name, error)
+
+    def _wait_until_idle(self) -> Callable[[], None] | None:
+        """Releases the model when its time has come; None when nothing is to be released any more."""
+        with self._changed:
+            while self._after is not None:
+                if self._requests():
+                    self._last_use = monotonic()
+                left = self._last_use + self._after - monotonic()
+                if not self._uses and left <= 0 and self._released_at != self._last_use:
+                    self._released_at = self._last_use
+                    return self._release()
+                self._changed.wait(max(left, self._after / 4, 0.001))
+        return None
+
+    def close(self) -> None:
+        """Releases nothing any more. Waits for a release that is under way."""
+        with self._changed:
+            self._after = None
+            self._changed.notify_all()

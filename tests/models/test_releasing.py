@@ -1,0 +1,213 @@
+"""Models that give their memory back, and come back with the same results."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import infersdk
+from infersdk.data import DETECTOR, IMAGE
+from infersdk.errors import ClosedError, ConfigError, InferenceError
+from infersdk.models import YOLOv5
+
+BACKENDS = ["onnxruntime", "openvino"]
+LONG = 30.0
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(request.param)
+    return str(request.param)
+
+
+def feed(infer: Any, seed: int) -> np.ndarray[Any, Any]:
+    shape = [side if isinstance(side, int) else 1 for side in infer.input_specs[0].shape]
+    return np.random.default_rng(seed).random(shape, np.float32)
+
+
+# ---- an Infer ----
+
+
+def test_the_same_results_again(backend: str) -> None:
+    with infersdk.load(DETECTOR, backend) as infer:
+        x = feed(infer, 0)
+        expected = infer(x)
+        for _ in range(3):
+            infer.release()
+            infer.release()  # a second time does nothing
+            assert infer.is_released
+            assert "released" in repr(infer)
+            for name, array in infer(x).items():
+                np.testing.assert_array_equal(array, expected[name])
+            assert not infer.is_released
+        infer.release()
+    with pytest.raises(ClosedError):
+        infer.release()
+
+
+def test_bound_tensors(backend: str) -> None:
+    with infersdk.load(DETECTOR, backend) as infer:
+        x, (spec,) = feed(infer, 1), infer.input_specs
+        expected = next(iter(infer(x).values()))
+        own = infer.inputs[spec.name]
+        lent = infersdk.Tensor.wrap(next(iter(infer(x).values())).copy())
+        output = infer.output_specs[0].name
+        infer.bind(output, lent)
+        infer.release()
+        with pytest.raises(ClosedError):
+            own.numpy()
+        infer.inputs[spec.name].resize(x.shape).numpy(writable=True)[:] = x
+        assert infer.outputs[output] is lent  # a caller's tensor stays bound
+        lent.numpy(writable=True)[:] = 0
+        infer.forward()
+        np.testing.assert_array_equal(lent.numpy(), expected)
+
+
+def test_clones_share_what_is_loaded_again(backend: str) -> None:
+    with infersdk.load(DETECTOR, backend) as infer, infer.clone() as twin:
+        x = feed(infer, 2)
+        expected = next(iter(infer(x).values()))
+        infer.release()
+        np.testing.assert_array_equal(next(iter(twin(x).values())), expected)  # it is not released
+        twin.release()
+        third = infer.clone()  # takes both up again
+        for one in (twin, infer, third):
+            np.testing.assert_array_equal(next(iter(one(x).values())), expected)
+        third.close()
+        infer.release()
+        twin.release()
+        infer.close()  # a released one
+        np.testing.assert_array_equal(next(iter(twin(x).values())), expected)
+
+
+# ---- wrappers ----
+
+
+def same(one: Any, other: Any) -> None:
+    np.testing.assert_array_equal(one.data, other.data)
+
+
+def test_calls_streams_and_requests(backend: str) -> None:
+    with YOLOv5(DETECTOR, backend, max_batch=2) as model:
+        model.configure_pipeline(max_delay=0)
+        expected = model(IMAGE)
+        assert len(expected)
+        for _ in range(2):
+            same(model.submit(IMAGE).result(LONG), expected)
+            model.release()
+            assert model.network.is_released
+            same(model.submit(IMAGE).result(LONG), expected)
+            assert model.pipeline.settings.max_delay == 0  # as it was configured
+            model.release()
+            same(model(IMAGE), expected)
+            model.release()
+            for found in model.stream([IMAGE] * 3):
+                same(found, expected)
+            model.release()
+            for found in model.map([IMAGE] * 3):
+                same(found, expected)
+        model.release()
+    with pytest.raises(ClosedError):
+        model(IMAGE)
+
+
+def test_a_model_in_use_is_not_released() -> None:
+    pytest.importorskip("onnxruntime")
+    with YOLOv5(DETECTOR, max_batch=2) as model:
+        stream = model.stream([IMAGE] * 8)
+        next(stream)
+        with pytest.raises(InferenceError, match="1 calls or streams and 0 requests are on their way"):
+            model.release()
+        list(stream)
+        model.release()
+        with pytest.raises(ConfigError, match="after is a number of seconds above 0, not 0"):
+            model.release(after=0)
+
+
+def until(what: Any) -> None:
+    end = time.monotonic() + LONG
+    while not what():
+        assert time.monotonic() < end, "this should have come about"
+        time.sleep(0.005)
+
+
+def test_release_after_a_while(backend: str) -> None:
+    with YOLOv5(DETECTOR, backend, max_batch=2) as model:
+        expected = model(IMAGE)
+        model.release(after=0.05)
+        for _ in range(2):
+            until(lambda: model.network.is_released)
+            same(model.submit(IMAGE).result(LONG), expected)
+            until(lambda: model.network.is_released)
+            same(model(IMAGE), expected)
+        stream = model.stream([IMAGE] * 4)
+        next(stream)
+        time.sleep(0.2)
+        assert not model.network.is_released  # the stream has not ended
+        assert len(list(stream)) == 3
+        until(lambda: model.network.is_released)
+    threads = [thread.name for thread in threading.enumerate()]
+    until(lambda: "infersdk-release" not in [thread.name for thread in threading.enumerate()])
+    assert threads
+
+
+def test_many_threads_while_it_comes_and_goes() -> None:
+    pytest.importorskip("onnxruntime")
+    errors: list[BaseException] = []
+    with YOLOv5(DETECTOR, max_batch=2) as model:
+        expected = model(IMAGE)
+        model.release(after=0.001)
+
+        def caller(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            try:
+                for _ in range(12):
+                    same(model.submit(IMAGE).result(LONG), expected)
+                    time.sleep(float(rng.random()) * 0.02)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=caller, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG)
+        assert not errors
+
+
+@pytest.mark.gpu
+@pytest.mark.assets
+@pytest.mark.skipif(infersdk.device_count() == 0, reason="needs an NVIDIA GPU")
+@pytest.mark.usefixtures("own_cache")
+def test_memory_of_a_device(assets: Path) -> None:
+    """By NVML: after a release at most 64 MiB more than the bare context; the next use takes milliseconds."""
+    pytest.importorskip("tensorrt_rtx_bindings")
+    pynvml = pytest.importorskip("pynvml")
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    def used() -> int:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(device).used)
+
+    with infersdk.Stream("cuda:0"):
+        bare = used()
+        path = assets / "models" / "yolov5n.onnx"
+        with YOLOv5(path, backend="tensorrt-rtx", max_batch=8) as model:
+            frames = [np.zeros((480, 640, 3), np.uint8)] * 32
+            expected = list(model.stream(frames))
+            list(model.map(frames))
+            loaded = used()
+            model.release()
+            released = used()
+            start = time.perf_counter()
+            model.network.clone().close()
+            print(f"bare +0, loaded +{(loaded - bare) >> 20} MiB, released +{(released - bare) >> 20} MiB, "
+                  f"again in {1000 * (time.perf_counter() - start):.1f} ms")  # fmt: skip
+            assert released - bare <= 64 << 20
+            for found, before in zip(model.stream(frames), expected, strict=True):
+                assert len(found) == len(before)

@@ -83,13 +83,13 @@ def _mean_between(
 
 def _constants(entries: Sequence[Any]) -> Mapping[str, int]:
     """By name, with their sizes: the constants, and what follows from them alone, which is computed once."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for entry in entries:
         sources = _sources(entry)
-        computed = sources and all(source.get_friendly_name() in found for source in sources)
+        computed = sources and all(source.get_friendly_name() in result for source in sources)
         if computed or _text(entry, "layerType") in _CONSTANT:
-            found[entry.get_friendly_name()] = _nbytes(entry)
-    return found
+            result[entry.get_friendly_name()] = _nbytes(entry)
+    return result
 
 
 def _layer(entry: Any, seconds: float | None, device: str, constants: Mapping[str, int]) -> ExecutedLayer:
@@ -108,12 +108,12 @@ def _layer(entry: Any, seconds: float | None, device: str, constants: Mapping[st
 
 def _read_tensors(entry: Any, constants: Mapping[str, int]) -> list[LayerTensor]:
     """What an entry reads from others that compute."""
-    found = []
+    result = []
     for port in entry.inputs():
         output = port.get_source_output()
         if output.get_node().get_friendly_name() not in constants:
-            found.append(_outputs(output.get_node())[output.get_index()])
-    return found
+            result.append(_outputs(output.get_node())[output.get_index()])
+    return result
 
 
 def _outputs(entry: Any) -> tuple[LayerTensor, ...]:

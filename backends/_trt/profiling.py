@@ -54,14 +54,14 @@ def listed_layers(listing: str, device: str = "") -> list[ExecutedLayer]:
     Args:
         device: where they run; empty for an engine that was only built.
     """
-    found = []
+    result = []
     for line in listing.split("\n"):
         text = line.strip()
         if text.startswith(("Bindings", "I/O Tensors")):
             break
         if text and not re.fullmatch(r"Layers(?: \(.*\))?:", text):
-            found.append(_layer(text, device))
-    return found
+            result.append(_layer(text, device))
+    return result
 
 
 def _layer(line: str, device: str) -> ExecutedLayer:
@@ -90,21 +90,21 @@ def _precision(tensors: Sequence[LayerTensor]) -> str:
 
 def _pairs(text: str) -> dict[str, str]:
     """`Key: value` pairs with commas between them; those within brackets belong to the value."""
-    found, depth, start = {}, 0, 0
+    result, depth, start = {}, 0, 0
     for index, letter in enumerate(text):
         depth += (letter in "[{") - (letter in "]}")
         if depth == 0 and letter == "," and re.match(r", [A-Z][A-Za-z/]*:", text[index : index + 40]):
             key, _, value = text[start:index].partition(":")
-            found[key.strip()] = value.strip()
+            result[key.strip()] = value.strip()
             start = index + 1
     key, _, value = text[start:].partition(":")
-    found[key.strip()] = value.strip()
-    return found
+    result[key.strip()] = value.strip()
+    return result
 
 
 def _tensors(text: str) -> tuple[LayerTensor, ...]:
     """Out of `[ { Name: x, ... }, { ... }]`."""
-    found, depth, start = [], 0, 0
+    result, depth, start = [], 0, 0
     for index, letter in enumerate(text):
         if letter == "{":
             start = index + 1 if depth == 0 else start
@@ -112,8 +112,8 @@ def _tensors(text: str) -> tuple[LayerTensor, ...]:
         elif letter == "}":
             depth -= 1
             if depth == 0:
-                found.append(_tensor(_pairs(text[start:index].strip())))
-    return tuple(found)
+                result.append(_tensor(_pairs(text[start:index].strip())))
+    return tuple(result)
 
 
 def _tensor(entry: Mapping[str, str]) -> LayerTensor:
@@ -194,12 +194,12 @@ class ProfiledRuns:
 
 def _of_one_batch(inputs: Sequence[TensorSpec], batch: int) -> dict[str, Range]:
     """A profile for that batch alone, of each input whose only free axis is the batch."""
-    found = {}
+    result = {}
     for spec in inputs:
         sizes = [batch, *(d for d in spec.shape[1:] if isinstance(d, int))]
         if spec.has_free_batch and len(sizes) == len(spec.shape):
-            found[spec.name] = Range(sizes, sizes, sizes)
-    return found
+            result[spec.name] = Range(sizes, sizes, sizes)
+    return result
 
 
 # ---- times ----
@@ -239,7 +239,7 @@ def _timed(
 ) -> list[ExecutedLayer]:
     """The layers with their times; what the profiler names and the listing does not comes last."""
     known = {layer.name for layer in layers}
-    found = [
+    result = [
         dataclasses.replace(
             layer, seconds=milliseconds[layer.name] / runs / 1e3 if layer.name in milliseconds else None
         )
@@ -249,8 +249,8 @@ def _timed(
         if name not in known:
             role: Role = "reformat" if _MOVE.search(name) else "compute"
             sources = (_NUMBER.sub("", name),)
-            found.append(ExecutedLayer(name, "", role, sources=sources, device=device, seconds=spent / runs / 1e3))
-    return found
+            result.append(ExecutedLayer(name, "", role, sources=sources, device=device, seconds=spent / runs / 1e3))
+    return result
 
 
 def _profiler(trt: Any) -> Any:

@@ -58,10 +58,10 @@ def profile_parts(
         segment = next(left)
         if not isinstance(segment, ReportsLayers):
             raise ConfigError(f"backend {infer.backend!r} does not report the layers that it executes")
-        found = segment.profile_layers(runs)
-        parts.append(list(found.layers))
-        timings.append(found.timing)
-        memory.update(found.memory)
+        result = segment.profile_layers(runs)
+        parts.append(list(result.layers))
+        timings.append(result.timing)
+        memory.update(result.memory)
     timing = " ".join([*dict.fromkeys(timings), _TIMING])
     return LayerProfile(tuple(_named_apart(parts)), tuple(walls), timing, memory=dict(memory))
 

@@ -115,13 +115,13 @@ def list_built(
         options["profiles"] = {name: {"min": size, "opt": size, "max": size} for name, size in sizes.items()}
     from ..config import convert
 
-    found = kind.built_layers(
+    result = kind.built_layers(
         source, compute_capability=compute_capability, precision=target.precision, max_batch=settings.batch,
         options=convert(options, kind.Options, f"options of backend {target.backend!r}"),
     )  # fmt: skip
     side = LayerSide(
         str(target), target.backend, f"compute capability {compute_capability}", target.precision or "as written",
-        kind.probe().version, found, _mapped(graph, found),
+        kind.probe().version, result, _mapped(graph, result),
     )  # fmt: skip
     shapes = {name: tuple(shape) for name, shape in settings.shapes.items()}
     return LayerReport(source.name, graph, shapes, (side,), make_rows(graph, [side]))
@@ -132,8 +132,8 @@ def _original(source: ModelSource) -> OriginalGraph | None:
     return OriginalGraph(read_model(source)) if source.format is FORMATS["onnx"] else None
 
 
-def _mapped(graph: OriginalGraph, found: LayerProfile) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, map_layers(graph, found.layers)))
+def _mapped(graph: OriginalGraph, result: LayerProfile) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, map_layers(graph, result.layers)))
 
 
 def _options(kind: type[Infer], settings: ProfileSettings) -> dict[str, Any]:
@@ -194,10 +194,10 @@ def _profile_one(
             for _ in range(settings.warm_up):
                 one.forward()
         walls = _runs(plain, (settings.runs + 1) // 2)  # half of them before and half after: a machine changes its pace
-        found = infer.profile_layers(settings.runs)
+        result = infer.profile_layers(settings.runs)
         walls += _runs(plain, (settings.runs + 1) // 2)
         return _Run(
-            target, kind.probe().version, infer.backend, infer.device, infer.precision, found,
+            target, kind.probe().version, infer.backend, infer.device, infer.precision, result,
             statistics.median(walls), {name: array.shape for name, array in feeds.items()},
             _original(infer.model) if read else None,
         )  # fmt: skip

@@ -73,14 +73,14 @@ def draw_graph(report: LayerReport) -> Drawing:
 def _edges(report: LayerReport, rows: list[int]) -> list[tuple[int, int]]:
     """Which row reads what which row computes; those against the order of the nodes are left out."""
     row_of = {node: i for i in rows for node in report.rows[i].nodes}
-    found = {
+    result = {
         (row_of[node], row_of[taker])
         for node in row_of
         for taker in report.graph.after(node)
         if taker in row_of and row_of[taker] != row_of[node]
     }
     first = {i: report.rows[i].nodes[0] for i in rows}
-    return sorted((a, b) for a, b in found if first[a] < first[b])
+    return sorted((a, b) for a, b in result if first[a] < first[b])
 
 
 def _ranks(rows: list[int], edges: list[tuple[int, int]]) -> list[list[int]]:
@@ -91,10 +91,10 @@ def _ranks(rows: list[int], edges: list[tuple[int, int]]) -> list[list[int]]:
     rank: dict[int, int] = {}
     for row in rows:  # in the order of their first nodes
         rank[row] = 1 + max((rank[source] for source in above.get(row, ())), default=-1)
-    found: list[list[int]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
+    result: list[list[int]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
     for row in rows:
-        found[rank[row]].append(row)
-    return found
+        result[rank[row]].append(row)
+    return result
 
 
 def _ordered(ranks: list[list[int]], edges: list[tuple[int, int]]) -> list[list[int]]:

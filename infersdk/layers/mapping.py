@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Fate", "OriginalGraph", "OriginalNode", "map_layers"]
 
 #: What became of a node: layers compute it; it depends on no input and was computed when the model was loaded; or no
-#: layer is left of it, because it only renames or reshapes data, or because the runtime found it needless.
+#: layer is left of it, because it only renames or reshapes data, or because the runtime drops it.
 Fate = Literal["executed", "constant", "eliminated"]
 
 #: Operators that can be left to how the layers around them address memory.
@@ -65,13 +65,13 @@ class OriginalGraph:
     def _constant_nodes(self) -> set[int]:
         """The nodes that depend on no input of the model."""
         varying = set(self.inputs)
-        found = set()
+        result = set()
         for i, node in enumerate(self.nodes):
             if any(value in varying for value in node.inputs):
                 varying.update(node.outputs)
             else:
-                found.add(i)
-        return found
+                result.add(i)
+        return result
 
     def before(self, i: int) -> list[int]:
         """The nodes that compute what a node reads."""
@@ -88,8 +88,8 @@ class OriginalGraph:
     def find_decorated(self, name: str) -> int | None:
         """The node with the longest name that `name` begins with, `/act/Mul` for `/act/Mul/QuickGeluFusion/`."""
         for end in range(len(name) - 1, 0, -1):
-            if not name[end].isalnum() and (found := self.find(name[:end])) is not None:
-                return found
+            if not name[end].isalnum() and (result := self.find(name[:end])) is not None:
+                return result
         return None
 
 
@@ -117,7 +117,7 @@ def map_layers(graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> list[li
     claims.between_neighbours()
     claims.of_takers()
     claims.between_own()
-    return [sorted(found) for found in claims.layers_of]
+    return [sorted(result) for result in claims.layers_of]
 
 
 class _Claims:
@@ -182,28 +182,28 @@ class _Claims:
 
     def _nearest_nodes(self, layer: int, joined: list[list[int]]) -> set[int]:
         """What the nearest layers claim that claim anything, through those that do not."""
-        found: set[int] = set()
+        result: set[int] = set()
         seen, todo = {layer}, list(joined[layer])
         while todo:
             other = todo.pop()
             if other in seen:
                 continue
             seen.add(other)
-            found |= self.nodes_of[other]
+            result |= self.nodes_of[other]
             if not self.nodes_of[other]:
                 todo += joined[other]
-        return found
+        return result
 
     def _reach(self, starts: Iterable[int], step: Callable[[int], list[int]]) -> set[int]:
         """The unclaimed nodes that are reached from `starts` through unclaimed ones."""
-        found: set[int] = set()
+        result: set[int] = set()
         todo = list(starts)
         while todo:
             for node in step(todo.pop()):
-                if node not in found and not self.layers_of[node] and node not in self.graph.constant:
-                    found.add(node)
+                if node not in result and not self.layers_of[node] and node not in self.graph.constant:
+                    result.add(node)
                     todo.append(node)
-        return found
+        return result
 
     def of_takers(self) -> None:
         """What is left and computes belongs to the layers that take its results; quantisation to the one before it."""
@@ -218,12 +218,12 @@ class _Claims:
 
     def _takers(self, i: int) -> set[int]:
         """The layers that take what a node computes, through nodes that only move it."""
-        found: set[int] = set()
+        result: set[int] = set()
         seen, todo = {i}, [i]
         while todo:
             for node in self.graph.after(todo.pop()):
-                found |= self.layers_of[node]
+                result |= self.layers_of[node]
                 if not self.layers_of[node] and node not in seen:
                     seen.add(node)
                     todo.append(node)
-        return found
+        return result

@@ -75,8 +75,8 @@ def _graph(report: LayerReport) -> Any:
     boxes, cells = [], []
     for box in drawing.boxes:
         row = report.rows[box.row]
-        place = {"x": box.x, "y": box.y, "width": box.width, "height": box.height}
-        boxes.append({**place, "label": operators_of(report, row)})
+        rectangle = {"x": box.x, "y": box.y, "width": box.width, "height": box.height}
+        boxes.append({**rectangle, "label": operators_of(report, row)})
         width = box.width / len(report.sides)
         for number, side in enumerate(report.sides):
             seconds = row.seconds[number]

@@ -71,11 +71,11 @@ class LayerSide:
     @property
     def devices(self) -> dict[str, tuple[int, float]]:
         """By device: the number of layers, and their seconds."""
-        found: dict[str, tuple[int, float]] = {}
+        result: dict[str, tuple[int, float]] = {}
         for layer in self.layers:
-            count, seconds = found.get(layer.device, (0, 0.0))
-            found[layer.device] = (count + 1, seconds + (layer.seconds or 0.0))
-        return found
+            count, seconds = result.get(layer.device, (0, 0.0))
+            result[layer.device] = (count + 1, seconds + (layer.seconds or 0.0))
+        return result
 
     @property
     def precisions(self) -> Counter[str]:
@@ -113,8 +113,8 @@ class LayerSide:
             parts.append(f"{_ms(profiled - total)} of a profiled run is between the layers: {what}")
         if total - profiled > run * _AGREES / 2:
             parts.append(f"layers overlap: their sum is {_ms(total - profiled)} longer than the run that has them")
-        found = "; ".join(parts) or "the difference is spread over the profiler and the time between layers"
-        return f"{text} They differ by more than {_AGREES:.0%}: {found}."
+        result = "; ".join(parts) or "the difference is spread over the profiler and the time between layers"
+        return f"{text} They differ by more than {_AGREES:.0%}: {result}."
 
     def fate(self, graph: OriginalGraph, node: int) -> Fate:
         if self.layers_of[node]:
@@ -189,8 +189,8 @@ class LayerReport:
                     "nodes": [self.nodes[i].name for i in row.nodes],
                     "added": row.added,
                     "layers": {
-                        side.name: [side.layers[i].name for i in found]
-                        for side, found in zip(self.sides, row.layers, strict=True)
+                        side.name: [side.layers[i].name for i in result]
+                        for side, result in zip(self.sides, row.layers, strict=True)
                     },
                     "seconds": dict(zip((side.name for side in self.sides), row.seconds, strict=True)),
                 }
@@ -265,11 +265,11 @@ def _row(nodes: tuple[int, ...], sides: Sequence[LayerSide]) -> LayerRow:
 
 
 def _seconds(sides: Sequence[LayerSide], layers: Sequence[Sequence[int]]) -> tuple[float | None, ...]:
-    found = []
+    result = []
     for side, own in zip(sides, layers, strict=True):
         times = [spent for i in own if (spent := side.layers[i].seconds) is not None]
-        found.append(sum(times) if times else None)
-    return tuple(found)
+        result.append(sum(times) if times else None)
+    return tuple(result)
 
 
 def _groups(graph: OriginalGraph, sides: Sequence[LayerSide]) -> list[tuple[int, ...]]:

@@ -63,9 +63,9 @@ def _events(report: LayerReport, side: LayerSide, pid: int) -> Iterator[dict[str
 
 
 def _end_to_end(side: LayerSide) -> tuple[Span, ...]:
-    found, start = [], 0.0
+    result, start = [], 0.0
     for layer in side.layers:
         if layer.seconds is not None:
-            found.append(Span(layer.name, start, layer.seconds))
+            result.append(Span(layer.name, start, layer.seconds))
             start += layer.seconds
-    return tuple(found)
+    return tuple(result)

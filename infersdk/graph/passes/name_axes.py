@@ -32,16 +32,16 @@ class NameAxes:
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
 
-        found = list(unclear_axes(model))
-        for value, axis, _ in found:
+        result = list(unclear_axes(model))
+        for value, axis, _ in result:
             assert value.shape is not None
             dims = list(value.shape)
             dims[axis] = ir.SymbolicDim(BATCH if axis == 0 else f"{value.name}_{axis}")
             value.shape = ir.Shape(dims)
-        for output in model.graph.outputs if found else ():
+        for output in model.graph.outputs if result else ():
             if output.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in output.shape):
                 output.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in output.shape])
-        return bool(found)
+        return bool(result)
 
 
 def unclear_axes(model: ir.Model) -> Iterator[tuple[ir.Value, int, str]]:

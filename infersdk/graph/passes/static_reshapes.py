@@ -41,19 +41,19 @@ class StaticReshapes:
     def apply(self, model: ir.Model) -> bool:
         from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-        found = list(computed_targets(model))
+        result = list(computed_targets(model))
         taken = set(dict(graph_values(model.graph)))
-        for node, target in found:
+        for node, target in result:
             base = name = f"{node.outputs[0].name}_target"
             number = 2
             while name in taken:
                 name, number = f"{base}_{number}", number + 1
             taken.add(name)
             node.replace_input_with(1, add_weight(model.graph, name, np.asarray(target, np.int64)))
-        if found:
+        if result:
             RemoveUnusedNodesPass()(model)
             drop_unused_weights(model.graph)
-        return bool(found)
+        return bool(result)
 
 
 def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
@@ -78,7 +78,7 @@ def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
 
 def _as_numbers(sizes: list[Any], shapes: list[Shape]) -> list[int] | None:
     """A target with 0 for axes that stay and -1 for one that follows; None if that does not say it."""
-    if any(found is None for found in sizes):
+    if any(result is None for result in sizes):
         return None
     result: list[int] = []
     for index, values in enumerate(zip(*sizes, strict=True)):

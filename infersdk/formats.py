@@ -106,11 +106,13 @@ FORMATS: dict[str, FileFormat] = {
         ),
         FileFormat(
             "keras", "a Keras 3 model", (".keras",), _CONVERT, "infersdk.importers.keras:import_archive",
+            ("h5py",), 'pip install "infersdk[keras3]"',
         ),
         FileFormat("coreml", "a Core ML model", (".mlmodel",), "take the model that it was converted from"),
         FileFormat(
             "paddle", "a PaddlePaddle model", (".pdmodel",),
-            "convert it to ONNX (pip install paddle2onnx): paddle2onnx --model_filename {file} --save_file model.onnx",
+            f"{_OPENVINO}, or convert it to ONNX (pip install paddle2onnx paddlepaddle): "
+            "paddle2onnx --model_filename {file} --save_file model.onnx",
         ),
         FileFormat("gguf", "a language model (GGUF)", (".gguf",), "this package does not run language models"),
         FileFormat(

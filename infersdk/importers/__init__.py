@@ -1,4 +1,4 @@
-"""Models of other frameworks as ONNX: PNNX, Keras, PyTorch, TensorFlow, PaddlePaddle.
+"""Models of other frameworks as ONNX: PNNX, Keras, PyTorch, TensorFlow.
 
 conversion = infersdk.importers.convert("model.pnnx.param")
 print(conversion.verdict)                       # checked against ...: largest difference ...

@@ -157,6 +157,40 @@ def texts() -> None:
     put("tables", "classes.names.txt", "person\ncar\n\nétoile\n")
 
 
+def importers() -> None:
+    """PNNX graphs of the pnnx package, and Keras files out of the archive of the importers' tests."""
+    import subprocess
+    import sys
+    import tempfile
+
+    import pnnx
+    import torch
+
+    sys.path.insert(0, str(CORPUS.parent.parent / "importers"))
+    from test_keras import model_file
+
+    nets = {
+        "image": (torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3, 2, 1), torch.nn.BatchNorm2d(4), torch.nn.SiLU(), torch.nn.MaxPool2d(2, ceil_mode=True),
+            torch.nn.Upsample(scale_factor=2), torch.nn.Flatten(), torch.nn.LazyLinear(3), torch.nn.Softmax(1)), (1, 3, 12, 12)),
+        "steps": (torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.Conv1d(6, 6, 3, padding="same", groups=2), torch.nn.GLU(2),
+                                      torch.nn.AdaptiveAvgPool1d(3)), (1, 6, 4)),
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (net, shape) in nets.items():
+            path = Path(folder, f"{name}.pt")
+            net(torch.zeros(shape))
+            torch.jit.trace(net.eval(), torch.zeros(shape)).save(str(path))
+            sizes = ",".join(map(str, shape))
+            subprocess.run(
+                [pnnx.EXEC_PATH, path.name, f"inputshape=[{sizes}]"], cwd=folder, check=True, capture_output=True
+            )
+            for suffix in ("param", "bin"):
+                put("importers", f"{name}.{suffix}", Path(folder, f"{name}.pnnx.{suffix}").read_bytes())
+        for name in ("conv_flatten_dense", "seq_rnn", "shared_dense"):
+            put("importers", f"{name}.h5", model_file(name, Path(folder))[0].read_bytes())
+
+
 def reports() -> None:
     """One of `infersdk bench` itself, of the packaged classifier."""
     import subprocess
@@ -186,4 +220,5 @@ if __name__ == "__main__":
     tensors()
     models()
     texts()
+    importers()
     reports()

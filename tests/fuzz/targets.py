@@ -203,6 +203,91 @@ def _load(path: Path) -> None:
         entering_runtime(False)
 
 
+def importers(rng: random.Random) -> bool:
+    """PNNX graphs with their weights, and Keras files, damaged: what this package reads and translates by itself."""
+    from infersdk.importers.keras import translate as translate_keras
+    from infersdk.importers.keras.files import KerasFile
+    from infersdk.importers.pnnx import PnnxGraph, translate
+    from infersdk.model_source import ModelSource
+
+    files = corpus("importers")
+    name = rng.choice([name for name in files if not name.endswith(".bin")])
+    with quiet():
+        if name.endswith(".h5"):
+            data = files[name]
+            if rng.random() < 0.9:
+                at = (
+                    data.find(b'{"class_name"') if rng.random() < 0.7 else -1
+                )  # the configuration, which has the numbers
+                data = _keras_damage(rng, data, at) if at > 0 else mutate(rng, data, limit=1 << 16)
+            source = ModelSource.of(put("model.h5", data))
+            entering_runtime(True)  # the HDF5 library
+            try:
+                file = KerasFile(source)
+            finally:
+                entering_runtime(False)
+            translate_keras(file)
+            return True
+        stem = name.removesuffix(".param")
+        text, weights = files[name], files[f"{stem}.bin"]
+        if rng.random() < 0.8:
+            text = mutate_text(rng, text, _PNNX_TOKENS, [files[n] for n in files if n.endswith(".param")])
+        if rng.random() < 0.3:
+            weights = mutate(rng, weights, limit=1 << 16)
+        put("m.pnnx.bin", weights)
+        translate(PnnxGraph.read(put("m.pnnx.param", text)))
+    return True
+
+
+def _keras_damage(rng: random.Random, data: bytes, at: int) -> bytes:
+    """Another number, or another word, in the configuration, of the same length."""
+    end = data.find(b"\0", at)
+    text = bytearray(data[at:end])
+    for _ in range(rng.randint(1, 4)):
+        digits = [i for i, byte in enumerate(text) if byte in b"0123456789"]
+        if digits and rng.random() < 0.7:
+            text[rng.choice(digits)] = rng.choice(b"0123456789-e")
+        elif text:
+            text[rng.randrange(len(text))] = rng.randrange(32, 127)
+    return data[:at] + bytes(text) + data[end:]
+
+
+_PNNX_TOKENS = [
+    "(1,3,8,8)f32",
+    "(?,3)f32",
+    "()",
+    "(999999999,999999999)f32",
+    "-1",
+    "0",
+    "2147483647",
+    "None",
+    "True",
+    "same",
+    "reflect",
+    "nn.Conv2d",
+    "Tensor.slice",
+    "torch.cat",
+    "F.interpolate",
+    "pnnx.Expression",
+    "expr=add(@0,@1)",
+    "expr=[@0,None]",
+    "@9",
+    "$x=0",
+    "#0=(1)f32",
+    "@weight=(4,3,3,3)f32",
+    " 1 1 0 1 ",
+    "\n",
+    "=",
+    "(",
+    ")",
+    ",",
+    "99999999999999999999",
+    "nan",
+    "inf",
+    "c64",
+]
+
+
 # ---- texts ----
 
 _JSON_TOKENS = ["{", "}", "[", "]", '"', ":", ",", "null", "true", "-", "1e999", "NaN", "9" * 400, "\\ud800", "\\u0000",
@@ -274,6 +359,7 @@ TARGETS: dict[str, Target] = {
     "tensor_files": Target(tensor_files),
     "dlpack_capsules": Target(dlpack_capsules),
     "models": Target(models, seconds=20.0, needs="onnx"),
+    "importers": Target(importers, needs="h5py"),
     "configurations": Target(configurations, seconds=1.0, needs="yaml"),
     "tables": Target(tables),
     "reports": Target(reports),

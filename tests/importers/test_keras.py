@@ -182,3 +182,54 @@ def test_weights_without_an_architecture(tmp_path: Path) -> None:
         del file.attrs["model_config"]
     with pytest.raises(UnsupportedModelError, match="there is no architecture in it"):
         convert(path)
+
+
+# ---- Keras 3's archives ----
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"module": "keras.layers", "class_name": "Lambda", "config": {}, "registered_name": None},
+        {"module": "os", "class_name": "system", "config": "id", "registered_name": None},
+        {"module": "builtins", "class_name": "function", "config": "eval", "registered_name": "function"},
+        {"module": "keras_evil", "class_name": "Dense", "config": {}, "registered_name": None},
+        {"module": "keras.layers", "class_name": "Dense", "config": {}, "registered_name": "mine>Dense"},
+        {"module": "keras.layers", "class_name": "TFSMLayer", "config": {"filepath": "/"}, "registered_name": None},
+        {"class_name": "__lambda__", "config": {"value": "4wEA"}},
+    ],
+)
+def test_configurations_that_name_code(entry: dict[str, Any]) -> None:
+    from infersdk.importers.keras.archives import check_configuration
+
+    with pytest.raises(UnsupportedModelError, match="no code of a file is executed"):
+        check_configuration({"module": "keras", "class_name": "Sequential", "config": {"layers": [entry]}})
+
+
+def test_a_configuration_of_plain_layers() -> None:
+    from infersdk.importers.keras.archives import check_configuration
+
+    plain = {"module": "keras.layers", "class_name": "Dense", "config": {"activation": "relu"}, "registered_name": None}
+    check_configuration({"module": "keras", "class_name": "Sequential", "config": {"layers": [plain]}})
+    nested: Any = plain
+    for _ in range(300):
+        nested = [nested]
+    with pytest.raises(ModelFormatError, match="nested"):
+        check_configuration(nested)
+
+
+def test_damaged_archives(tmp_path: Path) -> None:
+    import zipfile
+
+    path = tmp_path / "m.keras"
+    for content, message in ((b"{", "damaged"), (b"[" * 100_000, "damaged")):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("config.json", content)
+            archive.writestr("model.weights.h5", b"")
+        with pytest.raises(ModelFormatError, match=message):
+            convert(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", b"{}")
+        archive.writestr("model.weights.h5", bytes(1 << 28))
+    with pytest.raises(ModelFormatError, match="expands to more than"):
+        convert(path)

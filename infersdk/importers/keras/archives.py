@@ -1,0 +1,131 @@
+"""Keras 3's `.keras` archives, by Keras itself on its PyTorch backend, in a process of its own.
+
+Keras would import what a configuration names: the configuration is looked through before, and may name Keras's own
+layers alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+from ...errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
+from ..conversion import Imported, Reference, Request, Sample
+from ..processes import worker
+from ..workers import keras_export
+from .layers.activations import FUNCTIONS
+
+if TYPE_CHECKING:
+    from ...model_source import ModelSource
+
+__all__ = ["check_configuration", "import_archive"]
+
+_MOST_CONFIG = 1 << 26
+#: Bytes that an archive may expand to, for each of its own.
+_LARGEST_RATIO = 100
+#: Classes of Keras that execute code, or read other files.
+_REACHING = frozenset(
+    {
+        "Lambda",
+        "TFSMLayer",
+        "TorchModuleWrapper",
+        "JaxLayer",
+        "FlaxLayer",
+        "StringLookup",
+        "IntegerLookup",
+        "TextVectorization",
+        "FeatureSpace",
+        "Hashing",
+        "HashedCrossing",
+        "__lambda__",
+        "SearchableDict",
+    }
+)
+
+
+def import_archive(request: Request) -> Imported:
+    """The importer of `.keras` files.
+
+    Raises:
+        BackendUnavailableError: Keras 3 or PyTorch is not installed.
+        UnsupportedModelError: the configuration names code, or Keras does not export it.
+    """
+    _check_archive(request.source)
+    absent = [name for name in ("keras", "torch", "onnxscript") if importlib.util.find_spec(name) is None]
+    if request.python is None and absent:
+        raise BackendUnavailableError(
+            f"converting a Keras 3 model needs {' and '.join(absent)}, which is not installed: pip install "
+            '"infersdk[keras3]", or name a Python that has it (--python)'
+        )
+    with worker("keras_export", request.python) as work:
+        path = work.folder / "model.keras"
+        path.write_bytes(request.source.read())
+        answer = work.run({"model": str(path)})
+        content = (work.folder / "model.onnx").read_bytes()
+        samples = tuple(
+            Sample(work.read_arrays(f"inputs{number}.npz"), work.read_arrays(f"outputs{number}.npz"))
+            for number in range(keras_export.ROUNDS)
+        )
+    return Imported(content, Reference(str(answer["runtime"]), samples=samples))
+
+
+def _check_archive(source: ModelSource) -> None:
+    try:
+        with source.open() as stream, zipfile.ZipFile(stream) as archive:
+            infos = archive.infolist()
+            if sum(info.file_size for info in infos) > max(stream.seek(0, 2), 1 << 20) * _LARGEST_RATIO:
+                raise ModelFormatError(f"{str(source)!r} expands to more than {_LARGEST_RATIO} times its size")
+            if any(name.startswith("/") or ".." in name.split("/") for name in archive.namelist()):
+                raise ModelFormatError(f"{str(source)!r} has entries outside of its folder")
+            info = archive.getinfo("config.json")
+            if info.file_size > _MOST_CONFIG:
+                raise ModelFormatError(f"the configuration in {str(source)!r} has {info.file_size} bytes")
+            config = json.loads(archive.read(info))
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        ValueError,
+        KeyError,
+        NotImplementedError,
+        RuntimeError,
+        RecursionError,
+        EOFError,
+    ) as error:
+        raise ModelFormatError(f"{str(source)!r} is not a Keras archive, or is damaged: {error}") from None
+    check_configuration(config)
+
+
+def check_configuration(value: Any, depth: int = 0) -> None:
+    """Raises UnsupportedModelError for objects that are not plain layers of Keras, and functions that it does not
+    name.
+    """
+    if depth > 200:
+        raise ModelFormatError("the configuration is nested more than 200 deep")
+    if isinstance(value, list):
+        for inner in value:
+            check_configuration(inner, depth + 1)
+    if not isinstance(value, dict):
+        return
+    kind, module = value.get("class_name"), value.get("module")
+    if kind is not None:
+        known = (
+            kind == "__keras_tensor__"
+            or module is None
+            or (isinstance(module, str) and f"{module}.".startswith("keras."))
+        )
+        if kind == "function":
+            known = value.get("config") in {*FUNCTIONS, "softmax", "log_softmax"}
+        if (
+            not isinstance(kind, str)
+            or kind in _REACHING
+            or not known
+            or value.get("registered_name") not in (None, kind)
+        ):
+            raise UnsupportedModelError(
+                f"the configuration names {module}.{kind}, which can execute code or read files, and no code of a "
+                f"file is executed"
+            )
+    for inner in value.values():
+        check_configuration(inner, depth + 1)

@@ -1,0 +1,91 @@
+"""infersdk convert: the file, what it prints, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from infersdk.cli import main
+from infersdk.data import DETECTOR
+from infersdk.importers import Check, Conversion, InputShape
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx_ir")
+TEXT = """7767517
+3 2
+pnnx.Input      in0  0 1 0 #0=(1,3)f32
+pnnx.Expression e    1 1 0 1 expr=mul(@0,2.0) #0=(1,3)f32 #1=(1,3)f32
+pnnx.Output     out0 1 0 1 #1=(1,3)f32
+"""
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    (tmp_path / "m.pnnx.param").write_text(TEXT)
+    return tmp_path / "m.pnnx.param"
+
+
+def test_it_writes_and_says_how_it_was_checked(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(graph), "-o", str(tmp_path / "m.onnx")]) == 0
+    out = capsys.readouterr().out
+    assert "a PNNX graph" in out
+    assert "in0 [batch,3]" in out
+    assert "largest difference 0," in out or "not checked: PyTorch" in out
+    assert (tmp_path / "m.onnx").is_file()
+    assert main(["convert", str(graph), "-o", str(tmp_path / "f.onnx"), "--fixed-batch", "--no-check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["format"] == "pnnx"
+    assert found["check"] is None
+    assert found["unchecked"] == "it was not asked for"
+
+
+def test_a_difference_beyond_the_tolerance_is_exit_code_1(
+    graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A translator that is wrong: the check finds it."""
+    pytest.importorskip("torch")
+    from infersdk.importers.pnnx.translation import OPERATORS
+
+    monkeypatch.setitem(OPERATORS, "pnnx.Expression", lambda t: t.build("Neg", t.x))
+    assert main(["convert", str(graph), "-o", str(tmp_path / "m.onnx")]) == 1
+    assert "BEYOND the tolerance" in capsys.readouterr().out
+
+
+def test_errors(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = str(tmp_path / "m.onnx")
+    assert main(["convert", str(DETECTOR), "-o", target]) == 2
+    assert "is an ONNX model already" in capsys.readouterr().err
+    (tmp_path / "x.bin").write_bytes(b"nothing that is known")
+    assert main(["convert", str(tmp_path / "x.bin"), "-o", target]) == 2
+    assert "not a model of a known format" in capsys.readouterr().err
+    assert main(["convert", str(tmp_path / "none.param"), "-o", target]) == 2
+    assert main(["convert", str(graph), "-o", target, "--shape", "1,b"]) == 2
+    assert "[NAME=]1,3,640,640[:float32]" in capsys.readouterr().err
+    assert not Path(target).exists()
+
+
+def test_a_python_that_cannot_be_started(tmp_path: Path) -> None:
+    from infersdk.errors import ConfigError, ModelFormatError
+    from infersdk.importers.processes import worker
+
+    with (
+        worker("torch_export", str(tmp_path / "no-python")) as work,
+        pytest.raises(ConfigError, match="cannot be started"),
+    ):
+        work.run({})
+    with worker("no_such_worker", sys.executable) as work, pytest.raises(ModelFormatError, match="exit code 2"):
+        work.run({})
+
+
+def test_shapes_as_texts() -> None:
+    assert InputShape.parse("1,3,8,8") == InputShape((1, 3, 8, 8))
+    assert InputShape.parse("tokens=1,128:int64") == InputShape((1, 128), "tokens", "int64")
+
+
+def test_a_verdict_says_what_it_found() -> None:
+    check = Check("Torch 1", 3, 1e-4, (), 2e-3, passed=False)
+    assert "BEYOND" in Conversion("m", "pnnx", b"", check, "", ()).verdict
+    assert Conversion("m", "pnnx", b"", None, "no reason", ()).verdict == "not checked: no reason"

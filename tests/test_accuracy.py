@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from infersdk.accuracy import (
@@ -15,15 +16,18 @@ from infersdk.accuracy import (
     CocoTruth,
     Contender,
     DetectTask,
+    Score,
+    agreement,
     coco_figures,
     gate,
     read_coco,
     read_labels,
+    score_shift,
     top_figures,
 )
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR
-from infersdk.errors import ConfigError, PrecisionUnavailableError, UnsupportedModelError
-from infersdk.models import Classifier, YOLOv5
+from infersdk.errors import ConfigError, InputError, PrecisionUnavailableError, UnsupportedModelError
+from infersdk.models import Classifier, Detections, YOLOv5
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("pycocotools")
@@ -272,3 +276,60 @@ def test_the_figures_of_a_classifier(assets: Path) -> None:
     report = gate([Contender(path, "onnxruntime"), Contender(path, "openvino")], task, max_drop=0)
     assert report.passes
     assert [score.figures["top1"] for score in report.scores] == [0.64, 0.64]
+
+
+# ---- agreement, and shifts of scores ----
+
+
+def boxes(*rows: tuple[int, float, float]) -> Detections:
+    """Boxes of 10 x 10 by class, score, and how far to the right they are."""
+    xyxy = np.asarray([(x, 0, x + 10, 10) for _, _, x in rows], np.float32).reshape(-1, 4)
+    return Detections.of(
+        xyxy, [score for _, score, _ in rows], [kind for kind, _, _ in rows], names=(), size=(100, 100)
+    )
+
+
+def test_agreement_of_boxes() -> None:
+    reference = [boxes((0, 0.9, 0), (1, 0.6, 50)), boxes()]
+    assert agreement(reference, reference).percent == pytest.approx(100)
+    lower = agreement(reference, [boxes((0, 0.5, 0), (1, 0.6, 50)), boxes()])
+    assert lower.percent == pytest.approx(100 * 2 * (0.5 + 0.6) / (1.5 + 1.1), rel=1e-5)
+    assert lower.score_shift == pytest.approx(-0.2)
+    moved = agreement(reference, [boxes((0, 0.9, 2), (1, 0.6, 50)), boxes()])
+    assert moved.percent == pytest.approx(100 * (0.9 * 8 / 12 + 0.6) / 1.5, rel=1e-4)
+    other = agreement(reference, [boxes((2, 0.9, 0), (1, 0.6, 50)), boxes()])  # another class
+    assert other.percent == pytest.approx(100 * 0.6 / 1.5, rel=1e-5)
+    twice = agreement([boxes((0, 0.9, 0))], [boxes((0, 0.9, 0), (0, 0.8, 0))])  # the second has nothing to match
+    assert twice.percent == pytest.approx(100 * 2 * 0.9 / (0.9 + 1.7), rel=1e-5)
+    with pytest.raises(InputError, match="2 results against 1"):
+        agreement(reference, [boxes()])
+
+
+def test_shifts_are_of_what_a_user_sees() -> None:
+    reference = [boxes((0, 0.85, 0), (1, 0.02, 50))]
+    found = [boxes((0, 0.45, 0), (1, 0.01, 50))]
+    assert score_shift(reference, found) == pytest.approx(-0.4)
+    assert score_shift(reference, found, least=0.01) == pytest.approx(-0.205)
+    assert score_shift([boxes((1, 0.02, 50))], found) == 0
+
+
+def test_the_gate_limits_shifts_of_scores() -> None:
+    """The same mAP with half the scores: no ranking changes, and a user sees the difference."""
+
+    class Halving:
+        metric, images = "mAP", 1
+
+        def measure(self, contender: Contender) -> Score:
+            factor = 0.5 if str(contender.model).startswith("half") else 1.0
+            rows = [(0, 0.9 * factor, 0.0), (1, 0.8 * factor, 50.0)]
+            side = (contender.label, str(contender.model), "onnxruntime", "cpu", "fp32")
+            return Score(*side, {}, {"mAP": 0.5}, 0.1, (boxes(*rows),))
+
+    sides = [Contender("a.onnx"), Contender("half.onnx")]
+    assert gate(sides, Halving()).passes
+    report = gate(sides, Halving(), max_score_shift=0.1)
+    assert report.score_shift(report.scores[1]) == pytest.approx(-0.425)
+    assert not report.passes
+    assert gate(sides, Halving(), max_score_shift=0.43).passes
+    with pytest.raises(ConfigError, match="max_score_shift is a number from 0"):
+        gate(sides, Halving(), max_score_shift=-1)

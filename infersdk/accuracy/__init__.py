@@ -14,7 +14,7 @@ Detection is measured as COCO does: mAP over IoU 0.5 to 0.95 and all classes; so
 similarity (OKS). Class maps are measured by the mean IoU of the classes, classification by top-1.
 """
 
-from .agreement import Agreement, agreement, can_compare
+from .agreement import Agreement, agreement, can_compare, score_shift
 from .classification import LabelledImage, read_labels, top_figures
 from .detection import CocoTruth, coco_figures, read_coco
 from .gate import Contender, GateReport, Score, Task, gate
@@ -24,5 +24,5 @@ from .tasks import ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask
 __all__ = [
     "Agreement", "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage", "MappedImage",
     "PoseTask", "Score", "SegmentTask", "SemanticTask", "Task", "agreement", "can_compare", "coco_figures",
-    "coco_task", "gate", "iou_figures", "read_coco", "read_label_maps", "read_labels", "top_figures",
+    "coco_task", "gate", "iou_figures", "read_coco", "read_label_maps", "read_labels", "score_shift", "top_figures",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from ..errors import InputError, UnsupportedModelError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Agreement", "agreement", "can_compare"]
+__all__ = ["Agreement", "agreement", "can_compare", "score_shift"]
 
 #: Boxes of one class that overlap by so much are the same object.
 _SAME_OBJECT = 0.5
@@ -76,6 +76,18 @@ def agreement(reference: Sequence[Any], results: Sequence[Any]) -> Agreement:
     return Agreement(
         np.asarray([row[0] for row in rows]), np.asarray([row[1] for row in rows]), tuple(row[2] for row in rows)
     )
+
+
+def score_shift(reference: Sequence[Any], results: Sequence[Any], *, least: float = 0.25) -> float:
+    """The mean change of the scores of what a user sees: boxes that score `least` and more in the reference.
+
+    A box that is found again with any score counts; of classes it is the best one.
+
+    Raises:
+        InputError, UnsupportedModelError: as `agreement`.
+    """
+    seen = [one[one.scores >= least] if hasattr(one, "xyxy") else one for one in reference]
+    return agreement(seen, results).score_shift
 
 
 def _boxes(reference: Any, found: Any) -> tuple[float, float, npt.NDArray[np.float64]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..target import Target
+from .agreement import score_shift
 
 if TYPE_CHECKING:
     import os
@@ -61,6 +62,7 @@ class Score:
         layers: how many of its layers ran in each precision, where the backend can tell.
         figures: the metric and what goes with it, 0 to 1.
         seconds: for all images, with reading them.
+        results: boxes or classes of each image; () for a task whose results have no scores.
     """
 
     label: str
@@ -71,6 +73,7 @@ class Score:
     layers: Mapping[str, int]
     figures: Mapping[str, float]
     seconds: float
+    results: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class GateReport:
     images: int
     max_drop: float
     scores: tuple[Score, ...]
+    max_score_shift: float | None = None
 
     @property
     def reference(self) -> Score:
@@ -92,7 +96,15 @@ class GateReport:
 
     def within(self, score: Score) -> bool:
         # The figures are sums of floats: what is allowed exactly shall not fail by their rounding.
-        return self.drop(score) <= self.max_drop + 1e-9
+        shift, limit = self.score_shift(score), self.max_score_shift
+        shifts = limit is not None and shift is not None and abs(shift) > limit + 1e-9
+        return self.drop(score) <= self.max_drop + 1e-9 and not shifts
+
+    def score_shift(self, score: Score) -> float | None:
+        """By how much the scores of the reference's boxes or classes change on average; None if there are none."""
+        if not score.results or score is self.reference:
+            return None
+        return score_shift(self.reference.results, score.results)
 
     @property
     def passes(self) -> bool:
@@ -105,6 +117,7 @@ def gate(
     task: Task,
     *,
     max_drop: float = 0.01,
+    max_score_shift: float | None = None,
     progress: Callable[[Contender], None] | None = None,
 ) -> GateReport:
     """Measures each contender, and holds it against the first.
@@ -113,10 +126,12 @@ def gate(
         contenders: two or more, the reference first. Each is loaded, measured and freed before the next.
         task: what to measure by: `DetectTask`, `ClassifyTask` or another of `infersdk.accuracy`.
         max_drop: how much less than the reference's its metric may be: 0.01 is one point of mAP, or one image of 100.
+        max_score_shift: by how much the scores of what the reference finds may change on average, 0.02 say: users see
+            a score of 0.85 become 0.45, which mAP hardly does. None is no limit.
         progress: called before each is measured.
 
     Raises:
-        ConfigError: fewer than two contenders or two the same, or a drop that is none.
+        ConfigError: fewer than two contenders or two the same, or a limit that is not a number in its range.
         BackendError, ModelError, InferenceError: one of them cannot be loaded or run as it should.
     """
     sides = list(contenders)
@@ -125,6 +140,8 @@ def gate(
         raise ConfigError(f"a gate takes two or more different contenders (files, backends, precisions), not {labels}")
     if not 0 <= max_drop < 1:
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
+    if max_score_shift is not None and not max_score_shift >= 0:
+        raise ConfigError(f"max_score_shift is a number from 0, not {max_score_shift!r}")
     for contender in sides:
         contender.arguments()
     scores = []
@@ -135,4 +152,4 @@ def gate(
             scores.append(task.measure(contender))
         except (ConfigError, UnsupportedModelError) as error:
             raise type(error)(f"{contender.label}: {error}") from error
-    return GateReport(task.metric, task.images, max_drop, tuple(scores))
+    return GateReport(task.metric, task.images, max_drop, tuple(scores), max_score_shift)

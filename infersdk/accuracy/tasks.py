@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -67,7 +68,10 @@ class DetectTask:
     def measure(self, contender: Contender) -> Score:
         infer = load_network(contender.model, **contender.arguments(), max_batch=self._max_batch)
         with self._wrapper(infer) as model:
-            return _score(contender, model, lambda: coco_figures(model, self.truth, self.kinds))
+            # Masks of many boxes would take too much memory.
+            boxes_alone = self.kinds == ("bbox",)
+            figures = functools.partial(coco_figures, truth=self.truth, kinds=self.kinds)
+            return _score(contender, model, figures, keep_results=boxes_alone)
 
     def figures(self, infer: Infer) -> dict[str, float]:
         """The figures of a network that is loaded already; a clone of it is run."""
@@ -155,7 +159,7 @@ class SemanticTask:
     def measure(self, contender: Contender) -> Score:
         infer = load_network(contender.model, **contender.arguments(), max_batch=self._max_batch)
         with self._wrapper(infer) as model:
-            return _score(contender, model, lambda: iou_figures(model, self.mapped))
+            return _score(contender, model, lambda model: iou_figures(model, self.mapped))
 
     def figures(self, infer: Infer) -> dict[str, float]:
         """The figures of a network that is loaded already; a clone of it is run."""
@@ -207,7 +211,8 @@ class ClassifyTask:
 
     def measure(self, contender: Contender) -> Score:
         with self._wrapper(contender.model, **contender.arguments()) as model:
-            return _score(contender, model, lambda: top_figures(model, self.labelled))
+            figures = functools.partial(top_figures, images=self.labelled)
+            return _score(contender, model, figures, keep_results=True)
 
     def figures(self, infer: Infer) -> dict[str, float]:
         """The figures of a network that is loaded already; a clone of it is run."""
@@ -220,10 +225,29 @@ class ClassifyTask:
         return load_wrapper(model, **{"type": "classifier", "top_k": 5, **self._settings}, **load)
 
 
-def _score(contender: Contender, model: Any, figures: Callable[[], dict[str, float]]) -> Score:
+class _Recorded:
+    """A wrapper that keeps the results that it gives."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.results: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def stream(self, images: Iterable[Any]) -> Iterator[Any]:
+        for result in self._model.stream(images):
+            self.results.append(result)
+            yield result
+
+
+def _score(
+    contender: Contender, model: Any, figures: Callable[[Any], dict[str, float]], *, keep_results: bool = False
+) -> Score:
     infer, start = model.network, perf_counter()
-    found = figures()
+    recorded = _Recorded(model)
+    found = figures(recorded if keep_results else model)
     return Score(
         contender.label, str(contender.model), infer.backend, infer.device, infer.precision,
-        dict(infer.layer_precisions), found, perf_counter() - start,
+        dict(infer.layer_precisions), found, perf_counter() - start, tuple(recorded.results),
     )  # fmt: skip

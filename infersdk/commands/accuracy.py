@@ -18,11 +18,11 @@ __all__ = ["add_task_arguments", "check_task_arguments", "contenders", "run_gate
 #: Which options belong to which task, by the name of their attribute.
 _COCO = {"annotations", "type", "setting", "conf", "iou", "names", "max_drop"}
 _OWN = {
-    "detect": _COCO,
+    "detect": _COCO | {"max_score_shift"},
     "segment": _COCO,
     "pose": _COCO,
     "semantic": {"labels", "type", "setting", "names", "max_drop"},
-    "classify": {"labels", "type", "setting", "preset", "resize", "names", "max_drop"},
+    "classify": {"labels", "type", "setting", "preset", "resize", "names", "max_drop", "max_score_shift"},
 }
 
 
@@ -38,6 +38,12 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-drop", type=float, metavar="X", help="how much less than the first is allowed, 0 to 1 (default: 0.01)"
+    )
+    group.add_argument(
+        "--max-score-shift",
+        type=float,
+        metavar="X",
+        help="detect, classify: by how much the scores of what the first finds may change on average, 0.02 say",
     )
     group.add_argument("--annotations", type=Path, metavar="JSON", help="boxes, masks or keypoints in COCO's format")
     group.add_argument(
@@ -119,6 +125,7 @@ def run_gate(arguments: argparse.Namespace) -> int:
             contenders(arguments),
             task,
             max_drop=0.01 if arguments.max_drop is None else arguments.max_drop,
+            max_score_shift=arguments.max_score_shift,
             progress=lambda contender: status.update(f"{contender.label}: {task.images} images"),
         )
     if arguments.json:
@@ -129,9 +136,12 @@ def run_gate(arguments: argparse.Namespace) -> int:
 
 
 def _plain(report: GateReport) -> dict[str, Any]:
-    data = dataclasses.asdict(report)
+    bare = tuple(dataclasses.replace(score, results=()) for score in report.scores)
+    data = dataclasses.asdict(dataclasses.replace(report, scores=bare))
     for entry, score in zip(data["scores"], report.scores, strict=True):
-        entry |= {"drop": report.drop(score), "within": report.within(score)}
+        del entry["results"]
+        shift = report.score_shift(score)
+        entry |= {"drop": report.drop(score), "score_shift": shift, "within": report.within(score)}
     return {**data, "reference": report.reference.label, "passes": report.passes}
 
 
@@ -143,17 +153,19 @@ def _show(report: GateReport) -> None:
     table = Table(title=title, title_justify="left")
     table.add_column("contender", overflow="fold")
     table.add_column("runs in", overflow="fold")
-    for name in (*report.reference.figures, "drop", "seconds"):
+    for name in (*report.reference.figures, "drop", "scores shift", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     for score in report.scores:
         first = score is report.reference
         verdict = "reference" if first else "[green]passes[/green]" if report.within(score) else "[red]drops[/red]"
+        shift = report.score_shift(score)
         rest = {name: n for name, n in score.layers.items() if name != score.precision}
         runs = score.precision + "".join(f", {n} layers {name}" for name, n in rest.items())
         table.add_row(
             escape(f"{Path(score.model).name}\n{score.backend} on {score.device}"), runs,
             *(f"{figure:.4f}" for figure in score.figures.values()),
-            "" if first else f"{report.drop(score):+.4f}", f"{score.seconds:.1f}", verdict,
+            "" if first else f"{report.drop(score):+.4f}", "" if shift is None else f"{shift:+.4f}",
+            f"{score.seconds:.1f}", verdict,
         )  # fmt: skip
     console().print(table)

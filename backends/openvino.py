@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openvino as ov
 
-from ..custom_ops.failures import raise_kernel_failure
 from ..device import Device
 from ..errors import (
     ConfigError,
@@ -31,7 +30,7 @@ from ..formats import FORMATS
 from ..graph.passes import loading_passes, prepared_model
 from ..infer import BackendInfo, Infer
 from ..precision import PRECISIONS, describe_layers, keeps_precision
-from ._openvino.custom_ops import core_with
+from ._openvino.custom_ops import core_with, raise_kernel_failure
 from ._openvino.options import Options, properties_of
 from ._openvino.profiling import profile_model
 from ._openvino.runtime import (
@@ -285,7 +284,7 @@ class OpenVinoInfer(Infer):
         try:
             return self._core.compile_model(model, target, properties)
         except FAILURES as error:
-            raise_kernel_failure(error)
+            raise_kernel_failure(error, self.model)
             given = self.options.config
             if given and compiles(model, target, properties, without=given):
                 raise ConfigError(
@@ -394,7 +393,7 @@ class OpenVinoInfer(Infer):
             self._shared.mark_failed(self._compiled)
             if self._shared.cloned and not retried:  # it may be the failure of a clone's run
                 return self._again(retried=True)
-            raise_kernel_failure(error)
+            raise_kernel_failure(error, self.model)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         self._shared.runs += 1
         if self._shared.current is not self._compiled:  # a clone's run failed meanwhile
@@ -421,7 +420,7 @@ class OpenVinoInfer(Infer):
             if is_busy(error):
                 raise self._in_use() from None
             self._shared.mark_failed(self._compiled)
-            raise_kernel_failure(error)
+            raise_kernel_failure(error, self.model)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         self._shared.runs += 1
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}

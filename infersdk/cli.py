@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 COMMANDS = (
-    "demo", "detect", "segment", "classify", "embed", "info", "convert", "graph", "compare", "layers", "bench", "tune",
-    "quantize", "build", "serve", "export-triton", "cache", "doctor",
+    "demo", "detect", "segment", "classify", "ocr", "embed", "info", "convert", "graph", "compare", "layers", "bench",
+    "tune", "quantize", "build", "serve", "export-triton", "cache", "doctor",
 )  # fmt: skip
 
 

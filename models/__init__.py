@@ -26,6 +26,7 @@ from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
 from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
 from .obb import YOLOv8OBB
+from .ocr import OCR, TextLine, TextLines
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput, Preprocessor
 from .results import (
@@ -50,6 +51,7 @@ from .yunet import YuNet
 
 __all__ = [
     "DETR",
+    "OCR",
     "PRESETS",
     "RFDETR",
     "RTDETR",
@@ -80,6 +82,8 @@ __all__ = [
     "ModelGroup",
     "Preprocessor",
     "SemanticSegmentation",
+    "TextLine",
+    "TextLines",
     "Tile",
     "Tiled",
     "Timings",

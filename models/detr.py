@@ -63,6 +63,8 @@ class DETR(VisionModel[Detections]):
     #: Classes of the logits that are no class: the last one is "no object".
     no_object: ClassVar[int] = 1
     normalization: ClassVar[str] = "imagenet"
+    #: The quantiles of the boxes' values that lie in 0 to 1.
+    quantiles: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @classmethod
     def refuses(cls, model: ModelDescription) -> str | None:
@@ -163,7 +165,7 @@ class DETR(VisionModel[Detections]):
             if outputs[name].dtype.name not in ("float32", "float16"):
                 raise UnsupportedModelError(f"its output {name!r} is {outputs[name].dtype}, not float32 or float16")
         boxes = outputs[self._boxes]
-        low, high = float(boxes.min()), float(boxes.max())
+        low, high = (float(edge) for edge in np.quantile(boxes, self.quantiles))
         if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
             raise UnsupportedModelError(
                 f"what should be boxes as fractions of the input reaches from {low:.4g} to {high:.4g} in its first run"
@@ -202,5 +204,7 @@ class RFDETR(RTDETR):
     """
 
     fallback_size: ClassVar[int] = 560
+    #: A box may be larger than the image: its size is the exponential of a number.
+    quantiles: ClassVar[tuple[float, float]] = (0.25, 0.75)
     model_types: ClassVar[frozenset[str]] = frozenset({"rf_detr", "lw_detr", "deformable_detr", "conditional_detr"})
     normalization: ClassVar[str] = "imagenet"

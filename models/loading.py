@@ -35,6 +35,7 @@ from .yunet import YuNet
 
 if TYPE_CHECKING:
     from ..model_source import ModelLike
+    from ..options import Progress
 
 __all__ = ["TYPES", "create", "fitting_types", "load", "named_type", "wrapper_type"]
 
@@ -81,7 +82,12 @@ _SAME = {
 
 
 def load(
-    path: ModelLike | Infer, backend: str = "onnxruntime", *, type: str | None = None, **settings: Any
+    path: ModelLike | Infer,
+    backend: str = "onnxruntime",
+    *,
+    type: str | None = None,
+    warm_up: bool | Progress = False,
+    **settings: Any,
 ) -> VisionModel[Any]:
     """The wrapper that fits a model.
 
@@ -90,6 +96,8 @@ def load(
         backend: what runs it; see `infersdk.load()`.
         type: a name of `TYPES`, or `"module:Class"` for a wrapper of your own; None decides by the file's metadata and
             shapes.
+        warm_up: whether every batch size and canvas is run on every instance before this returns, so that the first
+            request takes no longer than later ones: `warm_up()` of the wrapper. A function is called with the progress.
         settings: what the wrapper's constructor takes.
 
     Raises:
@@ -97,6 +105,17 @@ def load(
         UnsupportedModelError: no wrapper fits, or several do: the message says what the file looks like.
         BackendError, ModelError: see `infersdk.load()`.
     """
+    model = _load(path, backend, type, settings)
+    if warm_up:
+        try:
+            model.warm_up(warm_up if callable(warm_up) else None)
+        except BaseException:
+            model.close()
+            raise
+    return model
+
+
+def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dict[str, Any]) -> VisionModel[Any]:
     if type is not None:
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):

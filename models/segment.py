@@ -57,6 +57,10 @@ class _Segmentation(VisionModel[Detections]):
             return reason
         return "it gives no mask prototypes" if model.prototypes is None else None
 
+    @classmethod
+    def recognizes(cls, model: ModelDescription) -> bool:
+        return True  # by its prototypes; a single coefficient is no angle then
+
     @property
     def extra(self) -> int:
         """The mask coefficients of a box: as many as there are prototypes."""

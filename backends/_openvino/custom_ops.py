@@ -7,6 +7,7 @@ it. A model is read by a core of its own, so that the operators of one model are
 from __future__ import annotations
 
 import functools
+import re
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,17 +17,20 @@ import numpy as np
 import openvino as ov
 from openvino.frontend.onnx import ConversionExtension
 
-from ...custom_ops.failures import note
+from ...custom_ops.failures import kernel_failure, note
 from ...custom_ops.native import Node, native_op
+from ...custom_ops.operator_set import all_nodes
 from ...custom_ops.shapes import Unknowns, evaluate
 from ...device import Device
-from ...errors import CustomOpError, InferSDKError, ShapeError
+from ...errors import CustomKernelError, CustomOpError, InferSDKError, ShapeError
+from ...graph.files import read_model
 
 if TYPE_CHECKING:
     from ...custom_ops.declaration import CustomOp, Signature
     from ...custom_ops.operator_set import OperatorSet
+    from ...model_source import ModelSource
 
-__all__ = ["core_with"]
+__all__ = ["core_with", "raise_kernel_failure"]
 
 #: OpenVINO's names of element types.
 _TYPES = {
@@ -45,6 +49,23 @@ def core_with(ops: OperatorSet) -> Any:
         core.add_extension(ConversionExtension(op.name, op.domain, functools.partial(_converted, op)))
         core.add_extension(_class_for(op))
     return core
+
+
+def raise_kernel_failure(error: BaseException, model: ModelSource) -> None:
+    """Raises the failure of a custom operator where OpenVINO's exception speaks of one; otherwise does nothing.
+
+    OpenVINO calls a node whose result is an output of the model by the name of that output: the failure names the node.
+    """
+    failure = kernel_failure(error)
+    if failure is None:
+        return
+    match = re.search(r", node (.+?): ", str(failure))
+    if match is not None and isinstance(failure, CustomKernelError) and model.is_onnx:
+        for node, _ in all_nodes(read_model(model)):
+            if node.name and any(output.name == match[1] for output in node.outputs):
+                named = str(failure).replace(match[0], f", node {node.name}: ", 1)
+                raise CustomKernelError(named) from failure.__cause__
+    raise failure from failure.__cause__
 
 
 def _converted(op: type[CustomOp], context: Any) -> Any:

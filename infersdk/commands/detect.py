@@ -49,6 +49,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--classes", type=_classes, metavar="NAME,NAME", help="these alone, by their names or numbers: person,car"
     )
+    parser.add_argument(
+        "--track", action="store_true", help="number the objects of videos, from frame to frame (infersdk[tracking])"
+    )
     tiles = parser.add_argument_group("large images")
     tiles.add_argument(
         "--tile", type=_tile, metavar="SIDE|WIDTHxHEIGHT", help="run on tiles of this size, and on the whole image too"
@@ -102,6 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
     sources = find_sources(arguments.sources, recursive=arguments.recursive)
     targets = drawn_paths(sources, arguments.output)
     videos = any(source.is_video for source in sources)
+    if arguments.track and not all(source.is_video for source in sources):
+        raise ConfigError("--track follows objects from frame to frame; give videos alone")
     backend = backend_arguments(arguments)
     serving = _share_processor(backend, live=any(source.is_live for source in sources)) if videos else {}
     settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
@@ -117,7 +122,9 @@ def run(arguments: argparse.Namespace) -> int:
         rows: list[dict[str, Any]] = []
         for source, target in zip(sources, targets, strict=True):
             if source.is_video:
-                detect_video(runner, source.name, target, as_json=arguments.json, font=arguments.font)
+                detect_video(
+                    runner, source.name, target, as_json=arguments.json, font=arguments.font, track=arguments.track
+                )
                 continue
             start = perf_counter()
             image = read_image(source.image)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["detect_video"]
 
+#: Frames a second of a source that does not say it.
+DEFAULT_FPS = 30.0
+
 
 def detect_video(
     model: VisionModel[Detections] | Tiled,
@@ -28,6 +31,7 @@ def detect_video(
     *,
     as_json: bool,
     font: Path | None = None,
+    track: bool = False,
 ) -> None:
     """Runs the detector on each frame of a video.
 
@@ -36,7 +40,9 @@ def detect_video(
             video has the frames up to then.
         as_json: print a line of JSON for each frame, and the summary as the last line.
         font: for the labels.
+        track: give the objects numbers, which they keep from frame to frame.
     """
+    from ..models import Tracker
     from ..video import VideoReader, VideoWriter
 
     labels: Counter[str] = Counter()
@@ -46,12 +52,14 @@ def detect_video(
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "the video .* is damaged", RuntimeWarning)  # the summary reports it
         reader = stack.enter_context(VideoReader(source))
+        tracker = Tracker(fps=reader.fps or DEFAULT_FPS) if track else None
         progress = stack.enter_context(show_progress(quiet=as_json))
         advance = stack.enter_context(progress.stage(Path(source).name or source, reader.frames, "frames"))
         writer = stack.enter_context(VideoWriter(target, reader.size, reader.fps)) if target is not None else None
         start = perf_counter()
         try:
-            for frame, found in _detections(model, reader):
+            for frame, detections in _detections(model, reader):
+                found = detections if tracker is None else tracker.update(detections)
                 if writer is not None:
                     writer.write(found.draw(frame, font=font), frame.time)
                 if as_json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._files import atomic_write, image_files
 from ..errors import BackendError, CalibrationError, ConfigError
+from ..model_source import ModelSource
 from .common import add_json_argument, add_wrapper_arguments, console, print_json, wrapper_arguments
 from .progress import show_progress, sigterm_interrupts
 
@@ -96,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and not value >= low:
             raise ConfigError(f"--{name.replace('_', '-')} is a number from {low}, not {value}")
+    ModelSource.of(arguments.model)  # first of all: a path that no runtime can open
     target = arguments.target or quant.scheme_of_backend(arguments.backend).name
     if arguments.layers:
         _list(quant.plan(arguments.model, target, exclude=arguments.exclude), as_json=arguments.json)

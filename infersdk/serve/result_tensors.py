@@ -14,6 +14,9 @@ output                      type     shape
 `class_ids`, `class_scores`, INT32,  [N, K]             the best classes of a classifier, best first
 `class_labels`              FP32,
                             BYTES
+`embedding`                 FP32     [N, D]             a vector of length 1 for each image
+`class_map`                 UINT8    [N, H, W]          the class of each pixel; 255 right of and below a smaller image
+`class_map_NAME`            UINT8    [N, H, W]          the same of a model with several maps
 `result`                    BYTES    [N]                of any other result: its rows as JSON
 ==========================  =======  =================  =====================================================
 
@@ -27,7 +30,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from ..models import Classifications, Detections
+from ..models import Classifications, ClassMap, ClassMaps, Detections, Embedding
+from ..ops import NO_CLASS
 from .datatypes import datatype_of
 from .messages import TensorInfo
 
@@ -78,12 +82,19 @@ def _makers(example: Any) -> dict[str, _Make]:
         return {**_DETECTIONS, **{f"detection_{name}": _column(name, example) for name in example.columns}}
     if isinstance(example, Classifications):
         return _CLASSIFICATIONS
+    if isinstance(example, Embedding):
+        return {"embedding": lambda results: np.stack([result.vector for result in results])}
+    if isinstance(example, ClassMap):
+        return {"class_map": lambda results: _class_maps([result.class_ids for result in results])}
+    if isinstance(example, ClassMaps):
+        return {f"class_map_{name}": _named_map(name) for name in example}
     return {"result": lambda results: _objects([msgspec.json.encode(plain_rows(result)) for result in results])}
 
 
 def _info(name: str, array: npt.NDArray[Any]) -> TensorInfo:
-    """The axes of images and rows are open; the others are the same in each result."""
-    shape = tuple(-1 if axis < 2 else side for axis, side in enumerate(array.shape))
+    """The axes of images and rows are open, and those of pixels; the others are the same in each result."""
+    is_open = 3 if name.startswith("class_map") else 1 if name == "embedding" else 2
+    shape = tuple(-1 if axis < is_open else side for axis, side in enumerate(array.shape))
     return TensorInfo(name, datatype_of(array.dtype), shape)
 
 
@@ -96,6 +107,19 @@ def _padded(rows: Sequence[npt.NDArray[Any]], fill: Any = 0) -> npt.NDArray[Any]
     for target, array in zip(whole, rows, strict=True):
         target[: len(array)] = array
     return whole
+
+
+def _class_maps(maps: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    """Maps of images of different sizes as one."""
+    height, width = (max(array.shape[axis] for array in maps) for axis in (0, 1))
+    whole = np.full((len(maps), height, width), NO_CLASS, np.uint8)
+    for target, array in zip(whole, maps, strict=True):
+        target[: array.shape[0], : array.shape[1]] = array
+    return whole
+
+
+def _named_map(name: str) -> _Make:
+    return lambda results: _class_maps([result[name].class_ids for result in results])
 
 
 def _objects(values: Sequence[bytes]) -> npt.NDArray[Any]:

@@ -123,6 +123,7 @@ class Server:
                         loading.result()
                         listening(self)
                         await self._until(ending, before_loading)
+                    loading.cancel()
                     self.service.stopping = True
         finally:
             self._stop = lambda: None

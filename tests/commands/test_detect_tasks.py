@@ -85,6 +85,24 @@ def test_a_video(
             assert abs(frame.pixels[45:55, 60:140].astype(int) - 90).max() > 40
 
 
+def test_objects_are_followed(
+    models: dict[str, Path], image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("av", "onnxruntime", "trackers"):
+        pytest.importorskip(module)
+    from infersdk.video import VideoWriter
+
+    with VideoWriter(tmp_path / "in.mp4", fps=10) as writer:
+        for number in range(5):
+            writer.write(Image.open(image), number / 10)
+    command = ["detect", str(tmp_path / "in.mp4"), "--model", str(models["mask"]), "--track", "--json"]
+    assert main(command) == 0
+    *frames, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [frame["detections"][0]["track_id"] for frame in frames] == [-1, 0, 0, 0, 0]
+    assert main(["detect", str(image), "--model", str(models["mask"]), "--track"]) == 2
+    assert "give videos alone" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.assets
 @pytest.mark.parametrize("name", ["yolov8n-seg", "yolov8n-pose"])

@@ -14,6 +14,7 @@ import pytest
 from custom_operators import DOMAIN, Everything, HardSwish, HardSwishInC, node, save_model, swish, swish_model
 
 import infersdk
+from infersdk.errors import CustomKernelError
 
 pytest.importorskip("onnx")
 
@@ -213,3 +214,22 @@ def test_the_domain_is_found_without_reading_the_graph(tmp_path: Path) -> None:
     assert model_domains(tmp_path / "no.onnx") == set()
     (tmp_path / "cut.onnx").write_bytes(path.read_bytes()[:50])
     assert model_domains(tmp_path / "cut.onnx") == set()
+
+
+@pytest.mark.parametrize("is_output", [False, True])
+def test_a_failure_names_the_node(tmp_path: Path, backend: str, is_output: bool) -> None:
+    """OpenVINO calls a node whose result is an output of the model by the name of that output."""
+
+    class Failing(HardSwish):
+        name = "HardSwish"
+
+        def cpu(self, x: Any, y: Any) -> None:
+            raise ValueError("boom")
+
+    nodes = [node(Failing, ["x"], ["y" if is_output else "a"], "the culprit")]
+    if not is_output:
+        nodes.append(node(Failing, ["a"], ["y"], "another"))
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["b", 8])}, {"y": ("float32", ["b", 8])})
+    named = pytest.raises(CustomKernelError, match="HardSwish, node the culprit: its CPU kernel raises .*boom")
+    with infersdk.load(path, backend, custom_ops=[Failing]) as infer, named:
+        infer(batch(2))

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import infersdk
-from infersdk.errors import BackendUnavailableError
+from infersdk.errors import BackendUnavailableError, UnsupportedModelError
+from infersdk.formats import FORMATS
 from infersdk.importers import convert
+from infersdk.model_source import ModelSource
 from infersdk.samples import random_inputs
 
 if TYPE_CHECKING:
@@ -57,6 +59,31 @@ def test_openvino_runs_tensorflow_lite(assets: Path) -> None:
 def test_without_tensorflow_the_message_says_what_helps(assets: Path) -> None:
     with pytest.raises(BackendUnavailableError, match=r"tf2onnx.*infersdk\[tensorflow\].*backend='openvino'"):
         convert(graphs(assets)[0])
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of a protobuf message."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason="TensorFlow and tf2onnx are not installed (INFERSDK_TENSORFLOW_PYTHON)")
+def test_operators_that_reach_files_are_refused(tmp_path: Path) -> None:
+    nodes = [(b"name", b"Const", ()), (b"content", b"ReadFile", (b"name",))]
+    graph = b"".join(
+        field(1, field(1, name) + field(2, kind) + b"".join(field(3, source) for source in inputs))
+        for name, kind, inputs in nodes
+    )
+    (tmp_path / "m.pb").write_bytes(graph)
+    with pytest.raises(UnsupportedModelError, match=r"reach out of the model: ReadFile"):
+        convert(tmp_path / "m.pb", python=PYTHON)
+
+
+def test_a_saved_model_is_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01\x12\x04\x0a\x02\x0a\x00")
+    source = ModelSource.of(tmp_path)
+    assert source.path == tmp_path / "saved_model.pb"
+    assert source.format is FORMATS["tensorflow-saved-model"]
 
 
 @pytest.mark.slow

@@ -100,6 +100,20 @@ def _fails(*_: Any, **__: Any) -> None:
 _fails.__kwdefaults__ = {"shapes": None}
 
 
+class Steps(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.heaviside(x, torch.zeros(1))
+
+
+def test_the_other_exporter_is_a_note(tmp_path: Path) -> None:
+    """heaviside has no form in the TorchScript exporter; TS2EPConverter and the dynamo exporter have one."""
+    torch.jit.trace(Steps(), torch.rand(2, 4)).save(str(tmp_path / "steps.pt"))
+    conversion = convert(tmp_path / "steps.pt", shapes=["2,4"])
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+    assert any("TS2EPConverter" in note and "heaviside" in note for note in conversion.notes)
+
+
 def test_an_exported_program(tmp_path: Path) -> None:
     net = Net().eval()
     batch = torch.export.Dim("batch", min=1, max=64)

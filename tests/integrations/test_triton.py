@@ -18,9 +18,14 @@ import pytest
 
 from infersdk.cli import main
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
-from infersdk.errors import ConfigError
+from infersdk.errors import BackendUnavailableError, ConfigError
 from infersdk.models import Classifier, YOLOv5
+from infersdk.serve.server import require_packages
 
+try:
+    require_packages()
+except BackendUnavailableError as error:
+    pytest.skip(str(error), allow_module_level=True)
 model_config_pb2: Any = pytest.importorskip("tritonclient.grpc.model_config_pb2")
 pytest.importorskip("onnxruntime")
 onnx_models = pytest.importorskip("onnx_models")

@@ -145,6 +145,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     pixels = head_model(tmp_path / "p.onnx", [logits, boxes + 320], {})
     with RTDETR(pixels) as model, pytest.raises(UnsupportedModelError, match="from 320 to 320"):
         model(IMAGE)
+    boxes[:10] = [0.5, 0.5, 1.4, 1.2]  # larger than the image: RF-DETR has such boxes, the others have not
+    large = head_model(tmp_path / "l.onnx", [logits, boxes], {})
+    with RFDETR(large) as model:
+        assert len(model(IMAGE)) == 0
+    with RTDETR(large) as model, pytest.raises(UnsupportedModelError, match=r"to 1\.4"):
+        model(IMAGE)
+    with RFDETR(pixels) as model, pytest.raises(UnsupportedModelError, match="from 320 to 320"):
+        model(IMAGE)
     with pytest.raises(UnsupportedModelError, match="has no classes"):
         DETR(head_model(tmp_path / "one.onnx", [logits[:, :1], boxes], {}))
     with pytest.raises(ConfigError, match="preset"):

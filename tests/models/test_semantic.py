@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,7 @@ def test_a_map_goes_on_to_other_programs(tmp_path: Path) -> None:
     assert json.loads(found.save(tmp_path / "m.json").read_text()) == rows
     assert found.save(tmp_path / "m.png", image=image).stat().st_size > 0
     assert found.with_image(image).draw().size == (30, 20)
+    assert pickle.loads(pickle.dumps(found)).to_dicts() == found.to_dicts()
     with pytest.raises(ShapeError, match="float32"):
         ClassMap(class_ids.astype(np.float32), ())
 

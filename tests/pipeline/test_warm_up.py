@@ -149,3 +149,29 @@ def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for found in detector.map([IMAGE] * 9):
             np.testing.assert_array_equal(found.class_ids, expected.class_ids)
             np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=0.05)
+
+
+def test_while_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    from infersdk.models import load
+    from infersdk.models.execution import FollowingBuffer
+
+    runs, reported = recorded(monkeypatch, FollowingBuffer), list[float]()
+    with load(DETECTOR, warm_up=lambda what, fraction: reported.append(fraction), max_batch=2) as model:
+        assert {size for _, size in runs} == {1, 2}
+        assert reported[-1] == 1.0
+        assert len(model(IMAGE)) > 0
+    runs.clear()
+    with load(DETECTOR, max_batch=2) as model:
+        assert runs == []
+    with load(DETECTOR, warm_up=True, type="yolov5", max_batch=2):
+        assert len(runs) == 2 * len({buffer for buffer, _ in runs})
+
+
+def test_a_progress_that_raises_closes_the_model() -> None:
+    from infersdk.models import load
+
+    def stop(what: str, fraction: float) -> None:
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        load(DETECTOR, warm_up=stop, max_batch=2)

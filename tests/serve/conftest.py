@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+NEEDED = (
+    *("uvicorn", "httptools", "uvloop", "grpc", "tritonclient.grpc", "tritonclient.http", "orjson", "jinja2"),
+    *("prometheus_client", "python_multipart", "onnx", "onnxruntime"),
+)
 
-for package in ("uvicorn", "httptools", "uvloop", "grpc", "tritonclient.grpc", "tritonclient.http", "orjson", "onnx"):
-    pytest.importorskip(package, reason=f'the tests of the server need {package}: pip install "infersdk[serve,test]"')
-pytest.importorskip("onnxruntime")
+
+def missing() -> str:
+    """The first package that is not there, with the reason; empty if all are."""
+    for package in NEEDED:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            return f'{package} ({error}): pip install "infersdk[cpu,serve,test]"'
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without the packages of the server its tests skip."""
+    if reason := missing():
+        here = Path(__file__).resolve().parent
+        for item in items:
+            if here in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason=f"the tests of the server need {reason}"))
 
 
 @pytest.fixture(scope="session")

@@ -71,9 +71,10 @@ const predict = async (file) => {
     const took = performance.now() - started;
     const found = await answer.json();
     if (!answer.ok) throw new Error(found.error);
-    draw(bitmap, found.results);
-    list(found.results);
-    say(`${found.results.length} found in ${took.toFixed(0)} ms`);
+    const results = Array.isArray(found.results) ? found.results : [found.results];
+    draw(bitmap, results);
+    list(results);
+    say(`${results.length} found in ${took.toFixed(0)} ms`);
   } catch (error) {
     say(error.message || String(error), true);
   }

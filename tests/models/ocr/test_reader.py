@@ -1,0 +1,212 @@
+"""Reading text, with the networks of PaddleOCR where the test data has them, and with small ones of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from infersdk.cli import main
+from infersdk.errors import ConfigError, ImageError, ShapeError, UnsupportedModelError
+from infersdk.models import OCR
+from infersdk.models.ocr.reader import _along_the_text, _sides
+
+pytest.importorskip("cv2")
+
+ASSETS = Path(os.environ.get("INFERSDK_ASSETS", Path(__file__).resolve().parents[4] / "shared" / "assets")) / "ocr"
+REAL = [ASSETS / f"ch_{name}_infer.onnx" for name in ("PP-OCRv4_det", "PP-OCRv4_rec", "ppocr_mobile_v2.0_cls")]
+real = [pytest.mark.assets, pytest.mark.skipif(not REAL[0].exists(), reason=f"no test data in {ASSETS}")]
+BACKENDS = ["onnxruntime", "openvino"]
+
+
+# ---- small networks: dark pixels are text, and a line reads as the brightness of its columns ----
+
+
+def save(path: Path, nodes: list[Any], output: list[Any], weights: list[Any], **metadata: str) -> Path:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "graph", [value("x", TensorProto.FLOAT, ["n", 3, "h", "w"])], [value("y", TensorProto.FLOAT, output)],
+        [numpy_helper.from_array(np.asarray(array, kind), name) for name, array, kind in weights],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    helper.set_model_props(model, metadata)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path
+
+
+def finder(path: Path) -> Path:
+    """A map that is 1 where the image is black, and 0 where it is white."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
+        helper.make_node("Mul", ["mean", "steep"], ["scaled"]),
+        helper.make_node("Sigmoid", ["scaled"], ["y"]),
+    ]
+    return save(path, nodes, ["n", 1, "h", "w"], [("steep", [-9.0], np.float32)])
+
+
+def reads(path: Path, characters: str = "a\nb\nc") -> Path:
+    """One step for each 8 columns, and 5 classes: blank, and four shades from black to white."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1, 2], keepdims=1),
+        helper.make_node("AveragePool", ["mean"], ["steps"], kernel_shape=[1, 8], strides=[1, 8]),
+        helper.make_node("Squeeze", ["steps", "one"], ["rows"]),
+        helper.make_node("Transpose", ["rows"], ["columns"], perm=[0, 2, 1]),
+        helper.make_node("Sub", ["columns", "shades"], ["difference"]),
+        helper.make_node("Abs", ["difference"], ["distance"]),
+        helper.make_node("Neg", ["distance"], ["near"]),
+        helper.make_node("Softmax", ["near"], ["y"], axis=2),
+    ]
+    weights = [("one", [1], np.int64), ("shades", [[[0.0, -1.0, -0.5, 0.5, 1.0]]], np.float32)]
+    return save(path, nodes, ["n", "t", 5], weights, character=characters)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[OCR]:
+    with OCR(finder(tmp_path / "det.onnx"), reads(tmp_path / "rec.onnx"), threads=1, text_score=0.2) as reader:
+        yield reader
+
+
+def page(*lines: tuple[int, int, int, int], size: tuple[int, int] = (800, 760)) -> np.ndarray:
+    """White, with black lines: (left, top, right, bottom)."""
+    image = np.full((size[1], size[0], 3), 255, np.uint8)
+    for left, top, right, bottom in lines:
+        image[top:bottom, left:right] = 0
+    return image
+
+
+def test_lines_are_found_in_the_order_of_reading(small: OCR) -> None:
+    image = page((400, 102, 600, 122), (100, 100, 300, 120), (100, 300, 500, 340))
+    result = small(image)
+    left = [line.polygon[0][0] for line in result]
+    assert len(result) == 3
+    assert left[0] < left[1]
+    assert left[2] < left[1]
+    for line, edges in zip(result, [(100, 100, 300, 120), (400, 102, 600, 122), (100, 300, 500, 340)], strict=True):
+        box = (*line.polygon.min(axis=0), *line.polygon.max(axis=0))
+        grown = (edges[2] - edges[0]) * (edges[3] - edges[1]) * 1.6 / (2 * (edges[2] - edges[0] + edges[3] - edges[1]))
+        np.testing.assert_allclose(box, np.array(edges) + np.array([-1, -1, 1, 1]) * grown, atol=4)
+        assert line.text.strip()
+        assert len(line.character_scores) == len(line.text)
+
+
+def test_a_line_reads_by_its_columns(small: OCR) -> None:
+    """Equal neighbours count once, the blank not at all; from where the line begins."""
+    shades = np.repeat([0, 0, 64, 128, 64, 191, 255], 24).astype(np.uint8)  # a a b blank b c space
+    image = np.broadcast_to(shades[None, :, None], (48, len(shades), 3)).copy()
+    whole = np.array([[0, 0], [len(shades), 0], [len(shades), 48], [0, 48]], np.float32)
+    from infersdk.image import HostImage
+
+    upright, turned = small.read_lines(HostImage(image, "bgr"), np.stack([whole, whole[[2, 3, 0, 1]]]))
+    assert upright.text == "abbc "
+    assert turned.text == " cbba"
+    np.testing.assert_array_equal(turned.polygon, whole[[2, 3, 0, 1]])
+
+
+def test_an_empty_page_has_no_lines(small: OCR) -> None:
+    for size in ((800, 760), (64, 64), (31, 200)):
+        result = small(page(size=size))
+        assert len(result) == 0
+        assert result.text == ""
+        assert result.size == size
+
+
+def test_a_page_of_two_hundred_lines(small: OCR) -> None:
+    lines = [
+        (60 + 640 * column, 20 + 20 * row, 500 + 640 * column, 28 + 20 * row) for row in range(100) for column in (0, 1)
+    ]
+    result = small(page(*lines, size=(1300, 2040)))
+    assert len(result) == 200
+    tops = result.polygons[:, 0, 1]
+    assert (np.diff(tops[::2]) > 0).all()
+    assert (result.polygons[::2, 0, 0] < result.polygons[1::2, 0, 0]).all()
+
+
+def test_text_from_top_to_bottom_begins_at_the_right(small: OCR) -> None:
+    quad = np.array([[0, 0], [10, 0], [10, 40], [0, 40]], np.float32)
+    assert _sides(quad) == (10, 40)
+    np.testing.assert_array_equal(_along_the_text(quad), quad[[1, 2, 3, 0]])
+    np.testing.assert_array_equal(_along_the_text(quad[[1, 2, 3, 0]]), quad[[1, 2, 3, 0]])
+
+
+def test_results_go_anywhere(small: OCR, tmp_path: Path) -> None:
+    image = page((100, 100, 300, 120), (100, 300, 500, 340))
+    result = small(image)
+    assert [row["text"] for row in json.loads(result.to_json())] == result.texts
+    assert len(result[result.scores > 2]) == 0
+    assert result.draw(image).size == (800, 760)
+    result.save(tmp_path / "lines.json")
+    assert json.loads((tmp_path / "lines.json").read_text())[1]["polygon"] == result[1].polygon.tolist()
+    with pytest.raises(ShapeError, match="these lines are of one of"):
+        result.draw(image[:100])
+    with small.clone() as twin:
+        assert twin(image).texts == result.texts == small([image])[0].texts
+    with pytest.raises(ImageError, match="no image at"):
+        small("missing.png")
+
+
+def test_what_is_less_certain_is_counted(tmp_path: Path) -> None:
+    with OCR(finder(tmp_path / "det.onnx"), reads(tmp_path / "rec.onnx"), text_score=0.99) as reader:
+        result = reader(page((100, 100, 300, 120)))
+    assert (len(result), result.dropped) == (0, 1)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    det, rec = finder(tmp_path / "det.onnx"), reads(tmp_path / "rec.onnx")
+    with pytest.raises(UnsupportedModelError, match="tells 5 classes apart, but its metadata lists 2 characters"):
+        OCR(det, reads(tmp_path / "few.onnx", "a\nb"))
+    with pytest.raises(UnsupportedModelError, match="were detection, recognition and orientation exchanged"):
+        OCR(rec, det)
+    with pytest.raises(ConfigError, match="text_score is a number from 0 to 1, not 2"):
+        OCR(det, rec, text_score=2)
+    with pytest.raises(ConfigError, match="unclip is a number from 0, not -1"):
+        OCR(det, rec, unclip=-1)
+    with pytest.raises(ConfigError, match="max_side=100"):
+        OCR(det, rec, max_side=100)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.fromarray(page((100, 100, 300, 120))).save(tmp_path / "page.png")
+    command = ["ocr", str(tmp_path / "page.png"), "--det", str(finder(tmp_path / "det.onnx"))]
+    command += ["--rec", str(reads(tmp_path / "rec.onnx")), "--text-score", "0.2"]
+    assert main([*command, "--json", "-o", str(tmp_path / "drawn.png")]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["lines"][0]["text"].strip()
+    assert Image.open(row["output"]).size == (800, 760)
+    assert main(command) == 0
+    assert "1 lines" in capsys.readouterr().out
+
+
+# ---- PaddleOCR's networks ----
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=real) for name in BACKENDS])
+def reader(request: pytest.FixtureRequest) -> Iterator[OCR]:
+    pytest.importorskip(request.param)
+    with OCR(*REAL, request.param, threads=2) as reader:
+        yield reader
+
+
+@pytest.mark.parametrize("name", ["latin.jpg", "en_rec.jpg", "test_without_det.jpg"])
+def test_no_character_is_wrong(reader: OCR, name: str) -> None:
+    truth = json.loads((ASSETS / "truth.json").read_text())[name]
+    assert "".join(reader(ASSETS / name).texts).replace(" ", "") == "".join(truth).replace(" ", "")
+
+
+@pytest.mark.parametrize("size", [(400, 300), (33, 20), (1, 1), (900, 40)])
+def test_a_white_page_has_no_text(reader: OCR, size: tuple[int, int]) -> None:
+    assert reader(page(size=size)).texts == []
+
+
+def test_a_page_that_is_upside_down(reader: OCR) -> None:
+    image = np.asarray(Image.open(ASSETS / "ch_en_num.jpg").convert("RGB"))[..., ::-1]
+    upright, turned = reader(image), reader(np.ascontiguousarray(image[::-1, ::-1]))
+    assert len(set(upright.texts) & set(turned.texts)) > 10

@@ -28,9 +28,9 @@ def __getattr__(name: str) -> Any:
     if name in ("TensorRtInfer", "TensorRtRtxInfer"):
         from ._trt import infer
 
-        found = getattr(infer, name)
-        found.flavour.trt  # noqa: B018 - the import
-        return found
+        result = getattr(infer, name)
+        result.flavour.trt  # noqa: B018 - the import
+        return result
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

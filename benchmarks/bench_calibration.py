@@ -29,15 +29,15 @@ TENSORS, BINS = 60, 4096
 def histograms() -> list[quant.Histogram]:
     """Like those of a network's activations: normal and Laplace distributions, rectified or not, with outliers."""
     rng = np.random.default_rng(0)
-    found = []
+    result = []
     for i in range(TENSORS):
         values = (rng.normal if i % 2 else rng.laplace)(size=200_000).astype(np.float32)
         if i % 3 == 0:
             values = np.maximum(values, 0)
         values[: i % 7] *= 5
-        found.append(quant.Histogram(2 * BINS))
-        found[-1].update(values)
-    return found
+        result.append(quant.Histogram(2 * BINS))
+        result[-1].update(values)
+    return result
 
 
 # ---- thresholds ----
@@ -50,10 +50,10 @@ def test_thresholds(benchmark: Any, histograms: list[quant.Histogram]) -> None:
 
 @pytest.mark.benchmark(group=f"entropy thresholds of {TENSORS} tensors")
 def test_thresholds_plain_c(benchmark: Any, histograms: list[quant.Histogram]) -> None:
-    found = benchmark.pedantic(
+    result = benchmark.pedantic(
         lambda: [quant.entropy_threshold(h.magnitudes(), plain=True) for h in histograms], rounds=1
     )
-    assert found == [quant.entropy_threshold(h.magnitudes()) for h in histograms]
+    assert result == [quant.entropy_threshold(h.magnitudes()) for h in histograms]
 
 
 @pytest.mark.benchmark(group=f"entropy thresholds of {TENSORS} tensors")
@@ -64,8 +64,8 @@ def test_thresholds_onnxruntime(benchmark: Any, histograms: list[quant.Histogram
     for i, h in enumerate(histograms):
         edges = h.edges.astype(np.float32)
         collector.histogram_dict[str(i)] = (h.counts, edges, -h.limit, h.limit, h.limit)
-    found = benchmark.pedantic(collector.compute_entropy, rounds=1)
-    assert len(found) == TENSORS
+    result = benchmark.pedantic(collector.compute_entropy, rounds=1)
+    assert len(result) == TENSORS
 
 
 # ---- one pass over an activation ----
@@ -99,9 +99,9 @@ def test_histogram_numpy(benchmark: Any, activation: np.ndarray[Any, Any]) -> No
 @pytest.mark.benchmark(group="range of 3.3 million values")
 @pytest.mark.parametrize("contender", ["ours", "numpy"])
 def test_range(benchmark: Any, activation: np.ndarray[Any, Any], contender: str) -> None:
-    found = quant.ChannelRanges(32)
+    result = quant.ChannelRanges(32)
     if contender == "ours":
-        benchmark(found.update, activation)
+        benchmark(result.update, activation)
     else:
         axes = (0, 2, 3)
         benchmark(

@@ -233,14 +233,14 @@ def test_detect(stream: Stream, roof: float, head: str, conf: float, multi_label
         stats = [device.unpack(block.numpy(), i)[1] for i in range(batch)]
         expected = [host(few[i], geometries[i])[1] for i in range(min(8, batch))]
         assert stats[:8] == expected
-        found, kept = (np.mean([s[i] for s in stats]) for i in (0, 2))
+        result, kept = (np.mean([s[i] for s in stats]) for i in (0, 2))
         time = microseconds(
             stream, [lambda o=o: device.run(o.data_ptr(), geometries, block, stream=stream) for o in outputs]
         )
         read = outputs[0].nbytes if head == "yolov8" else batch * anchors * 32
         print(
             f"\ndetect {batch} x {head} {dtype} conf {conf}{' multi-label' if multi_label else ''}: {time:.1f} us "
-            f"({found:.0f} candidates, {kept:.0f} kept an image; workspace {device.nbytes / 1e6:.0f} MB); "
+            f"({result:.0f} candidates, {kept:.0f} kept an image; workspace {device.nbytes / 1e6:.0f} MB); "
             f"reading {read / 1e6:.0f} MB takes {read / roof * 1e6:.1f} us; "
             f"{time / ENGINE_MS / 10:.1f}% of {ENGINE_MS} ms"
         )

@@ -126,8 +126,8 @@ class Peer(ABC):
             # batched_nms() does it for few boxes. For many it would loop over all pairs. In float64 nothing is rounded.
             apart = ((image * 80 + kind) * 4 * SIDE).double()
             kept = torchvision_ops.nms(corners.double() + apart[:, None], score.double(), IOU)
-            found = torch.cat([corners * SCALE, score[:, None], kind[:, None].float(), image[:, None].float()], 1)
-            on_host = found[kept].cpu().numpy()
+            result = torch.cat([corners * SCALE, score[:, None], kind[:, None].float(), image[:, None].float()], 1)
+            on_host = result[kept].cpu().numpy()
         on_host[:, [1, 3]] -= TOP * SCALE
         on_host = on_host[np.argsort(on_host[:, 6], kind="stable")]  # image by image, and the best first as before
         ends = np.searchsorted(on_host[:, 6], np.arange(1, BATCH))
@@ -345,7 +345,7 @@ def test_the_same_boxes(assets: Path, name: str) -> None:
         model = stack.enter_context(
             YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=BATCH, **engine_options())
         )
-        ours = [np.column_stack([found.xyxy, found.scores, found.class_ids]) for found in model(frames)]
+        ours = [np.column_stack([result.xyxy, result.scores, result.class_ids]) for result in model(frames)]
         for theirs in peer.detect(frames, UNDER_WAY + 2):  # each slot, and some of them again
             assert sum(map(len, theirs)) >= 3 * BATCH
             for mine, other in zip(ours, theirs, strict=True):
@@ -361,7 +361,7 @@ def test_frames_to_boxes(assets: Path, claim: Callable[..., None], model: YOLOv5
         peer = stack.enter_context(closing(PEERS[name](assets / "models" / "yolov5s-random.onnx", stack)))
 
         def theirs(batches: int) -> int:
-            return sum(len(found) for found in peer.detect(frames, batches))
+            return sum(len(result) for result in peer.detect(frames, batches))
 
         def ours(batches: int) -> int:
             return sum(1 for _ in model.stream(frames * batches))

@@ -63,7 +63,7 @@ def test_around_the_engine(assets: Path, claim: Callable[..., None], image: str)
     torch.set_num_threads(1)
     ours, theirs, engine = [], [], []
     with YOLOv5(assets / "models" / "yolov5n.onnx") as model:
-        found = model(pixels)
+        result = model(pixels)
         for _ in range(60):
             start = perf_counter()
             model(pixels)
@@ -74,7 +74,7 @@ def test_around_the_engine(assets: Path, claim: Callable[..., None], image: str)
             usual_preprocess(pixels)
             rows = usual_postprocess(output)
             theirs.append(perf_counter() - start)
-    assert len(rows) == len(found)
+    assert len(rows) == len(result)
     claim(image, float(np.median(theirs) / np.median(ours)))
     mine, usual, core = np.median(ours), np.median(theirs), np.median(engine)
     print(

@@ -378,12 +378,12 @@ def test_many_callers_on_a_gpu(assets: Path, claim: Callable[..., None]) -> None
             streamed = [from_one_thread(pipeline, frame, 1.0)]
         for kind, callers in (("threads", from_threads), ("coroutines", from_coroutines)):
             for count in (1, 8, 16, 32, 64, 128):
-                found = []
+                result = []
                 for _ in range(3):
                     streamed.append(from_one_thread(pipeline, frame, 1.0))
-                    found.append(callers(pipeline, frame, count, 1.5) / streamed[-1])
-                claim(f"{count} {kind}, one GPU", median(found), low=min(found), high=max(found))
-                print(f"{count} {kind}: {median(found):.0%} ({min(found):.0%} to {max(found):.0%}) of map()")
+                    result.append(callers(pipeline, frame, count, 1.5) / streamed[-1])
+                claim(f"{count} {kind}, one GPU", median(result), low=min(result), high=max(result))
+                print(f"{count} {kind}: {median(result):.0%} ({min(result):.0%} to {max(result):.0%}) of map()")
         print(f"map(): {median(streamed):,.0f} img/s")
 
 
@@ -394,7 +394,7 @@ def test_many_callers_on_a_gpu(assets: Path, claim: Callable[..., None]) -> None
 def test_first_request(assets: Path, frame: Any, claim: Callable[..., None], backend: str) -> None:
     """The first request of a new pipeline with and without `warm_up()`, over the p99 of later ones."""
     pytest.importorskip(backend)
-    found: dict[bool, list[float]] = {False: [], True: []}
+    result: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(3):
         for warm in (False, True):
             with YOLOv5(assets / "models" / "yolov5n.onnx", backend=backend, max_batch=BATCH) as model:
@@ -405,8 +405,8 @@ def test_first_request(assets: Path, frame: Any, claim: Callable[..., None], bac
                     start = perf_counter()
                     model.submit(frame).result()
                     times.append(perf_counter() - start)
-                found[warm].append(times[0] / float(np.quantile(times[10:], 0.99)))
-    cold, warmed = (sorted(found[warm]) for warm in (False, True))
+                result[warm].append(times[0] / float(np.quantile(times[10:], 0.99)))
+    cold, warmed = (sorted(result[warm]) for warm in (False, True))
     claim(f"first request, {backend}", warmed[1], low=warmed[0], high=warmed[-1])
     print(
         f"\n{backend}: the first request takes {warmed[1]:.2f} times the p99 of later ones ({warmed[0]:.2f} to "

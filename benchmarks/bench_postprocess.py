@@ -171,12 +171,12 @@ def detection_of(contender: str, output: np.ndarray, conf: float, iou: float, mu
 def check_same(function: Any, output: np.ndarray, conf: float, iou: float, multi_label: bool) -> None:
     """The best boxes agree. (Further down the class offsets of YOLOv5 and the IoU of OpenCV round differently.)"""
     expected = ours(output, conf=conf, iou=iou, multi_label=multi_label)()
-    found = function()
-    assert len(found) == len(expected)
-    if not (isinstance(found, np.ndarray) and found.dtype == expected.dtype):
-        found, best = np.asarray(found), min(len(expected), 5)
-        np.testing.assert_allclose(found[:best, 4], expected["score"][:best], rtol=1e-5)
-        np.testing.assert_allclose(found[:best, :4].clip(0, 640), expected["xyxy"][:best], atol=1e-2)
+    result = function()
+    assert len(result) == len(expected)
+    if not (isinstance(result, np.ndarray) and result.dtype == expected.dtype):
+        result, best = np.asarray(result), min(len(expected), 5)
+        np.testing.assert_allclose(result[:best, 4], expected["score"][:best], rtol=1e-5)
+        np.testing.assert_allclose(result[:best, :4].clip(0, 640), expected["xyxy"][:best], atol=1e-2)
 
 
 # ---- detection ----

@@ -242,7 +242,7 @@ def _average_precision(evaluation: Any, chosen: Sequence[int]) -> float:
     101 points of recall, 100 boxes an image.
     """
     count, areas = len(evaluation.params.imgIds), len(evaluation.params.areaRng)
-    found = []
+    result = []
     for category in range(len(evaluation.params.catIds)):
         entries = [evaluation.evalImgs[category * areas * count + i] for i in chosen]  # the first area is all of them
         entries = [entry for entry in entries if entry is not None]
@@ -262,8 +262,8 @@ def _average_precision(evaluation: Any, chosen: Sequence[int]) -> float:
             recall = hit / positives
             precision = np.maximum.accumulate((hit / np.maximum(hit + miss, 1))[::-1])[::-1]
             at = np.searchsorted(recall, np.linspace(0, 1, 101), side="left")
-            found.append(np.append(precision, 0.0)[np.minimum(at, len(precision))].mean())
-    return float(np.mean(found)) if found else 0.0
+            result.append(np.append(precision, 0.0)[np.minimum(at, len(precision))].mean())
+    return float(np.mean(result)) if result else 0.0
 
 
 def resampled(scorers: Sequence[Scorer], evaluated: Sequence[Any]) -> Any:

@@ -287,10 +287,10 @@ def load(port: int, body: Path, header: str, *, clients: int = CLIENTS) -> float
         sys.executable, "-P", str(HERE / "http_load.py"), f"http://127.0.0.1:{port}/predict", str(body), "--clients",
         str(clients), "--seconds", str(SECONDS), "--header", header,
     ]  # fmt: skip
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert set(found["statuses"]) == {"200"}, found
-    assert not found["failures"]
-    return float(found["statuses"]["200"]["count"] / found["seconds"])
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert set(result["statuses"]) == {"200"}, result
+    assert not result["failures"]
+    return float(result["statuses"]["200"]["count"] / result["seconds"])
 
 
 @contextmanager

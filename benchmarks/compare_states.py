@@ -406,13 +406,13 @@ def show(comparison: Comparison) -> bool:
         both = f"{_figure(r['before'], r['unit'])} -> {_figure(r['after'], r['unit'])}"
         one = "" if r["by"] == "pair" else f" (of {len(r['ratios'])} slices)"
         print(f"{r['verdict']:8} {r['row']:{width}} {r['ratio']:.3f} ({interval}) {both}{one}")
-    if found := comparison.forward_above_binding():
+    if result := comparison.forward_above_binding():
         interval = (
-            f" (95 %: {found['low'] * 1e6:+.2f} to {found['high'] * 1e6:+.2f})" if found["low"] is not None else ""
+            f" (95 %: {result['low'] * 1e6:+.2f} to {result['high'] * 1e6:+.2f})" if result["low"] is not None else ""
         )
         print(
-            f"forward() above a binding by hand: {found['before'] * 1e6:.2f} us before, {found['after'] * 1e6:.2f} us "
-            f"after, {found['more'] * 1e6:+.2f} us{interval}"
+            f"forward() above a binding by hand: {result['before'] * 1e6:.2f} us before, {result['after'] * 1e6:.2f} "
+            f"us after, {result['more'] * 1e6:+.2f} us{interval}"
         )
     for state, names in comparison.only.items():
         if names:

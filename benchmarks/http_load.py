@@ -123,12 +123,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summary(times: dict[int, list[float]]) -> dict[str, dict[str, float]]:
     """By status: how many answers, and quantiles of their times."""
-    found = {}
+    result = {}
     for status, values in sorted(times.items()):
         values.sort()
         quantiles = {f"p{q}": values[min(len(values) - 1, len(values) * q // 100)] for q in (50, 90, 99)}
-        found[str(status)] = {"count": len(values), **quantiles}
-    return found
+        result[str(status)] = {"count": len(values), **quantiles}
+    return result
 
 
 if __name__ == "__main__":

@@ -128,12 +128,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         model.warm_up()
         sut = SystemUnderTest(model, images)
         with tempfile.TemporaryDirectory() as folder:
-            found = run(sut, len(images), arguments, Path(folder))
-    valid = found.get("Result is") == "VALID" and not sut.failures
+            result = run(sut, len(images), arguments, Path(folder))
+    valid = result.get("Result is") == "VALID" and not sut.failures
     if arguments.json:
-        print(json.dumps({"valid": valid, "failures": len(sut.failures), **found}))
+        print(json.dumps({"valid": valid, "failures": len(sut.failures), **result}))
     else:
-        print("\n".join(f"{key}: {value}" for key, value in found.items()))
+        print("\n".join(f"{key}: {value}" for key, value in result.items()))
         for error in sut.failures[:3]:
             print(f"failed: {error}", file=sys.stderr)
     return 0 if valid else 1

@@ -89,8 +89,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")
-    found = importlib.import_module(f".{module}", __name__)
-    globals()[name] = value = getattr(found, attribute) if attribute else found
+    result = importlib.import_module(f".{module}", __name__)
+    globals()[name] = value = getattr(result, attribute) if attribute else result
     return value
 
 

@@ -36,8 +36,8 @@ _NAME_LIMIT = 200  # bytes of a name that a temporary file repeats; file systems
 
 def image_files(folder: str | os.PathLike[str], *, recursive: bool = False) -> list[Path]:
     """The images in a folder, by their suffixes, in the order of their paths."""
-    found = Path(folder).rglob("*") if recursive else Path(folder).iterdir()
-    return sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+    result = Path(folder).rglob("*") if recursive else Path(folder).iterdir()
+    return sorted(file for file in result if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
 
 
 def atomic_write(

@@ -159,16 +159,16 @@ class Cache:
         if not self._manifest_path(key).exists() or self._distrust() is not None:
             return None
         # What matches its manifest is complete: no lock is needed, and no reader has to wait for writers.
-        found = self._read(key)
-        if found is None:
+        result = self._read(key)
+        if result is None:
             with contextlib.suppress(OSError), self._locked(key, shared=True):  # a writer may have been in between
-                found = self._read(key)
-            if found is None and (manifest := read_manifest(self._manifest_path(key))) is not None:
+                result = self._read(key)
+            if result is None and (manifest := read_manifest(self._manifest_path(key))) is not None:
                 _log.warning("the cache entry %s (%s) is damaged, and is made again", key, manifest.label)
-        if found is not None:
-            self._mark_used(key, found[1])
-            _log.debug("the %s of %s is in the cache: %s", found[1].kind, found[1].label, self.path(key))
-        return found
+        if result is not None:
+            self._mark_used(key, result[1])
+            _log.debug("the %s of %s is in the cache: %s", result[1].kind, result[1].label, self.path(key))
+        return result
 
     def put(
         self, key: str, data: bytes, *, kind: str, backend: str, label: str, details: dict[str, Any] | None = None
@@ -206,8 +206,8 @@ class Cache:
         Raises:
             OutputError: it cannot be kept, and the cache is `required`.
         """
-        if found := self.get(key):
-            return found[0], found[1].details, True
+        if result := self.get(key):
+            return result[0], result[1].details, True
         with contextlib.ExitStack() as stack:
             kept: Exception | None = None
             try:
@@ -216,8 +216,8 @@ class Cache:
                 kept = self._unusable(error)
                 if self.required:
                     raise kept from None
-            if kept is None and (found := self._read(key)):  # made by another process while this one waited
-                return found[0], found[1].details, True
+            if kept is None and (result := self._read(key)):  # made by another process while this one waited
+                return result[0], result[1].details, True
             _log.debug("the %s of %s is not in the cache %s: made now", kind, label, self.folder)
             data, details = make()
             if kept is None:
@@ -268,8 +268,8 @@ class Cache:
 
     def entries(self) -> list[Manifest]:
         """All complete entries, the most recently used first."""
-        found = [m for key, _ in self._keys() if (m := read_manifest(self._manifest_path(key))) and m.key == key]
-        return sorted(found, key=lambda manifest: manifest.last_used, reverse=True)
+        result = [m for key, _ in self._keys() if (m := read_manifest(self._manifest_path(key))) and m.key == key]
+        return sorted(result, key=lambda manifest: manifest.last_used, reverse=True)
 
     def remove(self, key: str) -> bool:
         """Removes an entry; False if there is none, or a process holds it."""
@@ -296,12 +296,12 @@ class Cache:
         """Removes what processes left incomplete when they died, and then the least recently used entries until the
         rest is within the limit; never `keep`, nor one that a process holds. Returns how many entries it removed."""
         oldest = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
-        found = []
+        result = []
         for key, size in self._keys():
             manifest = read_manifest(self._manifest_path(key))
-            found.append((manifest.last_used if manifest else oldest, manifest is None, size, key))
-        total, gone = sum(size for _, _, size, _ in found), 0
-        for _, broken, size, key in sorted(found):
+            result.append((manifest.last_used if manifest else oldest, manifest is None, size, key))
+        total, gone = sum(size for _, _, size, _ in result), 0
+        for _, broken, size, key in sorted(result):
             if key == keep or (not broken and (not self.limit or total <= self.limit)):
                 continue
             try:
@@ -321,8 +321,8 @@ class Cache:
 
     def _files(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
         try:
-            with os.scandir(self.folder) as found:
-                for file in found:
+            with os.scandir(self.folder) as result:
+                for file in result:
                     if match := _FILE.fullmatch(file.name):
                         yield match[1], file
         except OSError:

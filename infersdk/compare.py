@@ -308,8 +308,8 @@ def compare(
         samples = inputs(specs) if callable(inputs) else inputs if inputs is not None else [random_inputs(specs)]
         for count, sample in enumerate(samples, 1):  # noqa: B007 - counts
             _check_names(sample, specs)
-            expected, *found = _run(runners, sample)
-            for name, outputs in zip(others, found, strict=True):
+            expected, *result = _run(runners, sample)
+            for name, outputs in zip(others, result, strict=True):
                 for output, array in expected.items():
                     meter = meters[name].setdefault(output, _Meter(output, tolerance))
                     if not meter.add(array, outputs.get(output)):
@@ -329,14 +329,14 @@ def compare(
 
 def _run(runners: Mapping[str, Runner], sample: Arrays, names: Sequence[str] = ()) -> list[Arrays]:
     """The outputs of each side, the reference first, under `names`, or else under the reference's names."""
-    found = [_call(runner, sample) for runner in runners.values()]
-    names = names or list(found[0])
+    result = [_call(runner, sample) for runner in runners.values()]
+    names = names or list(result[0])
     return [
         # As many under other names: runtimes may know a value by several.
         dict(zip(names, outputs.values(), strict=True))
         if len(outputs) == len(names) and outputs.keys() != set(names)
         else outputs
-        for outputs in found
+        for outputs in result
     ]
 
 
@@ -353,10 +353,10 @@ def _compare_layers(
         with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
             exposed = graph.expose(values, Path(folder, file.name))
             with _Runners(loaders, exposed) as runners:
-                expected, found = _run(runners, sample, [value.name for value in values])
+                expected, result = _run(runners, sample, [value.name for value in values])
         for value in values:
             meter = _Meter(value.name, tolerance)
-            within = meter.add(expected[value.name], found.get(value.name))
+            within = meter.add(expected[value.name], result.get(value.name))
             seen.append(LayerDifference(value.node, value.operator, meter.result()))
             if not within:
                 return tuple(seen), graph.unseen

@@ -71,10 +71,10 @@ def _choices(kind: type[Any], message: str) -> str:
     match = re.fullmatch(r"Invalid enum value .* - at `\$(.*)`", message, re.DOTALL)
     if match is None:
         return ""
-    found: list[Any] = [msgspec.inspect.type_info(kind)]
+    result: list[Any] = [msgspec.inspect.type_info(kind)]
     for step in re.findall(r"\.(\w+)|\[[^]]*\]", match[1]):
-        found = [inner for info in found for inner in _inside(info, step)]
-    values = [value for info in found for one in _members(info) for value in getattr(one, "values", ())]
+        result = [inner for info in result for inner in _inside(info, step)]
+    values = [value for info in result for one in _members(info) for value in getattr(one, "values", ())]
     return f"; use one of {', '.join(map(repr, values))}" if values else ""
 
 
@@ -85,17 +85,17 @@ def _members(info: Any) -> tuple[Any, ...]:
 
 def _inside(info: Any, step: str) -> list[Any]:
     """The types of the field `step`, or of the items where it is empty."""
-    found: list[Any] = []
+    result: list[Any] = []
     for one in _members(info):
         if step:
-            found += [field.type for field in getattr(one, "fields", ()) if field.encode_name == step]
+            result += [field.type for field in getattr(one, "fields", ()) if field.encode_name == step]
         else:
             items = getattr(one, "item_types", None) or (
                 getattr(one, "item_type", None),
                 getattr(one, "value_type", None),
             )
-            found += [item for item in items if item is not None]
-    return found
+            result += [item for item in items if item is not None]
+    return result
 
 
 def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:

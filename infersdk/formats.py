@@ -252,9 +252,9 @@ _MOST_FIELDS = 64
 
 def _fields(read: Read, size: int) -> list[tuple[int, int]]:
     """Numbers and types of the first fields of a message; none where it is not one. The last may be cut off."""
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     offset = 0
-    while offset < size and len(found) < _MOST_FIELDS:
+    while offset < size and len(result) < _MOST_FIELDS:
         head = read(offset, 20)
         tag, length = _varint(head)
         number, kind = tag >> 3, tag & 7
@@ -270,9 +270,9 @@ def _fields(read: Read, size: int) -> list[tuple[int, int]]:
             step = length + _WIDTHS[kind]
         if not step:
             return []
-        found.append((number, kind))
+        result.append((number, kind))
         offset += step
-    return found
+    return result
 
 
 def _varint(data: bytes) -> tuple[int, int]:

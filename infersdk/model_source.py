@@ -94,10 +94,10 @@ class ModelSource(os.PathLike[str]):
         Args:
             readable: the formats that it reads, by their keys; None leaves all to the runtime.
         """
-        found = self.format
-        if readable is not None and found is not None and found.key not in readable:
+        result = self.format
+        if readable is not None and result is not None and result.key not in readable:
             raise ModelFormatError(
-                f"{str(self)!r} is {found.title}, which backend {backend!r} does not read; {found.help_for(str(self))}"
+                f"{str(self)!r} is {result.title}, which backend {backend!r} does not read; {result.help_for(str(self))}"
             )
 
     @property

@@ -49,11 +49,11 @@ def _registered() -> dict[str, _Backend]:
     """The built-in backends and those that installed packages register; a built-in name cannot be taken over."""
     from importlib.metadata import entry_points  # with all of email and socket in tow: a sixth of the time of an import
 
-    found = {
+    result = {
         point.name: _Backend(point.value, f"pip install --upgrade {point.dist.name if point.dist else point.value}")
         for point in entry_points(group="infersdk.backends")
     }
-    return found | _BUILT_IN
+    return result | _BUILT_IN
 
 
 def backends() -> list[str]:
@@ -87,7 +87,7 @@ def backend_class(name: str) -> type[Infer]:
     target, hint = _known(name)
     module, _, attribute = target.partition(":")
     try:
-        found = operator.attrgetter(attribute)(importlib.import_module(module))
+        result = operator.attrgetter(attribute)(importlib.import_module(module))
     except ModuleNotFoundError as error:
         raise BackendUnavailableError(f"backend {name!r} needs {error.name}, which is not installed: {hint}") from error
     except Exception as error:  # whatever a vendor's package does on import
@@ -95,9 +95,9 @@ def backend_class(name: str) -> type[Infer]:
             f"backend {name!r} is installed but fails to import: {type(error).__name__}: {error}. "
             f"Try to reinstall it: {hint}"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Infer)):
+    if not (isinstance(result, type) and issubclass(result, Infer)):
         raise BackendUnavailableError(f"backend {name!r}: {target} is not a subclass of infersdk.Infer")
-    return found
+    return result
 
 
 #: What ends like this is a configuration that names a model, and no model.
@@ -224,9 +224,9 @@ def _readable(
     """
     is_module = any(base.__module__ == "torch.nn.modules.module" for base in type(model).__mro__)
     source = None if is_module else ModelSource.of(model, external_data)
-    found = source.format if source is not None else None
-    readable = kind.formats is None or found is None or found.key in kind.formats
-    if source is not None and (readable or not (found and found.importer)):
+    result = source.format if source is not None else None
+    readable = kind.formats is None or result is None or result.key in kind.formats
+    if source is not None and (readable or not (result and result.importer)):
         if arguments is not None:
             raise ConfigError(
                 f"convert= is for a model that is converted; backend {kind.backend!r} reads {source} itself"

@@ -110,18 +110,18 @@ def _is_tensor_file(file: Path) -> bool:
 def _read_arrays(file: Path, specs: Sequence[TensorSpec]) -> dict[str, npt.NDArray[Any]]:
     if file.suffix.lower() == ".npz":
         with _numpy_file(file) as archive:
-            found = {name: archive[name] for name in archive.files}
-        if missing := [spec.name for spec in specs if spec.name not in found]:
-            raise InputError(f"{str(file)!r} has {', '.join(found)}; there is nothing for input {missing[0]!r}")
+            result = {name: archive[name] for name in archive.files}
+        if missing := [spec.name for spec in specs if spec.name not in result]:
+            raise InputError(f"{str(file)!r} has {', '.join(result)}; there is nothing for input {missing[0]!r}")
     else:
         array = _numpy_file(file) if file.suffix.lower() == ".npy" else Tensor.load(file).numpy()
-        found = {_only(specs, file).name: array}
+        result = {_only(specs, file).name: array}
     for spec in specs:
         try:
-            spec.check(found[spec.name].shape, found[spec.name].dtype)
+            spec.check(result[spec.name].shape, result[spec.name].dtype)
         except InputError as error:
             raise type(error)(f"{str(file)!r}: {error}") from None
-    return {spec.name: found[spec.name] for spec in specs}
+    return {spec.name: result[spec.name] for spec in specs}
 
 
 def _numpy_file(file: Path) -> Any:

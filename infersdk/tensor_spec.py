@@ -108,8 +108,8 @@ def known_shapes(
         for declared, size in zip(source.shape, shapes[source.name], strict=True):
             if isinstance(declared, str):
                 sizes.setdefault(declared, size)
-    found: dict[str, tuple[int, ...] | None] = {}
+    result: dict[str, tuple[int, ...] | None] = {}
     for spec in specs:
         dims = [d if isinstance(d, int) else sizes.get(d) if d is not None else None for d in spec.shape]
-        found[spec.name] = None if None in dims else tuple(d for d in dims if d is not None)
-    return found
+        result[spec.name] = None if None in dims else tuple(d for d in dims if d is not None)
+    return result

@@ -56,10 +56,10 @@ def font_for(text: str, size: int) -> Font:
 def _font_for(characters: frozenset[str], size: int) -> Font:
     best = _own_font(size)
     lacking = _lacking(best, characters)
-    found = _system_font(characters) if lacking else None
-    if found is not None and len(found.lacking) < len(lacking):
+    result = _system_font(characters) if lacking else None
+    if result is not None and len(result.lacking) < len(lacking):
         with contextlib.suppress(OSError):  # a font of bitmaps has none of this size
-            best, lacking = ImageFont.truetype(found.path, size, found.position), found.lacking
+            best, lacking = ImageFont.truetype(result.path, size, result.position), result.lacking
     if lacking:
         _warn(lacking)
     return best

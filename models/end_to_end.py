@@ -114,11 +114,11 @@ class EndToEnd(VisionModel[Detections]):
         chosen = rows[np.argsort(-rows[:, 4], kind="stable")][: self.max_det]
         xyxy = geometry.to_source(chosen[:, :4].reshape(-1, 2)).reshape(-1, 4)
         stats = DetectStats(len(rows), 0, len(rows), len(rows) - len(chosen))
-        found = Detections.of(
+        result = Detections.of(
             xyxy, chosen[:, 4], np.rint(chosen[:, 5]), names=self.class_names, size=geometry.source, stats=stats
         )
-        columns = self.columns(outputs, chosen, found.data, geometry)
-        return found.with_columns(**columns) if columns else found
+        columns = self.columns(outputs, chosen, result.data, geometry)
+        return result.with_columns(**columns) if columns else result
 
     # ---- what follows from the output ----
 

@@ -41,18 +41,18 @@ def _from_metadata(text: str) -> tuple[str, ...]:
     """`{0: 'person', 1: 'bicycle'}`, `['person', 'bicycle']`, or the same in JSON; `()` for anything else."""
     for parse in (ast.literal_eval, json.loads):
         try:
-            found = parse(text)
+            result = parse(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             continue
-        if isinstance(found, dict):
+        if isinstance(result, dict):
             try:
-                numbered = {int(key): str(value) for key, value in found.items()}
+                numbered = {int(key): str(value) for key, value in result.items()}
             except (TypeError, ValueError):
                 return ()
             # A name for each number up to the largest; one that is missing is called by its number.
             return tuple(numbered.get(i, str(i)) for i in range(min(max(numbered, default=-1) + 1, 1 << 20)))
-        if isinstance(found, (list, tuple)):
-            return tuple(map(str, found))
+        if isinstance(result, (list, tuple)):
+            return tuple(map(str, result))
     return ()
 
 
@@ -73,10 +73,10 @@ def find_classes(
         return None
     wanted = (classes,) if isinstance(classes, (int, str)) else classes
     count = count if count is not None else len(names) or None
-    found: set[int] = set()
+    result: set[int] = set()
     for entry in wanted:
         if isinstance(entry, str) and entry in names:
-            found |= {number for number, name in enumerate(names) if name == entry}
+            result |= {number for number, name in enumerate(names) if name == entry}
             continue
         if isinstance(entry, str) and not entry.isdecimal():
             close = get_close_matches(entry, names, 3) or names[:10]
@@ -86,7 +86,7 @@ def find_classes(
         if number < 0 or (count is not None and number >= count):
             last = f", from 0 to {count - 1}" if count is not None else ""
             raise ConfigError(f"classes: the model has no class number {number}; use those that it has{last}")
-        found.add(number)
-    if not found:
+        result.add(number)
+    if not result:
         raise ConfigError("classes: there is none; give one or more, or leave it out for all classes")
-    return tuple(sorted(found))
+    return tuple(sorted(result))

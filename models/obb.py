@@ -55,15 +55,15 @@ class YOLOv8OBB(YOLOv8):
         with self._decoders.borrow(self, output.shape, output.dtype) as decode:
             address, row = int(output.ctypes.data), output.nbytes // len(output)
             for i, geometry in enumerate(geometries):
-                found, stats = decode(address + i * row, geometry)
-                boxes = output[i][[0, 1, 2, 3, -1]][:, found["row"]].T.astype(np.float32)
+                result, stats = decode(address + i * row, geometry)
+                boxes = output[i][[0, 1, 2, 3, -1]][:, result["row"]].T.astype(np.float32)
                 finite = np.isfinite(boxes[:, 4])
-                found, boxes = found[finite], boxes[finite]
-                classes = None if self.class_agnostic else found["class_id"]
-                kept = nms_oriented(boxes, found["score"], classes, iou=self.iou)
+                result, boxes = result[finite], boxes[finite]
+                classes = None if self.class_agnostic else result["class_id"]
+                kept = nms_oriented(boxes, result["score"], classes, iou=self.iou)
                 chosen = kept[: self.max_det]
                 stats = stats._replace(kept=len(kept), dropped_detections=len(kept) - len(chosen))
-                results.append(self.oriented(boxes[chosen], found[chosen], stats, geometry))
+                results.append(self.oriented(boxes[chosen], result[chosen], stats, geometry))
         return results
 
     def oriented(
@@ -122,8 +122,8 @@ class _DeviceOriented(DeviceBoxes[YOLOv8OBB]):
         results: list[Any] = [None] * len(geometries)
         for model, oriented, chosen in self._queued_boxes:
             for i in chosen:
-                found, stats = oriented.unpack(i)
-                results[i] = model.oriented(found["xywhr"], found, stats, geometries[i])
+                result, stats = oriented.unpack(i)
+                results[i] = model.oriented(result["xywhr"], result, stats, geometries[i])
         return results
 
     def close(self) -> None:

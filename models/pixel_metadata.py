@@ -32,40 +32,40 @@ def pixel_settings(metadata: Mapping[str, str], given: Collection[str] = ()) -> 
         ConfigError: an entry cannot be understood, or `mean` and `std` leave the scale of pixels open.
     """
     entries = {key.removeprefix("model_info ").strip().lower(): text for key, text in metadata.items()}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if not {"crop", "resize"} <= set(given) and (size := _size(entries)) is not None:
-        found["crop"] = size
+        result["crop"] = size
     if entries.get("author", "").lower() == "ultralytics":
-        found |= {"scale": 1 / 255, "mean": (0.0,) * 3, "std": (1.0,) * 3, "input_order": "rgb"}
-        return found | ({"resize": min(found["crop"])} if "crop" in found else {})
+        result |= {"scale": 1 / 255, "mean": (0.0,) * 3, "std": (1.0,) * 3, "input_order": "rgb"}
+        return result | ({"resize": min(result["crop"])} if "crop" in result else {})
     for key in ("input_order", "color_order", "colour_order", "reverse_input_channels"):
         if key in entries and "input_order" not in given:
-            found["input_order"] = _one_of(key, entries[key], _REVERSED if key.startswith("reverse") else _ORDERS)
+            result["input_order"] = _one_of(key, entries[key], _REVERSED if key.startswith("reverse") else _ORDERS)
             break
     if "interpolation" in entries and "interpolation" not in given:
-        found["interpolation"] = _one_of("interpolation", entries["interpolation"], {name: name for name in _FILTERS})
-    if "crop_pct" in entries and "crop" in found and "resize" not in given:
-        found["resize"] = math.floor(min(found["crop"]) / _positive("crop_pct", entries["crop_pct"]))
-    return found if {"mean", "std", "scale"} <= set(given) else found | _normalisation(entries)
+        result["interpolation"] = _one_of("interpolation", entries["interpolation"], {name: name for name in _FILTERS})
+    if "crop_pct" in entries and "crop" in result and "resize" not in given:
+        result["resize"] = math.floor(min(result["crop"]) / _positive("crop_pct", entries["crop_pct"]))
+    return result if {"mean", "std", "scale"} <= set(given) else result | _normalisation(entries)
 
 
 def _normalisation(entries: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, of_bytes in (("mean", "mean_values"), ("std", "scale_values")):
         key = name if name in entries else of_bytes
         if key in entries:
-            found[name] = _triple(key, entries[key])
+            result[name] = _triple(key, entries[key])
     if "scale" in entries:
-        found["scale"] = _positive("scale", entries["scale"])
+        result["scale"] = _positive("scale", entries["scale"])
     elif "mean_values" in entries or "scale_values" in entries:
-        found["scale"] = 1.0
-    elif found:
-        found["scale"] = _scale_of(found)
-    if found:
-        found = {"mean": (0.0,) * 3, "std": (1.0,) * 3, **found}
-    if not all(value > 0 for value in found.get("std", ())):
-        raise ConfigError(f"the metadata's std {found['std']} must be above 0; give mean=, std= and scale= instead")
-    return found
+        result["scale"] = 1.0
+    elif result:
+        result["scale"] = _scale_of(result)
+    if result:
+        result = {"mean": (0.0,) * 3, "std": (1.0,) * 3, **result}
+    if not all(value > 0 for value in result.get("std", ())):
+        raise ConfigError(f"the metadata's std {result['std']} must be above 0; give mean=, std= and scale= instead")
+    return result
 
 
 def _scale_of(found: Mapping[str, Any]) -> float:

@@ -288,9 +288,9 @@ class DeviceBoxes(Generic[Model]):
             boxes, heads = rows["boxes"], [rows[name].tolist() for name in (*DetectStats._fields, "count")]
             for i in chosen:
                 *stats, count = (head[i] for head in heads)
-                found = boxes[i, :count].copy()
-                columns = self._columns(model, decoder, i, found, geometries[i])
-                results[i] = Detections(found, model.class_names, geometries[i].source, DetectStats(*stats), columns)
+                result = boxes[i, :count].copy()
+                columns = self._columns(model, decoder, i, result, geometries[i])
+                results[i] = Detections(result, model.class_names, geometries[i].source, DetectStats(*stats), columns)
         return results
 
     def _queue_columns(

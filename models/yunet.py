@@ -99,20 +99,20 @@ class YuNet(VisionModel[Detections]):
         geometry: Geometry,
     ) -> Detections:
         """Of one image; an array has a row for each cell."""
-        found = np.flatnonzero(scores > self.conf)
-        cells, strides = (array[found] for array in _grid(self.input_size))
-        box, scores = boxes[found], scores[found]
+        result = np.flatnonzero(scores > self.conf)
+        cells, strides = (array[result] for array in _grid(self.input_size))
+        box, scores = boxes[result], scores[result]
         centre, half = (cells + box[:, :2]) * strides, np.exp(box[:, 2:]) * strides * np.float32(0.5)
         xyxy = np.hstack([centre - half, centre + half])
         kept = nms(xyxy, scores, iou=self.iou)
         chosen = kept[: self.max_det]
-        landmarks = (cells[chosen, None] + points[found[chosen]].reshape(-1, POINTS, 2)) * strides[chosen, None]
+        landmarks = (cells[chosen, None] + points[result[chosen]].reshape(-1, POINTS, 2)) * strides[chosen, None]
         return Detections.of(
             geometry.to_source(xyxy[chosen].reshape(-1, 2)).reshape(-1, 4),
             scores[chosen],
             names=self.class_names or ("face",),
             size=geometry.source,
-            stats=DetectStats(len(found), 0, len(kept), len(kept) - len(chosen)),
+            stats=DetectStats(len(result), 0, len(kept), len(kept) - len(chosen)),
             keypoints=geometry.to_source(landmarks.reshape(-1, 2)).reshape(-1, POINTS, 2).astype(np.float32),
         )
 

@@ -258,7 +258,7 @@ def mean_ap(canvases: list[Canvas], outputs: list[np.ndarray]) -> tuple[float, f
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    truth, found = [], []
+    truth, result = [], []
     for image, (canvas, output) in enumerate(zip(canvases, outputs, strict=True)):
         for box, label in zip(canvas.boxes.tolist(), canvas.labels.tolist(), strict=True):
             wide, high = box[2] - box[0], box[3] - box[1]
@@ -266,7 +266,7 @@ def mean_ap(canvases: list[Canvas], outputs: list[np.ndarray]) -> tuple[float, f
             truth.append({**entry, "id": len(truth) + 1, "area": wide * high, "iscrowd": 0})
         for box, score, label in zip(*(part.tolist() for part in decode(output, conf=0.001, iou=0.6)), strict=True):
             bbox = [*box[:2], box[2] - box[0], box[3] - box[1]]
-            found.append({"image_id": image, "category_id": label, "bbox": bbox, "score": score})
+            result.append({"image_id": image, "category_id": label, "bbox": bbox, "score": score})
     with contextlib.redirect_stdout(io.StringIO()):
         coco = COCO()
         coco.dataset = {
@@ -276,7 +276,7 @@ def mean_ap(canvases: list[Canvas], outputs: list[np.ndarray]) -> tuple[float, f
             "annotations": truth,
         }
         coco.createIndex()
-        evaluation = COCOeval(coco, coco.loadRes(found), "bbox")
+        evaluation = COCOeval(coco, coco.loadRes(result), "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

@@ -197,11 +197,11 @@ def measure_classifier(path: Path, digits: data.Digits, count: int) -> dict[str,
     """Accuracy on the digits of `count` held-back images, cut square and cut stretched, with a margin of a tenth."""
     canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
     labels = np.concatenate([c.labels for c in canvases])
-    found = {"crops": len(labels)}
+    result = {"crops": len(labels)}
     for name, square in (("square", True), ("stretched", False)):
         crops = [data.crop(c.image, box, square=square) for c in canvases for box in c.boxes]
-        found[name] = float((run(path, crops, 256).argmax(1) == labels).mean())
-    return found
+        result[name] = float((run(path, crops, 256).argmax(1) == labels).mean())
+    return result
 
 
 def write_image(digits: data.Digits, out: Path) -> None:

@@ -30,11 +30,11 @@ class CudaGraphs:
 
         The runtime frees no graph before the session ends, so their number is limited.
         """
-        found = self._made.get(memory)
-        if found is None:
+        result = self._made.get(memory)
+        if result is None:
             captured = bool(memory) and len(self._made) < GRAPHS
-            found = ort.RunOptions()
-            found.add_run_config_entry("gpu_graph_id", str(len(self._made) + 1) if captured else "-1")
+            result = ort.RunOptions()
+            result.add_run_config_entry("gpu_graph_id", str(len(self._made) + 1) if captured else "-1")
             if captured:
-                self._made[memory] = found
-        return found
+                self._made[memory] = result
+        return result

@@ -56,18 +56,18 @@ def session_options(options: Options, profile_folder: Path | None = None) -> Any
     Args:
         profile_folder: where the profiler writes; None does not profile.
     """
-    found = ort.SessionOptions()
-    found.log_severity_level = 4  # fatal: errors come as exceptions, and a library does not print
-    found.intra_op_num_threads = options.threads
-    found.inter_op_num_threads = options.inter_op_threads
-    found.graph_optimization_level = _OPTIMIZATION[options.graph_optimization]
+    result = ort.SessionOptions()
+    result.log_severity_level = 4  # fatal: errors come as exceptions, and a library does not print
+    result.intra_op_num_threads = options.threads
+    result.inter_op_num_threads = options.inter_op_threads
+    result.graph_optimization_level = _OPTIMIZATION[options.graph_optimization]
     if options.execution_mode == "parallel":
-        found.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+        result.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     if not options.allow_spinning:
-        found.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        result.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if profile_folder is not None:
-        found.enable_profiling = True
-        found.profile_file_prefix = str(profile_folder / "run")
+        result.enable_profiling = True
+        result.profile_file_prefix = str(profile_folder / "run")
     for key, value in options.session_config.items():
-        found.add_session_config_entry(key, value)
-    return found
+        result.add_session_config_entry(key, value)
+    return result

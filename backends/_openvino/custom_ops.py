@@ -152,12 +152,12 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
         inputs = [[dim.get_length() if dim.is_static else dim for dim in shape] for shape in shapes]
         try:
             rule, algebra = self._op.rule([len(shape) for shape in inputs]), Unknowns()
-            found = [[evaluate(size, inputs, algebra) for size in shape] for shape in rule.outputs]
+            result = [[evaluate(size, inputs, algebra) for size in shape] for shape in rule.outputs]
         except (CustomOpError, ShapeError) as error:
             text = str(error).removeprefix(f"operator {self.declared.title()}: ")
             where = f"operator {self.declared.title()}, node {self.get_friendly_name()}"
             raise type(error)(f"{where}: {text}") from error
-        return [[_dimension(dim) for dim in shape] for shape in found]
+        return [[_dimension(dim) for dim in shape] for shape in result]
 
     def has_evaluate(self) -> bool:
         return True

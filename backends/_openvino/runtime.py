@@ -102,8 +102,8 @@ def offered(target: str) -> tuple[str, ...]:
     """The precisions of a device; for AUTO those of the device that it would take first."""
     if target == "AUTO":
         target = max(core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
-    found = (PRECISION_NAMES.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
-    return tuple(dict.fromkeys(name for name in found if name))
+    result = (PRECISION_NAMES.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
+    return tuple(dict.fromkeys(name for name in result if name))
 
 
 def is_busy(error: Exception) -> bool:
@@ -136,7 +136,7 @@ def metadata_of(model: Any, source: ModelSource) -> dict[str, str]:
     Nested keys are joined by a slash, except below `framework` and `model_info`, where exporters put theirs. Bytes that
     are not UTF-8 are replaced; the runtime's interface raises for them.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
 
     def collect(value: Any, key: str) -> None:
         try:
@@ -147,7 +147,7 @@ def metadata_of(model: Any, source: ModelSource) -> dict[str, str]:
             for name, inner in value.items():
                 collect(inner, name if key in ("", "framework", "model_info") else f"{key}/{name}")
         elif key and not key.startswith("__"):
-            found[key] = str(value)
+            result[key] = str(value)
 
     try:
         collect(dict(model.get_rt_info().items()), "")
@@ -156,7 +156,7 @@ def metadata_of(model: Any, source: ModelSource) -> dict[str, str]:
             raise ModelFormatError(f"{str(source)!r} has metadata whose names are not UTF-8; is it damaged?") from None
         require_onnx("reading metadata that is not UTF-8")
         return {entry.key: entry.value for entry in load_proto(source).metadata_props}
-    return found
+    return result
 
 
 def written_precision(model: Any) -> str | None:

@@ -250,11 +250,11 @@ def _described(
         if tensor.is_shape_tensor:
             raise UnsupportedModelError(shape_tensor(tensor.name))
     known = {spec.name: spec for spec in (*inputs, *outputs)}
-    found = [
+    result = [
         [spec_of(flavour, tensor.name, tensor.dtype, _dims(tensor.shape), known.get(tensor.name)) for tensor in side]
         for side in (sources, results)
     ]
-    return found[0], found[1]
+    return result[0], result[1]
 
 
 def _dims(shape: tensorrt.Dims) -> tuple[int, ...]:
@@ -426,8 +426,8 @@ def _timing_cache(
     """Gives the build the figures of earlier ones on this GPU; they make the next build quicker."""
     if not flavour.timing_cache or timings is None or device is None:
         return None
-    found = timings.get(_timing_key(flavour, device))
-    cache = config.create_timing_cache(found[0] if found else b"")
+    result = timings.get(_timing_key(flavour, device))
+    cache = config.create_timing_cache(result[0] if result else b"")
     if cache is None or not config.set_timing_cache(cache, False):
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, False)

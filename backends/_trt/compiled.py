@@ -39,8 +39,8 @@ class Compiled:
         self._key, self._cache, self._device = key, cache, device
         self._backend, self._label = backend, label
         self._guard = threading.Lock()
-        if cache is not None and (found := cache.get(key)) and raw.deserialize(found[0]):
-            self.nbytes = len(found[0])
+        if cache is not None and (result := cache.get(key)) and raw.deserialize(result[0]):
+            self.nbytes = len(result[0])
 
     def keep_first(self) -> None:
         """Stores the kernels of a first run; nothing if there are some in store already."""
@@ -69,14 +69,14 @@ def compiled_for(
     """The kernels of the engine that `key` stands for; `make` gives an empty cache of the runtime's."""
     entry = (key, str(device), None if cache is None else str(cache.folder))
     with _guard:
-        found = _held.get(entry)
-        if found is None:
-            found = _held[entry] = Compiled(make(), key, cache, device, backend, label)
+        result = _held.get(entry)
+        if result is None:
+            result = _held[entry] = Compiled(make(), key, cache, device, backend, label)
         _held.move_to_end(entry)
         given_up = _held.popitem(last=False)[1] if len(_held) > KEPT else None
     if given_up is not None:
         given_up.keep()
-    return found
+    return result
 
 
 # Kernels may be compiled beside later runs, and for shapes that come later: what there is at the end is stored too.

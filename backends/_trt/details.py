@@ -62,5 +62,5 @@ class EngineDetails(msgspec.Struct, kw_only=True):
 
     def plain(self) -> dict[str, Any]:
         """As it will be read back from a manifest."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return found
+        result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return result

@@ -224,8 +224,8 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
 
     def _context_for(self, profile: int) -> _Context:
         """The context for a profile: switching one between profiles would cost more than a small run."""
-        found = self._contexts.get(profile)
-        if found is None:
+        result = self._contexts.get(profile)
+        if result is None:
             raw = self._engine.context(self.options)
             if profile and not raw.set_optimization_profile_async(profile, self.stream.handle):
                 raise InferenceError(f"{self.model.name}: profile {profile} cannot be made active")
@@ -233,9 +233,9 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
                 if self._scratch is None:
                     self._scratch = Tensor((nbytes,), "uint8", self._device)
                 raw.set_device_memory(self._scratch.device_ptr(read=False, write=True), nbytes)
-            found = self._contexts[profile] = _Context(raw, profile)
+            result = self._contexts[profile] = _Context(raw, profile)
             self.stream.synchronize()
-        return found
+        return result
 
     # ---- running ----
 

@@ -70,10 +70,10 @@ def renamed(line: str, names: dict[str, str], rows: dict[str, tuple[int | str | 
 
 def pnnx() -> str:
     """The converter itself. Its Python package would import PyTorch, which converting ONNX does not need."""
-    found = importlib.util.find_spec("pnnx")
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec("pnnx")
+    if result is None or result.origin is None:
         raise BackendUnavailableError('loading ONNX on ncnn needs pnnx: pip install "infersdk-ncnn[convert]"')
-    return str(Path(found.origin).with_name("pnnx.exe" if sys.platform == "win32" else "pnnx"))
+    return str(Path(result.origin).with_name("pnnx.exe" if sys.platform == "win32" else "pnnx"))
 
 
 if __name__ == "__main__":

@@ -46,13 +46,13 @@ def read_labels(folder: str | os.PathLike[str], labels: str | os.PathLike[str] |
     classes = sorted(inner for inner in root.iterdir() if inner.is_dir())
     files = image_files(root)
     if classes and not files:
-        found = [LabelledImage(file, _label(inner.name)) for inner in classes for file in image_files(inner)]
-        if not found:
+        result = [LabelledImage(file, _label(inner.name)) for inner in classes for file in image_files(inner)]
+        if not result:
             raise ConfigError(f"no folder in {str(root)!r} has an image in it")
-        return found
+        return result
     if not files:
         raise ConfigError(f"no image in {str(root)!r}, nor a folder for each class")
-    found = []
+    result = []
     for file in files:
         match = re.match(r"\d+", file.name)
         if match is None:
@@ -60,8 +60,8 @@ def read_labels(folder: str | os.PathLike[str], labels: str | os.PathLike[str] |
                 f"{str(file)!r} has no label: its name does not begin with the number of its class; sort the images "
                 "into a folder for each class, or give a file of labels (--labels)"
             )
-        found.append(LabelledImage(file, int(match[0])))
-    return found
+        result.append(LabelledImage(file, int(match[0])))
+    return result
 
 
 def _label(text: str) -> int | str:
@@ -73,7 +73,7 @@ def _from_file(folder: Path, labels: Path) -> list[LabelledImage]:
         lines = labels.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the labels {str(labels)!r}: {error}") from None
-    found = []
+    result = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -83,10 +83,10 @@ def _from_file(folder: Path, labels: Path) -> list[LabelledImage]:
         file = folder / name
         if not file.is_file():
             raise ConfigError(f"{str(labels)!r}, line {number}: there is no image {str(file)!r}")
-        found.append(LabelledImage(file, _label(label)))
-    if not found:
+        result.append(LabelledImage(file, _label(label)))
+    if not result:
         raise ConfigError(f"{str(labels)!r} has no labels in it")
-    return found
+    return result
 
 
 def _columns(line: str) -> tuple[str, str]:
@@ -109,11 +109,11 @@ def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]
     first = five = 0
     wanted: list[int] | None = None
     results = model.stream(image.file for image in images)
-    for index, found in enumerate(results):
+    for index, result in enumerate(results):
         if wanted is None:  # how many classes there are may be known after the first run alone
             wanted = _class_ids(images, model.class_names, model.class_count)
-        first += int(found.class_ids[0]) == wanted[index]
-        five += wanted[index] in found.class_ids[:5].tolist()
+        first += int(result.class_ids[0]) == wanted[index]
+        five += wanted[index] in result.class_ids[:5].tolist()
     return {"top1": first / len(images), "top5": five / len(images)}
 
 
@@ -134,10 +134,10 @@ def _class_ids(images: Sequence[LabelledImage], names: Sequence[str], classes: i
                 f"the label {unknown[0]!r} is no class of the model, which has {have}; by order the {len(named)} "
                 f"labels do not fit its {classes} classes; give its class names (--names), or number the labels"
             )
-    found = [index_of[p.label] if isinstance(p.label, str) else p.label for p in images]
-    for image, number in zip(images, found, strict=True):
+    result = [index_of[p.label] if isinstance(p.label, str) else p.label for p in images]
+    for image, number in zip(images, result, strict=True):
         if classes is not None and number >= classes:
             raise ConfigError(
                 f"{str(image.file)!r} is labelled {number}, and the model has {classes} classes, 0 to {classes - 1}"
             )
-    return found
+    return result

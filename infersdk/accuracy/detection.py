@@ -180,12 +180,12 @@ def coco_figures(model: Any, truth: CocoTruth, kinds: Sequence[str] = ("bbox",))
     categories: dict[int, int] | None = None
     if model.class_count is not None:  # else it is known after the first run
         categories = truth.category_ids(model.class_names, model.class_count)
-    found = dict(zip(images, model.stream(truth.files.values()), strict=True))
+    result = dict(zip(images, model.stream(truth.files.values()), strict=True))
     if categories is None:
         categories = truth.category_ids(model.class_names, model.class_count)
     rows: list[dict[str, Any]] = []
     columns = {column for kind in kinds if (column := _EVALUATED[kind][2]) is not None}
-    for image, boxes in found.items():
+    for image, boxes in result.items():
         if missing := columns - boxes.columns.keys():  # the evaluators would make masks of the boxes
             raise UnsupportedModelError(
                 f"{model.network.model.name} gives no {min(missing)} for its boxes; measure boxes (--task detect)"

@@ -71,14 +71,14 @@ def read_label_maps(folder: str | os.PathLike[str], labels: str | os.PathLike[st
         raise ConfigError(f"no image in {str(root)!r}")
     inner = sorted(entry for entry in maps.iterdir() if entry.is_dir())
     folders = {"": maps} if any(maps.glob("*.png")) or not inner else {entry.name: entry for entry in inner}
-    found = []
+    result = []
     for file in files:
         own = {name: place / f"{file.stem}.png" for name, place in folders.items()}
         for path in own.values():
             if not path.is_file():
                 raise ConfigError(f"the image {file.name!r} has no label map: there is no {str(path)!r}")
-        found.append(MappedImage(file, own))
-    return found
+        result.append(MappedImage(file, own))
+    return result
 
 
 def iou_figures(model: Any, images: Sequence[MappedImage]) -> dict[str, float]:
@@ -132,8 +132,8 @@ def _check_classes(truth: npt.NDArray[np.uint8], classes: Sequence[Any], path: P
 
 def _figures(matrix: npt.NDArray[np.int64]) -> dict[str, float]:
     """From the pixels of each class (rows) that have each result (columns)."""
-    right, labelled, found = np.diag(matrix), matrix.sum(1), matrix.sum(0)
-    union = labelled + found - right
+    right, labelled, result = np.diag(matrix), matrix.sum(1), matrix.sum(0)
+    union = labelled + result - right
     union[IGNORED] = 0  # what the network has not seen is no class; it counts as wrong for the one that is there
     total = int(matrix.sum())
     return {

@@ -246,8 +246,8 @@ def _score(
 ) -> Score:
     infer, start = model.network, perf_counter()
     recorded = _Recorded(model)
-    found = figures(recorded if keep_results else model)
+    result = figures(recorded if keep_results else model)
     return Score(
         contender.label, str(contender.model), infer.backend, infer.device, infer.precision,
-        dict(infer.layer_precisions), found, perf_counter() - start, tuple(recorded.results),
+        dict(infer.layer_precisions), result, perf_counter() - start, tuple(recorded.results),
     )  # fmt: skip

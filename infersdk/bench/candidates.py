@@ -77,17 +77,17 @@ def _options(
     kind: type[BackendOptions], threads: Sequence[int], objective: str, precision: str | None, *, on_processor: bool
 ) -> list[tuple[dict[str, Any], int]]:
     """Options of a backend, each with its distance from the defaults."""
-    found: list[tuple[dict[str, Any], int]] = []
+    result: list[tuple[dict[str, Any], int]] = []
     for i, number in enumerate(threads if on_processor and kind.has("threads") else (0,)):
         own = {"threads": number} if number else {}
-        found.append((own, i))
+        result.append((own, i))
         if objective == "throughput" and kind.has("performance_hint"):
-            found.append(({**own, "performance_hint": "throughput"}, i))
+            result.append(({**own, "performance_hint": "throughput"}, i))
         if objective == "throughput" and kind.has("streams"):
             limit = number or max(threads)
-            found += [({**own, "streams": streams}, i + 1) for streams in (2, 4) if streams <= limit]
+            result += [({**own, "streams": streams}, i + 1) for streams in (2, 4) if streams <= limit]
     if kind.has("cuda_graph") and not on_processor:
-        found += [({**own, "cuda_graph": True}, distance + 1) for own, distance in list(found)]
+        result += [({**own, "cuda_graph": True}, distance + 1) for own, distance in list(result)]
     if kind.has("half_io") and precision == "fp16":
-        found += [({**own, "half_io": True}, distance + 1) for own, distance in list(found)]
-    return found
+        result += [({**own, "half_io": True}, distance + 1) for own, distance in list(result)]
+    return result

@@ -151,5 +151,5 @@ class CombinationRun:
             if not source.startswith(NOT_MEASURABLE):
                 source += f" of {unknown['seconds']:.2g} s: give more --time"
             return Energy(images_per_joule=None, source=source)
-        found = median_of_rounds([r["images"] / (r["watts"] * r["seconds"]) for r in rounds])
-        return Energy(images_per_joule=found, source=rounds[0]["energy_source"], scenario=scenario)
+        result = median_of_rounds([r["images"] / (r["watts"] * r["seconds"]) for r in rounds])
+        return Energy(images_per_joule=result, source=rounds[0]["energy_source"], scenario=scenario)

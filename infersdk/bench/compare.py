@@ -81,18 +81,18 @@ def _row(name: str, old: Row | None, new: Row, threshold: float) -> list[Change]
     if old.status == "failed" or new.status == "failed":
         verdict = "same" if old.status == new.status else "fails now" if new.status == "failed" else "runs now"
         return [Change(name, "", None, None, None, verdict)]
-    found = []
+    result = []
     for scenario, b in new.scenarios.items():
         a = old.scenarios.get(scenario)
         if a is None:
             continue
-        found.append(
+        result.append(
             _speed(name, f"{scenario} images/s", a.throughput, b.throughput, threshold, more_is=("faster", "slower"))
         )
         for percentile in ("p50", "p99"):
             first, last = a.latency_ms.get(percentile), b.latency_ms.get(percentile)
             if scenario in ("single_stream", "multi_stream") and first is not None and last is not None:
-                found.append(
+                result.append(
                     _speed(name, f"{scenario} {percentile} ms", first, last, threshold, more_is=("slower", "faster"))
                 )
     if old.accuracy and new.accuracy and old.accuracy.metric == new.accuracy.metric:
@@ -100,15 +100,15 @@ def _row(name: str, old: Row | None, new: Row, threshold: float) -> list[Change]
         if one is not None and two is not None:
             # Nothing in it is random: it is the same, or it is not. A thousandth of a point is rounding.
             verdict = "same" if abs(two - one) < 1e-5 else "better" if two > one else "worse"
-            found.append(Change(name, new.accuracy.metric, one, two, None, verdict))
+            result.append(Change(name, new.accuracy.metric, one, two, None, verdict))
     if old.cold_start and new.cold_start:
         first, last = old.cold_start.seconds, new.cold_start.seconds
-        found.append(_speed(name, "cold start s", first, last, threshold, more_is=("slower", "faster")))
+        result.append(_speed(name, "cold start s", first, last, threshold, more_is=("slower", "faster")))
     if old.memory and new.memory:
         one, two = float(old.memory.host_peak_bytes), float(new.memory.host_peak_bytes)
         verdict = "same" if abs(two / one - 1) < max(threshold, 0.05) else "more" if two > one else "less"
-        found.append(Change(name, "host MB", one / 1e6, two / 1e6, None, verdict))
-    return found
+        result.append(Change(name, "host MB", one / 1e6, two / 1e6, None, verdict))
+    return result
 
 
 def _speed(

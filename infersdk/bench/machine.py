@@ -185,25 +185,25 @@ def _judged(
 
 
 def _counters() -> dict[str, float]:
-    found: dict[str, float] = {"at": perf_counter(), "time": time()}
+    result: dict[str, float] = {"at": perf_counter(), "time": time()}
     fields = _read("/proc/stat").partition("\n")[0].split()
     if len(fields) > 8 and fields[0] == "cpu":
         tick = 1 / os.sysconf("SC_CLK_TCK")
         user, nice, system, idle, iowait, irq, softirq, steal = (float(n) * tick for n in fields[1:9])
-        found["busy"] = user + nice + system + irq + softirq
-        found["steal"] = steal
-        found["total"] = found["busy"] + idle + iowait + steal
+        result["busy"] = user + nice + system + irq + softirq
+        result["steal"] = steal
+        result["total"] = result["busy"] + idle + iowait + steal
         # Processes that were started and have ended are ours, too.
         own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        found["own"] = sum(used.ru_utime + used.ru_stime for used in own)
+        result["own"] = sum(used.ru_utime + used.ru_stime for used in own)
     delays = [_read(str(file)).split() for file in _threads()]
     if known := [float(entry[1]) for entry in delays if len(entry) > 1]:
-        found["delay"] = sum(known) * 1e-9
+        result["delay"] = sum(known) * 1e-9
     if (throttled := _throttled()) is not None:
-        found["throttled"] = throttled
+        result["throttled"] = throttled
     if load := _read("/proc/loadavg").split():
-        found["load"] = float(load[0])
-    return found
+        result["load"] = float(load[0])
+    return result
 
 
 def _threads() -> list[Path]:

@@ -107,8 +107,8 @@ def _tiles(measured: Numbered) -> list[dict[str, Any]]:
         return -row.latency.value if row.latency else None
 
     def server(row: Row) -> float | None:
-        found = row.scenarios.get("server")
-        return found.rate if found is not None and found.keeps_bound else None
+        result = row.scenarios.get("server")
+        return result.rate if result is not None and result.keeps_bound else None
 
     def start(row: Row) -> float | None:
         return -row.cold_start.seconds.value if row.cold_start else None
@@ -134,10 +134,10 @@ def _tiles(measured: Numbered) -> list[dict[str, Any]]:
     ]
     tiles = []
     for title, measure, text, unit in wanted:
-        found = [(value, i, row) for i, row in measured if (value := measure(row)) is not None]
-        if not found:
+        result = [(value, i, row) for i, row in measured if (value := measure(row)) is not None]
+        if not result:
             continue
-        value, i, row = max(found, key=lambda entry: (entry[0], -entry[1]))
+        value, i, row = max(result, key=lambda entry: (entry[0], -entry[1]))
         metric = row.accuracy.metric if row.accuracy is not None else ""
         tiles.append({
             "title": title, "value": text(value), "unit": unit or metric, "number": i, "label": _label(row),

@@ -130,7 +130,7 @@ def combine(
             raise ConfigError(f"a batch is a whole number from 1, not {batch}")
     for precision in precisions:
         check_precision(precision)
-    found = [
+    result = [
         Combination(
             model=str(model), target=Target(target.backend, target.device, precision), batch=batch,
             options=dict(options or {}), threads=threads,
@@ -140,23 +140,23 @@ def combine(
         for precision in ((target.precision,) if target.precision else precisions)
         for batch in batches
     ]  # fmt: skip
-    return list({combination.name + combination.model: combination for combination in found}.values())
+    return list({combination.name + combination.model: combination for combination in result}.values())
 
 
 def usable_backends() -> list[str]:
     """Targets that are installed and find a device here, `"onnxruntime"` first. A backend that runs on a processor by
     default and can use the first GPU too is there twice."""
     gpu = device_count() > 0
-    found = []
+    result = []
     for name in sorted(backends(), key=lambda name: (name != "onnxruntime", name)):
         try:
             kind = backend_class(name)
-            found += targets_of(name, kind.probe().devices, kind.default_device, gpu=gpu)
+            result += targets_of(name, kind.probe().devices, kind.default_device, gpu=gpu)
         except BackendError:
             continue
         except Exception:  # a vendor's runtime may fail in any way
             continue
-    return found or ["onnxruntime"]
+    return result or ["onnxruntime"]
 
 
 def targets_of(name: str, devices: Sequence[str], default: str, *, gpu: bool) -> list[str]:

@@ -183,8 +183,8 @@ class Row(msgspec.Struct, kw_only=True):
     @property
     def best_throughput(self) -> Estimate | None:
         """Images a second: offline, or else one call after another."""
-        found = self.scenarios.get("offline") or self.stream
-        return found.throughput if found is not None else None
+        result = self.scenarios.get("offline") or self.stream
+        return result.throughput if result is not None else None
 
     @property
     def latency(self) -> Estimate | None:
@@ -207,8 +207,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: infinities and NaN become null."""
-        found = _finite(msgspec.to_builtins(self))
-        return {"kind": found.pop("kind"), "schema": found.pop("schema"), **found}
+        result = _finite(msgspec.to_builtins(self))
+        return {"kind": result.pop("kind"), "schema": result.pop("schema"), **result}
 
     def json(self) -> str:
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
@@ -257,7 +257,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     @staticmethod
     def _server_remarks(measured: list[Row]) -> list[str]:
-        found = []
+        result = []
         for row in measured:
             server = row.scenarios.get("server")
             if server is None or server.keeps_bound:
@@ -266,8 +266,8 @@ class Report(msgspec.Struct, kw_only=True):
                 why = f"{server.requests} requests are too few to judge 1 % of them: give more --time"
             else:
                 why = f"{server.late} of {server.requests} requests took longer than {server.bound_ms:g} ms: not kept"
-            found.append(f"{row.name} as a server at {server.rate:.3g} requests a second: {why}")
-        return found
+            result.append(f"{row.name} as a server at {server.rate:.3g} requests a second: {why}")
+        return result
 
 
 def _finite(value: Any) -> Any:

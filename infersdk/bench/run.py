@@ -254,7 +254,7 @@ class _Session:
                 self._report(f"round {number} of {rounds}", run)
                 assert run.process is not None
                 try:
-                    found = {
+                    result = {
                         scenario: run.process.ask("measure", scenario=scenario, seconds=seconds)
                         for scenario in run.prepared["scenarios"]
                     }
@@ -262,7 +262,7 @@ class _Session:
                     run.fail(error)
                     self._done += (rounds - number + 1) * _round(self._settings)
                     continue
-                for scenario, measurement in found.items():
+                for scenario, measurement in result.items():
                     run.measurements.setdefault(scenario, []).append(measurement)
                 self._cold_start(run, number)
                 self._done += _round(self._settings)
@@ -302,11 +302,11 @@ class _Session:
             else:
                 label, outputs = self._reference(what.model)
                 answer = run.process.ask("agreement", path=str(outputs), reference=label)
-            found = msgspec.convert(answer, Accuracy)
+            result = msgspec.convert(answer, Accuracy)
         except StepError as error:
-            found = Accuracy(metric=metric, value=None, note=str(error))
-        self._measured[key] = found
-        return found
+            result = Accuracy(metric=metric, value=None, note=str(error))
+        self._measured[key] = result
+        return result
 
     def _reference(self, model: str) -> tuple[str, Path]:
         """The outputs that a model's are compared with, and their name: those of the first of the models with the same
@@ -353,10 +353,10 @@ def _info(model: str) -> Any:
 
 
 def _described(model: str, info: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"path": model, "name": Path(model).name, "bytes": Path(model).stat().st_size}
+    result: dict[str, Any] = {"path": model, "name": Path(model).name, "bytes": Path(model).stat().st_size}
     if info is not None:
-        found |= {"precision": info.precision, "parameters": info.parameters, "inputs": [str(s) for s in info.inputs]}
-    return found
+        result |= {"precision": info.precision, "parameters": info.parameters, "inputs": [str(s) for s in info.inputs]}
+    return result
 
 
 def _alike(one: Any, other: Any) -> bool:

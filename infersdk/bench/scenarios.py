@@ -56,20 +56,20 @@ class Scenarios:
     def names(self) -> list[Scenario]:
         """Those that this combination can run in, of those that were asked for; `notes` says why one is missing."""
         wanted = self._settings.scenarios
-        found = [name for name in SCENARIOS if wanted is None or name in wanted]
+        result = [name for name in SCENARIOS if wanted is None or name in wanted]
         one = self._workload.batch == 1
         leave_out: set[Scenario] = {"multi_stream" if one else "single_stream"}
         if self._workload.infer.concurrency == 1:
             leave_out.add("engine_parallel")
         if self._settings.latency_bound_ms is None:
             leave_out.add("server")
-        if self._pipeline is None and {"offline", "server"} & set(found):
+        if self._pipeline is None and {"offline", "server"} & set(result):
             try:
                 self._pipeline = self._workload.open_pipeline()
             except (UnsupportedModelError, ConfigError) as error:
                 self.notes.append(f"not run offline or as a server: {error}")
                 leave_out |= {"offline", "server"}
-        return [name for name in found if name not in leave_out]
+        return [name for name in result if name not in leave_out]
 
     @property
     def slots(self) -> int | None:
@@ -142,14 +142,14 @@ class Scenarios:
             for name, tensor in infer.inputs.items():
                 np.copyto(clone.inputs[name].resize(tensor.shape).numpy(writable=True), tensor.numpy())
             clone.forward()
-        found: list[list[float]] = [[] for _ in self._clones]
+        result: list[list[float]] = [[] for _ in self._clones]
         failed: list[BaseException] = []
         gate = threading.Barrier(len(self._clones) + 1)
 
         def work(index: int, clone: Infer) -> None:
             gate.wait()
             try:
-                found[index] = _repeat(clone.forward, seconds)[0]
+                result[index] = _repeat(clone.forward, seconds)[0]
             except BaseException as error:
                 failed.append(error)
 
@@ -163,9 +163,9 @@ class Scenarios:
         elapsed = perf_counter() - start
         if failed:
             raise failed[0]
-        latencies = [latency for each in found for latency in each]
+        latencies = [latency for each in result for latency in each]
         # Each thread at its own rate: at the end some have stopped while others are still at their last run.
-        rate = sum(len(each) * batch / sum(each) for each in found)
+        rate = sum(len(each) * batch / sum(each) for each in result)
         return Measurement(round(rate * elapsed), elapsed, latencies)
 
     # ---- calls ----
@@ -234,11 +234,11 @@ class Scenarios:
         assert bound is not None
         full = self._offline(window)
         self._server = Server(self._pipeline, self._workload.items, bound / 1e3, seed=self._settings.seed)
-        found = self._server.find_rate(full.images / full.seconds, window, limit)
-        if not found:
+        result = self._server.find_rate(full.images / full.seconds, window, limit)
+        if not result:
             tried = f"even at {self._server.rate:.3g} requests a second" if self._server.rate else "even alone"
             self.notes.append(f"not run as a server: {tried} requests take longer than {bound:g} ms")
-        return found
+        return result
 
     def _serve(self, seconds: float) -> Measurement:
         assert self._server is not None

@@ -92,9 +92,9 @@ class Server:
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             lowest = min(lowest, middle)
-            found = self._arrive(middle, max(seconds, TRIAL / middle))
-            assert found.late is not None
-            if found.late > LATE * len(found.latencies):
+            result = self._arrive(middle, max(seconds, TRIAL / middle))
+            assert result.late is not None
+            if result.late > LATE * len(result.latencies):
                 high = middle
             else:
                 low = middle
@@ -105,14 +105,14 @@ class Server:
 
     def run(self, seconds: float) -> Measurement:
         """Requests for so many seconds at the present rate. What they show may lower it for the next time."""
-        found = self._arrive(self.rate, seconds)
-        assert found.late is not None
-        self._requests += len(found.latencies)
-        self._late += found.late
+        result = self._arrive(self.rate, seconds)
+        assert result.late is not None
+        self._requests += len(result.latencies)
+        self._late += result.late
         if keeps_bound(self._requests, self._late) is False:
             self.rate *= LOWER
             self._requests = self._late = 0
-        return found
+        return result
 
     def _alone(self, count: int = 5) -> float:
         """The median seconds of requests of which each has the pipeline for itself."""

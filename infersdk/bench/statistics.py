@@ -70,8 +70,8 @@ def percentile_of_rounds(rounds: Sequence[Sequence[float]], q: float) -> Estimat
     each = [float(np.percentile(samples, q)) for samples in arrays]
     low = high = None
     if len(arrays) > 2:
-        found = [np.percentile(np.concatenate([arrays[i] for i in pick]), q) for pick in _resampled(len(arrays), 500)]
-        low, high = _interval(np.asarray(found), len(arrays))
+        result = [np.percentile(np.concatenate([arrays[i] for i in pick]), q) for pick in _resampled(len(arrays), 500)]
+        low, high = _interval(np.asarray(result), len(arrays))
     return Estimate(value=float(np.percentile(np.concatenate(arrays), q)), low=low, high=high, rounds=each)
 
 

@@ -138,8 +138,8 @@ class _Search:
         report = self._last_report(alive) if self._interrupted else self._bench(alive, seconds, rounds=5, what="final")
         alive = self._ranked(alive, report)
         for row in report.rows:
-            found = self._judged.get(_judged_as(row.combination), "")
-            row.accuracy = None if isinstance(found, str) else found
+            result = self._judged.get(_judged_as(row.combination), "")
+            row.accuracy = None if isinstance(result, str) else result
         best = next(row for row in report.rows if row.name == alive[0].name) if alive else None
         if best is None or not best.scenarios:
             best = self._rows[tried[0][0]]
@@ -246,21 +246,21 @@ class _Search:
     def _accurate(self, what: Combination) -> bool:
         if self._interrupted:
             return what.target.precision is None and what.model == self._search[0].model
-        found = self._accuracy(what)
-        if isinstance(found, str):
-            self._dropped[what.name] = found
+        result = self._accuracy(what)
+        if isinstance(result, str):
+            self._dropped[what.name] = result
             return False
         reference: float | None = 1.0  # two outputs that agree
-        if found.metric != "agreement":
+        if result.metric != "agreement":
             full = self._accuracy(self._reference())
             if isinstance(full, str):
                 raise ConfigError(f"there is no accuracy to compare with: {self._reference().name}: {full}")
             reference = full.value
-        assert found.value is not None
+        assert result.value is not None
         assert reference is not None
-        if reference - found.value <= self._max_drop + 1e-9:
+        if reference - result.value <= self._max_drop + 1e-9:
             return True
-        self._dropped[what.name] = f"{_text(found)}, against {reference:.4f}"
+        self._dropped[what.name] = f"{_text(result)}, against {reference:.4f}"
         return False
 
     def _reference(self) -> Combination:
@@ -279,23 +279,23 @@ class _Search:
             report = bench(models, self._quick(1e-3, 1), loading=False, alive=1)
             self._interrupted |= report.interrupted
             row = report.rows[-1]
-            found = row.accuracy
-            if found is not None and found.value is not None:
-                self._judged[key] = found
+            result = row.accuracy
+            if result is not None and result.value is not None:
+                self._judged[key] = result
             else:
-                note = found.note if found is not None else ""
+                note = result.note if result is not None else ""
                 self._judged[key] = row.reason or note or "it could not be measured"
         return self._judged[key]
 
     def _judgement(self, best: Row) -> str:
-        found = self._judged.get(_judged_as(best.combination), "")
-        if isinstance(found, str):
+        result = self._judged.get(_judged_as(best.combination), "")
+        if isinstance(result, str):
             return "not measured: the search was interrupted"
-        if found.metric != "agreement":
-            return f"{_text(found)}; at most {self._max_drop:g} less than in FP32 on ONNX Runtime is allowed"
+        if result.metric != "agreement":
+            return f"{_text(result)}; at most {self._max_drop:g} less than in FP32 on ONNX Runtime is allowed"
         return (
-            f"{_text(found)} with FP32 on ONNX Runtime; what that costs in accuracy is unknown without labelled images "
-            "(--data with --annotations or --labels)"
+            f"{_text(result)} with FP32 on ONNX Runtime; what that costs in accuracy is unknown without labelled "
+            "images (--data with --annotations or --labels)"
         )
 
 

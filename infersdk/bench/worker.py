@@ -206,9 +206,9 @@ class Worker:
         """Writes the outputs for the samples to a file, which the others are compared with."""
         import numpy as np
 
-        found = self._run_samples()
-        np.savez(path, **{f"{i}:{name}": array for i, one in enumerate(found) for name, array in one.items()})
-        return {"samples": len(found)}
+        result = self._run_samples()
+        np.savez(path, **{f"{i}:{name}": array for i, one in enumerate(result) for name, array in one.items()})
+        return {"samples": len(result)}
 
     def agreement(self, path: str, reference: str) -> dict[str, Any]:
         """How far the outputs are from those in the file."""
@@ -218,11 +218,11 @@ class Worker:
 
         worst, argmax = 0.0, []
         furthest = 0.0
-        found = self._run_samples()
+        result = self._run_samples()
         with np.load(path) as expected:
-            if len(expected.files) != sum(len(one) for one in found):
+            if len(expected.files) != sum(len(one) for one in result):
                 raise ConfigError(f"{reference} has other outputs: {len(expected.files)} arrays for the same samples")
-            for i, one in enumerate(found):
+            for i, one in enumerate(result):
                 names = [name for name in expected.files if name.startswith(f"{i}:")]
                 for name, (own, array) in zip(names, one.items(), strict=True):
                     apart = difference(expected[name], array, name=own)
@@ -234,7 +234,7 @@ class Worker:
         figures = {"cosine": 1 - worst, "max_abs": furthest}
         if argmax:
             figures["argmax"] = float(np.mean(argmax))
-        return {"metric": "agreement", "value": 1 - worst, "figures": figures, "images": len(found),
+        return {"metric": "agreement", "value": 1 - worst, "figures": figures, "images": len(result),
                 "reference": reference}  # fmt: skip
 
     def _run_samples(self) -> list[dict[str, Any]]:

@@ -85,10 +85,10 @@ class Workload:
         if settings.data is None:
             # A shape that is given is one of a single row: the batch is this combination's.
             return random_inputs(specs, batch=batch, seed=settings.seed, shapes=shapes)
-        found = list(itertools.islice(read_samples(settings.data, specs, shapes=settings.shapes or None), batch))
+        result = list(itertools.islice(read_samples(settings.data, specs, shapes=settings.shapes or None), batch))
         if batch == 1 or not all(spec.has_free_batch for spec in specs):
-            return dict(found[0])
-        rows = {name: np.concatenate([sample[name] for sample in found]) for name in found[0]}
+            return dict(result[0])
+        rows = {name: np.concatenate([sample[name] for sample in result]) for name in result[0]}
         return {name: np.resize(array, (batch, *array.shape[1:])) for name, array in rows.items()}
 
     def _fill(self, model: VisionModel[Any]) -> None:

@@ -94,15 +94,15 @@ def contenders(arguments: argparse.Namespace) -> list[Contender]:
     sides = [name for name in (arguments.backends or "").split(",") if name]
     if not sides:
         sides = ["onnxruntime"] if given else ["onnxruntime", "openvino"]
-    found = [Contender(str(arguments.model), side) for side in sides]
+    result = [Contender(str(arguments.model), side) for side in sides]
     for entry in given:
         side, sign, path = entry.partition("=")
         # A path may have an = in it: what stands before must be a backend.
         if sign and side.split("@")[0].split("/")[0] in backends():
-            found.append(Contender(path, side))
+            result.append(Contender(path, side))
         else:
-            found += [Contender(entry, side) for side in sides]
-    return found
+            result += [Contender(entry, side) for side in sides]
+    return result
 
 
 def run_gate(arguments: argparse.Namespace) -> int:

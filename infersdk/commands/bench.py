@@ -220,16 +220,16 @@ def _compare(arguments: argparse.Namespace) -> int:
     if not 0 <= threshold < 1:
         raise ConfigError(f"--threshold is a number from 0 to 1, such as 0.03, not {threshold:g}")
     old, new = (read_report(path) for path in arguments.compare)
-    found = compare_reports(old, new, threshold=threshold)
+    result = compare_reports(old, new, threshold=threshold)
     if arguments.json:
         import msgspec
 
         print_json(plain({
-            "changes": msgspec.to_builtins(found.changes), "other_machine": found.other_machine,
-            "slower": bool(found.slower), "threshold": threshold,
+            "changes": msgspec.to_builtins(result.changes), "other_machine": result.other_machine,
+            "slower": bool(result.slower), "threshold": threshold,
         }))  # fmt: skip
     else:
         from .bench_tables import show_changes
 
-        show_changes(found, threshold)
-    return 1 if found.slower else 0
+        show_changes(result, threshold)
+    return 1 if result.slower else 0

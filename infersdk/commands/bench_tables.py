@@ -98,11 +98,11 @@ def _cells(row: Row) -> Iterator[str]:
 
 
 def _server(row: Row) -> str:
-    found = row.scenarios.get("server")
-    if found is None or found.rate is None:
+    result = row.scenarios.get("server")
+    if result is None or result.rate is None:
         return "–"
-    kept = {True: "", False: " not kept", None: " too few"}[found.keeps_bound]
-    return f"{found.rate:.4g}{kept}"
+    kept = {True: "", False: " not kept", None: " too few"}[result.keeps_bound]
+    return f"{result.rate:.4g}{kept}"
 
 
 def _number(found: Estimate | None, *, interval: bool = True) -> str:

@@ -34,8 +34,8 @@ def _list(arguments: argparse.Namespace) -> int:
     cache = Cache()
     entries = cache.entries()
     if arguments.json:
-        found = [{"path": str(cache.path(entry.key)), **json.loads(entry.text())} for entry in entries]
-        print(json.dumps(found, indent=2))
+        result = [{"path": str(cache.path(entry.key)), **json.loads(entry.text())} for entry in entries]
+        print(json.dumps(result, indent=2))
         return 0
     if not entries:
         print(f"the cache in {cache.folder} is empty")

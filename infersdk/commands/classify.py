@@ -86,11 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
             start = perf_counter()
             image = read_image(source.image)
             seconds = perf_counter() - start
-            found = model(image)
+            result = model(image)
             model.timings.read += seconds
-            rows.append({"image": source.name, "classes": found.to_dicts(), "milliseconds": stages(model.timings)})
+            rows.append({"image": source.name, "classes": result.to_dicts(), "milliseconds": stages(model.timings)})
             if not arguments.json:
-                _print_image(source.name, found, model.timings)
+                _print_image(source.name, result, model.timings)
     if arguments.json:
         print_json(rows)
     return 0

@@ -187,7 +187,7 @@ def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
     """
     import importlib
 
-    found = []
+    result = []
     for entry in arguments.custom_ops:
         module, sign, name = entry.partition(":")
         if not (module and sign and name):
@@ -195,10 +195,10 @@ def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
         if "" not in sys.path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         try:
-            found.append(getattr(importlib.import_module(module), name))
+            result.append(getattr(importlib.import_module(module), name))
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"--custom-ops {entry!r}: {error}") from None
-    return found
+    return result
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

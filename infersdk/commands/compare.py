@@ -93,16 +93,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sides(arguments: argparse.Namespace) -> list[str] | dict[str, str | Loader]:
     """The model on each backend; with candidates, those as well, on the same backends."""
-    found = contenders(arguments)
+    result = contenders(arguments)
     model = str(arguments.model)
-    if all(contender.model == model for contender in found):
-        return [contender.side for contender in found]
+    if all(contender.model == model for contender in result):
+        return [contender.side for contender in result]
     if arguments.layers:
         raise ConfigError("--layers looks into one model on several backends; leave the candidates out")
-    if len(set(found)) < len(found):
-        raise ConfigError("two of the contenders are the same: " + ", ".join(c.label for c in found))
+    if len(set(result)) < len(result):
+        raise ConfigError("two of the contenders are the same: " + ", ".join(c.label for c in result))
     sides: dict[str, str | Loader] = {}
-    for contender in found:
+    for contender in result:
         label = contender.side if contender.model == model else f"{contender.model} on {contender.side}"
         sides[label] = contender.side if contender.model == model else _loader(contender)
     return sides
@@ -175,9 +175,9 @@ def _layers(side: SideReport) -> str:
             f"{escape(side.name)}: each of {len(side.layers)} layers agrees once its result is exposed; "
             f"the difference comes from how the runtime fuses them{unseen}"
         )
-    found = first.difference
-    what = found.note or f"max abs {found.max_abs:.3g}, {found.outside:,} of {found.elements:,} elements outside"
+    result = first.difference
+    what = result.note or f"max abs {result.max_abs:.3g}, {result.outside:,} of {result.elements:,} elements outside"
     return (
         f"{escape(side.name)} parts at layer {len(side.layers)}: {first.operator} {escape(repr(first.node))}, "
-        f"value {escape(repr(found.name))}: {what}{unseen}"
+        f"value {escape(repr(result.name))}: {what}{unseen}"
     )

@@ -89,12 +89,12 @@ def _show(conversion: Conversion, written: Path) -> None:
 
 def _as_dict(conversion: Conversion, written: Path) -> dict[str, Any]:
     check = conversion.check
-    found = None if check is None else plain(dataclasses.asdict(check)) | {"largest": plain(check.largest)}
+    result = None if check is None else plain(dataclasses.asdict(check)) | {"largest": plain(check.largest)}
     return {
         "source": conversion.source,
         "format": conversion.format,
         "output": str(written),
         "notes": list(conversion.notes),
-        "check": found,
+        "check": result,
         "unchecked": conversion.unchecked,
     }

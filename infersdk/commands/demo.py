@@ -50,11 +50,11 @@ def run(arguments: argparse.Namespace) -> int:
     # A digit is one digit: no second box of another class over it.
     with YOLOv5(DETECTOR, conf=0.5, class_agnostic=True, **chosen) as detector:
         detector(image)  # the first run warms up
-        found = detector(IMAGE)
+        result = detector(IMAGE)
         timings = detector.timings
         target = f"{detector.network.backend} on {detector.network.device}, {detector.network.precision}"
-    save_image(found.draw(image), arguments.output)
-    crops = [_crop(image.pixels, box.xyxy) for box in found]
+    save_image(result.draw(image), arguments.output)
+    crops = [_crop(image.pixels, box.xyxy) for box in result]
     with Classifier(CLASSIFIER, channel_order="rgb", top_k=1, **CLASSIFIER_SETTINGS, **chosen) as classifier:
         second_reading = [best[0] for best in classifier(crops)] if crops else []
     if arguments.json:
@@ -65,16 +65,16 @@ def run(arguments: argparse.Namespace) -> int:
                 "backend": chosen["backend"],
                 "detections": [
                     box.to_dict() | {"classifier": best.to_dict()}
-                    for box, best in zip(found, second_reading, strict=True)
+                    for box, best in zip(result, second_reading, strict=True)
                 ],
                 "milliseconds": stages(timings),
             }
         )
         return 0
-    print_detections(found, f"{len(found)} digits found by {target}")
-    agree = sum(box.label == best.label for box, best in zip(found, second_reading, strict=True))
+    print_detections(result, f"{len(result)} digits found by {target}")
+    agree = sum(box.label == best.label for box, best in zip(result, second_reading, strict=True))
     out = console()
-    out.print(f"the classifier reads {agree} of {len(found)} crops alike")
+    out.print(f"the classifier reads {agree} of {len(result)} crops alike")
     out.print(f"[dim]{stage_line(timings)}[/dim]")
     out.print(f"annotated image: {arguments.output}", markup=False)
     return 0

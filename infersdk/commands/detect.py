@@ -129,17 +129,17 @@ def run(arguments: argparse.Namespace) -> int:
             start = perf_counter()
             image = read_image(source.image)
             seconds = perf_counter() - start
-            found = runner(image)
+            result = runner(image)
             model.timings.read += seconds
             if target is not None:
-                save_image(found.draw(image, font=arguments.font), target)
-            row = _row(source.name, found, model.timings, target)
+                save_image(result.draw(image, font=arguments.font), target)
+            row = _row(source.name, result, model.timings, target)
             if arguments.json:
                 if videos:  # a line for each frame, and so for each image
                     print(json_text(row))
                 rows.append(row)
             else:
-                _print_image(source.name, found, model.timings, target)
+                _print_image(source.name, result, model.timings, target)
     if arguments.json and not videos:
         print_json(rows)
     return 0

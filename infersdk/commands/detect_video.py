@@ -59,12 +59,12 @@ def detect_video(
         start = perf_counter()
         try:
             for frame, detections in _detections(model, reader):
-                found = detections if tracker is None else tracker.update(detections)
+                result = detections if tracker is None else tracker.update(detections)
                 if writer is not None:
-                    writer.write(found.draw(frame, font=font), frame.time)
+                    writer.write(result.draw(frame, font=font), frame.time)
                 if as_json:
-                    _print_frame(source, frame, found)
-                labels.update(found.labels)
+                    _print_frame(source, frame, result)
+                labels.update(result.labels)
                 done += 1
                 advance(done)
         finally:

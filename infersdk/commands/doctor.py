@@ -35,13 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.selftest:
         return _selftest(arguments)
     names = [arguments.backend] if arguments.backend else backends()
-    found = {name: examine(name) for name in names}
+    result = {name: examine(name) for name in names}
     core = examine_core()
     if arguments.json:
-        print_json({"infersdk": __version__, "python": platform.python_version(), "core": core, "backends": found})
+        print_json({"infersdk": __version__, "python": platform.python_version(), "core": core, "backends": result})
     else:
-        _print(core, found)
-    return 3 if arguments.backend and not found[arguments.backend]["works"] else 0
+        _print(core, result)
+    return 3 if arguments.backend and not result[arguments.backend]["works"] else 0
 
 
 def _selftest(arguments: argparse.Namespace) -> int:

@@ -64,22 +64,22 @@ def run(arguments: argparse.Namespace) -> int:
             raise UnsupportedModelError(
                 f"{model.network.model.name} is a model for {type(model).__name__}, which gives no vectors"
             )
-        found, rows = [], []
+        result, rows = [], []
         for source in sources:
             start = perf_counter()
             image = read_image(source.image)
             seconds = perf_counter() - start
             embedding = model(image)
             model.timings.read += seconds
-            found.append(embedding)
+            result.append(embedding)
             rows.append({
                 "image": source.name, "vector": embedding.to_list(), "norm": embedding.norm,
-                "cosines": [embedding.cosine(other) for other in found], "milliseconds": stages(model.timings),
+                "cosines": [embedding.cosine(other) for other in result], "milliseconds": stages(model.timings),
             })  # fmt: skip
     if arguments.json:
         print_json(rows)
     else:
-        _print_cosines([source.name for source in sources], found)
+        _print_cosines([source.name for source in sources], result)
     return 0
 
 

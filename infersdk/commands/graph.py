@@ -137,12 +137,12 @@ def _lint(arguments: argparse.Namespace) -> int:
         raise ConfigError("--fix and --output go together: the file to write")
     custom_ops = custom_ops_of(arguments)
     graph, rules = open_graph(arguments.model), rules_for(custom_ops)
-    found, fixed = lint(graph, rules), []
+    result, fixed = lint(graph, rules), []
     if arguments.fix:
         fixed = fix(graph)
         graph.check()
         graph.save(arguments.output)
-        found = lint(graph, rules)
+        result = lint(graph, rules)
     trials = try_model(arguments.output or arguments.model, custom_ops=custom_ops) if arguments.trial else []
     findings = [
         {
@@ -153,7 +153,7 @@ def _lint(arguments: argparse.Namespace) -> int:
             "backends": ", ".join(one.backends) or "all",
             "fix": one.fix.name if one.fix else "",
         }
-        for one in found
+        for one in result
     ]
     if arguments.json:
         print_json(
@@ -169,7 +169,7 @@ def _lint(arguments: argparse.Namespace) -> int:
         _print_findings(str(arguments.output or arguments.model), findings)
         if trials:
             _print_table("trial", [dataclasses.asdict(one) for one in trials])
-    return 1 if found or any(one.status == "failed" for one in trials) else 0
+    return 1 if result or any(one.status == "failed" for one in trials) else 0
 
 
 def _print_findings(title: str, findings: Sequence[dict[str, str]]) -> None:

@@ -29,16 +29,16 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.table import Table
 
     source = ModelSource.of(arguments.model)
-    found = _described(source)
-    found["pixels"] = _pixels(found["metadata"])
+    result = _described(source)
+    result["pixels"] = _pixels(result["metadata"])
     if arguments.json:
-        print_json({"model": str(arguments.model), **found})
+        print_json({"model": str(arguments.model), **result})
         return 0
     table = Table(show_header=False, title=str(arguments.model), title_justify="left")
-    for name, value in found.items():
+    for name, value in result.items():
         for text in _texts(name, value):
             table.add_row(escape(name.removesuffix("s") if name in ("inputs", "outputs") else name), escape(text))
-    for key, value in found["metadata"].items():
+    for key, value in result["metadata"].items():
         table.add_row(escape(key), escape(value if len(value) <= 400 else f"{value[:400]} …"))
     console(width=100).print(table)
     return 0

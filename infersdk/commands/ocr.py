@@ -53,13 +53,18 @@ def run(arguments: argparse.Namespace) -> int:
     with OCR(arguments.det, arguments.rec, arguments.cls, **backend) as reader:
         for source, target in zip(sources, targets, strict=True):
             image = read_image(source.image)
-            found = reader(image)
+            result = reader(image)
             if target is not None:
-                save_image(found.draw(image, font=arguments.font), target)
-            row = {"image": source.name, "size": list(found.size), "lines": found.to_dicts(), "dropped": found.dropped}
+                save_image(result.draw(image, font=arguments.font), target)
+            row = {
+                "image": source.name,
+                "size": list(result.size),
+                "lines": result.to_dicts(),
+                "dropped": result.dropped,
+            }
             rows.append(row if target is None else {**row, "output": str(target)})
             if not arguments.json:
-                _print_image(source.name, found, target)
+                _print_image(source.name, result, target)
     if arguments.json:
         print_json(rows)
     return 0

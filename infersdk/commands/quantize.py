@@ -183,16 +183,16 @@ def _keep(work: Workflow, file: Path) -> None:
 
 
 def _images(places: Sequence[Path], limit: int | None) -> list[Path]:
-    found: list[Path] = []
+    result: list[Path] = []
     for place in places:
         if not place.exists():
             raise ConfigError(f"no data at {str(place)!r}")
         inside = image_files(place) if place.is_dir() else [place]
         if not inside:
             raise CalibrationError(f"there are no images in {str(place)!r}")
-        found += inside
-    count = min(limit or len(found), len(found))
-    return [found[i * len(found) // count] for i in range(count)]
+        result += inside
+    count = min(limit or len(result), len(result))
+    return [result[i * len(result) // count] for i in range(count)]
 
 
 def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str, OpenWrapper]]:
@@ -200,15 +200,15 @@ def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str
     from .. import quant
     from ..registry import backend_class, backends
 
-    found: list[tuple[str, OpenWrapper]] = []
+    result: list[tuple[str, OpenWrapper]] = []
     for backend in backends():
         if backend != target and backend in quant.SCHEMES:
             try:
                 backend_class(backend).probe()
             except BackendError:
                 continue
-            found.append((backend, functools.partial(_wrapper, arguments, backend=backend, device=None)))
-    return found
+            result.append((backend, functools.partial(_wrapper, arguments, backend=backend, device=None)))
+    return result
 
 
 def _wrapper(
@@ -256,7 +256,7 @@ def _summary(work: Workflow) -> dict[str, Any]:
         "method": table.method,
         "percentile": table.percentile,
         "bias_correction": made.record.bias_correction,
-        "methods": {name: found.percent for name, found in work.choice.agreements.items()} if work.choice else {},
+        "methods": {name: result.percent for name, result in work.choice.agreements.items()} if work.choice else {},
         "samples": table.samples,
         "layers": len(made.layers),
         "floating": list(made.floating),
@@ -292,8 +292,8 @@ def _show(arguments: argparse.Namespace, work: Workflow) -> None:
     assert table is not None
     out = console()
     if work.choice is not None:
-        found = work.choice.agreements.items()
-        out.print("agreement by method: " + ", ".join(f"{name} {one.percent:.1f}%" for name, one in found))
+        result = work.choice.agreements.items()
+        out.print("agreement by method: " + ", ".join(f"{name} {one.percent:.1f}%" for name, one in result))
     if work.search is not None and len(work.search.steps) > 1:
         _show_search(work)
     size, before = made.path.stat().st_size, arguments.model.stat().st_size

@@ -73,19 +73,19 @@ def run(arguments: argparse.Namespace) -> int:
             start = perf_counter()
             image = read_image(source.image)
             seconds = perf_counter() - start
-            found = model(image)
+            result = model(image)
             model.timings.read += seconds
             if target is not None:
-                save_image(found.draw(image, opacity=arguments.opacity), target)
+                save_image(result.draw(image, opacity=arguments.opacity), target)
             row = {
                 "image": source.name,
-                "size": list(found.size),
-                "classes": found.to_dicts(),
+                "size": list(result.size),
+                "classes": result.to_dicts(),
                 "milliseconds": stages(model.timings),
             }
             rows.append(row if target is None else {**row, "output": str(target)})
             if not arguments.json:
-                _print_image(source.name, found, model.timings, target)
+                _print_image(source.name, result, model.timings, target)
     if arguments.json:
         print_json(rows)
     return 0

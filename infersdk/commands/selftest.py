@@ -136,9 +136,9 @@ class SelfTest:
         with self._detector() as detector, detector.clone() as twin:
             alone = twin(IMAGE)
             for future in [detector.submit(IMAGE) for _ in range(32)]:
-                found = future.result(60)
-                if found.class_ids.tolist() != alone.class_ids.tolist():
-                    raise AssertionError(f"a batch gives {found}, and the image alone {alone}")
+                result = future.result(60)
+                if result.class_ids.tolist() != alone.class_ids.tolist():
+                    raise AssertionError(f"a batch gives {result}, and the image alone {alone}")
             batches = detector.pipeline.stats().batch_sizes
         return f"batches by size: {dict(batches)}"
 

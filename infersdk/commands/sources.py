@@ -61,10 +61,10 @@ def find_sources(given: Sequence[str], *, recursive: bool = False, videos: bool 
         ConfigError: a folder or a pattern has nothing in it, or a video is named where none is taken.
         ImageError: an address gives neither an image nor a video, or no answer.
     """
-    found = [source for name in given for source in _expand(name, recursive=recursive, videos=videos)]
-    if not videos and (wrong := [source.name for source in found if source.is_video]):
+    result = [source for name in given for source in _expand(name, recursive=recursive, videos=videos)]
+    if not videos and (wrong := [source.name for source in result if source.is_video]):
         raise ConfigError(f"{wrong[0]!r} is a video; this command takes images")
-    return found
+    return result
 
 
 def _expand(name: str, *, recursive: bool, videos: bool) -> Iterator[Source]:

@@ -80,17 +80,17 @@ def run(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     with sigterm_interrupts() as interruption:
         with show_progress(quiet=arguments.json, expected=arguments.budget) as progress:
-            found = tune(
+            result = tune(
                 search, settings, objective=arguments.objective, max_drop=arguments.max_drop, budget=arguments.budget,
                 progress=progress.report,
             )  # fmt: skip
-        text = tuned_toml(found, settings, arguments.output)
+        text = tuned_toml(result, settings, arguments.output)
         atomic_write(arguments.output, text)
         if arguments.json:
-            print_json(_plain(found, arguments.output))
+            print_json(_plain(result, arguments.output))
         else:
-            _show(found, text, arguments.output)
-    if found.interrupted:
+            _show(result, text, arguments.output)
+    if result.interrupted:
         raise interruption.kind  # the exit code of the command line, after the results are written
     return 0
 

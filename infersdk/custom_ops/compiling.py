@@ -35,14 +35,14 @@ def compile_c(source: CSource, label: str) -> bytes:
         CustomOpError: there is no C compiler, or it does not take the code; the message has what it says.
     """
     compiler = os.environ.get("CC") or "cc"
-    found = shutil.which(compiler)
-    if found is None:
+    result = shutil.which(compiler)
+    if result is None:
         raise CustomOpError(
             f"{label}: there is no C compiler {compiler!r} to compile its kernel with; install gcc, or give a CFunction"
         )
-    command = [found, "-shared", "-fPIC", "-std=c11", f"-I{include_folder()}", *source.options]
+    command = [result, "-shared", "-fPIC", "-std=c11", f"-I{include_folder()}", *source.options]
     parts = {
-        "c": 1, "source": source.text(), "command": command[1:], "compiler": _version([found, "--version"]),
+        "c": 1, "source": source.text(), "command": command[1:], "compiler": _version([result, "--version"]),
         "header": (include_folder() / "infersdk_custom_op.h").read_text("utf-8"), "machine": _processor(),
     }  # fmt: skip
     return _cached(parts, label, lambda: _run_compiler(command, ".c", source.text(), ["-lm"], label))
@@ -64,9 +64,9 @@ def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, lab
     text = f"{half}{names}#line 1\n{source.text()}"
     compiler = _cuda_compiler(source, label)
     if compiler == "nvcc":
-        found = str(nvcc_path())
-        command = [found, "-cubin", f"-arch={architecture}", *source.options]
-        parts = {"cuda": 1, "source": text, "command": command[1:], "compiler": _version([found, "--version"])}
+        result = str(nvcc_path())
+        command = [result, "-cubin", f"-arch={architecture}", *source.options]
+        parts = {"cuda": 1, "source": text, "command": command[1:], "compiler": _version([result, "--version"])}
         return _cached(parts, label, lambda: _run_compiler(command, ".cu", text, [], label))
     nvrtc = _Nvrtc.load()
     options = [f"--gpu-architecture={architecture}", *source.options]
@@ -138,8 +138,8 @@ def _processor() -> str:
 def nvcc_path() -> Path | None:
     """nvcc, by CUDA_HOME or PATH."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    found = shutil.which("nvcc", path=f"{home}/bin" if home else None) or shutil.which("nvcc")
-    return Path(found) if found else None
+    result = shutil.which("nvcc", path=f"{home}/bin" if home else None) or shutil.which("nvcc")
+    return Path(result) if result else None
 
 
 def _nvidia_folders() -> list[Path]:

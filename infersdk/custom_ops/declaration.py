@@ -133,16 +133,16 @@ class CustomOp:
     def signatures(cls) -> list[Signature]:
         """All combinations of element types, in the order of the declaration."""
         used = list(dict.fromkeys(kind for kind in (*cls.inputs.values(), *cls.outputs.values()) if kind in cls.types))
-        found = []
+        result = []
         for choice in itertools.product(*(cls.types[name] for name in used)):
             types = dict(zip(used, choice, strict=True))
-            found.append(
+            result.append(
                 Signature(
                     tuple(types.get(kind, kind) for kind in cls.inputs.values()),
                     tuple(types.get(kind, kind) for kind in cls.outputs.values()),
                 )
             )
-        return found
+        return result
 
     @classmethod
     def signature_for(cls, inputs: Sequence[str]) -> Signature:

@@ -103,8 +103,8 @@ def _head_output(graph: ir.Graph, head: str) -> ir.Value:
         raise UnsupportedModelError(f"unknown head {head!r}; use one of {', '.join(HEADS)}")
     outputs = [value for value in graph.outputs if value.shape is not None and len(value.shape) == 3]
     if len(graph.outputs) != 1 or len(outputs) != 1:
-        found = ", ".join(f"{value.name} {value.shape}" for value in graph.outputs)
-        raise UnsupportedModelError(f"a head is one output of three dimensions, and this model gives {found}")
+        result = ", ".join(f"{value.name} {value.shape}" for value in graph.outputs)
+        raise UnsupportedModelError(f"a head is one output of three dimensions, and this model gives {result}")
     names = {value.name for node in graph for value in node.outputs} | {value.name for value in graph.inputs}
     for name in DetectionNMS.outputs:
         if name in names:
@@ -116,9 +116,9 @@ def _values_of_a_box(model: ir.Model, output: ir.Value, head: str) -> int | None
     """The numbers that the head gives for each anchor, for an example of its free axes; None where nothing says it."""
     axis = 1 if head == "yolov8" else 2
     assert output.shape is not None
-    found = output.shape[axis]
-    if isinstance(found, int):
-        return found
+    result = output.shape[axis]
+    if isinstance(result, int):
+        return result
     trace = trace_example(model, batch=1, size=640)
     shape = trace.shapes.get(output) if trace is not None else None
     return shape[axis] if shape is not None and len(shape) == 3 else None
@@ -131,10 +131,10 @@ def _input_size(graph: ir.Graph) -> tuple[int, int]:
         height, width = list(inputs[0].shape)[2:]
         if isinstance(height, int) and isinstance(width, int):
             return width, height
-    found = ", ".join(f"{value.name} {value.shape}" for value in inputs)
+    result = ", ".join(f"{value.name} {value.shape}" for value in inputs)
     raise UnsupportedModelError(
         f"boxes are clipped to the size of the input, [batch, 3, height, width] with fixed numbers, and this model "
-        f"takes {found}; fix the size first"
+        f"takes {result}; fix the size first"
     )
 
 

@@ -202,9 +202,9 @@ def symbolic_shapes(op: type[CustomOp], rule: Rule, inputs: list[list[Any]]) -> 
 
 
 def _size(size: Size, inputs: list[list[Any]], algebra: Unknowns) -> Any:
-    found = evaluate(size, inputs, algebra)
+    result = evaluate(size, inputs, algebra)
     passed_on = isinstance(size, Dim) and size.operation == "dim"
-    return found if isinstance(found, int) or passed_on else None
+    return result if isinstance(result, int) or passed_on else None
 
 
 def _known_size(dim: Any) -> Any:

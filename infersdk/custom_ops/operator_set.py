@@ -96,21 +96,21 @@ def declared(custom_ops: Sequence[type[CustomOp]], domains: set[str]) -> Operato
     """
     if isinstance(custom_ops, type) or not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
         raise CustomOpError(f"custom_ops is {custom_ops!r}; it is a list of classes: custom_ops=[MyOperator]")
-    found = OperatorSet(())
+    result = OperatorSet(())
     twice = [op for op in custom_ops if list(custom_ops).count(op) > 1]
     if twice:
         raise CustomOpError(f"custom_ops has {_path(twice[0])} twice; give it once")
     for op in custom_ops:
-        found._add(op, "custom_ops")
+        result._add(op, "custom_ops")
     if OWN_DOMAIN in domains:
         from .packaged import OPERATORS
 
         for op in OPERATORS:
-            found._add(op, "infersdk")
+            result._add(op, "infersdk")
     if domains - {OWN_DOMAIN}:
         for op, where in _installed():
-            found._add(op, where)
-    return found
+            result._add(op, where)
+    return result
 
 
 def _installed() -> Iterator[tuple[Any, str]]:
@@ -162,7 +162,7 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
     """
     imported = model.graph.opset_imports
     ours = ({op.domain for op in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
-    found = []
+    result = []
     for raw, nested in all_nodes(model):
         op = ops.get(raw.domain, raw.op_type)
         name = node_name(raw)
@@ -177,8 +177,8 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
                 "the operator of that version"
             )
         _check_counts(op, raw, name)
-        found.append(ModelNode(name, op.of(attribute_values(raw), name), raw, nested))
-    return found
+        result.append(ModelNode(name, op.of(attribute_values(raw), name), raw, nested))
+    return result
 
 
 def node_name(raw: ir.Node) -> str:

@@ -83,12 +83,12 @@ class GraphBuilder:
 
     def free_name(self, name: str, *, prefixed: bool = False) -> str:
         """The name with the prefix, and with a number if it is taken; it is taken from here on."""
-        wanted = found = name if prefixed else self._prefix + name
+        wanted = result = name if prefixed else self._prefix + name
         number = 1
-        while found in self._taken:
-            found, number = f"{wanted}_{number}", number + 1
-        self._taken.add(found)
-        return found
+        while result in self._taken:
+            result, number = f"{wanted}_{number}", number + 1
+        self._taken.add(result)
+        return result
 
     def ints(self, *numbers: int | Iterable[int]) -> npt.NDArray[np.int64]:
         """Sizes, axes, limits: an array of int64."""

@@ -46,10 +46,10 @@ def model_digest(model: ModelLike) -> str:
 
 def _digest(content: BinaryIO, needle: bytes) -> tuple[str, bool]:
     """SHA-256 of a file, and whether `needle` is in it."""
-    digest, found, tail = hashlib.sha256(), False, b""
+    digest, result, tail = hashlib.sha256(), False, b""
     while chunk := content.read(_CHUNK):
         digest.update(chunk)
-        if needle and not found:
-            found = needle in tail + chunk
+        if needle and not result:
+            result = needle in tail + chunk
             tail = chunk[-len(needle) :]
-    return digest.hexdigest(), found
+    return digest.hexdigest(), result

@@ -112,11 +112,11 @@ class Graph:
         Raises:
             ConfigError: there is none, or more than one.
         """
-        found = [node for node in self.model.graph if node.name == name]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise ConfigError(f"{len(found)} nodes are called {name!r}; apply the pass NameNodes first")
+        result = [node for node in self.model.graph if node.name == name]
+        if len(result) == 1:
+            return result[0]
+        if result:
+            raise ConfigError(f"{len(result)} nodes are called {name!r}; apply the pass NameNodes first")
         raise unknown("node", name, [node.name or "" for node in self.model.graph])
 
     def value(self, name: str) -> ir.Value:
@@ -132,15 +132,15 @@ class Graph:
 
     def chains(self, *operators: str) -> list[tuple[ir.Node, ...]]:
         """Nodes of these types one after another, each taking a result of the one before: `chains("Conv", "Relu")`."""
-        found: list[tuple[ir.Node, ...]] = [(node,) for node in self.nodes(operators[0])]
+        result: list[tuple[ir.Node, ...]] = [(node,) for node in self.nodes(operators[0])]
         for operator in operators[1:]:
-            found = [
+            result = [
                 (*chain, node)
-                for chain in found
+                for chain in result
                 for node in dict.fromkeys(node for output in chain[-1].outputs for node in output.consumers())
                 if node.op_type == operator
             ]
-        return found
+        return result
 
     # ---- changing ----
 
@@ -299,21 +299,21 @@ class Graph:
 
     def add_output(self, value: ValueLike) -> ir.Value:
         """Makes a value an output as well. Its type and shape are inferred where the graph does not say."""
-        found = self._as_value(value)
-        if not found.is_graph_output():
-            if found.type is None or found.shape is None:
+        result = self._as_value(value)
+        if not result.is_graph_output():
+            if result.type is None or result.shape is None:
                 self.infer_shapes()
-            self.model.graph.outputs.append(found)
-        return found
+            self.model.graph.outputs.append(result)
+        return result
 
     def remove_output(self, value: ValueLike) -> None:
         """An output that the model no longer gives; what was computed for it alone goes."""
-        found = self._as_value(value)
-        if not found.is_graph_output():
-            raise unknown("output", str(found.name), [output.name or "" for output in self.outputs])
+        result = self._as_value(value)
+        if not result.is_graph_output():
+            raise unknown("output", str(result.name), [output.name or "" for output in self.outputs])
         if len(self.model.graph.outputs) == 1:
-            raise ConfigError(f"{found.name!r} is the only output; a model gives something")
-        self.model.graph.outputs.remove(found)
+            raise ConfigError(f"{result.name!r} is the only output; a model gives something")
+        self.model.graph.outputs.remove(result)
         self.drop_unused()
 
     # ---- parts and wholes ----

@@ -61,10 +61,10 @@ def read_model(model: ModelLike) -> ir.Model:
 
     if source.path is None and source.mentions(EXTERNAL_KEY):
         external_files(source)  # raises for those that cannot be found
-    found = _from_proto(load_proto(source), str(source))
+    result = _from_proto(load_proto(source), str(source))
     if source.external_data is not None:
-        ir.external_data.set_base_dir(found.graph, str(source.external_data))
-    return found
+        ir.external_data.set_base_dir(result.graph, str(source.external_data))
+    return result
 
 
 def parse_model(content: bytes) -> ir.Model:

@@ -282,10 +282,10 @@ class _Graph:
                 else (self._weights if stays else self._rounded)[name]
                 for name in step.takes
             ]
-            found = self._compute(step, chained)
+            result = self._compute(step, chained)
             names = [output.name for output in step.node.outputs if output.name]
             full.update(zip(names, results, strict=True))
-            half.update(zip(names, found if stays else [_half(array) for array in found], strict=True))
+            half.update(zip(names, result if stays else [_half(array) for array in result], strict=True))
             for name in step.done_with:
                 full.pop(name, None)
                 half.pop(name, None)
@@ -322,13 +322,13 @@ class _Graph:
 
 def _taken(node: ir.Node) -> list[ir.Value]:
     """The values that a node takes, those that graphs within it take from around them included."""
-    found = {value: None for value in node.inputs if value is not None}
+    result = {value: None for value in node.inputs if value is not None}
     for graph in inner_graphs(node):
         within = {graph, *graph.subgraphs()}
         for inner in graph.all_nodes():
-            found.update((value, None) for value in inner.inputs if value is not None and value.graph not in within)
-        found.update((value, None) for value in graph.outputs if value.graph not in within)
-    return list(found)
+            result.update((value, None) for value in inner.inputs if value is not None and value.graph not in within)
+        result.update((value, None) for value in graph.outputs if value.graph not in within)
+    return list(result)
 
 
 def _alone(model: ir.Model, node: ir.Node, arrays: Mapping[str, npt.NDArray[Any]]) -> ir.Model:

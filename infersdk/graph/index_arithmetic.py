@@ -42,7 +42,7 @@ def index_nodes(graph: ir.Graph, types: Mapping[ir.Value, ir.DataType]) -> set[i
         types: `element_types` of the model.
     """
     kinds: dict[ir.Value, _Kind] = dict.fromkeys(graph.initializers.values(), _Kind.CONSTANT)
-    found = set()
+    result = set()
     for node in graph:
         inputs = [(value, kinds.get(value, _Kind.DATA)) for value in node.inputs if value is not None]
         of_floats = max((kind for value, kind in inputs if _is_float(types.get(value))), default=None)
@@ -50,8 +50,8 @@ def index_nodes(graph: ir.Graph, types: Mapping[ir.Value, ir.DataType]) -> set[i
         for output in node.outputs:
             kinds[output] = _kind(node, types.get(output), of_floats, of_others)
             if kinds[output] == _Kind.INDEX and _is_float(types.get(output)):
-                found.add(node)
-    return found
+                result.add(node)
+    return result
 
 
 def _kind(node: ir.Node, gives: ir.DataType | None, of_floats: _Kind | None, of_others: _Kind) -> _Kind:

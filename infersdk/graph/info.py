@@ -44,19 +44,19 @@ class ModelInfo:
 
 def onnx_info(model: ModelLike) -> ModelInfo:
     """Reads what `ModelInfo` holds. Errors are those of `read_model`."""
-    found = read_model(model)
-    graph = found.graph
+    result = read_model(model)
+    graph = result.graph
     weights = graph.initializers
     return ModelInfo(
         inputs=tuple(_spec(value) for value in graph.inputs if value.name not in weights),
         outputs=tuple(_spec(value) for value in graph.outputs),
         opset=graph.opset_imports.get("", 0),
-        ir_version=found.ir_version,
-        producer=f"{found.producer_name or ''} {found.producer_version or ''}".strip(),
-        metadata=dict(found.metadata_props),
+        ir_version=result.ir_version,
+        producer=f"{result.producer_name or ''} {result.producer_version or ''}".strip(),
+        metadata=dict(result.metadata_props),
         operators=Counter(node.op_type for node in graph),
         parameters=sum(prod(value.const_value.shape.numpy()) for value in weights.values() if value.const_value),
-        precision=precision_of(found),
+        precision=precision_of(result),
     )
 
 

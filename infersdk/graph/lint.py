@@ -91,12 +91,12 @@ def lint(graph: Graph, rules: Iterable[Rule] | None = None) -> list[Finding]:
     """Holds the rules against a graph, which stays as it is."""
     graph = type(graph)(graph.model.clone())
     lift_constants(graph.model)
-    found = []
+    result = []
     for rule in RULES if rules is None else rules:
         for where, what in rule.find(graph):
             mend = None if what.startswith(_CANNOT) else rule.fix
-            found.append(Finding(rule.name, where, what, rule.why, rule.backends, mend))
-    return found
+            result.append(Finding(rule.name, where, what, rule.why, rule.backends, mend))
+    return result
 
 
 def fix(graph: Graph) -> list[Fixed]:

@@ -126,13 +126,13 @@ def inner_graphs(node: ir.Node) -> list[ir.Graph]:
     """The graphs within a node: the branches of an If, the body of a Loop or a Scan."""
     import onnx_ir as ir
 
-    found: list[ir.Graph] = []
+    result: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.value)
+            result.append(attribute.value)
         elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.value)
-    return found
+            result.extend(attribute.value)
+    return result
 
 
 def _pass_inputs(node: ir.Node, inner: ir.Graph, types: dict[ir.Value, ir.DataType]) -> None:

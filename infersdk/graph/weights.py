@@ -35,8 +35,8 @@ def drop_unused_weights(graph: ir.Graph) -> None:
 
 def weights_size(model: ir.Model) -> int:
     """The bytes that the weights of a model take."""
-    found = (value.const_value for value in model.graph.initializers.values())
-    return sum(int(tensor.nbytes) for tensor in found if tensor is not None)
+    result = (value.const_value for value in model.graph.initializers.values())
+    return sum(int(tensor.nbytes) for tensor in result if tensor is not None)
 
 
 def graph_values(graph: ir.Graph) -> Iterator[tuple[str, ir.Value]]:

@@ -147,8 +147,8 @@ class JpegDecoder:
         reused = self._reusable(len(known))
         if reused is not None:
             settings["images"] = reused
-        found = iter(self._decoder.decode(known, **settings) if known else [])
-        return [None if one is None else next(found) for one in streams]
+        result = iter(self._decoder.decode(known, **settings) if known else [])
+        return [None if one is None else next(result) for one in streams]
 
     def _reusable(self, count: int) -> list[Any] | None:
         """Images of an earlier batch whose memory is free: allocating on a device would hold up its other work."""

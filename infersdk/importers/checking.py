@@ -79,8 +79,8 @@ def check_model(model: bytes, runtime: str, samples: Sequence[Sample], tolerance
                 raise UnsupportedModelError(
                     f"the model has {len(outputs)} outputs, and the source {len(sample.outputs)}"
                 )
-            for name, expected, found in zip(names, sample.outputs, outputs, strict=True):
-                one = difference(expected, found, Tolerance(1e30, 1e30, 2.0), name=name)
+            for name, expected, result in zip(names, sample.outputs, outputs, strict=True):
+                one = difference(expected, result, Tolerance(1e30, 1e30, 2.0), name=name)
                 differences.append(one)
                 scaled = max(scaled, one.max_abs / max(_LEAST_PEAK, _peak(expected)) if not one.note else float("inf"))
     worst = {name: max((one for one in differences if one.name == name), key=lambda one: one.max_abs) for name in names}

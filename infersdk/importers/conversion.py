@@ -203,10 +203,10 @@ class Conversion:
         """One line about the check."""
         if self.check is None:
             return f"not checked: {self.unchecked}"
-        found = "within" if self.check.passed else "BEYOND"
+        result = "within" if self.check.passed else "BEYOND"
         notes = "; ".join(f"{one.name} {one.note}" for one in self.check.outputs if one.note)
         return (
             f"checked against {self.check.runtime} on {self.check.rounds} sets of random inputs: largest difference "
-            f"{self.check.largest:.3g}, {self.check.scaled:.3g} of an output's largest value, {found} the tolerance of "
+            f"{self.check.largest:.3g}, {self.check.scaled:.3g} of an output's largest value, {result} the tolerance of "
             f"{self.check.tolerance:g}{f' ({notes})' if notes else ''}"
         )

@@ -36,7 +36,7 @@ _log = logging.getLogger("infersdk.importers")
 
 def importable() -> dict[str, FileFormat]:
     """The formats that can be converted, by their keys."""
-    return {key: found for key, found in FORMATS.items() if found.importer}
+    return {key: result for key, result in FORMATS.items() if result.importer}
 
 
 def convert(
@@ -116,7 +116,7 @@ def _request(model: Any, external_data: Any) -> tuple[Request, FileFormat]:
 
 
 def _titles() -> list[str]:
-    return [found.title for found in importable().values()]
+    return [result.title for result in importable().values()]
 
 
 def _is_module(model: Any) -> bool:
@@ -146,10 +146,10 @@ def _samples(content: bytes, reference: Reference | str, check: bool, seed: int)
     if isinstance(reference, str):
         return [], reference
     try:
-        found = samples_of(content, reference, seed)
+        result = samples_of(content, reference, seed)
     except InferSDKError as error:
         return [], f"{reference.runtime} does not run the source: {error}"
-    return found, "" if found else f"{reference.runtime} gave no results"
+    return result, "" if result else f"{reference.runtime} gave no results"
 
 
 def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]) -> bytes:

@@ -90,8 +90,8 @@ class Work:
         np.savez(self.folder / name, **named)
 
     def read_arrays(self, name: str) -> list[Any]:
-        with np.load(self.folder / name, allow_pickle=False) as found:
-            return [found[f"a{i}"] for i in range(len(found.files))]
+        with np.load(self.folder / name, allow_pickle=False) as result:
+            return [result[f"a{i}"] for i in range(len(result.files))]
 
 
 @contextlib.contextmanager

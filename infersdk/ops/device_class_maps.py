@@ -92,8 +92,8 @@ class DeviceClassMaps:
         """The class map of image `index`, as `class_map` returns it. Waits for the copy."""
         width, height = self._sizes[index]
         start = self._offsets[index]
-        found: npt.NDArray[np.uint8] = self._maps.numpy()[start : start + width * height].reshape(height, width).copy()
-        return found
+        result: npt.NDArray[np.uint8] = self._maps.numpy()[start : start + width * height].reshape(height, width).copy()
+        return result
 
     def close(self) -> None:
         """Frees the memory."""

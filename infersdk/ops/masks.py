@@ -177,15 +177,15 @@ def assemble_masks(
 
 def _as_detections(detections: npt.NDArray[Any]) -> npt.NDArray[np.void]:
     """`detections` as a dense array of `DETECTION`."""
-    found = np.asarray(detections)
-    if found.dtype == DETECTION:
-        if found.ndim != 1:
-            raise ShapeError(f"detections have shape {found.shape}; use (n,)")
-        return np.ascontiguousarray(found)
-    if found.dtype.kind not in "fiu" or found.ndim != 2 or found.shape[1] != 4:
+    result = np.asarray(detections)
+    if result.dtype == DETECTION:
+        if result.ndim != 1:
+            raise ShapeError(f"detections have shape {result.shape}; use (n,)")
+        return np.ascontiguousarray(result)
+    if result.dtype.kind not in "fiu" or result.ndim != 2 or result.shape[1] != 4:
         raise ShapeError(
-            f"detections are {found.dtype} of shape {found.shape}; use (n,) of DETECTION or (n, 4) of boxes"
+            f"detections are {result.dtype} of shape {result.shape}; use (n,) of DETECTION or (n, 4) of boxes"
         )
-    boxes = np.zeros(len(found), DETECTION)
-    boxes["xyxy"] = found
+    boxes = np.zeros(len(result), DETECTION)
+    boxes["xyxy"] = result
     return boxes

@@ -79,7 +79,7 @@ def choose(
     """
     if not candidates:
         raise ConfigError("there are no candidates to choose from")
-    found: dict[str, Agreement] = {}
+    result: dict[str, Agreement] = {}
     best = candidates[0]
     tables: dict[tuple[str, float], CalibrationTable] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -89,9 +89,9 @@ def choose(
                 tables[key] = candidate.table(seen)
             path = Path(folder, f"{done}.onnx")
             made = quantize(planned, path, tables[key], bias_correction=candidate.bias_correction)
-            found[candidate.name] = measure(made.path)
-            if found[candidate.name].percent > found[best.name].percent:
+            result[candidate.name] = measure(made.path)
+            if result[candidate.name].percent > result[best.name].percent:
                 best = candidate
             if progress:
                 progress(done)
-    return Choice(best, found)
+    return Choice(best, result)

@@ -43,7 +43,7 @@ def layer_times(planned: Plan, model: Path, feeds: Feeds, backend: str, device: 
     owners = _owners(planned)
     times: dict[str, float] = dict.fromkeys(planned.functions, 0.0)
     for names, spent in profile(model, feeds):
-        layer = next((found for name in names if (found := _owner(name, owners)) is not None), None)
+        layer = next((result for name in names if (result := _owner(name, owners)) is not None), None)
         if layer is not None:
             times[layer] += spent
     return times

@@ -101,7 +101,7 @@ class Observations:
         )
 
     def _check_alive(self) -> None:
-        dead = dict.fromkeys([*sorted(self._blank), *(n for n, found in self.ranges.items() if found.absmax == 0)])
+        dead = dict.fromkeys([*sorted(self._blank), *(n for n, result in self.ranges.items() if result.absmax == 0)])
         if dead:
             raise CalibrationError(
                 f"activation {next(iter(dead))!r} is 0 throughout {self.samples} samples ({len(dead)} of "
@@ -205,7 +205,7 @@ class Observer:
         names = [*self._computed, *(_mean_of(name) for name in self._derived)]
         for feeds in batches_of(data, self._inputs):
             try:
-                found = self._session.run(names, feeds) if names else []  # no names would mean all outputs
+                result = self._session.run(names, feeds) if names else []  # no names would mean all outputs
             except Exception as error:  # the runtime has no root of its own exceptions
                 shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
                 if "INVALID_ARGUMENT" in str(error):
@@ -213,9 +213,9 @@ class Observer:
                 raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
             # Whole numbers may be 0 throughout, such as the kinds of tokens.
             self._blank = {name for name in self._blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
-            means = dict(zip(self._derived, found[len(self._computed) :], strict=True))
-            values = dict(zip(self._computed, found, strict=False))
-            del found
+            means = dict(zip(self._derived, result[len(self._computed) :], strict=True))
+            values = dict(zip(self._computed, result, strict=False))
+            del result
             values |= {name: feeds[name] for name in self._seen if name in feeds}
             first = next(iter(feeds.values()))
             yield (len(first) if np.ndim(first) else 1), values, means
@@ -298,10 +298,10 @@ def check_samples(samples: int, least: int = MIN_SAMPLES) -> None:
 
 
 def _check_finite(ranges: Mapping[str, ChannelRanges], before: int, after: int) -> None:
-    for name, found in ranges.items():
-        if found.nonfinite:
+    for name, result in ranges.items():
+        if result.nonfinite:
             raise CalibrationError(
-                f"activation {name!r} has {found.nonfinite} values of {found.count} that are NaN or infinite, at "
+                f"activation {name!r} has {result.nonfinite} values of {result.count} that are NaN or infinite, at "
                 f"samples {before + 1} to {after}; look at what the model is given there"
             )
 
@@ -323,7 +323,7 @@ def _mean_of(name: str) -> str:
 
 def _derived(values: Mapping[str, ir.Value], activations: Sequence[str]) -> dict[str, tuple[str, Function]]:
     """Activations that are x * sigmoid(x) of another one, with that and the function."""
-    found = {}
+    result = {}
     for name in activations:
         maker = values[name].producer()
         shape = values[name].shape
@@ -334,5 +334,5 @@ def _derived(values: Mapping[str, ir.Value], activations: Sequence[str]) -> dict
                 continue
             function = function_behind(source)
             if function is not None:
-                found[name] = (source.name or "", function)
-    return found
+                result[name] = (source.name or "", function)
+    return result

@@ -201,16 +201,16 @@ class _Graph:
             read = set(values)
             values |= {value for node in nodes for value in node.outputs if value in read}
             values -= {node.outputs[0] for node in nodes if self._result(scheme, node) is not node.outputs[0]}
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         quantised = set(chosen)
         for value in _values(self.model.graph):
             if value not in values or value not in self.floats:
                 continue
             name, maker = value.name or "", value.producer()
             source = maker.inputs[0].name if maker is not None and maker.inputs and maker.inputs[0] else ""
-            same = maker is not None and maker.op_type in SAME_SCALE and maker.name in quantised and source in found
-            found[name] = found[source or ""] if same else name
-        return found
+            same = maker is not None and maker.op_type in SAME_SCALE and maker.name in quantised and source in result
+            result[name] = result[source or ""] if same else name
+        return result
 
     def _read(self, node: ir.Node) -> list[ir.Value]:
         """The activations that a quantised node reads."""
@@ -301,15 +301,15 @@ def _functions_of(node: ir.Node) -> list[ir.Node]:
 
 def _ancestors(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[str]:
     """The names of the nodes from which one of these can be reached, and of these themselves."""
-    found: set[str] = set()
+    result: set[str] = set()
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
-        if node.name in found:
+        if node.name in result:
             continue
-        found.add(node.name or "")
+        result.add(node.name or "")
         waiting += [maker for value in node.inputs if value is not None and (maker := value.producer()) is not None]
-    return found
+    return result
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -138,8 +138,8 @@ def range_of_point(planned: Plan, table: CalibrationTable, name: str) -> TensorR
 
 def input_range(planned: Plan, table: CalibrationTable, layer: str) -> tuple[float, float]:
     """What the codes of a quantised layer's input cover."""
-    found = range_of_point(planned, table, data_input(planned.nodes_by_name[layer]).name or "")
-    return (-found.threshold, found.threshold) if planned.scheme.signed else (found.low, found.high)
+    result = range_of_point(planned, table, data_input(planned.nodes_by_name[layer]).name or "")
+    return (-result.threshold, result.threshold) if planned.scheme.signed else (result.low, result.high)
 
 
 _BOUNDS = TensorRange(min=0.0, max=1.0, low=0.0, high=1.0, threshold=1.0)

@@ -135,9 +135,9 @@ class _Search:
 def _best(error: Callable[[float], float], end: float) -> float:
     """The share of `end` with the least error: candidates over the whole, then finer ones around the best."""
     shares: npt.NDArray[Any] = _COARSE
-    found = [error(share * end) for share in shares]
-    at = int(np.argmin(found))
-    best, least = float(shares[at]), found[at]
+    result = [error(share * end) for share in shares]
+    at = int(np.argmin(result))
+    best, least = float(shares[at]), result[at]
     around = shares[max(at - 1, 0)], shares[min(at + 1, len(shares) - 1)]
     for share in np.linspace(*around, 9)[1:-1]:
         if (now := error(float(share) * end)) < least:

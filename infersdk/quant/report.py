@@ -159,7 +159,7 @@ def _tiles(work: Workflow) -> list[dict[str, str]]:
         tiles.append(_tile("speed", f"{speed.ratio:.2f}", "times FP32", label))
     if work.choice is not None:
         agreements = work.choice.agreements.items()
-        label = ", ".join(f"{name} {found.percent:.1f} %" for name, found in agreements)
+        label = ", ".join(f"{name} {result.percent:.1f} %" for name, result in agreements)
         tiles.append(_tile("method", work.choice.candidate.name, "", label))
     return tiles
 
@@ -169,16 +169,16 @@ def _tile(title: str, value: str, unit: str, label: str) -> dict[str, str]:
 
 
 def _errors(rows: Sequence[LayerRow]) -> dict[str, Any] | None:
-    found = [(i, row, row.error) for i, row in enumerate(rows, 1) if row.error]
-    if not found:
+    result = [(i, row, row.error) for i, row in enumerate(rows, 1) if row.error]
+    if not result:
         return None
-    least = min(error for _, _, error in found) / 2
+    least = min(error for _, _, error in result) / 2
     columns = [
         {
             "number": i, "place": 0, "value": error, "least": least, "series": _series(row),
             "tip": f"{i}  {row.name}\n{error:.2e}",
         }
-        for i, row, error in found
+        for i, row, error in result
     ]  # fmt: skip
     return {
         "title": "Error of each layer",

@@ -77,12 +77,12 @@ class SearchReport:
         ranked = sorted(
             self.steps, key=lambda step: (len(step.floating) if step.cost is None else step.cost, -step.percent)
         )
-        best, found = float("-inf"), []
+        best, result = float("-inf"), []
         for step in ranked:
             if step.percent > best:
                 best = step.percent
-                found.append(step)
-        return tuple(found)
+                result.append(step)
+        return tuple(result)
 
 
 def search(
@@ -143,9 +143,9 @@ def search(
 
         best = attempt(())
         if not within(best):
-            found = times() if times is not None else None
-            known = found is not None
-            costs |= {name: _cost(name, found) for name in planned.layers}
+            result = times() if times is not None else None
+            known = result is not None
+            costs |= {name: _cost(name, result) for name in planned.layers}
         while not within(best) and len(best.floating) < limit:
             group = _most_worthwhile(planned, best, attempt, costs, limit - len(best.floating))
             step = attempt((*best.floating, *group))

@@ -124,10 +124,10 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """
         kind = "MinMaxCalibration" if self.method == "minmax" else "EntropyCalibration2"
         lines = [f"TRT-{version}-{kind}"]
-        for name, found in self.tensors.items():
+        for name, result in self.tensors.items():
             if "\n" in name:
                 raise CalibrationError(f"{name!r} has a line break, which a TensorRT cache cannot hold")
-            lines.append(f"{name}: {struct.pack('>f', found.scale).hex()}")
+            lines.append(f"{name}: {struct.pack('>f', result.scale).hex()}")
         atomic_write(path, "\n".join([*lines, ""]).encode())
 
 

@@ -60,7 +60,7 @@ def text_regions(
     # Strokes of one line that touch at a corner alone belong together.
     text = cv2.dilate(text, np.ones((2, 2), np.uint8))
     contours = cv2.findContours(text, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[-2][:MOST_PARTS]
-    found = []
+    result = []
     for contour in contours:
         (x, y), (width, height), angle = cv2.minAreaRect(contour)
         if min(width, height) < SMALLEST:
@@ -71,8 +71,8 @@ def text_regions(
         width, height = width + 2 * grown, height + 2 * grown
         if min(width, height) < SMALLEST_GROWN:
             continue
-        found.append(_clockwise(cv2.boxPoints(((x, y), (width, height), angle))))
-    return np.array(found, np.float32).reshape(-1, 4, 2)
+        result.append(_clockwise(cv2.boxPoints(((x, y), (width, height), angle))))
+    return np.array(result, np.float32).reshape(-1, 4, 2)
 
 
 def _mean_within(cv2: Any, probability: npt.NDArray[np.float32], corners: npt.NDArray[np.float32]) -> float:

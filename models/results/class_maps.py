@@ -189,9 +189,9 @@ class ClassMap(_Drawable):
 
     def to_masks(self) -> tuple[list[int], Masks]:
         """The classes that are there, the background aside, and a mask of each."""
-        found = [row["class_id"] for row in self.to_dicts() if row["class_id"] != self.background]
-        planes = [self.class_ids == class_id for class_id in found]
-        return found, Masks.of(np.stack(planes) if planes else np.zeros((0, *self.class_ids.shape), bool))
+        result = [row["class_id"] for row in self.to_dicts() if row["class_id"] != self.background]
+        planes = [self.class_ids == class_id for class_id in result]
+        return result, Masks.of(np.stack(planes) if planes else np.zeros((0, *self.class_ids.shape), bool))
 
     def to_coco(self, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:
         """The masks of the classes in COCO's format for stuff: run lengths in `segmentation`.
@@ -219,14 +219,14 @@ class ClassMap(_Drawable):
             raise BackendUnavailableError(
                 'to_supervision() needs the supervision package: pip install "infersdk[supervision]"'
             ) from None
-        found, masks = self.to_masks()
+        result, masks = self.to_masks()
         planes = masks.numpy()
         edges = [_edges(plane) for plane in planes]
         return supervision.Detections(
             xyxy=np.array(edges, np.float32).reshape(-1, 4),
             mask=planes,
-            class_id=np.array(found, int),
-            data={"class_name": np.array([class_label(self.names, i) for i in found], dtype=str)},
+            class_id=np.array(result, int),
+            data={"class_name": np.array([class_label(self.names, i) for i in result], dtype=str)},
         )
 
     def to_pil(self) -> Image.Image:
@@ -275,7 +275,7 @@ class ClassMaps(_Drawable, Mapping[str, ClassMap]):
     image: ImageReference | None = None
 
     def __post_init__(self) -> None:
-        sizes = {found.size for found in self.maps.values()}
+        sizes = {result.size for result in self.maps.values()}
         if len(sizes) != 1:
             raise ShapeError(f"the maps have sizes {sorted(sizes)}; give one map or more, of one image")
 
@@ -288,8 +288,8 @@ class ClassMaps(_Drawable, Mapping[str, ClassMap]):
     def areas(self) -> dict[str, float]:
         """By map: the share of the image's pixels that are not of its background."""
         return {
-            name: float(1 - found.area(found.background)) if found.background is not None else 1.0
-            for name, found in self.maps.items()
+            name: float(1 - result.area(result.background)) if result.background is not None else 1.0
+            for name, result in self.maps.items()
         }
 
     def __getitem__(self, name: str) -> ClassMap:
@@ -303,17 +303,17 @@ class ClassMaps(_Drawable, Mapping[str, ClassMap]):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The classes of all maps, as `ClassMap.to_dicts()`, each with the `map` that it is of."""
-        return [{"map": name, **row} for name, found in self.maps.items() for row in found.to_dicts()]
+        return [{"map": name, **row} for name, result in self.maps.items() for row in result.to_dicts()]
 
     def _tint(self, pixels: npt.NDArray[np.uint8], opacity: float) -> None:
-        for found in self.maps.values():
-            found._tint(pixels, opacity)
+        for result in self.maps.values():
+            result._tint(pixels, opacity)
 
     def _remember_image(self, source: Any) -> None:
         """For the wrapper that has just made these maps."""
         object.__setattr__(self, "image", ImageReference.of(source))
-        for found in self.maps.values():
-            found._remember_image(source)
+        for result in self.maps.values():
+            result._remember_image(source)
 
     def __repr__(self) -> str:
         areas = ", ".join(f"{name} {area:.1%}" for name, area in self.areas.items())

@@ -143,8 +143,8 @@ class Gallery:
 
     def nearest(self, embedding: Embedding | npt.ArrayLike, *, at_least: float = -1.0) -> Match | None:
         """The entry that is most alike; None where the gallery is empty or none reaches `at_least`."""
-        found = self.search(embedding, 1, at_least=at_least)
-        return found[0] if found else None
+        result = self.search(embedding, 1, at_least=at_least)
+        return result[0] if result else None
 
     def search(self, embedding: Embedding | npt.ArrayLike, k: int = 5, *, at_least: float = -1.0) -> list[Match]:
         """The `k` entries that are most alike, best first, equal ones in the order in which they were added.

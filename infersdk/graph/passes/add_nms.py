@@ -87,12 +87,12 @@ class AddNms:
             np.asarray([self.conf], np.float32), name="NonMaxSuppression",
         )  # fmt: skip
         image, kind, box = (build("Gather", chosen, build.ints(column), axis=1) for column in range(3))
-        found = (
+        result = (
             build("GatherND", corners, build("Concat", image, box, axis=1)),
             build("GatherND", by_class, chosen),
             *(build("Squeeze", column, build.ints(1)) for column in (kind, image)),
         )
-        self._give(model, output, found)
+        self._give(model, output, result)
         return True
 
     def _check(self) -> None:

@@ -35,19 +35,19 @@ class QuantizedOperators:
 
     def apply(self, model: ir.Model) -> bool:
         graph = model.graph
-        found = [node for node in graph if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
-        for node in found:
+        result = [node for node in graph if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
+        for node in result:
             if node.op_type not in _REWRITES or _attribute(node, "channels_last"):
                 raise UnsupportedModelError(
                     f"node {node.name!r} is a {node.op_type}, which has no form in floating point here; quantise the "
                     "model to Q/DQ (QuantFormat.QDQ of ONNX Runtime, or `infersdk quantize`)"
                 )
-        for index, node in enumerate(found):
+        for index, node in enumerate(result):
             _Rewriter(graph, node, f"{node.name or node.op_type}_{index}_qdq")()
-        if found:
+        if result:
             graph.sort()
             drop_unused_weights(graph)
-        return bool(found)
+        return bool(result)
 
 
 class _Rewriter:

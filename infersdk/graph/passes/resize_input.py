@@ -71,12 +71,12 @@ def image_input(model: ir.Model) -> tuple[ir.Value, int]:
     Raises:
         ConfigError: there is none, or more than one.
     """
-    found = []
+    result = []
     for value in data_inputs(model):
         if value.shape is not None and len(value.shape) == 4:
             channels_last = fixed(value.shape[3]) in (1, 3, 4) and fixed(value.shape[1]) not in (1, 3, 4)
-            found.append((value, 1 if channels_last else 2))
-    if len(found) != 1:
+            result.append((value, 1 if channels_last else 2))
+    if len(result) != 1:
         shapes = ", ".join(f"{value.name} {value.shape}" for value in data_inputs(model))
         raise ConfigError(f"one input with four axes is needed, an image; the inputs are {shapes}")
-    return found[0]
+    return result[0]

@@ -43,17 +43,17 @@ class NarrowIndices:
         import onnx_ir as ir
 
         lift_constants(model)
-        found = wide_indices(model)
-        for value in found:
+        result = wide_indices(model)
+        for value in result:
             assert value.const_value is not None
             tensor = ir.tensor(value.const_value.numpy().astype(np.int32), name=value.name)
             value.const_value, value.type = tensor, ir.TensorType(tensor.dtype)
-        return bool(found)
+        return bool(result)
 
 
 def wide_indices(model: ir.Model) -> list[ir.Value]:
     """Weights of int64 that are nothing but indices, and fit int32."""
-    found = []
+    result = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None or tensor.dtype.name != "INT64" or value.is_graph_input() or value.is_graph_output():
@@ -62,8 +62,8 @@ def wide_indices(model: ir.Model) -> list[ir.Value]:
         if uses and all(_INDICES.get(use.node.op_type) == use.idx and not use.node.domain for use in uses):
             array = tensor.numpy()
             if array.size and array.min() >= _INT32.min and array.max() <= _INT32.max:
-                found.append(value)
-    return found
+                result.append(value)
+    return result
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ class ShrinkConstants:
         import onnx_ir as ir
 
         lift_constants(model)
-        found = repeated_constants(model)
-        for value, array in found:
+        result = repeated_constants(model)
+        for value, array in result:
             tensor = ir.tensor(np.ascontiguousarray(array), name=value.name)
             value.const_value, value.shape = tensor, ir.Shape(array.shape)
-        return bool(found)
+        return bool(result)
 
 
 def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]]]:
@@ -96,7 +96,7 @@ def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]
     for node in model.graph:
         with contextlib.suppress(UnsupportedModelError):  # a free axis whose example does not fit: less is known
             trace.step(node)
-    found = []
+    result = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None or tensor.size < _LEAST or value.is_graph_input() or value.is_graph_output():
@@ -112,8 +112,8 @@ def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]
             if array.shape[axis] > 1 and np.array_equal(np.broadcast_to(first, array.shape), array):
                 array = first
         if array.size < tensor.size:
-            found.append((value, array))
-    return found
+            result.append((value, array))
+    return result
 
 
 def _free_axes(node: ir.Node, value: ir.Value, trace: ShapeTrace) -> set[int]:

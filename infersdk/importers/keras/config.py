@@ -154,7 +154,7 @@ def _keys(rows: Any) -> list[TensorKey]:
         rows = [rows]
     if not isinstance(rows, list) or not rows:
         raise ModelFormatError("the configuration does not say its inputs and outputs")
-    found = [_key(row) for row in rows]
-    if not all(isinstance(key, tuple) for key in found):
+    result = [_key(row) for row in rows]
+    if not all(isinstance(key, tuple) for key in result):
         raise ModelFormatError(f"the configuration has the outputs {rows}")
-    return found
+    return result

@@ -82,7 +82,7 @@ class KerasFile:
         if "model_weights" not in file:
             return {}
         root = self._group(file, "model_weights")
-        found: dict[str, list[tuple[str, npt.NDArray[Any]]]] = {}
+        result: dict[str, list[tuple[str, npt.NDArray[Any]]]] = {}
         for layer in _names(root, "layer_names", list(root)):
             if layer not in root:
                 continue
@@ -96,8 +96,8 @@ class KerasFile:
                 if not isinstance(dataset, h5py.Dataset):
                     raise ModelFormatError(f"the weight {name!r} of layer {layer!r} is not an array")
                 arrays.append((name, self._array(dataset, name)))
-            found[layer] = arrays
-        return found
+            result[layer] = arrays
+        return result
 
     def _group(self, parent: Any, name: str) -> Any:
         import h5py
@@ -143,14 +143,14 @@ class KerasFile:
 
 def _names(group: Any, attribute: str, default: list[str]) -> list[str]:
     """A list of names. Keras cuts long ones in pieces: `weight_names0`, `weight_names1`, ..."""
-    found: list[Any] = []
+    result: list[Any] = []
     if attribute in group.attrs:
-        found = list(group.attrs[attribute])
+        result = list(group.attrs[attribute])
     else:
         number = 0
         while f"{attribute}{number}" in group.attrs:
-            found.extend(group.attrs[f"{attribute}{number}"])
+            result.extend(group.attrs[f"{attribute}{number}"])
             number += 1
         if not number:
             return default
-    return [name.decode("utf-8") if isinstance(name, bytes) else str(name) for name in found]
+    return [name.decode("utf-8") if isinstance(name, bytes) else str(name) for name in result]

@@ -226,18 +226,18 @@ def _missing(network: Network, depth: int) -> list[str]:
     """The classes without a translator, those of inner networks and wrappers as well."""
     if depth > _DEEPEST:
         raise ModelFormatError(f"networks are nested more than {_DEEPEST} deep")
-    found = []
+    result = []
     for layer in network.layers:
         if layer.kind in MODELS:
-            found.extend(_missing(read_network(layer.kind, layer.config), depth + 1))
+            result.extend(_missing(read_network(layer.kind, layer.config), depth + 1))
         elif layer.kind == "Lambda":
-            found.append(_LAMBDA)
+            result.append(_LAMBDA)
         elif layer.kind not in LAYERS and layer.kind != "InputLayer":
-            found.append(layer.kind)
+            result.append(layer.kind)
         inner = layer.config.get("layer") if isinstance(layer.config, dict) else None
         if isinstance(inner, dict) and inner.get("class_name") == "Lambda":
-            found.append(_LAMBDA)
-    return found
+            result.append(_LAMBDA)
+    return result
 
 
 def _weights_of(name: str, weights: dict[str, Weights] | Weights) -> Weights:

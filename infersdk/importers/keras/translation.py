@@ -85,10 +85,10 @@ class LayerCall:
         return None
 
     def required(self, name: str, part: str = "") -> npt.NDArray[Any]:
-        found = self.weight(name, part)
-        if found is None:
+        result = self.weight(name, part)
+        if result is None:
             raise self.damaged(f"its weight {name!r} is missing; there are {[path for path, _ in self.weights]}")
-        return found
+        return result
 
     def ints(self, name: str, count: int, default: Any = None) -> list[int]:
         """Whole numbers; one number stands for `count`."""

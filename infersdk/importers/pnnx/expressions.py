@@ -90,14 +90,14 @@ class _Parser:
         return self.tokens[self.at - 1]
 
     def _arguments(self, end: str, depth: int) -> tuple[Any, ...]:
-        found: list[Any] = []
+        result: list[Any] = []
         if self.at < len(self.tokens) and self.tokens[self.at] == end:
             self.at += 1
             return ()
         while True:
-            found.append(self.expression(depth + 1))
+            result.append(self.expression(depth + 1))
             token = self._next()
             if token == end:
-                return tuple(found)
+                return tuple(result)
             if token != ",":
                 raise self.error(f"{token!r} where ',' or {end!r} is expected")

@@ -43,11 +43,11 @@ def _reference(graph: PnnxGraph) -> Reference | str:
     import torch
 
     def run_all(sets: list[list[Any]]) -> list[list[Any]]:
-        found = []
+        result = []
         for arrays in sets:
             values = run(graph, arrays)
-            found.append([leaf for operand in graph.outputs for leaf in _leaves(values[operand.name])])
-        return found
+            result.append([leaf for operand in graph.outputs for leaf in _leaves(values[operand.name])])
+        return result
 
     return Reference(f"PyTorch {torch.__version__}, operator by operator", run_all)
 

@@ -92,10 +92,10 @@ class Translation:
         return self.one.attributes[name].array if name in self.one.attributes else None
 
     def required_weight(self, name: str) -> npt.NDArray[Any]:
-        found = self.weight(name)
-        if found is None:
+        result = self.weight(name)
+        if result is None:
             raise self.damaged(f"its weight {name!r} is missing")
-        return found
+        return result
 
     # ---- parameters ----
 
@@ -176,10 +176,10 @@ class Translation:
         if self.param(name, None) is None:
             return None
         count = max(self.rank(), 1)
-        found = self.ints(name)
-        if any(not -count <= axis < count for axis in found):
-            raise self.damaged(f"{name}={tuple(found)} of {count} axes")
-        return [axis % count for axis in found]
+        result = self.ints(name)
+        if any(not -count <= axis < count for axis in result):
+            raise self.damaged(f"{name}={tuple(result)} of {count} axes")
+        return [axis % count for axis in result]
 
     def dtype(self, value: Any) -> np.dtype[Any]:
         """The type of elements of a value: float32 where nothing says."""

@@ -16,8 +16,8 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     model = keras.models.load_model(str(folder / request["model"]), compile=False)
     rounds = []
     for number in range(request["rounds"]):
-        with np.load(folder / f"inputs{number}.npz") as found:
-            arrays = [found[f"a{i}"] for i in range(len(found.files))]
+        with np.load(folder / f"inputs{number}.npz") as result:
+            arrays = [result[f"a{i}"] for i in range(len(result.files))]
         given = arrays if len(arrays) > 1 else arrays[0]
         results = model(given, training=False)
         leaves = _leaves(results)

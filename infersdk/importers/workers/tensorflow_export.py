@@ -116,7 +116,7 @@ def shapes_for(names: list[str], known: list[Any], given: list[dict[str, Any]]) 
     """(shape, whether it was given) for each input; a free batch is 2, another free axis has to be given."""
     by_name = {one["name"].partition(":")[0]: one["sizes"] for one in given if one["name"]}
     in_order = iter([one["sizes"] for one in given if not one["name"]])
-    found = []
+    result = []
     for name, shape in zip(names, known, strict=True):
         wanted = by_name.get(name.partition(":")[0]) or next(in_order, None)
         if wanted is None:
@@ -127,10 +127,10 @@ def shapes_for(names: list[str], known: list[Any], given: list[dict[str, Any]]) 
                     f"{name.partition(':')[0]}=1,224,224,3",
                     "config",
                 )
-            found.append(([2 if size is None else size for size in shape], False))
+            result.append(([2 if size is None else size for size in shape], False))
         else:
-            found.append((list(wanted), True))
-    return found
+            result.append((list(wanted), True))
+    return result
 
 
 # ---- SavedModels ----

@@ -121,8 +121,8 @@ def match_shapes(names: list[str], shapes: list[dict[str, Any]]) -> list[Any]:
     by_name = {one["name"]: one for one in shapes if one["name"]}
     in_order = iter([one for one in shapes if not one["name"]])
     unknown = [name for name in by_name if name not in names]
-    found = [by_name[name] if name in by_name else next(in_order, None) for name in names]
-    missing = [name for name, one in zip(names, found, strict=True) if one is None]
+    result = [by_name[name] if name in by_name else next(in_order, None) for name in names]
+    missing = [name for name, one in zip(names, result, strict=True) if one is None]
     if unknown or missing or next(in_order, None) is not None:
         example = " ".join(f"--shape {name}=1,3,224,224" for name in names)
         if unknown:
@@ -130,7 +130,7 @@ def match_shapes(names: list[str], shapes: list[dict[str, Any]]) -> list[Any]:
         else:
             what = f"{len(shapes)} shapes are given" if shapes else "the file does not say the shapes of its inputs"
         raise RefusedError(f"{what}; its inputs are {', '.join(names)}: give a shape for each: {example}", "config")
-    return [(tuple(one["sizes"]), one["dtype"] or "float32") for one in found if one is not None]
+    return [(tuple(one["sizes"]), one["dtype"] or "float32") for one in result if one is not None]
 
 
 def random_tensors(wanted: list[Any], number: int) -> list[Any]:

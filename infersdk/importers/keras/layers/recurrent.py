@@ -77,13 +77,13 @@ def _attributes(call: LayerCall, kind: str, config: dict[str, Any]) -> dict[str,
         if name not in _ACTIVATIONS:
             raise call.unsupported(f"activation {name!r} inside of a cell")
     names = {"LSTM": [gate, inner, inner], "GRU": [gate, inner], "RNN": [inner]}[kind]
-    found: dict[str, Any] = {"activations": [_ACTIVATIONS[name][0] for name in names]}
+    result: dict[str, Any] = {"activations": [_ACTIVATIONS[name][0] for name in names]}
     if any(_ACTIVATIONS[name][1] for name in names):
-        found["activation_alpha"] = [float(_ACTIVATIONS[name][1]) for name in names]
-        found["activation_beta"] = [float(_ACTIVATIONS[name][2]) for name in names]
+        result["activation_alpha"] = [float(_ACTIVATIONS[name][1]) for name in names]
+        result["activation_beta"] = [float(_ACTIVATIONS[name][2]) for name in names]
     if kind == "GRU":
-        found["linear_before_reset"] = int(cudnn or bool(config.get("reset_after", False)))
-    return found
+        result["linear_before_reset"] = int(cudnn or bool(config.get("reset_after", False)))
+    return result
 
 
 @layer("LSTM", "GRU", "SimpleRNN", "CuDNNLSTM", "CuDNNGRU", "RNN")

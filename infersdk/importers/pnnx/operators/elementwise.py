@@ -162,8 +162,8 @@ def _size(t: Translation, node: Call) -> Any:
     if (size := shape[axis[0]]) is not None:
         return size
     index = axis[0] % len(shape)
-    found = t.build("Shape", t.values[source.index], start=index, end=index + 1)
-    return t.typed(t.squeeze(found, 0), np.int64)
+    result = t.build("Shape", t.values[source.index], start=index, end=index + 1)
+    return t.typed(t.squeeze(result, 0), np.int64)
 
 
 def apply(t: Translation, name: str, values: list[Any]) -> Any:

@@ -166,8 +166,8 @@ def index(t: Translation) -> Any:
         if key is None:
             axis += 1
         elif isinstance(key, np.ndarray) and key.dtype.kind == "b":
-            for found in np.nonzero(key):
-                arrays.append((axis, found.astype(np.int64)))
+            for result in np.nonzero(key):
+                arrays.append((axis, result.astype(np.int64)))
                 axis += 1
         else:
             if not isinstance(key, np.ndarray) and t.dtype(key).kind == "b":

@@ -97,7 +97,8 @@ class ModelSource(os.PathLike[str]):
         result = self.format
         if readable is not None and result is not None and result.key not in readable:
             raise ModelFormatError(
-                f"{str(self)!r} is {result.title}, which backend {backend!r} does not read; {result.help_for(str(self))}"
+                f"{str(self)!r} is {result.title}, which backend {backend!r} does not read; "
+                f"{result.help_for(str(self))}"
             )
 
     @property

@@ -207,6 +207,6 @@ class Conversion:
         notes = "; ".join(f"{one.name} {one.note}" for one in self.check.outputs if one.note)
         return (
             f"checked against {self.check.runtime} on {self.check.rounds} sets of random inputs: largest difference "
-            f"{self.check.largest:.3g}, {self.check.scaled:.3g} of an output's largest value, {result} the tolerance of "
-            f"{self.check.tolerance:g}{f' ({notes})' if notes else ''}"
+            f"{self.check.largest:.3g}, {self.check.scaled:.3g} of an output's largest value, {result} the tolerance "
+            f"of {self.check.tolerance:g}{f' ({notes})' if notes else ''}"
         )

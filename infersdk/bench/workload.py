@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class Workload:
             image = ImageInput.of(infer.input_specs, None, 640)
             outputs = infer(np.zeros((self.batch, *image.image_shape), image.spec.dtype))
             model = model.with_shapes({name: np.shape(array) for name, array in outputs.items()})
-        return kind_of(model)
+        return kind_of(model, self._settings.wrapper)
 
     def _images(self) -> list[Any]:
         from ..image import read_image
@@ -165,8 +166,9 @@ def check_batch(infer: Infer, batch: int) -> None:
             )
 
 
-def kind_of(model: ModelDescription) -> str:
-    """The name of the wrapper that fits a model; `"arrays"` where none does.
+def kind_of(model: ModelDescription, wrapper: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """The name of the wrapper that fits a model; `"arrays"` where none does, and for maps of classes where neither the
+    file nor the settings of the `wrapper` say how they want their pixels.
 
     Raises:
         UnsupportedModelError: several fit, and the file does not say which is right.
@@ -174,6 +176,8 @@ def kind_of(model: ModelDescription) -> str:
     fitting = fitting_types(model)
     if len(fitting) > 1:
         wrapper_type(model)  # says what to do
+    if fitting == ["segmentation"] and model.task is None and "preset" not in wrapper:
+        return ARRAYS
     return fitting[0] if fitting else ARRAYS
 
 

@@ -368,7 +368,7 @@ def test_the_wrapper_is_chosen_by_shapes() -> None:
     def kind(shape: tuple[Any, ...], *outputs: tuple[Any, ...], dtype: str = "float32") -> str:
         spec = infersdk.TensorSpec("x", np.dtype(dtype), shape)
         made = [infersdk.TensorSpec(f"y{i}", np.dtype("float32"), s) for i, s in enumerate(outputs)]
-        return kind_of(ModelDescription("m.onnx", [spec], made, None, (), None, end_to_end=False))
+        return kind_of(ModelDescription("m.onnx", [spec], made, None, (), None, None, end_to_end=False))
 
     image = ("n", 3, 640, 640)
     assert kind(image, ("n", 25200, 85)) == "yolov5"

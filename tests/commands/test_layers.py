@@ -29,7 +29,10 @@ def run(*arguments: str | Path) -> int:
 QUICK = ("--runs", "2", "--warm-up", "1")
 
 
-def test_a_table_of_two_backends(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_two_backends(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert run(model, "--backend", "onnxruntime,openvino", *QUICK, "--option", "threads=1") == 0
     out = capsys.readouterr().out
     assert "m[1].onnx" in out

@@ -363,8 +363,8 @@ TARGETS: dict[str, Target] = {
     "configurations": Target(configurations, seconds=1.0, needs="yaml"),
     "tables": Target(tables),
     "reports": Target(reports),
-    "http_requests": Target(http_requests, seconds=20.0, needs="tritonclient"),
-    "grpc_messages": Target(grpc_messages, seconds=20.0, needs="tritonclient"),
+    "http_requests": Target(http_requests, seconds=20.0, needs="grpc"),
+    "grpc_messages": Target(grpc_messages, seconds=20.0, needs="grpc"),
 }
 
 

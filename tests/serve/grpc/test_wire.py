@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from infersdk.serve.errors import RequestError
 from infersdk.serve.grpc.wire import encode_length_delimited, join_contents, split_contents
 
+pytest.importorskip("grpc")  # without it tritonclient.grpc raises an error that is no ImportError
 pb: Any = pytest.importorskip("tritonclient.grpc.service_pb2")
 contents = st.lists(st.binary(max_size=300), max_size=5)
 

@@ -67,8 +67,9 @@ def test_faces_and_landmarks(module: Path, assets: Path, backend: str) -> None:
 
 def test_it_is_benchmarked(module: Path, assets: Path, tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "infersdk", "bench", str(assets / "face" / "yunet_n_dynamic.onnx"), "--type", "yunet:YuNet",
-        "--backends", "onnxruntime,openvino", "--data", str(assets / "images"), "--time", "0.5", "--json",
+        sys.executable, "-m", "infersdk", "bench", str(assets / "face" / "yunet_n_dynamic.onnx"),
+        "--type", "yunet:YuNet", "--backends", "onnxruntime,openvino",
+        "--data", str(assets / "images"), "--time", "0.5", "--json",
     ]  # fmt: skip
     path = os.pathsep.join(filter(None, [str(module), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(

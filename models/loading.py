@@ -211,8 +211,8 @@ def _imported(name: str) -> builtins.type[VisionModel[Any]]:
     module, _, attribute = name.partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"type {name!r} cannot be imported: {error}; is its folder on PYTHONPATH?") from None
+    except Exception as error:  # a module of the user's may raise anything; ":Class" and ".a:Class" name none
+        raise ConfigError(f"type {name!r} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
     if not (isinstance(kind, builtins.type) and issubclass(kind, VisionModel)):
         raise ConfigError(f"type {name!r} is not a subclass of infersdk.models.VisionModel")
     return kind

@@ -190,3 +190,9 @@ def test_what_a_wrapper_returns() -> None:
     assert YOLOv8Seg.result_type() is YuNet.result_type() is Detections
     assert Classifier.result_type() is Classifications
     assert Nameless.result_type() is object
+
+
+@pytest.mark.parametrize("name", [":Own", ".own:Own", "own:", "os:path", "no such module:Own"])
+def test_names_of_classes_that_lead_nowhere(name: str) -> None:
+    with pytest.raises(ConfigError, match="type "):
+        infersdk.models.create({"models": {"own": {"type": name, "path": "m.onnx"}}})

@@ -1,11 +1,13 @@
-"""Masks and keypoints on the GPU, from page-locked frames to results, against the engine alone.
+"""Masks and keypoints on the GPU, from page-locked frames to results, against the engine alone; and NMS in the model.
 
     pytest benchmarks/bench_cuda_tasks.py -q -s
 
 yolov8n-seg and yolov8n-pose in FP16, 32 frames of 1920 x 1080 in page-locked memory a batch, again and again. The
 frames are photographs of the test data, enlarged, in which the model finds 1 to 20 objects. Masks are read: the bits of
 each are in host memory when a frame counts as done. The engine alone runs batches of 32 that are queued one behind the
-other on one stream. Both take turns; the ratio is the median over the rounds, its interval that of resampled rounds.
+other on one stream. yolov5s with its NMS as a node of the model (`infersdk::DetectionNMS`) is held against the same
+model with NMS behind it. Contenders take turns; the ratio is the median over the rounds, its interval that of resampled
+rounds.
 
 INFERSDK_BENCH_BACKEND (default tensorrt-rtx) runs the engine, for INFERSDK_BENCH_SECONDS (default 1) a round, for
 INFERSDK_BENCH_ROUNDS rounds (default 7).
@@ -26,6 +28,7 @@ from PIL import Image
 
 from infersdk import Infer, device_count, graph, load, models, pinned_empty
 from infersdk.bench.statistics import median_of_rounds
+from infersdk.custom_ops.detection_nms import AddDetectionNms
 from infersdk.graph.passes import ResizeInput
 
 pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
@@ -93,7 +96,7 @@ def model_rate(
         ("yolov8n-seg", 640, lambda result: result.masks.nbytes),
         ("yolov8n-seg", 320, lambda result: result.masks.nbytes),
         ("yolov8n-pose", 640, lambda result: result.keypoints),
-        ("yolov8n", 640, lambda result: result.boxes),
+        ("yolov8n", 640, lambda result: result.xyxy),
     ],
 )
 def test_from_frames_to_results(
@@ -122,3 +125,31 @@ def test_from_frames_to_results(
     )
     what = f"{name} at {side}, batch 32, page-locked 1080p frames to results over the engine alone"
     claim(what, ratio.value, low=ratio.low, high=ratio.high)
+
+
+@pytest.mark.gpu
+def test_nms_in_the_model(assets: Path, tmp_path: Path, claim: Callable[..., None]) -> None:
+    path = assets / "models" / "yolov5s-random.onnx"
+    edited = graph.open(path)
+    edited.apply(AddDetectionNms("yolov5", num_classes=80))
+    end_to_end = edited.save(tmp_path / "end_to_end.onnx")
+    settings = {"backend": BACKEND, "precision": "fp16", "max_batch": BATCH, **options()}
+    frames = [pinned_empty((HEIGHT, WIDTH, 3)) for _ in range(BATCH)]
+    for frame, pixels in zip(frames, photographs(assets / "coco" / "val"), strict=False):
+        frame[:] = pixels
+    with models.load(path, **settings) as separate, models.load(end_to_end, **settings) as one:
+        for frame in frames:
+            assert len(one(frame)) == len(separate(frame))
+        for model in (separate, one):
+            for _ in model.stream(frames * 6):
+                pass
+        rates = [[model_rate(model, frames, len) for model in (one, separate)] for _ in range(ROUNDS)]
+    ratio = median_of_rounds([ours / theirs for ours, theirs in rates])
+    print(
+        f"\nNMS in the model: {np.median([rate[0] for rate in rates]):.0f} img/s, behind it "
+        f"{np.median([rate[1] for rate in rates]):.0f} img/s; ratio {ratio.value:.3f} ({ratio.low:.3f} to "
+        f"{ratio.high:.3f})"
+    )
+    claim(
+        "yolov5s, batch 32, NMS as a node of the model over NMS behind it", ratio.value, low=ratio.low, high=ratio.high
+    )

@@ -291,9 +291,9 @@ class Infer(Releasable, ABC):
 
         Reading an output waits for the run. So does `wait()`, which also raises the error of a run that failed.
         """
-        if self._closed or self._released:
+        if self._closed:
             self._check_open()
-        if self._bound != self._generations():
+        if self._bound != self._generations():  # so it is after a release, too
             self._rebind()
         self._enqueue()
         return self._outputs_view
@@ -419,6 +419,7 @@ class Infer(Releasable, ABC):
         self._outputs_view = MappingProxyType(self._outputs)
 
     def _rebind(self) -> None:
+        self._check_open()
         self._check_bindable()  # a model without tensors is never bound, so each of its runs comes here
         for spec in self.input_specs:
             shape = self._inputs[spec.name].shape

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..options import Progress
     from ..pipeline import Pipeline
+    from .execution import Timings
 
 __all__ = ["ImageModel"]
 
@@ -32,6 +33,7 @@ class ImageModel(Protocol[Result]):
         channel_order: of NumPy arrays that are given as images.
         batch_limit: the most images in one run.
         image_device: the CUDA device where it takes images; None for a model that takes them on the host alone.
+        timings: how long the stages of the last call took.
         networks: the networks that it runs.
         pipelines: those of its requests; the first one takes the images. A pipeline starts when it is first used.
     """
@@ -48,6 +50,8 @@ class ImageModel(Protocol[Result]):
     def batch_limit(self) -> int: ...
     @property
     def image_device(self) -> Device | None: ...
+    @property
+    def timings(self) -> Timings: ...
     @property
     def networks(self) -> tuple[Infer, ...]: ...
     @property

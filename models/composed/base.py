@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...infer import Infer
     from ...options import Progress
     from ...pipeline import Pipeline
+    from ..execution import Timings
     from ..image_model import ImageModel
 
 __all__ = ["Composed", "map_requests", "require_boxes", "whole_image"]
@@ -129,6 +130,11 @@ class Composed(Declared, ABC, Generic[Result]):
     def image_device(self) -> Device | None:
         """The CUDA device where the first model takes images; None for the host."""
         return self._models[0].image_device
+
+    @property
+    def timings(self) -> Timings:
+        """How long the stages of the first model's last call took."""
+        return self._models[0].timings
 
     @property
     def networks(self) -> tuple[Infer, ...]:

@@ -23,6 +23,8 @@ except ImportError as error:
         returncode=pytest.ExitCode.USAGE_ERROR,
     )
 
+from simd_variants import VARIANTS, variant, variant_name  # noqa: E402 - imports infersdk, so after the check
+
 
 def assets_folder() -> Path | None:
     """The folder of test data, or None where there is none."""
@@ -45,6 +47,13 @@ def rng() -> np.random.Generator:
     seed = int(os.environ.get("INFERSDK_SEED", np.random.SeedSequence().entropy % 2**32))  # type: ignore[operator]
     print(f"INFERSDK_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(params=VARIANTS, ids=variant_name)
+def simd(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Each SIMD variant of this processor: the test runs once with each."""
+    with variant(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, UnsupportedModelError
@@ -15,8 +14,10 @@ from .common import (
     add_wrapper_arguments,
     backend_arguments,
     console,
+    given_settings,
     json_text,
     print_json,
+    read_and_run,
     require_model,
     save_image,
     stage_line,
@@ -82,12 +83,12 @@ def _in_tiles(model: VisionModel[Detections], arguments: argparse.Namespace) -> 
     """The model, or with `--tile` the model on tiles."""
     from ..models import Tiled
 
-    settings = {name: value for name in ("overlap", "merge") if (value := getattr(arguments, name)) is not None}
+    settings = given_settings(arguments, ("overlap", "merge"))
     if arguments.tile is None:
         if settings:
             raise ConfigError(f"--{min(settings)} is about tiles; give their size with --tile")
         return model
-    return Tiled(model, arguments.tile, **settings)
+    return Tiled(model, tile=arguments.tile, **settings)
 
 
 #: The settings of the wrapper that have a flag of their own.
@@ -98,7 +99,6 @@ _OTHERS = {"classify": "classify", "semantic": "segment", "embed": "embed"}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..image import read_image
     from ..models import Detections, load
 
     require_model(arguments)
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--track follows objects from frame to frame; give videos alone")
     backend = backend_arguments(arguments)
     serving = _share_processor(backend, live=any(source.is_live for source in sources)) if videos else {}
-    settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
+    settings = given_settings(arguments, _SETTINGS)
     with load(arguments.model, **wrapper_arguments(arguments), **settings, **backend) as model:
         if not issubclass(model.result_type(), Detections):
             hint = f"; use infersdk {_OTHERS[model.task]}" if model.task in _OTHERS else ""
@@ -126,11 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
                     runner, source.name, target, as_json=arguments.json, font=arguments.font, track=arguments.track
                 )
                 continue
-            start = perf_counter()
-            image = read_image(source.image)
-            seconds = perf_counter() - start
-            result = runner(image)
-            model.timings.read += seconds
+            image, result = read_and_run(runner, source.image)
             if target is not None:
                 save_image(result.draw(image, font=arguments.font), target)
             row = _row(source.name, result, model.timings, target)

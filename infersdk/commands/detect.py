@@ -88,7 +88,7 @@ def _in_tiles(model: VisionModel[Detections], arguments: argparse.Namespace) -> 
         if settings:
             raise ConfigError(f"--{min(settings)} is about tiles; give their size with --tile")
         return model
-    return Tiled(model, arguments.tile, **settings)
+    return Tiled(model, tile=arguments.tile, **settings)
 
 
 #: The settings of the wrapper that have a flag of their own.

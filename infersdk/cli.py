@@ -188,7 +188,8 @@ class _Output:
             """
 
             def write(self, text: str, /) -> int:
-                return self._noting(super().write, text)
+                written: int = self._noting(super().write, text)
+                return written
 
             def flush(self) -> None:
                 self._noting(super().flush)

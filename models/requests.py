@@ -41,6 +41,11 @@ class Requests(Generic[Result]):
         pipeline: Pipeline[Result] = self._pipeline_holder.get(self)
         return pipeline
 
+    @property
+    def pipelines(self) -> tuple[Pipeline[Any], ...]:
+        """The pipeline alone; compositions have several."""
+        return (self.pipeline,)
+
     def configure_pipeline(self, **settings: Any) -> Pipeline[Result]:
         """Makes the pipeline with settings of your own: those of `infersdk.pipeline.PipelineSettings`.
 

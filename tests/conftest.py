@@ -24,6 +24,8 @@ except ImportError as error:
         returncode=pytest.ExitCode.USAGE_ERROR,
     )
 
+from simd_variants import VARIANTS, variant, variant_name  # noqa: E402 - imports infersdk, so after the check
+
 
 def assets_folder() -> Path | None:
     """The folder of test data, or None where there is none."""
@@ -54,6 +56,13 @@ def rtsp() -> Iterator[RtspServer]:
     server = RtspServer()
     yield server
     server.stop()
+
+
+@pytest.fixture(params=VARIANTS, ids=variant_name)
+def simd(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Each SIMD variant of this processor: the test runs once with each."""
+    with variant(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .._http import without_password
@@ -17,7 +16,9 @@ from .common import (
     add_wrapper_arguments,
     backend_arguments,
     console,
+    given_settings,
     print_json,
+    read_and_run,
     require_model,
     save_image,
     stage_line,
@@ -90,12 +91,12 @@ def _in_tiles(model: VisionModel[Detections], arguments: argparse.Namespace) -> 
     """The model, or with `--tile` the model on tiles."""
     from ..models import Tiled
 
-    settings = {name: value for name in ("overlap", "merge") if (value := getattr(arguments, name)) is not None}
+    settings = given_settings(arguments, ("overlap", "merge"))
     if arguments.tile is None:
         if settings:
             raise ConfigError(f"--{min(settings)} is about tiles; give their size with --tile")
         return model
-    return Tiled(model, arguments.tile, **settings)
+    return Tiled(model, tile=arguments.tile, **settings)
 
 
 #: The settings of the wrapper that have a flag of their own.
@@ -118,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
     backend = backend_arguments(arguments)
     alone = len(videos) == 1 and videos[0][0].is_live
     serving = _share_processor(backend, live=alone) if videos else {}
-    settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
+    settings = given_settings(arguments, _SETTINGS)
     with ExitStack() as stack:
         model = stack.enter_context(load(arguments.model, **wrapper_arguments(arguments), **settings, **backend))
         if not issubclass(model.result_type(), Detections):
@@ -135,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = []
         for source, target in zip(sources, targets, strict=True):
             if not source.is_video:
-                rows.append(_detect_image(model, runner, source, target, arguments, lines))
+                rows.append(_detect_image(runner, source, target, arguments, lines))
             elif videos:
                 error = detect_videos(runner, videos, _video_options(arguments, lines))
                 videos = []
@@ -159,20 +160,13 @@ def _video_options(arguments: argparse.Namespace, lines: Emit | None) -> VideoOp
 
 
 def _detect_image(
-    model: VisionModel[Detections],
-    runner: VisionModel[Detections] | Tiled,
+    model: VisionModel[Detections] | Tiled,
     source: Source,
     target: Path | None,
     arguments: argparse.Namespace,
     lines: Emit | None,
 ) -> dict[str, Any]:
-    from ..image import read_image
-
-    start = perf_counter()
-    image = read_image(source.image)
-    seconds = perf_counter() - start
-    result = runner(image)
-    model.timings.read += seconds
+    image, result = read_and_run(model, source.image)
     if target is not None:
         save_image(result.draw(image, font=arguments.font), target)
     row = _row(source.name, result, model.timings, target)

@@ -255,8 +255,9 @@ class _Clock:
             at = self._next
         else:
             if self._start is None:
-                first = self._next == 0.0 and self._begin is not None and self._begin <= time
-                self._start = self._begin if first else time - self._next
+                self._start = time - self._next
+                if self._next == 0.0 and self._begin is not None and self._begin <= time:
+                    self._start = self._begin
             at = time - self._start
         self._next = at + self._interval
         return at

@@ -164,6 +164,11 @@ class Infer(Releasable, ABC):
         """Whether the device computes runs that are made side by side one after another, and overlaps their copies."""
         return self.stream is not None
 
+    @property
+    def warm_up_runs(self) -> int:
+        """How many runs of a shape prepare it; later ones take no longer than that shape always takes."""
+        return 1
+
     def bucket_batch(self, n: int) -> int:
         """The batch in which to run the next `n` rows, up to `max_batch`; rows from `n` on are padding.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
+from infersdk import load
 from infersdk.cli import main
-from infersdk.errors import ConfigError, ImageError, ShapeError, UnsupportedModelError
+from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, ShapeError, UnsupportedModelError
 from infersdk.models import OCR
-from infersdk.models.ocr.reader import _along_the_text, _sides
+from infersdk.models.ocr.quads import along_the_text, sides
 
 pytest.importorskip("cv2")
 
@@ -132,9 +134,9 @@ def test_a_page_of_two_hundred_lines(small: OCR) -> None:
 
 def test_text_from_top_to_bottom_begins_at_the_right(small: OCR) -> None:
     quad = np.array([[0, 0], [10, 0], [10, 40], [0, 40]], np.float32)
-    assert _sides(quad) == (10, 40)
-    np.testing.assert_array_equal(_along_the_text(quad), quad[[1, 2, 3, 0]])
-    np.testing.assert_array_equal(_along_the_text(quad[[1, 2, 3, 0]]), quad[[1, 2, 3, 0]])
+    assert sides(quad) == (10, 40)
+    np.testing.assert_array_equal(along_the_text(quad), quad[[1, 2, 3, 0]])
+    np.testing.assert_array_equal(along_the_text(quad[[1, 2, 3, 0]]), quad[[1, 2, 3, 0]])
 
 
 def test_results_go_anywhere(small: OCR, tmp_path: Path) -> None:
@@ -210,3 +212,64 @@ def test_a_page_that_is_upside_down(reader: OCR) -> None:
     image = np.asarray(Image.open(ASSETS / "ch_en_num.jpg").convert("RGB"))[..., ::-1]
     upright, turned = reader(image), reader(np.ascontiguousarray(image[::-1, ::-1]))
     assert len(set(upright.texts) & set(turned.texts)) > 10
+
+
+# ---- requests ----
+
+
+def test_every_way_reads_the_same(small: OCR) -> None:
+    images = [page((100, 100, 300, 120)), page(), page((100, 100, 300, 120), (100, 300, 500, 340)), "missing.png"]
+    expected = [small(image).to_dicts() for image in images[:3]]
+    small.configure_pipeline(instances=2, max_batch=2)
+
+    async def coroutines() -> list[Any]:
+        return await asyncio.gather(*(small.infer(image) for image in images[:3]))
+
+    for results in (
+        list(small.stream(images[:3])), list(small.map(images[:3])), asyncio.run(coroutines()),
+        [future.result(60) for future in small.submit_many(images[:3])],
+    ):  # fmt: skip
+        assert [result.to_dicts() for result in results] == expected
+    *_, error = small.map(images, return_exceptions=True)
+    assert isinstance(error, ImageError)
+    assert small.timings.infer > 0
+
+
+def test_the_score_of_a_call(small: OCR) -> None:
+    image = page((100, 100, 300, 120))
+    assert (len(small(image)), small(image).dropped) == (1, 0)
+    assert (len(small(image, text_score=1.0)), small(image, text_score=1).dropped) == (0, 1)
+    assert len(small.submit(image, text_score=1.0).result(60)) == 0
+    for call in (small, lambda *a, **k: small.submit(*a, **k).result(60)):
+        with pytest.raises(ConfigError, match="'conf' cannot be given with a call of OCR; what can: text_score"):
+            call(image, conf=0.5)
+        with pytest.raises(ConfigError, match="text_score is a number from 0 to 1, not 'high'"):
+            call(image, text_score="high")
+
+
+def test_deadlines_and_cancelling_reach_the_pages(small: OCR) -> None:
+    small.configure_pipeline(instances=1, slots=16)
+    with pytest.raises(DeadlineExceeded):
+        small.submit(page(), deadline=0.0).result(60)
+    futures = [small.submit(page((100, 100, 300, 120))) for _ in range(12)]
+    assert futures[-1].cancel()
+    assert all(len(future.result(60)) == 1 for future in futures[:-1])
+    stats = small.pipeline.stats()
+    assert (stats.done, stats.cancelled, stats.expired) == (11, 1, 1)
+
+
+def test_warming_up_and_releasing(small: OCR) -> None:
+    image = page((100, 100, 300, 120))
+    small.warm_up()
+    expected = small.submit(image).result(60).texts
+    small.release()
+    assert small(image).texts == small.submit(image).result(60).texts == expected
+
+
+def test_networks_that_are_loaded_already(tmp_path: Path) -> None:
+    det, rec = load(finder(tmp_path / "det.onnx")), load(reads(tmp_path / "rec.onnx"))
+    with pytest.raises(ConfigError, match="threads: these belong to load"):
+        OCR(det, rec, threads=1)
+    with OCR(det, rec, text_score=0.2) as reader:
+        assert len(reader(page((100, 100, 300, 120)))) == 1
+        assert reader.networks == (det, rec)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from typing_extensions import Self
+
     from ..device import Device
     from ..image import HostImage, ImageSource
     from ..infer import Infer
@@ -96,3 +98,7 @@ class ImageModel(Protocol[Result]):
 
     def close(self) -> None:
         """Frees the model. Requests that have not begun to run are cancelled."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...

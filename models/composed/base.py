@@ -93,6 +93,17 @@ class Composed(Declared, ABC, Generic[Result]):
     ) -> Future[Result]:
         """One image, which runs together with whatever else is waiting. See `Pipeline.submit()`."""
 
+    @abstractmethod
+    def map(
+        self,
+        images: Iterable[ImageSource | HostImage],
+        *,
+        in_flight: int | None = None,
+        return_exceptions: bool = False,
+        **parameters: Any,
+    ) -> Iterator[Result]:
+        """As `stream()`, through the pipelines of the models. See `Pipeline.map()`."""
+
     @overload  # a HostImage is a tuple, too
     def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
     @overload

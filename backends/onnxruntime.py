@@ -228,10 +228,12 @@ class OnnxRuntimeInfer(Infer):
         self._bind_inputs()
         self._written: list[Tensor] = []
         self._to_adopt: set[str] = set()  # outputs that the next run allocates
+        self._passed_through: list[tuple[Tensor, Tensor]] = []  # inputs that are outputs, too
         for name, shape in self._known_output_shapes().items():
             tensor = self._outputs[name]
             if name in self._inputs:  # the session does not write such an output where it is bound
                 self._binding.bind_output(name, *where)
+                self._passed_through.append((self._inputs[name], tensor))
                 continue
             if not self._data_dependent and name in self._lent:
                 shape = tensor.shape if shape is None else shape  # noqa: PLW2901 - the user knows what comes
@@ -303,8 +305,8 @@ class OnnxRuntimeInfer(Infer):
             raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}") from None
         if self._to_adopt:
             self._adopt_outputs()
-        for name in self._outputs.keys() & self._inputs.keys():
-            self._outputs[name].resize(self._inputs[name].shape).copy_from(self._inputs[name])
+        for source, target in self._passed_through:
+            target.resize(source.shape).copy_from(source)
 
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         given = {spec.name: feed(spec, feeds[spec.name]) for spec in self.input_specs}

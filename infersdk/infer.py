@@ -169,6 +169,11 @@ class Infer(Releasable, ABC):
         """Whether the device computes runs that are made side by side one after another, and overlaps their copies."""
         return self.stream is not None
 
+    @property
+    def warm_up_runs(self) -> int:
+        """How many runs of a shape prepare it; later ones take no longer than that shape always takes."""
+        return 1
+
     def bucket_batch(self, n: int) -> int:
         """The batch in which to run the next `n` rows, up to `max_batch`; rows from `n` on are padding.
 
@@ -302,9 +307,9 @@ class Infer(Releasable, ABC):
 
         Reading an output waits for the run. So does `wait()`, which also raises the error of a run that failed.
         """
-        if self._closed or self._released:
+        if self._closed:
             self._check_open()
-        if self._bound != self._generations():
+        if self._bound != self._generations():  # so it is after a release, too
             self._rebind()
         self._enqueue()
         return self._outputs_view
@@ -442,6 +447,7 @@ class Infer(Releasable, ABC):
         return {"inputs and outputs": sum(tensor_nbytes(spec, self.max_batch) for spec in specs)}
 
     def _rebind(self) -> None:
+        self._check_open()
         self._check_bindable()  # a model without tensors is never bound, so each of its runs comes here
         for spec in self.input_specs:
             shape = self._inputs[spec.name].shape

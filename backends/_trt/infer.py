@@ -450,6 +450,11 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
 
     # ---- the rest ----
 
+    @property
+    def warm_up_runs(self) -> int:
+        """The second run of a shape captures its graph."""
+        return 2 if self._captures else 1
+
     def bucket_batch(self, n: int) -> int:
         """Kernels are compiled (TensorRT-RTX) and graphs captured for each size anew, which takes seconds: so there are
         only 1, 2, 3, 4, 6, 8, 12, 16, 24... and the largest.

@@ -229,7 +229,7 @@ class SimulatedBuffer(OneBucket):
     def batch_sizes(self) -> Sequence[int]:
         return range(1, self.capacity + 1)
 
-    def warm_up(self, count: int) -> None:
+    def warm_up(self, count: int, example: Any = None) -> None:
         self._device.run(count)
 
     def close(self) -> None:

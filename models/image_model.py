@@ -93,7 +93,7 @@ class ImageModel(Protocol[Result]):
     ) -> Result:
         """From asyncio: the result of one image. See `Pipeline.infer()`."""
 
-    def warm_up(self, progress: Progress | None = None) -> None:
+    def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
         """Runs batches of all sizes: the first request takes no longer than later ones."""
 
     def close(self) -> None:

@@ -79,12 +79,18 @@ class PageBuffer(OneBucket):
     def batch_sizes(self) -> Sequence[int]:
         return [1]  # what runs is one page after another, whatever their number
 
-    def warm_up(self, count: int) -> None:
-        """Runs each network: a page, and a line of it. Pages of other sizes have other shapes."""
-        page = HostImage(np.full((480, 640, 3), 255, np.uint8), "bgr")
-        line = np.array([[[0, 0], [320, 0], [320, LINE_HEIGHT], [0, LINE_HEIGHT]]], np.float32)
-        self._reader.regions(page)
-        self._reader.read_lines(page, line)
+    def warm_up(self, count: int, example: Any = None) -> None:
+        """Runs each network on a page and on a line of it, or reads the example. Pages of other sizes have other
+        shapes.
+        """
+        for _ in range(self._reader.recognition.infer.warm_up_runs):
+            if example is not None:
+                self._reader.read(read_image(example, channel_order=self._channel_order))
+                continue
+            page = HostImage(np.full((480, 640, 3), 255, np.uint8), "bgr")
+            line = np.array([[[0, 0], [320, 0], [320, LINE_HEIGHT], [0, LINE_HEIGHT]]], np.float32)
+            self._reader.regions(page)
+            self._reader.read_lines(page, line)
 
     def close(self) -> None:
         self._reader.close()

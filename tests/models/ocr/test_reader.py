@@ -210,6 +210,7 @@ def test_deadlines_and_cancelling_reach_the_pages(small: OCR) -> None:
 def test_warming_up_and_releasing(small: OCR) -> None:
     image = page((100, 100, 300, 120))
     small.warm_up()
+    small.warm_up(example=image)
     expected = small.submit(image).result(60).texts
     small.release()
     assert small(image).texts == small.submit(image).result(60).texts == expected

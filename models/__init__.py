@@ -24,6 +24,7 @@ from .detr import DETR, RFDETR, RTDETR
 from .embedder import Embedder
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
+from .image_model import ImageModel
 from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
 from .obb import YOLOv8OBB
 from .ocr import OCR, TextLine, TextLines
@@ -75,6 +76,7 @@ __all__ = [
     "Gallery",
     "GroupResult",
     "ImageInput",
+    "ImageModel",
     "Mask",
     "Masks",
     "Match",

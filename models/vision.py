@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 import msgspec
 
 from ..config import convert
+from ..device import Device
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
 from ..model_source import ModelLike
@@ -253,6 +254,16 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         except BaseException:
             network.close()
             raise
+
+    @property
+    def networks(self) -> tuple[Infer, ...]:
+        """The network alone; compositions have several."""
+        return (self.network,)
+
+    @property
+    def image_device(self) -> Device | None:
+        """The CUDA device where it takes images; None for a model that takes them on the host alone."""
+        return Device.parse(self.network.device) if self.network.stream is not None else None
 
     @property
     def decoded(self) -> Mapping[str, int]:

@@ -199,7 +199,7 @@ class _WholeRequestBuffer(OneBucket):
     def batch_sizes(self) -> Sequence[int]:
         return [1]
 
-    def warm_up(self, count: int) -> None:
+    def warm_up(self, count: int, example: Any = None) -> None:
         """A model of open shapes has none that could be run before its first request."""
         if any(spec.is_dynamic or spec.kind != "tensor" for spec in self._infer.input_specs):
             return

@@ -158,8 +158,8 @@ class OCR:
         padded, above = _with_margin(image)
         geometry = Geometry.stretch(padded.size, self._canvas(padded.size))
         shape = (1, 3, *reversed(geometry.canvas))
-        with self.detection.input(shape) as array:
-            preprocess(image_view(padded.pixels, padded.format), geometry, _PIXELS, out=array[0])  # type: ignore[arg-type]
+        view = image_view(padded.pixels, padded.format)  # type: ignore[arg-type]
+        preprocess(view, geometry, _PIXELS, out=self.detection.input(shape)[0])
         probability = self.detection.run()[0, 0]
         regions = text_regions(
             probability, threshold=self.threshold, box_threshold=self.box_threshold, unclip=self.unclip
@@ -216,11 +216,11 @@ class OCR:
     ) -> None:
         """Brings lines into a network's input, upright and 48 pixels high; what is right of them is 0."""
         view = image_view(image.pixels, image.format)  # type: ignore[arg-type]
-        with network.input((len(group), 3, LINE_HEIGHT, width)) as array:
-            for row, index in enumerate(group):
-                own = min(_width(quads[index]), width)
-                array[row, :, :, own:] = 0
-                array[row, :, :, :own] = preprocess(view, _upright_geometry(image.size, quads[index], own), _PIXELS)
+        array = network.input((len(group), 3, LINE_HEIGHT, width))
+        for row, index in enumerate(group):
+            own = min(_width(quads[index]), width)
+            array[row, :, :, own:] = 0
+            array[row, :, :, :own] = preprocess(view, _upright_geometry(image.size, quads[index], own), _PIXELS)
 
     def _decoded(self, steps: npt.NDArray[Any], quad: npt.NDArray[np.float32]) -> TextLine:
         """Connectionist temporal classification, the best path: the best class of each step, of equal neighbours one,
@@ -287,25 +287,14 @@ class _Network:
             )
         self._input, self._output = inputs[0].name, outputs[0].name
 
-    def input(self, shape: tuple[int, ...]) -> _Filling:
-        """The input, sized, as an array to write: `with network.input(shape) as array`."""
-        return _Filling(self.infer, self._input, shape)
+    def input(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """The input at this size, as an array to write before `run()`."""
+        return self.infer.inputs[self._input].resize(shape).numpy(writable=True)
 
     def run(self) -> npt.NDArray[Any]:
         """Runs on what was written; the output stays valid until the next run."""
         self.infer.forward()
         return self.infer.outputs[self._output].numpy()
-
-
-class _Filling:
-    def __init__(self, infer: Infer, name: str, shape: tuple[int, ...]) -> None:
-        self._infer, self._name, self._shape = infer, name, shape
-
-    def __enter__(self) -> npt.NDArray[Any]:
-        return self._infer.inputs[self._name].resize(self._shape).numpy(writable=True)
-
-    def __exit__(self, *exc: object) -> None:
-        pass
 
 
 def _characters(infer: Infer) -> list[str]:

@@ -67,6 +67,43 @@ def test_buckets_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert sizes == [8, 6, 3]
 
 
+def test_the_second_run_of_a_size_captures_its_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    run = IdleInfer._enqueue
+
+    def spy(infer: IdleInfer) -> None:
+        runs.append(infer.inputs["x"].shape[0])
+        run(infer)
+
+    monkeypatch.setattr(IdleInfer, "_enqueue", spy)
+    monkeypatch.setattr(IdleInfer, "warm_up_runs", 2)
+    with idle(tmp_path, 4, side=2) as infer, Pipeline(infer, slots=4) as pipeline:
+        pipeline.warm_up()
+    assert runs == [4, 4, 2, 2, 1, 1]
+
+
+def test_an_example_is_in_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Squares(capacity=4)
+    with Pipeline(model, max_delay=0) as pipeline:
+        pipeline.warm_up(example=7)
+    assert model.batches == [[7] * 4, [7] * 2, [7]] * 3
+    seen: list[Any] = []
+    run = IdleInfer._enqueue
+
+    def spy(infer: IdleInfer) -> None:
+        seen.append(infer.inputs["x"].numpy().copy())
+        run(infer)
+
+    monkeypatch.setattr(IdleInfer, "_enqueue", spy)
+    example = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    with idle(tmp_path, 2, side=2) as infer, Pipeline(infer, slots=2) as pipeline:
+        pipeline.warm_up(example=example)
+        pipeline.warm_up()
+    assert [len(rows) for rows in seen] == [2, 1, 2, 1]
+    assert all((rows == example).all() for rows in seen[:2])
+    assert not any(rows.any() for rows in seen[2:])
+
+
 def test_while_requests_come() -> None:
     """Each instance is taken out of service for its own turn only."""
     model = Squares(capacity=2)

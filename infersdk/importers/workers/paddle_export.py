@@ -10,14 +10,15 @@ import contextlib
 import json
 import os
 import re
-import sys
 import warnings
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .exchange import RefusedError, answer_request, load_arrays, save_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 OPSET = 17
 #: Operators that reach files, other processes, or Python functions.
@@ -30,10 +31,6 @@ STRUCTURE = frozenset({"data", "feed", "fetch", "if", "while", "yield", "paramet
 
 #: Operators whose numbers paddle2onnx reads with 64 bits.
 FILLING = ("full", "assign_value")
-
-
-class RefusedError(Exception):
-    """What the answer says; the second argument is its kind."""
 
 
 class Model:
@@ -130,7 +127,8 @@ def export(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
 
     model = Model(folder)
     operators = model.operators()
-    answer(folder, {"error": aborted(operators), "kind": "unsupported"})  # it ends the process where it does not go on
+    refusal = {"error": aborted(operators), "kind": "unsupported"}
+    (folder / "answer.json").write_text(json.dumps(refusal))  # paddle2onnx ends the process where it does not go on
     path, weights = folder / "model.json", folder / "model.pdiparams"
     if model.old:
         paddle2onnx.load_parameter(model.current)
@@ -197,12 +195,9 @@ def check(path: Path) -> None:
 
 
 def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    import numpy as np
-
     model = Model(folder)
     for number in range(int(request["rounds"])):
-        with np.load(folder / f"inputs{number}.npz", allow_pickle=False) as given:
-            arrays = {name: given[f"a{i}"] for i, name in enumerate(request["inputs"])}
+        arrays = dict(zip(request["inputs"], load_arrays(folder / f"inputs{number}.npz"), strict=True))
         try:
             results = model.run(arrays)
         except Exception as error:
@@ -210,8 +205,7 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
             raise RefusedError(
                 f"PaddlePaddle does not run the model with {shapes}: {reason(error)}", "config"
             ) from None
-        named: dict[str, Any] = {f"a{i}": np.asarray(result) for i, result in enumerate(results)}
-        np.savez(folder / f"outputs{number}.npz", **named)
+        save_arrays(folder / f"outputs{number}.npz", results)
     return {}
 
 
@@ -222,28 +216,14 @@ def reason(error: BaseException) -> str:
     return ((says or lines or [type(error).__name__])[-1])[:300]
 
 
-def answer(folder: Path, given: dict[str, Any]) -> None:
-    (folder / "answer.json").write_text(json.dumps(given))
-
-
-def main() -> None:
+def perform(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     os.environ["FLAGS_enable_pir_api"] = "1"  # noqa: SIM112 - its name
-    folder = Path(sys.argv[1])
-    try:
-        request = json.loads((folder / "request.json").read_text())
-        import paddle
+    import paddle
 
-        paddle.disable_signal_handler()
-        given = {"export": export, "run": run}[request["task"]](folder, request)
-    except RefusedError as error:
-        given = {"error": error.args[0], "kind": error.args[1]}
-    except ImportError as error:
-        given = {"error": f'{error.name} is not installed: pip install "infersdk[paddle]"', "kind": "missing"}
-    except Exception as error:
-        given = {"error": f"{type(error).__name__}: {reason(error)}", "kind": "unsupported"}
-    answer(folder, given)
+    paddle.disable_signal_handler()
+    return {"export": export, "run": run}[request["task"]](folder, request)
 
 
 if __name__ == "__main__":
-    main()
+    answer_request(perform, '{name} is not installed: pip install "infersdk[paddle]"', reason)

@@ -102,6 +102,12 @@ class InFlightBatch:
 
     def begin(self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement) -> None:
         """Queues a batch of images that all lie on the device, or all on the host."""
+        with self.infer.charging():
+            self._begin(batch, geometries, placement)
+
+    def _begin(
+        self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement
+    ) -> None:
         if isinstance(batch[0].image, DeviceImage):
             self._borrowed = [cast("DeviceImage", item.image).on(self.stream) for item in batch]
             self._batch.fill([image.view() for image in self._borrowed], geometries)
@@ -264,7 +270,14 @@ class CudaExecutor(Generic[Result]):
     def _free_context(self, begun: int) -> InFlightBatch:
         """The next context in turn; a new one as long as there are few and all are busy."""
         if begun == len(self._contexts) < IN_FLIGHT:
-            self._contexts.append(InFlightBatch(self.infer.clone(), self._stages, self.capacity, self._shares_cpu))
+            infer = self.infer.clone()
+            try:
+                with infer.charging():
+                    context = InFlightBatch(infer, self._stages, self.capacity, self._shares_cpu)
+            except BaseException:
+                infer.close()
+                raise
+            self._contexts.append(context)
             self._next_context = begun
         elif begun == 0:
             self._next_context = 0

@@ -143,7 +143,8 @@ class _Calls:
     async def _answer(self, name: str, context: Any, call: Callable[[], Awaitable[Any]], notes: dict[str, Any]) -> Any:
         started, status, message = perf_counter(), "OK", ""
         try:
-            self._authentication.check_grpc(name, dict(context.invocation_metadata()))
+            if self._authentication.needs_key:
+                self._authentication.check_grpc(name, dict(context.invocation_metadata()))
             return await call()
         except asyncio.CancelledError:
             status = "CANCELLED"
@@ -152,8 +153,9 @@ class _Calls:
             refused = as_request_error(error)
             status, message = refused.status.grpc, refused.message
         finally:
-            self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
-                            client=context.peer(), **notes)  # fmt: skip
+            if self._log.enabled:
+                self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
+                                client=context.peer(), **notes)  # fmt: skip
         return await _abort(context, refused)
 
     async def _stream_infer(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -252,7 +253,8 @@ class ProtocolHandlers:
 
     async def region_status(self, request: Request, kind: str, name: str = "") -> Response:
         if kind == "cuda":
-            return json_response([])
+            found = self._service.regions.cuda_status(name)
+            return json_response([{"name": r.name, "device_id": r.device_id, "byte_size": r.byte_size} for r in found])
         regions = self._service.regions.status(name)
         return json_response(
             [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.byte_size} for r in regions]
@@ -261,9 +263,8 @@ class ProtocolHandlers:
     async def register(self, request: Request, kind: str, name: str = "") -> Response:
         body = request.json()
         if kind == "cuda":
-            raise RequestError(
-                Status.UNIMPLEMENTED, "this server takes no CUDA shared memory; use system shared memory"
-            )
+            self._service.regions.register_cuda(name, *_cuda_region(name, body))
+            return Response(200)
         key, offset, size = body.get("key"), body.get("offset", 0), body.get("byte_size")
         if not name or not isinstance(key, str) or type(offset) is not int or type(size) is not int:
             raise RequestError(
@@ -273,8 +274,7 @@ class ProtocolHandlers:
         return Response(200)
 
     async def unregister(self, request: Request, kind: str, name: str = "") -> Response:
-        if kind == "system":
-            self._service.regions.unregister(name)
+        self._service.regions.unregister(name, cuda=kind == "cuda")
         return Response(200)
 
     async def trace(self, request: Request, name: str = "") -> Response:
@@ -282,6 +282,22 @@ class ProtocolHandlers:
 
     async def logging(self, request: Request) -> Response:
         return json_response(self._service.log_settings(request.json() if request.method == "POST" else {}))
+
+
+def _cuda_region(name: str, body: Mapping[str, Any]) -> tuple[bytes, int, int]:
+    """The handle, the device and the size of a region of a CUDA device."""
+    handle, device, size = body.get("raw_handle"), body.get("device_id", 0), body.get("byte_size")
+    text = handle.get("b64") if isinstance(handle, dict) else None
+    if not name or not isinstance(text, str) or type(device) is not int or type(size) is not int:
+        raise RequestError(
+            Status.INVALID,
+            'a CUDA region is registered with its name in the path, and with raw_handle: {"b64": TEXT}, device_id and '
+            "byte_size",
+        )
+    try:
+        return base64.b64decode(text, validate=True), device, size
+    except ValueError:
+        raise RequestError(Status.INVALID, "raw_handle has text of base64 in b64; it cannot be decoded") from None
 
 
 def _parameters(request: Request) -> dict[str, Any]:

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.files import read_model
+from ..graph.info import onnx_info
 from ..graph.passes import FreeSize
 from ..graph.passes.resize_input import image_input
 from ..image import Geometry
 from ..model_source import ModelLike, ModelSource
 from ..registry import backend_class
+from .preprocessor import ImageInput
 
 if TYPE_CHECKING:
     from ..infer import Infer
-    from .preprocessor import ImageInput, Preprocessor
+    from ..tensor_spec import TensorSpec
+    from .preprocessor import Preprocessor
 
-__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "usual_canvases"]
+__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "profiles_of_open_size", "usual_canvases"]
 
 Size = tuple[int, int]
 
@@ -203,20 +206,46 @@ class CanvasPlan:
 
     def profiles(self, backend: str, whole: Size, max_batch: int | None) -> Mapping[str, Any]:
         """The option `profiles` for a backend that builds for ranges of shapes: one profile for each canvas."""
-        kind = backend_class(backend)
-        if "profiles" not in kind.Options.__struct_fields__:
-            return {}
-        value, rows = image_input(read_model(self.source))
-        assert value.shape is not None
-        batch = value.shape[0]
-        largest = batch if isinstance(batch, int) and batch > 0 else max_batch or kind.default_max_batch or 1
-        least = largest if isinstance(batch, int) and batch > 0 else 1
-        ranges = []
-        for width, height in self.canvases(whole):
-            image = [3, height, width] if rows == 2 else [height, width, 3]
-            low, high = [least, *image], [largest, *image]
-            ranges.append({"min": low, "opt": high, "max": high})
-        return {"profiles": {str(value.name): ranges}}
+        return _profiles(self.source, backend, lambda _: self.canvases(whole), max_batch)
+
+
+def profiles_of_open_size(
+    source: ModelSource, backend: str, asked: Size | None, fallback: int, max_batch: int | None
+) -> Mapping[str, Any]:
+    """The option `profiles` of a model that leaves its height or width open, for the one size that its wrapper uses.
+
+    Args:
+        asked, fallback: as `ImageInput.of` has them.
+
+    Returns:
+        nothing for a backend that takes any shape, and for a model whose shapes are fixed or are not one image.
+    """
+
+    def sizes(specs: Sequence[TensorSpec]) -> Sequence[Size]:
+        if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in _sides(specs[0].shape)):
+            return []
+        return [ImageInput.of(specs, asked, fallback).size]
+
+    return _profiles(source, backend, sizes, max_batch) if source.is_onnx else {}
+
+
+def _profiles(
+    source: ModelSource,
+    backend: str,
+    sizes: Callable[[Sequence[TensorSpec]], Sequence[Size]],
+    max_batch: int | None,
+) -> Mapping[str, Any]:
+    kind = backend_class(backend)
+    if "profiles" not in kind.Options.__struct_fields__:
+        return {}
+    specs = onnx_info(source).inputs
+    ranges = []
+    for size in sizes(specs):
+        image = replace(ImageInput.of(specs, None, 0), size=size)  # the passes that free its size come later
+        largest = image.spec.fixed_batch or max_batch or kind.default_max_batch or 1
+        low, high = [image.spec.fixed_batch or 1, *image.image_shape], [largest, *image.image_shape]
+        ranges.append({"min": low, "opt": high, "max": high})
+    return {"profiles": {specs[0].name: ranges}} if ranges else {}
 
 
 def usual_canvases(whole: Size, stride: int = STRIDE, border: int = 0) -> list[Size]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.files import read_model
-from ..graph.info import onnx_info
+from ..graph.info import ModelInfo, onnx_info
 from ..graph.passes import FreeSize
 from ..graph.passes.resize_input import image_input
 from ..image import Geometry
@@ -25,7 +25,6 @@ from .preprocessor import ImageInput
 
 if TYPE_CHECKING:
     from ..infer import Infer
-    from ..tensor_spec import TensorSpec
     from .preprocessor import Preprocessor
 
 __all__ = ["CanvasPlan", "Canvases", "choose_canvases", "profiles_of_open_size", "usual_canvases"]
@@ -50,6 +49,7 @@ class Canvases:
     Attributes:
         whole: the preprocessor of the whole input.
         sizes: (width, height) of each canvas; the whole input is the last one.
+        several: whether there is more than one.
     """
 
     def __init__(
@@ -60,11 +60,8 @@ class Canvases:
         self._preprocessors = {size: self._for(make(replace(input, size=size))) for size in smaller}
         self._preprocessors[input.size] = self.whole
         self.sizes = tuple(self._preprocessors)
+        self.several = len(self.sizes) > 1
         self._cached = lru_cache(maxsize=256)(self._smallest)
-
-    @property
-    def several(self) -> bool:
-        return len(self.sizes) > 1
 
     def on(self, canvas: Size) -> Preprocessor:
         """The preprocessor for this canvas."""
@@ -210,42 +207,45 @@ class CanvasPlan:
 
 
 def profiles_of_open_size(
-    source: ModelSource, backend: str, asked: Size | None, fallback: int, max_batch: int | None
+    source: ModelSource,
+    backend: str,
+    asked: Callable[[ModelInfo], Size | None],
+    fallback: int,
+    max_batch: int | None,
 ) -> Mapping[str, Any]:
     """The option `profiles` of a model that leaves its height or width open, for the one size that its wrapper uses.
 
     Args:
-        asked, fallback: as `ImageInput.of` has them.
+        asked: the (width, height) that was asked for.
+        fallback: as `ImageInput.of` has it.
 
     Returns:
         nothing for a backend that takes any shape, and for a model whose shapes are fixed or are not one image.
     """
 
-    def sizes(specs: Sequence[TensorSpec]) -> Sequence[Size]:
+    def sizes(model: ModelInfo) -> Sequence[Size]:
+        specs = model.inputs
         if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in _sides(specs[0].shape)):
             return []
-        return [ImageInput.of(specs, asked, fallback).size]
+        return [ImageInput.of(specs, asked(model), fallback).size]
 
     return _profiles(source, backend, sizes, max_batch) if source.is_onnx else {}
 
 
 def _profiles(
-    source: ModelSource,
-    backend: str,
-    sizes: Callable[[Sequence[TensorSpec]], Sequence[Size]],
-    max_batch: int | None,
+    source: ModelSource, backend: str, sizes: Callable[[ModelInfo], Sequence[Size]], max_batch: int | None
 ) -> Mapping[str, Any]:
     kind = backend_class(backend)
     if "profiles" not in kind.Options.__struct_fields__:
         return {}
-    specs = onnx_info(source).inputs
+    model = onnx_info(source)
     ranges = []
-    for size in sizes(specs):
-        image = replace(ImageInput.of(specs, None, 0), size=size)  # the passes that free its size come later
+    for size in sizes(model):
+        image = replace(ImageInput.of(model.inputs, None, 0), size=size)  # the passes that free its size come later
         largest = image.spec.fixed_batch or max_batch or kind.default_max_batch or 1
         low, high = [image.spec.fixed_batch or 1, *image.image_shape], [largest, *image.image_shape]
         ranges.append({"min": low, "opt": high, "max": high})
-    return {"profiles": {specs[0].name: ranges}} if ranges else {}
+    return {"profiles": {model.inputs[0].name: ranges}} if ranges else {}
 
 
 def usual_canvases(whole: Size, stride: int = STRIDE, border: int = 0) -> list[Size]:

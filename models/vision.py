@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
+    from ..graph.info import ModelInfo
     from ..image import Geometry
 
 __all__ = ["VisionModel"]
@@ -232,6 +233,10 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         """The (width, height) of the input that was asked for, for models that leave it open."""
         return None
 
+    def size_to_build(self, model: ModelInfo) -> tuple[int, int] | None:
+        """As `asked_size()`, before the network is loaded: for a backend that builds an engine for ranges of shapes."""
+        return self.asked_size()
+
     # ---- for pipelines ----
 
     def batch_buffer(self, capacity: int | None) -> FollowingBuffer[Result]:
@@ -373,8 +378,8 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         """The option `profiles` of a backend that builds for ranges of shapes, where the model leaves its size open."""
         if self._plan is not None:
             return self._plan.profiles(backend, self._whole_size(), self.settings.max_batch)
-        asked, fallback = self.asked_size(), self.fallback_size
-        return profiles_of_open_size(source, backend, asked, fallback, self.settings.max_batch)
+        limit = self.settings.max_batch
+        return profiles_of_open_size(source, backend, self.size_to_build, self.fallback_size, limit)
 
     def _start(self) -> None:
         self.timings = Timings()

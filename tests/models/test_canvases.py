@@ -181,11 +181,11 @@ def test_a_profile_for_a_model_of_open_size(assets: Path) -> None:
     faces = ModelSource.of(assets / "face" / "yunet_n_dynamic.onnx")
     wide = {"min": [1, 3, 96, 160], "opt": [4, 3, 96, 160], "max": [4, 3, 96, 160]}
     square = {"min": [1, 3, 64, 64], "opt": [1, 3, 64, 64], "max": [1, 3, 64, 64]}
-    assert profiles_of_open_size(faces, "tensorrt-rtx", (160, 96), 64, 4) == {"profiles": {"input": [wide]}}
-    assert profiles_of_open_size(faces, "tensorrt-rtx", None, 64, None) == {"profiles": {"input": [square]}}
-    assert profiles_of_open_size(faces, "onnxruntime", None, 64, None) == {}
+    assert profiles_of_open_size(faces, "tensorrt-rtx", lambda _: (160, 96), 64, 4) == {"profiles": {"input": [wide]}}
+    assert profiles_of_open_size(faces, "tensorrt-rtx", lambda _: None, 64, None) == {"profiles": {"input": [square]}}
+    assert profiles_of_open_size(faces, "onnxruntime", lambda _: None, 64, None) == {}
     detector = ModelSource.of(assets / "models" / "yolov8n.onnx")
-    assert profiles_of_open_size(detector, "tensorrt-rtx", None, 64, None) == {}
+    assert profiles_of_open_size(detector, "tensorrt-rtx", lambda _: None, 64, None) == {}
 
 
 # ---- boxes ----

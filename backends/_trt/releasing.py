@@ -40,12 +40,13 @@ class ReleasableEngine:
     def _loader(self) -> Callable[[], Engine]:
         """What reads the engine again."""
         flavour, name, device, cache = self.flavour, str(self.model), self._cuda, self._kernels
+        memory = self._engine.memory
         with device:
             data = self._engine.serialized()
 
         def read() -> Engine:
             with device:
-                return Engine(flavour, data, name, device, cache)
+                return Engine(flavour, data, name, device, cache, memory)
 
         return read
 

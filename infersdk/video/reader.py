@@ -9,10 +9,12 @@ import sys
 import warnings
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._http import without_password
 from .._prefetch import Prefetch
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
 from ..image import HostImage
@@ -37,20 +39,22 @@ class Frame(HostImage):
     Attributes:
         time: when it is shown, in seconds from the start of the video.
         number: its number, from 0; frames that were dropped count as well.
+        decoded: the time of `time.monotonic()` when it was decoded.
     """
 
     time: float
     number: int
+    decoded: float
 
     def __new__(cls, pixels: npt.NDArray[np.uint8], format: str, time: float, number: int) -> Frame:
         frame = super().__new__(cls, pixels, format)
-        frame.time, frame.number = time, number
+        frame.time, frame.number, frame.decoded = time, number, monotonic()
         return frame
 
 
 @dataclass
 class _Decoded:
-    """What the decoding thread has found."""
+    """What the decoding thread has done so far."""
 
     frames: int = 0
     damaged: int = 0
@@ -102,6 +106,7 @@ class VideoReader:
         self._closed = False
         self.damage = ""
         self.source = f"/dev/video{source}" if isinstance(source, int) else os.fspath(source)
+        self._shown = without_password(self.source)
         scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
         camera = self.source.startswith("/dev/")
         if format not in _FORMATS:
@@ -109,7 +114,7 @@ class VideoReader:
         if drop not in (None, "never", "oldest"):
             raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
         if drop == "oldest" and not scheme and not camera:
-            raise ConfigError(f"drop='oldest' is for live sources, and {self.source!r} is a file; leave it out")
+            raise ConfigError(f"drop='oldest' is for live sources, and {self._shown!r} is a file; leave it out")
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
         self._av = import_av()
@@ -122,11 +127,11 @@ class VideoReader:
             self._describe(stream, format)
             stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames would delay as many frames
             self._decoded = _Decoded()
-            self._frames = _decode(self._av, self._container, format, self._decoded, self.source, self.fps)
+            self._frames = _decode(self._av, self._container, format, self._decoded, self._shown, self.fps)
             # Only the first frame shows whether there is one, and how it is rotated.
             first = next(self._frames, None)
             if first is None:
-                raise VideoError(f"{self.source!r} has no frame that can be decoded")
+                raise VideoError(f"{self._shown!r} has no frame that can be decoded")
         except BaseException:
             self._container.close()
             raise
@@ -141,25 +146,25 @@ class VideoReader:
             wait = timeout if url or camera else None
             return av.open(self.source, format=kind, options=options, timeout=wait)
         except FileNotFoundError:
-            raise VideoError(f"no video at {self.source!r}{relative_to(self.source)}") from None
+            raise VideoError(f"no video at {self._shown!r}{relative_to(self.source)}") from None
         except (av.error.FFmpegError, OSError, ValueError) as error:
-            raise VideoError(f"{self.source!r} cannot be opened as a video: {reason(error)}") from None
+            raise VideoError(f"{self._shown!r} cannot be opened as a video: {reason(error)}") from None
 
     def _stream(self) -> Any:
         if self._container.format.name == "tty":  # FFmpeg renders text as a video of a terminal
-            raise VideoError(f"{self.source!r} is not a video, but text")
+            raise VideoError(f"{self._shown!r} is not a video, but text")
         streams = self._container.streams.video
         images = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
         if not streams or images or streams[0].codec_context is None or not streams[0].codec_context.width:
             what = ", ".join(stream.type for stream in self._container.streams) or "nothing"
-            raise VideoError(f"{self.source!r} is not a video: it contains {'one image' if images else what}")
+            raise VideoError(f"{self._shown!r} is not a video: it contains {'one image' if images else what}")
         return streams[0]
 
     def _describe(self, stream: Any, format: str) -> None:
         context = stream.codec_context
         if format == "nv12" and (context.width % 2 or context.height % 2):
             raise VideoError(
-                f"{self.source!r} is {context.width} x {context.height}; NV12 needs even sides: use format='rgb'"
+                f"{self._shown!r} is {context.width} x {context.height}; NV12 needs even sides: use format='rgb'"
             )
         rate = stream.average_rate or stream.guessed_rate
         self.fps: float | None = float(rate) if rate else None
@@ -185,7 +190,7 @@ class VideoReader:
 
     def __next__(self) -> Frame:
         if self._closed:
-            raise ClosedError(f"the video {self.source!r} was closed; open it again")
+            raise ClosedError(f"the video {self._shown!r} was closed; open it again")
         if self._buffer is None:
             self._buffer = Prefetch(_rest(self._first, self._frames), self._prefetch, drop_oldest=self._drops)
             del self._first
@@ -197,7 +202,7 @@ class VideoReader:
 
     def _check_end(self) -> None:
         decoded = self._decoded
-        if self.live or self.damage:
+        if self.live or self.damage or self._closed:
             return
         problems = []
         tolerated = max(2, decoded.frames // 50)  # edit lists leave some frames out
@@ -209,7 +214,7 @@ class VideoReader:
             problems.append(f"{decoded.damaged} packets could not be decoded")
         if problems:
             self.damage = "; ".join(problems)
-            warnings.warn(f"the video {self.source!r} is damaged: {self.damage}", RuntimeWarning, 3)
+            warnings.warn(f"the video {self._shown!r} is damaged: {self.damage}", RuntimeWarning, 3)
 
     def close(self) -> None:
         """Stops decoding and closes the source. A second call does nothing."""
@@ -229,7 +234,33 @@ class VideoReader:
 
     def __repr__(self) -> str:
         rate = f", {self.fps:g} fps" if self.fps else ""
-        return f"<VideoReader {self.source!r}, {self.size[0]} x {self.size[1]}{rate}>"
+        return f"<VideoReader {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
+
+
+class _Clock:
+    """The times of frames in seconds from the start of the video.
+
+    Args:
+        begin: the time that the source calls its start; None if it does not say.
+        interval: from a frame to the next, for frames without a time: streams that are joined begin with some.
+    """
+
+    def __init__(self, begin: float | None, interval: float) -> None:
+        self._begin, self._interval = begin, interval
+        self._start: float | None = None
+        self._next = 0.0
+
+    def time_of(self, time: float | None) -> float:
+        if time is None:
+            at = self._next
+        else:
+            if self._start is None:
+                self._start = time - self._next
+                if self._next == 0.0 and self._begin is not None and self._begin <= time:
+                    self._start = self._begin
+            at = time - self._start
+        self._next = at + self._interval
+        return at
 
 
 def _rest(first: Frame, frames: Generator[Frame, None, None]) -> Iterator[Frame]:
@@ -244,7 +275,8 @@ def _decode(
     """All frames; packets that cannot be decoded are skipped and counted."""
     stream = container.streams.video[0]
     target = _FORMATS[format]
-    start: float | None = None
+    begin = float(stream.start_time * stream.time_base) if stream.start_time is not None else None
+    clock = _Clock(begin, 1 / (fps or 30.0))
     with container:
         packets = container.demux(stream)
         while True:
@@ -263,11 +295,7 @@ def _decode(
                 so_far.damaged += 1
                 continue
             for frame in decoded:
-                time = frame.time
-                if start is None:
-                    begin = float(stream.start_time * stream.time_base) if stream.start_time is not None else None
-                    start = begin if begin is not None and time is not None and begin <= time else time or 0.0
-                at = time - start if time is not None else so_far.frames / (fps or 30.0)
+                at = clock.time_of(frame.time)
                 pixels = frame.to_ndarray(format=target)
                 if frame.rotation and format != "nv12":
                     pixels = np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90)))

@@ -113,9 +113,8 @@ class Requests(Generic[Result]):
             self._warm_up_calls(progress, example)
             self.pipeline.warm_up(progress, example=example)
 
-    @abstractmethod
     def _warm_up_calls(self, progress: Progress | None, example: ImageSource | HostImage | None) -> None:
-        """Runs batches of all sizes as calls do."""
+        """Runs batches of all sizes as calls do, where calls do not go through the pipeline."""
 
     def release(self, *, after: float | None = None) -> None:
         """Gives the memory of the model back, and keeps what it is loaded from again in milliseconds on the host.

@@ -314,7 +314,7 @@ def test_on_a_gpu(assets: Path, claim: Callable[..., None]) -> None:
     frames = _page_locked(32)
     with YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=32, **_options()) as model:
         start = perf_counter()
-        model.warm_up()
+        model.warm_up(example=frames[0])
         print(f"\nwarmed up in {perf_counter() - start:.1f} s")
         _streamed(model, frames, 4_000)
         for kind, callers in CALLERS.items():
@@ -481,7 +481,7 @@ def test_probe_a_gpu(assets: Path) -> None:
     frames = _page_locked(32)
     with YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=32, **_options()) as model:
         start = perf_counter()
-        model.warm_up()
+        model.warm_up(example=frames[0])
         print(f"\nwarmed up in {perf_counter() - start:.1f} s")
         _streamed(model, frames, 4_000)
         print(f"stream(): {_streamed(model, frames):,.0f}/s")

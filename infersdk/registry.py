@@ -14,6 +14,7 @@ import importlib
 import operator
 import os
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from .device import Device
@@ -240,8 +241,12 @@ def _readable(
 
 
 def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
-    named = isinstance(model, (str, os.PathLike)) and not isinstance(model, ModelSource)
-    return named and str(model).lower().endswith(_CONFIGURATIONS)
+    if not isinstance(model, (str, os.PathLike)) or isinstance(model, ModelSource):
+        return False
+    if not str(model).lower().endswith(_CONFIGURATIONS):
+        return False
+    path = Path(model)
+    return not path.is_file() or ModelSource.of(path).format is None  # PaddlePaddle 3 keeps models in .json
 
 
 def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:

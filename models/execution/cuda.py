@@ -58,6 +58,21 @@ class FetchOutputs:
         """It holds nothing of its own."""
 
 
+class _HostAddress:
+    """Where a tensor lies on the host. It may be written there at any time: the last batch of its context is done."""
+
+    __slots__ = ("_address", "_generation")
+
+    def __init__(self) -> None:
+        self._generation, self._address = -1, 0
+
+    def of(self, tensor: Tensor) -> int:
+        # To ask only when it may have moved spares a wait for the interpreter's lock.
+        if self._generation != tensor._generation:
+            self._generation, self._address = tensor._generation, tensor.host_ptr(read=False, write=True)
+        return self._address
+
+
 class InFlightBatch:
     """One execution context with its stream and memory, and the batch that is on it.
 
@@ -77,7 +92,7 @@ class InFlightBatch:
         self._frames = Tensor((0,), "uint8", self.stream.device)  # the images as they are
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
-        self._host_input = (-1, 0)  # the address of the input on the host, for its generation
+        self._host_input, self._host_frames = _HostAddress(), _HostAddress()
         self._borrowed: list[DeviceImage] = []
         self._decoders: list[str | None] = []
 
@@ -117,9 +132,7 @@ class InFlightBatch:
         """Queues what brings the batch's images into the model's input; `location` is where they are preprocessed."""
         batch, transform, stream = self._batch, self._stages.preprocessor.transform, self.stream
         if location == "host":
-            if self._host_input[0] != tensor._generation:
-                self._host_input = (tensor._generation, tensor.host_ptr(read=False, write=True))
-            host = self._host_input[1]  # may be written: the last batch of this context is done
+            host = self._host_input.of(tensor)
             at = tensor.device_ptr(read=False, write=True, stream=stream)
             batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
@@ -128,7 +141,7 @@ class InFlightBatch:
             if nbytes > self._frames.nbytes:
                 self._frames.resize((nbytes,))
             # Used on this stream alone, one batch after the other: the copies need no head.
-            staging = self._frames.host_ptr(read=False, write=True)
+            staging = self._host_frames.of(self._frames)
             frames = self._frames.device_ptr(read=False, write=True, stream=stream)
             batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
         else:

@@ -192,6 +192,11 @@ class Executor(Protocol[Result]):
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         """The results of each batch, in order."""
 
+    def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
+        """Runs a batch of `count` times an image on a canvas, as `run()` does, until that takes no longer than later
+        ones.
+        """
+
     def open_rows(self) -> None:
         """Called once before the first `prepare()`."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rtsp import RtspServer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -47,6 +48,14 @@ def rng() -> np.random.Generator:
     seed = int(os.environ.get("INFERSDK_SEED", np.random.SeedSequence().entropy % 2**32))  # type: ignore[operator]
     print(f"INFERSDK_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def rtsp() -> Iterator[RtspServer]:
+    """A camera: an RTSP server that sends a test pattern without end. The test skips without GStreamer."""
+    server = RtspServer()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(params=VARIANTS, ids=variant_name)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..authentication import Authentication
     from ..messages import InferRequest
     from ..service import InferenceService
+    from ..tracing import RequestTrace, Tracing
 
 __all__ = ["Application", "Handler", "Route", "route"]
 
@@ -45,7 +46,7 @@ class Application:
 
     Args:
         routes: besides those of the protocol.
-        open_paths: those for which no API key is needed.
+        tracing: makes spans of inference requests.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Application:
         authentication: Authentication,
         log: AccessLog,
         routes: list[Route],
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._service, self._authentication, self._log = service, authentication, log
         self._routes = [*ProtocolHandlers(service).routes(), *routes]
 
@@ -67,20 +70,33 @@ class Application:
         request = Request(scope["method"], path, scope["query_string"], dict(scope["headers"]), b"")
         if client := scope.get("client"):
             request.client = f"{client[0]}:{client[1]}"
-        message = ""
+        refused: RequestError | None = None
+        trace = self._start_trace(request)
         try:
             response = await self._respond(request, receive)
         except asyncio.CancelledError:
-            response, message = Response(Status.CANCELLED.http), "the client went away"
+            refused = RequestError(Status.CANCELLED, "the client went away")
+            response = Response(Status.CANCELLED.http)
             _uncancel()
         except Exception as error:
             refused = as_request_error(error)
-            response, message = error_response(refused), refused.message
+            response = error_response(refused)
+        if trace is not None:
+            request.notes["trace_id"] = trace.trace_id
+            trace.end(refused, {"http.response.status_code": response.status, **_attributes(request.notes)})
         if response.status != Status.CANCELLED.http:
             await _send_response(response, send)
         self._log.write("http", request.method, request.path, response.status, perf_counter() - started,
-                        received=len(request.body), sent=response.nbytes, client=request.client, error=message,
-                        **request.notes)  # fmt: skip
+                        received=len(request.body), sent=response.nbytes, client=request.client,
+                        error="" if refused is None else refused.message, **request.notes)  # fmt: skip
+
+    def _start_trace(self, request: Request) -> RequestTrace | None:
+        """Begins the span of an inference request."""
+        if self._tracing is None or not request.path.endswith(("/infer", "/predict")):
+            return None
+        carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
+        attributes = {"http.request.method": request.method, "url.path": request.path}
+        return self._tracing.start(f"{request.method} {request.path}", carrier, attributes)
 
     async def _respond(self, request: Request, receive: _Receive) -> Response:
         handler, arguments = self._find(request)
@@ -305,6 +321,10 @@ def _parameters(request: Request) -> dict[str, Any]:
     if not isinstance(parameters, dict):
         raise RequestError(Status.INVALID, "parameters is a JSON object")
     return parameters
+
+
+def _attributes(notes: Mapping[str, Any]) -> dict[str, Any]:
+    return {"infersdk.model": notes["model"]} if "model" in notes else {}
 
 
 def _notes(request: InferRequest) -> dict[str, Any]:

@@ -1,37 +1,31 @@
-"""Requests from many callers: against the same backend in a plain loop over full batches, against OpenVINO's own queue,
-and against the rate at which a device takes images.
+"""Requests from many callers: against the same backend in a plain loop over full batches, and against OpenVINO's own
+queue.
 
     pytest benchmarks/bench_pipeline.py -q -s
 
-Each ratio is of figures that were measured in turns in one run. The models are yolov5n, on an image of 810 x 1080, and
-a simulated device that takes as long as an H200 and needs none.
+Each ratio is of figures that were measured in turns in one run. The model is yolov5n, on an image of 810 x 1080.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from time import perf_counter, process_time, sleep
 from typing import Any
 
 import numpy as np
 import pytest
 
-from infersdk import Pipeline, device_count, pinned_empty
-from infersdk.image import HostImage, read_image
+from infersdk import Pipeline
+from infersdk.image import read_image
 from infersdk.models import YOLOv5
-from infersdk.pipeline.scheduler import Scheduler
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from idle_backend import idle
-from simulated_time import h200_seconds
 
 BATCH = 8
 THREADS = 64
@@ -181,210 +175,6 @@ def test_against_openvinos_queue(assets: Path, frame: Any, claim: Callable[..., 
             f"\nAsyncInferQueue, {len(queue)} streams: {np.median(a):.1f} img/s; {THREADS} submitters to boxes: "
             f"{np.median(b):.1f} img/s: {ratios[2]:.3f} (least {ratios[0]:.3f})"
         )
-
-
-# ---- many callers ----
-
-
-class SimulatedDevice:
-    """A GPU that takes as long as an H200 for FP16 YOLOv5s, and runs batches one after another. What the host does for
-    each image and each batch is done: a copy engine and a model that sleep, without the interpreter's lock.
-    """
-
-    concurrency = 3
-    serializes_runs = True
-    #: Seconds in which a 1080p image is copied, of which every third row is read.
-    COPY = 40e-6
-    #: Seconds of Python for each image of a batch, around its run.
-    HOST = 15e-6
-
-    def __init__(self, capacity: int = 32) -> None:
-        self.capacity = capacity
-        self._guard = threading.Lock()
-        self._copied = self._ran = 0.0
-
-    def batch_buffer(self, capacity: int | None) -> SimulatedBuffer:
-        return SimulatedBuffer(self, capacity or self.capacity)
-
-    def run(self, count: int) -> None:
-        with self._guard:
-            self._copied = max(self._copied, perf_counter()) + self.COPY * count
-            self._ran = max(self._copied, self._ran) + h200_seconds(count)
-            end = self._ran
-        sleep(max(0.0, end - perf_counter()))
-
-
-class SimulatedBuffer:
-    def __init__(self, device: SimulatedDevice, capacity: int) -> None:
-        self.capacity, self._device = capacity, device
-        self._images: list[HostImage | None] = [None] * capacity
-
-    def prepares_quickly(self, item: Any) -> bool:
-        return True
-
-    def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
-        self._images[row] = HostImage(item, "bgr")
-
-    def move(self, source: int, target: int) -> None:
-        self._images[target] = self._images[source]
-
-    def run(self, count: int) -> None:
-        self._work(count)
-        self._device.run(count)
-
-    def results(self, count: int) -> Sequence[Any]:
-        self._work(count)
-        images, self._images = self._images[:count], [None] * self.capacity
-        return images
-
-    def _work(self, count: int) -> None:
-        end = perf_counter() + count * self._device.HOST / 2
-        while perf_counter() < end:
-            pass
-
-    def refresh(self) -> bool:
-        return False
-
-    def batch_sizes(self) -> Sequence[int]:
-        return range(1, self.capacity + 1)
-
-    def warm_up(self, count: int) -> None:
-        self._device.run(count)
-
-    def close(self) -> None:
-        self._images = []
-
-
-def from_threads(pipeline: Pipeline[Any], frame: Any, callers: int, seconds: float) -> float:
-    """Results per second of threads that each wait for their own result."""
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            pipeline.submit(frame).result()
-
-    threads = [threading.Thread(target=work) for _ in range(callers)]
-    for thread in threads:
-        thread.start()
-    sleep(seconds / 2)
-    before, start = pipeline.stats().done, perf_counter()
-    sleep(seconds)
-    rate = (pipeline.stats().done - before) / (perf_counter() - start)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    return rate
-
-
-def from_coroutines(pipeline: Pipeline[Any], frame: Any, callers: int, seconds: float) -> float:
-    """Results per second of coroutines that each await their own result."""
-
-    async def work(stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            await pipeline.infer(frame)
-
-    async def main() -> float:
-        stop = asyncio.Event()
-        tasks = [asyncio.ensure_future(work(stop)) for _ in range(callers)]
-        await asyncio.sleep(seconds / 2)
-        before, start = pipeline.stats().done, perf_counter()
-        await asyncio.sleep(seconds)
-        rate = (pipeline.stats().done - before) / (perf_counter() - start)
-        stop.set()
-        await asyncio.gather(*tasks)
-        return rate
-
-    return asyncio.run(main())
-
-
-def from_one_thread(pipeline: Pipeline[Any], frame: Any, seconds: float) -> float:
-    """Results per second of `map()`, which keeps all slots full."""
-    stop = threading.Event()
-
-    def frames() -> Iterator[Any]:
-        while not stop.is_set():
-            yield frame
-
-    results = pipeline.map(frames())
-    for _ in range(2 * pipeline.slots):
-        next(results)
-    before, start = pipeline.stats().done, perf_counter()
-    while perf_counter() < start + seconds:
-        next(results)
-    rate = (pipeline.stats().done - before) / (perf_counter() - start)
-    stop.set()
-    for _ in results:
-        pass
-    return rate
-
-
-@contextlib.contextmanager
-def learning(learns: bool) -> Iterator[None]:
-    """Pipelines that learn how many callers they have, or whose batches leave only full or after `max_delay`."""
-    complete = Scheduler._complete
-    if not learns:
-        Scheduler._complete = lambda _, batch, occupied: occupied >= batch.capacity  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Scheduler._complete = complete  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("kind", ["threads", "coroutines"])
-def test_many_callers(claim: Callable[..., None], kind: str) -> None:
-    """Callers with one request each, on a simulated H200: what one thread with `map()` gets is all there is to have."""
-    frame, seconds, rounds = np.zeros((1080, 1920, 3), np.uint8), 0.5, 5
-    callers = from_threads if kind == "threads" else from_coroutines
-    counts = (1, 2, 4, 8, 16, 32, 64, 128)
-    rates: dict[Any, list[float]] = {}
-
-    def measure(key: Any, run: Callable[[Pipeline[Any]], float]) -> None:
-        with Pipeline(SimulatedDevice()) as pipeline:
-            rates.setdefault(key, []).append(run(pipeline))
-
-    for _ in range(rounds):
-        measure("map", lambda pipeline: from_one_thread(pipeline, frame, seconds))
-        for count in counts:
-            for learns in (False, True):
-                with learning(learns):
-                    measure((count, learns), lambda pipeline, count=count: callers(pipeline, frame, count, seconds))
-    print(f"\nsimulated H200, one thread with map(): {median(rates['map']):,.0f} results/s")
-    for count in counts:
-        plain, learned = rates[count, False], rates[count, True]
-        shares = sorted(rate / most for rate, most in zip(learned, rates["map"], strict=True))
-        gains = sorted(after / before for before, after in zip(plain, learned, strict=True))
-        claim(f"{count} {kind}, simulated H200", median(shares), low=shares[0], high=shares[-1])
-        print(
-            f"{count} {kind}: {median(learned):,.0f}/s = {median(shares):.0%} of that ({shares[0]:.0%} to "
-            f"{shares[-1]:.0%}); without learning {median(plain):,.0f}/s, {median(gains):.2f} times as fast "
-            f"({gains[0]:.2f} to {gains[-1]:.2f})"
-        )
-
-
-@pytest.mark.gpu
-def test_many_callers_on_a_gpu(assets: Path, claim: Callable[..., None]) -> None:
-    """The same on a real one: yolov5s in FP16 with TensorRT-RTX, 1080p frames in page-locked memory, all warmed up."""
-    if device_count() == 0:
-        pytest.skip("needs an NVIDIA GPU")
-    path = assets / "models" / "yolov5s-random.onnx"
-    frame = pinned_empty((1080, 1920, 3))
-    frame[:] = np.random.default_rng(0).integers(0, 256, frame.shape, np.uint8)
-    with YOLOv5(path, backend="tensorrt_rtx", precision="fp16", max_batch=32) as model:
-        start = perf_counter()
-        model.warm_up()
-        print(f"\nwarmed up in {perf_counter() - start:.1f} s")
-        pipeline = model.pipeline
-        for _ in range(2):
-            streamed = [from_one_thread(pipeline, frame, 1.0)]
-        for kind, callers in (("threads", from_threads), ("coroutines", from_coroutines)):
-            for count in (1, 8, 16, 32, 64, 128):
-                result = []
-                for _ in range(3):
-                    streamed.append(from_one_thread(pipeline, frame, 1.0))
-                    result.append(callers(pipeline, frame, count, 1.5) / streamed[-1])
-                claim(f"{count} {kind}, one GPU", median(result), low=min(result), high=max(result))
-                print(f"{count} {kind}: {median(result):.0%} ({min(result):.0%} to {max(result):.0%}) of map()")
-        print(f"map(): {median(streamed):,.0f} img/s")
 
 
 # ---- the first request ----

@@ -182,10 +182,21 @@ class _Output:
             return  # a test's, or a caller's own
         output = self
 
-        class Raw(io.FileIO):
-            def write(self, data: Any, /) -> int:
+        class Text(io.TextIOWrapper):
+            """It notes errors here, not in the file below: an interrupt that is raised there, after the bytes were
+            written, would leave them in the buffer, and they would be written a second time.
+            """
+
+            def write(self, text: str, /) -> int:
+                written: int = self._noting(super().write, text)
+                return written
+
+            def flush(self) -> None:
+                self._noting(super().flush)
+
+            def _noting(self, work: Any, *arguments: Any) -> Any:
                 try:
-                    return super().write(data)
+                    return work(*arguments)
                 except OSError as error:
                     output.error = error
                     raise
@@ -193,8 +204,8 @@ class _Output:
         encoding = sys.stdout.encoding
         lines = sys.stdout.line_buffering
         sys.stdout.flush()
-        buffered = io.BufferedWriter(Raw(sys.stdout.fileno(), "wb", closefd=False))
-        sys.stdout = io.TextIOWrapper(buffered, encoding, line_buffering=lines)
+        buffered = io.BufferedWriter(io.FileIO(sys.stdout.fileno(), "wb", closefd=False))
+        sys.stdout = Text(buffered, encoding, line_buffering=lines)
 
 
 def _prepare_streams() -> _Output:

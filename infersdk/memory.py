@@ -24,9 +24,12 @@ class Head(enum.IntEnum):
     SYNCED = lib.IFS_HEAD_SYNCED
 
 
+_READ, _WRITE = lib.IFS_READ, lib.IFS_WRITE  # looked up once: each run of a model asks several times
+
+
 def access_code(read: bool, write: bool) -> int:
     """The native code of an access for reading, writing, or both."""
-    return (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
+    return (_READ if read else 0) | (_WRITE if write else 0)
 
 
 class Handle:
@@ -121,7 +124,7 @@ class MixMemory(Handle):
 
 def is_page_locked(array: npt.NDArray[Any]) -> bool:
     """Whether the array is in page-locked memory, from which a device copies directly."""
-    return bool(lib.ifs_is_page_locked(ffi.cast("void *", array.__array_interface__["data"][0])))
+    return bool(lib.held_ifs_is_page_locked(ffi.cast("void *", array.__array_interface__["data"][0])))
 
 
 def device_of(at: int) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rtsp import RtspServer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -22,6 +23,8 @@ except ImportError as error:
         'pip install -e ".[cpu,test]" --config-settings editable_mode=strict',
         returncode=pytest.ExitCode.USAGE_ERROR,
     )
+
+from simd_variants import VARIANTS, variant, variant_name  # noqa: E402 - imports infersdk, so after the check
 
 
 def assets_folder() -> Path | None:
@@ -45,6 +48,21 @@ def rng() -> np.random.Generator:
     seed = int(os.environ.get("INFERSDK_SEED", np.random.SeedSequence().entropy % 2**32))  # type: ignore[operator]
     print(f"INFERSDK_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def rtsp() -> Iterator[RtspServer]:
+    """A camera: an RTSP server that sends a test pattern without end. The test skips without GStreamer."""
+    server = RtspServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=VARIANTS, ids=variant_name)
+def simd(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Each SIMD variant of this processor: the test runs once with each."""
+    with variant(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="module")

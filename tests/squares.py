@@ -103,7 +103,9 @@ class SquaresBuffer:
     def batch_sizes(self) -> Sequence[int]:
         return range(1, self.capacity + 1)
 
-    def warm_up(self, count: int) -> None:
+    def warm_up(self, count: int, example: Any = None) -> None:
+        for row in range(count if example is not None else 0):
+            self.prepare(row, example, None)
         self.run(count)
         self.results(count)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .common import add_wrapper_arguments, console, print_json, wrapper_arguments
+from .common import add_wrapper_arguments, console, given_settings, print_json, wrapper_arguments
 
 if TYPE_CHECKING:
     from ..accuracy import Contender, GateReport, Task
@@ -111,7 +111,7 @@ def run_gate(arguments: argparse.Namespace) -> int:
 
     coco = {"detect": DetectTask, "segment": SegmentTask, "pose": PoseTask}.get(arguments.task)
     names = {"classify": ("preset", "resize"), "semantic": ()}.get(arguments.task, ("conf", "iou"))
-    settings: dict[str, Any] = {name: v for name in names if (v := getattr(arguments, name)) is not None}
+    settings = given_settings(arguments, names)
     settings |= {"max_batch": arguments.batch, **wrapper_arguments(arguments)}
     task: Task
     if coco is not None:

@@ -11,6 +11,7 @@ from .common import (
     add_wrapper_arguments,
     backend_options,
     console,
+    given_settings,
     plain,
     print_json,
     wrapper_arguments,
@@ -130,7 +131,7 @@ def measuring_settings(arguments: argparse.Namespace, **more: Any) -> BenchSetti
     from .compare import shape_of
 
     wrapper = wrapper_arguments(arguments)
-    wrapper |= {name: value for name in ("preset", "resize") if (value := getattr(arguments, name)) is not None}
+    wrapper |= given_settings(arguments, ("preset", "resize"))
     given = {name: getattr(arguments, name) for name in ("data", "annotations", "labels", "from_files", "seed")}
     given |= {"type": wrapper.pop("type", None), "wrapper": wrapper}
     if "names" in wrapper:

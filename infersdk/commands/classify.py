@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedModelError
@@ -15,7 +14,9 @@ from .common import (
     add_wrapper_arguments,
     backend_arguments,
     console,
+    given_settings,
     print_json,
+    read_and_run,
     require_model,
     stage_line,
     stages,
@@ -69,12 +70,11 @@ def _triple(text: str) -> tuple[float, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..image import read_image
     from ..models import Classifier, load
 
     require_model(arguments)
     sources = find_sources(arguments.sources, recursive=arguments.recursive, videos=False)
-    settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
+    settings = given_settings(arguments, _SETTINGS)
     with load(arguments.model, **wrapper_arguments(arguments), **settings, **backend_arguments(arguments)) as model:
         if not isinstance(model, Classifier):
             raise UnsupportedModelError(
@@ -83,11 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         rows = []
         for source in sources:
-            start = perf_counter()
-            image = read_image(source.image)
-            seconds = perf_counter() - start
-            result = model(image)
-            model.timings.read += seconds
+            _, result = read_and_run(model, source.image)
             rows.append({"image": source.name, "classes": result.to_dicts(), "milliseconds": stages(model.timings)})
             if not arguments.json:
                 _print_image(source.name, result, model.timings)

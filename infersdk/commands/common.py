@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .._files import atomic_path
 from ..errors import ConfigError
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..custom_ops import CustomOp
+    from ..image import HostImage, ImageSource
     from ..models import Timings
+
+Result_co = TypeVar("Result_co", covariant=True)
 
 __all__ = [
     "add_backend_arguments",
@@ -31,12 +35,16 @@ __all__ = [
     "backend_options",
     "console",
     "custom_ops_of",
+    "given_settings",
     "json_text",
     "key_values",
     "plain",
     "print_json",
+    "read_and_run",
     "require_model",
     "save_image",
+    "stage_line",
+    "stages",
     "wrapper_arguments",
 ]
 
@@ -171,6 +179,11 @@ def wrapper_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None}
 
 
+def given_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """The values of those options that the command line gives, by name."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
 def add_custom_ops_argument(parser: argparse._ActionsContainer) -> None:
     """--custom-ops: operators of one's own, for models that use them."""
     parser.add_argument(
@@ -252,6 +265,31 @@ def stages(timings: Timings) -> dict[str, float]:
 
 def stage_line(timings: Timings) -> str:
     return ", ".join(f"{name} {value:.2f} ms" for name, value in stages(timings).items())
+
+
+class _ImageModel(Protocol[Result_co]):
+    """A model that takes an image, alone or in parts."""
+
+    @property
+    def timings(self) -> Timings: ...
+
+    def __call__(self, image: HostImage, /) -> Result_co: ...
+
+
+def read_and_run(model: _ImageModel[Result_co], source: ImageSource | HostImage) -> tuple[HostImage, Result_co]:
+    """Reads an image and runs the model on it; `model.timings` counts the reading, too.
+
+    Raises:
+        ImageError: the image cannot be read.
+    """
+    from ..image import read_image
+
+    start = perf_counter()
+    image = read_image(source)
+    seconds = perf_counter() - start
+    result = model(image)
+    model.timings.read += seconds
+    return image, result
 
 
 def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from .._http import without_password
+from ..device import Device
 from ..errors import ConfigError, UnsupportedModelError
 from .common import (
     add_backend_arguments,
@@ -15,16 +17,18 @@ from .common import (
     add_wrapper_arguments,
     backend_arguments,
     console,
-    json_text,
+    given_settings,
     print_json,
+    read_and_run,
     require_model,
     save_image,
     stage_line,
     stages,
     wrapper_arguments,
 )
-from .detect_video import detect_video
-from .sources import drawn_paths, find_sources
+from .detect_video import VideoOptions, detect_videos
+from .json_lines import Emit, json_lines
+from .sources import Source, drawn_paths, find_sources
 
 if TYPE_CHECKING:
     from ..models import Detections, Tiled, Timings, VisionModel
@@ -52,6 +56,14 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--track", action="store_true", help="number the objects of videos, from frame to frame (infersdk[tracking])"
     )
+    parser.add_argument(
+        "--give-up", type=float, metavar="SECONDS", help="how long a camera or stream that broke off is opened again, "
+        "before it counts as failed (default: 60)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--decode", choices=("cpu", "gpu"), help="where videos and JPEG files are decoded (default: cpu); gpu needs a "
+        "model on a GPU, and infersdk[nvvideo] for videos, infersdk[gpu-decode] for JPEG files",
+    )  # fmt: skip
     tiles = parser.add_argument_group("large images")
     tiles.add_argument(
         "--tile", type=_tile, metavar="SIDE|WIDTHxHEIGHT", help="run on tiles of this size, and on the whole image too"
@@ -63,6 +75,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--font", type=Path, metavar="FILE", help="for the labels (default: one that has the letters)")
     add_backend_arguments(parser)
     add_json_argument(parser)
+    parser.add_argument("--json-lines", type=Path, metavar="FILE", help="also write a line of JSON into this file for "
+                        "each image and each frame")  # fmt: skip
     parser.set_defaults(func=run)
 
 
@@ -82,12 +96,12 @@ def _in_tiles(model: VisionModel[Detections], arguments: argparse.Namespace) -> 
     """The model, or with `--tile` the model on tiles."""
     from ..models import Tiled
 
-    settings = {name: value for name in ("overlap", "merge") if (value := getattr(arguments, name)) is not None}
+    settings = given_settings(arguments, ("overlap", "merge"))
     if arguments.tile is None:
         if settings:
             raise ConfigError(f"--{min(settings)} is about tiles; give their size with --tile")
         return model
-    return Tiled(model, arguments.tile, **settings)
+    return Tiled(model, tile=arguments.tile, **settings)
 
 
 #: The settings of the wrapper that have a flag of their own.
@@ -98,19 +112,23 @@ _OTHERS = {"classify": "classify", "semantic": "segment", "embed": "embed"}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..image import read_image
     from ..models import Detections, load
 
     require_model(arguments)
     sources = find_sources(arguments.sources, recursive=arguments.recursive)
     targets = drawn_paths(sources, arguments.output)
-    videos = any(source.is_video for source in sources)
-    if arguments.track and not all(source.is_video for source in sources):
+    videos = [(source, target) for source, target in zip(sources, targets, strict=True) if source.is_video]
+    if arguments.track and len(videos) < len(sources):
         raise ConfigError("--track follows objects from frame to frame; give videos alone")
+    _refuse_double([source.name for source, _ in videos])
     backend = backend_arguments(arguments)
-    serving = _share_processor(backend, live=any(source.is_live for source in sources)) if videos else {}
-    settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
-    with load(arguments.model, **wrapper_arguments(arguments), **settings, **backend) as model:
+    alone = len(videos) == 1 and videos[0][0].is_live
+    serving = _share_processor(backend, live=alone) if videos else {}
+    settings = given_settings(arguments, _SETTINGS)
+    if len(videos) < len(sources):
+        settings |= given_settings(arguments, ["decode"])
+    with ExitStack() as stack:
+        model = stack.enter_context(load(arguments.model, **wrapper_arguments(arguments), **settings, **backend))
         if not issubclass(model.result_type(), Detections):
             hint = f"; use infersdk {_OTHERS[model.task]}" if model.task in _OTHERS else ""
             raise UnsupportedModelError(
@@ -119,53 +137,81 @@ def run(arguments: argparse.Namespace) -> int:
         if serving:
             model.configure_pipeline(**serving)
         runner = _in_tiles(model, arguments)
-        rows: list[dict[str, Any]] = []
+        to_stdout = bool(arguments.json and videos)
+        lines = stack.enter_context(json_lines(arguments.json_lines, to_stdout=to_stdout))
+        error: Exception | None = None
+        rows = []
         for source, target in zip(sources, targets, strict=True):
-            if source.is_video:
-                detect_video(
-                    runner, source.name, target, as_json=arguments.json, font=arguments.font, track=arguments.track
+            if not source.is_video:
+                rows.append(_detect_image(runner, source, target, arguments, lines))
+            elif videos:
+                error = detect_videos(
+                    runner, videos, _video_options(arguments, lines, Device.parse(model.network.device))
                 )
-                continue
-            start = perf_counter()
-            image = read_image(source.image)
-            seconds = perf_counter() - start
-            result = runner(image)
-            model.timings.read += seconds
-            if target is not None:
-                save_image(result.draw(image, font=arguments.font), target)
-            row = _row(source.name, result, model.timings, target)
-            if arguments.json:
-                if videos:  # a line for each frame, and so for each image
-                    print(json_text(row))
-                rows.append(row)
-            else:
-                _print_image(source.name, result, model.timings, target)
-    if arguments.json and not videos:
+                videos = []
+    if arguments.json and not to_stdout:
         print_json(rows)
+    if error is not None:
+        raise error
     return 0
 
 
-def _row(name: str, found: Detections, timings: Timings, target: Path | None) -> dict[str, Any]:
+def _refuse_double(names: list[str]) -> None:
+    shown = [without_password(name) for name in names]
+    if double := next((name for name in shown if shown.count(name) > 1), None):
+        raise ConfigError(f"two streams are called {double!r}; give each video and camera once")
+
+
+def _video_options(arguments: argparse.Namespace, lines: Emit | None, device: Device) -> VideoOptions:
+    decode = arguments.decode or "cpu"
+    if decode == "gpu" and device.kind != "cuda":
+        raise ConfigError(f"--decode gpu: the model is on {device}; give it a GPU by --backend and --device")
+    return VideoOptions(
+        quiet=arguments.json, emit=lines, font=arguments.font, track=arguments.track,
+        give_up_after=arguments.give_up, decode=decode, device=str(device),
+    )  # fmt: skip
+
+
+def _detect_image(
+    model: VisionModel[Detections] | Tiled,
+    source: Source,
+    target: Path | None,
+    arguments: argparse.Namespace,
+    lines: Emit | None,
+) -> dict[str, Any]:
+    image, result = read_and_run(model, source.image)
+    if target is not None:
+        save_image(result.draw(image, font=arguments.font), target)
+    row = _row(source.name, result, model.timings, target)
+    if lines is not None:
+        lines(row)
+    if not arguments.json:
+        _print_image(source.name, result, model.timings, target)
+    return row
+
+
+def _row(name: str, detections: Detections, timings: Timings, target: Path | None) -> dict[str, Any]:
     row = {
         "image": name,
-        "size": list(found.size),
-        "detections": found.to_dicts(),
-        "dropped": found.stats.dropped_candidates + found.stats.dropped_detections,
+        "size": list(detections.size),
+        "detections": detections.to_dicts(),
+        "dropped": detections.stats.dropped_candidates + detections.stats.dropped_detections,
         "milliseconds": stages(timings),
     }
     return row if target is None else {**row, "output": str(target)}
 
 
-def _print_image(name: str, found: Detections, timings: Timings, target: Path | None) -> None:
+def _print_image(name: str, detections: Detections, timings: Timings, target: Path | None) -> None:
     from rich.markup import escape
 
-    print_detections(found, name)
+    print_detections(detections, name)
     note = f"  → {escape(str(target))}" if target is not None else ""
     console().print(f"[dim]{stage_line(timings)}[/dim]{note}\n")
 
 
 def _share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
-    """On the processor the model runs beside decoding, drawing and encoding: what is quickest then, unless told.
+    """On the processor the model shares the cores with decoding, drawing and encoding: sets what is fastest then, where
+    the command does not say it.
 
     Returns:
         Settings of the model's pipeline.
@@ -191,7 +237,7 @@ def _share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
     return {}
 
 
-def print_detections(found: Detections, title: str) -> None:
+def print_detections(detections: Detections, title: str) -> None:
     """A table of the boxes; says so when limits left some out."""
     from rich.markup import escape
     from rich.table import Table
@@ -200,12 +246,12 @@ def print_detections(found: Detections, title: str) -> None:
     table = Table(title=title, title_justify="left")
     for name, justify in (("label", "left"), ("score", "right"), ("left, top, right, bottom", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for box in found:
+    for box in detections:
         table.add_row(escape(box.label), f"{box.score:.3f}", ", ".join(f"{edge:.1f}" for edge in box.xyxy))
     out = console()
-    out.print(table if len(found) else f"{title}: nothing found")
-    if found.stats.dropped_detections or found.stats.dropped_candidates:
+    out.print(table if len(detections) else f"{title}: nothing found")
+    if detections.stats.dropped_detections or detections.stats.dropped_candidates:
         out.print(
-            f"[yellow]{found.stats.dropped_detections} more boxes were left out by --max-det, "
-            f"{found.stats.dropped_candidates} candidates before NMS[/yellow]"
+            f"[yellow]{detections.stats.dropped_detections} more boxes were left out by --max-det, "
+            f"{detections.stats.dropped_candidates} candidates before NMS[/yellow]"
         )

@@ -1,121 +1,235 @@
-"""`infersdk detect` on a video: detects frame by frame, shows progress, and draws the boxes into another video."""
+"""`infersdk detect` on videos and cameras: all through one model, with progress, lines of JSON and drawn videos."""
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .common import console, json_text
-from .progress import show_progress
+from ..errors import InferSDKError
+from ..image import DeviceImage
+from .common import console
+from .progress import ProgressReporter, show_progress
 
 if TYPE_CHECKING:
-    from ..models import Detections, Tiled, VisionModel
-    from ..video import Frame, VideoReader
+    from ..models import Detections, Tracker
+    from ..video import AnyFrame, StreamHealth, StreamInfo, StreamResult, Submits, VideoWriter
+    from .sources import Source
 
-__all__ = ["detect_video"]
+__all__ = ["VideoOptions", "detect_videos"]
 
 #: Frames a second of a source that does not say it.
 DEFAULT_FPS = 30.0
+#: Seconds that a live source may be away, unless the command says otherwise.
+DEFAULT_GIVE_UP = 60.0
+#: Files that are read at the same time.
+FILES_AT_ONCE = 8
 
 
-def detect_video(
-    model: VisionModel[Detections] | Tiled,
-    source: str,
-    target: Path | None,
-    *,
-    as_json: bool,
-    font: Path | None = None,
-    track: bool = False,
-) -> None:
-    """Runs the detector on each frame of a video.
+@dataclass(frozen=True)
+class VideoOptions:
+    """What the command line says about videos.
 
-    Args:
-        target: the video into which the boxes are drawn; None draws none. If this function is interrupted or fails, the
-            video has the frames up to then.
-        as_json: print a line of JSON for each frame, and the summary as the last line.
+    Attributes:
+        quiet: no progress and no summaries for people.
+        emit: gets a row for each frame, and a summary for each source at the end; None makes no rows.
         font: for the labels.
         track: give the objects numbers, which they keep from frame to frame.
+        give_up_after: see `Streams`; None is a minute.
+        decode, device: where the frames are decoded; see `Streams`.
     """
-    from ..models import Tracker
-    from ..video import VideoReader, VideoWriter
 
-    labels: Counter[str] = Counter()
-    done = 0
-    start = perf_counter()
+    quiet: bool
+    emit: Callable[[dict[str, Any]], None] | None
+    font: Path | None = None
+    track: bool = False
+    give_up_after: float | None = None
+    decode: str = "cpu"
+    device: str = "cuda:0"
+
+
+def detect_videos(
+    model: Submits[Detections],
+    sources: Sequence[tuple[Source, Path | None]],
+    options: VideoOptions,
+) -> Exception | None:
+    """Runs the detector on each frame of all videos. They share the model; each has a tracker and a drawing of its own.
+
+    If this function is interrupted or fails, the drawings have the frames up to then, and the summaries are made.
+
+    Args:
+        sources: each with the video into which its boxes are drawn; None draws none.
+
+    Returns:
+        The first error of a source or of a frame. Those of the other sources are done all the same.
+
+    Raises:
+        ConfigError: two sources have one name.
+        InferSDKError: the error of a single source.
+    """
+    from ..video import Streams
+
+    give_up = DEFAULT_GIVE_UP if options.give_up_after is None else options.give_up_after
+    alone = len(sources) == 1
+
+    def end(name: str) -> None:
+        summary = videos[name].end(streams.health()[name])
+        if options.emit is not None:
+            options.emit({"summary": summary})
+        if not options.quiet:
+            _print_summary(summary)
+
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "the video .* is damaged", RuntimeWarning)  # the summary reports it
-        reader = stack.enter_context(VideoReader(source))
-        tracker = Tracker(fps=reader.fps or DEFAULT_FPS) if track else None
-        progress = stack.enter_context(show_progress(quiet=as_json))
-        advance = stack.enter_context(progress.stage(Path(source).name or source, reader.frames, "frames"))
-        writer = stack.enter_context(VideoWriter(target, reader.size, reader.fps)) if target is not None else None
-        start = perf_counter()
+        streams = Streams(
+            [source.name for source, _ in sources],
+            files_at_once=FILES_AT_ONCE, give_up_after=give_up, retry_first=False, on_end=end,
+            decode=options.decode, device=options.device,
+        )  # fmt: skip
+        videos = {name: _Video(name, target, options) for name, (_, target) in zip(streams.names, sources, strict=True)}
+        progress = stack.enter_context(show_progress(quiet=options.quiet))
         try:
-            for frame, detections in _detections(model, reader):
-                result = detections if tracker is None else tracker.update(detections)
-                if writer is not None:
-                    writer.write(result.draw(frame, font=font), frame.time)
-                if as_json:
-                    _print_frame(source, frame, result)
-                labels.update(result.labels)
-                done += 1
-                advance(done)
+            for item in stack.enter_context(streams).run(model):
+                video = videos[item.stream]
+                if item.frame is not None:
+                    video.begin(item.frame, streams.info()[item.stream], progress)
+                video.take(item)
+                if alone and video.error is not None:
+                    raise video.error
         finally:
-            stack.close()  # the last frames are encoded before the time is taken
-            seconds = perf_counter() - start
-            summary = {
-                "source": source,
-                "frames": done,
-                "seconds": round(seconds, 3),
-                "fps": round(done / seconds, 2) if seconds else 0.0,
-                "dropped": reader.dropped,
-                "labels": dict(labels.most_common()),
-            }
-            if reader.damage:
-                summary["damage"] = reader.damage
-            if target is not None and done:
-                summary["output"] = str(target)
-            _print_summary(summary, as_json)
+            streams.close()
+            unfinished = [name for name, video in videos.items() if not video.ended]
+            for name in unfinished:
+                videos[name].finish_drawing()
+            for name in unfinished:
+                end(name)
+    return next((video.error for video in videos.values() if video.error is not None), None)
 
 
-def _detections(model: VisionModel[Detections] | Tiled, reader: VideoReader) -> Iterator[tuple[Frame, Detections]]:
-    """Each frame with its boxes. The model runs on its own threads while the frame before is drawn."""
-    from ..video import paired
+class _Video:
+    """One source: its tracker, its drawing, its rows and what is counted for its summary."""
 
-    return paired(model.map, reader)
+    def __init__(self, name: str, target: Path | None, options: VideoOptions) -> None:
+        self.name, self.ended = name, False
+        self.error: Exception | None = None
+        self._target, self._options = target, options
+        self._labels: Counter[str] = Counter()
+        self._done = 0
+        self._start: float | None = None
+        self._live = False
+        self._stack = ExitStack()
+        self._writer: VideoWriter | None = None
+        self._tracker: Tracker | None = None
+        self._advance: Callable[[float], None] = lambda done: None
+
+    def begin(self, frame: AnyFrame, info: StreamInfo, progress: ProgressReporter) -> None:
+        """Makes what the first frame needs; later calls do nothing."""
+        if self._start is not None:
+            return
+        from ..models import Tracker
+        from ..video import VideoWriter
+
+        self._start, self._live = frame.decoded, info.live
+        title = Path(self.name).name or self.name
+        self._advance = self._stack.enter_context(progress.stage(title, info.frames, "frames"))
+        if self._options.track:
+            self._tracker = Tracker(fps=info.fps or DEFAULT_FPS)
+        with self._keeping_errors():
+            if self._target is not None:
+                self._writer = VideoWriter(self._target, info.size, info.fps)
+
+    def take(self, item: StreamResult[Detections]) -> None:
+        if item.error is not None:
+            self._report(item.error, item.frame)
+            return
+        assert item.frame is not None
+        assert item.result is not None
+        result = item.result if self._tracker is None else self._tracker.update(item.result)
+        with self._keeping_errors():
+            if self._writer is not None:
+                image = item.frame.to_host() if isinstance(item.frame, DeviceImage) else item.frame
+                self._writer.write(result.draw(image, font=self._options.font), item.frame.time)
+        if self._options.emit is not None:
+            self._options.emit(_row(self.name, item.frame, result, self._live))
+        self._labels.update(result.labels)
+        self._done += 1
+        self._advance(self._done)
+
+    def finish_drawing(self) -> None:
+        with self._keeping_errors():
+            if self._writer is not None:
+                self._writer.close()
+
+    def end(self, health: StreamHealth) -> dict[str, Any]:
+        """Finishes the drawing; returns the summary."""
+        self.ended = True
+        self.finish_drawing()
+        self._stack.close()
+        seconds = 0.0 if self._start is None else time.monotonic() - self._start
+        summary = {
+            "stream": self.name,
+            "frames": self._done,
+            "seconds": round(seconds, 3),
+            "fps": round(self._done / seconds, 2) if seconds else 0.0,
+            "dropped": health.dropped,
+            "labels": dict(self._labels.most_common()),
+        }
+        if health.connects > 1:
+            summary["connects"] = health.connects
+        if self.error is not None:
+            summary["error"] = str(self.error)
+        elif health.error and health.state == "ended":
+            summary["damage"] = health.error
+        if self._writer is not None and self._writer.path.exists():
+            summary["output"] = str(self._writer.path)
+        return summary
+
+    def _report(self, error: Exception, frame: AnyFrame | None) -> None:
+        self.error = self.error or error
+        if self._options.emit is not None:
+            at = {} if frame is None else {"frame": frame.number, "time": round(frame.time, 6)}
+            self._options.emit({"stream": self.name, **at, "error": str(error)})
+
+    @contextlib.contextmanager
+    def _keeping_errors(self) -> Iterator[None]:
+        """An error of the drawing ends the drawing, and nothing else."""
+        try:
+            yield
+        except InferSDKError as error:
+            self._report(error, None)
+            if self._writer is not None:
+                writer, self._writer = self._writer, None
+                with contextlib.suppress(InferSDKError):
+                    writer.close()
 
 
-def _print_frame(source: str, frame: Frame, found: Detections) -> None:
-    row: dict[str, Any] = {
-        "source": source,
-        "frame": frame.number,
-        "time": round(frame.time, 6),
-        "size": list(found.size),
-        "detections": [box.to_dict() for box in found],
-    }
-    sys.stdout.write(json_text(row) + "\n")
+def _row(name: str, frame: AnyFrame, detections: Detections, live: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"stream": name, "frame": frame.number, "time": round(frame.time, 6)}
+    if live:  # the time of the clock, by which streams are compared
+        row["clock"] = round(time.time() - (time.monotonic() - frame.decoded), 3)
+    return {**row, "size": list(detections.size), "detections": detections.to_dicts()}
 
 
-def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(json_text({"summary": summary}) + "\n")
-        return
+def _print_summary(summary: dict[str, Any]) -> None:
     out = console()
     note = f"  → {summary['output']}" if "output" in summary else ""
     dropped = f", {summary['dropped']} dropped" if summary["dropped"] else ""
+    opened = f", opened {summary['connects']} times" if "connects" in summary else ""
     out.print(
-        f"{summary['source']}: {summary['frames']} frames in {summary['seconds']:.1f} s, {summary['fps']:.1f} fps"
-        f"{dropped}{note}",
+        f"{summary['stream']}: {summary['frames']} frames in {summary['seconds']:.1f} s, {summary['fps']:.1f} fps"
+        f"{dropped}{opened}{note}",
         markup=False,
     )
     if "damage" in summary:
-        out.print(f"{summary['source']} is damaged: {summary['damage']}", style="yellow", markup=False)
+        out.print(f"{summary['stream']} is damaged: {summary['damage']}", style="yellow", markup=False)
+    if "error" in summary:
+        out.print(f"{summary['stream']} failed: {summary['error']}", style="red", markup=False)
     counts = (f"{count} x {label}" for label, count in summary["labels"].items())
     out.print(", ".join(counts) or "nothing found", markup=False)

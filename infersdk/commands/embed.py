@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedModelError
@@ -15,7 +14,9 @@ from .common import (
     add_wrapper_arguments,
     backend_arguments,
     console,
+    given_settings,
     print_json,
+    read_and_run,
     require_model,
     stages,
     wrapper_arguments,
@@ -52,12 +53,11 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..image import read_image
     from ..models import Embedder, load
 
     require_model(arguments)
     sources = find_sources(arguments.sources, recursive=arguments.recursive, videos=False)
-    settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
+    settings = given_settings(arguments, _SETTINGS)
     given = {"type": "embedding", **wrapper_arguments(arguments)}  # the command says what the file may leave open
     with load(arguments.model, **given, **settings, **backend_arguments(arguments)) as model:
         if not isinstance(model, Embedder):
@@ -66,11 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         result, rows = [], []
         for source in sources:
-            start = perf_counter()
-            image = read_image(source.image)
-            seconds = perf_counter() - start
-            embedding = model(image)
-            model.timings.read += seconds
+            _, embedding = read_and_run(model, source.image)
             result.append(embedding)
             rows.append({
                 "image": source.name, "vector": embedding.to_list(), "norm": embedding.norm,

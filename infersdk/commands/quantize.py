@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._files import atomic_write, image_files
 from ..errors import BackendError, CalibrationError, ConfigError
 from ..model_source import ModelSource
-from .common import add_json_argument, add_wrapper_arguments, console, print_json, wrapper_arguments
+from .common import add_json_argument, add_wrapper_arguments, console, given_settings, print_json, wrapper_arguments
 from .progress import show_progress, sigterm_interrupts
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _wrapper(
 
     infer = load(path, backend or arguments.backend, device=device if backend else arguments.device)
     try:
-        own = {key: value for key in ("preset", "resize") if (value := getattr(arguments, key)) is not None}
+        own = given_settings(arguments, ("preset", "resize"))
         return models.load(infer, **wrapper_arguments(arguments), **own)
     except BaseException:
         infer.close()

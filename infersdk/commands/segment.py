@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, UnsupportedModelError
@@ -15,7 +14,9 @@ from .common import (
     add_wrapper_arguments,
     backend_arguments,
     console,
+    given_settings,
     print_json,
+    read_and_run,
     require_model,
     save_image,
     stage_line,
@@ -53,7 +54,6 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..image import read_image
     from ..models import ClassMap, ClassMaps, load
 
     require_model(arguments)
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--opacity is {arguments.opacity}; use 0 to 1")
     sources = find_sources(arguments.sources, recursive=arguments.recursive, videos=False)
     targets = drawn_paths(sources, arguments.output)
-    settings = {name: value for name in _SETTINGS if (value := getattr(arguments, name)) is not None}
+    settings = given_settings(arguments, _SETTINGS)
     with load(arguments.model, **wrapper_arguments(arguments), **settings, **backend_arguments(arguments)) as model:
         if not issubclass(model.result_type(), (ClassMap, ClassMaps)):
             raise UnsupportedModelError(
@@ -70,11 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         rows = []
         for source, target in zip(sources, targets, strict=True):
-            start = perf_counter()
-            image = read_image(source.image)
-            seconds = perf_counter() - start
-            result = model(image)
-            model.timings.read += seconds
+            image, result = read_and_run(model, source.image)
             if target is not None:
                 save_image(result.draw(image, opacity=arguments.opacity), target)
             row = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import console
+from .common import console, given_settings
 
 if TYPE_CHECKING:
     import argparse
@@ -32,12 +32,10 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until it is told to end."""
+    """Serves until a signal ends it."""
     from ..serve import Server
 
-    names = ("host", "http_port", "grpc_port")
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    Server(arguments.config, **given).run(_print_ports)
+    Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port"))).run(_print_ports)
     return 0
 
 

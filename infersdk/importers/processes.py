@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
+from .conversion import Imported, Reference, Sample
+from .workers.exchange import ROUNDS, load_arrays, save_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -56,7 +56,7 @@ class Work:
             "CUDA_VISIBLE_DEVICES": "",
             "PYTHONWARNINGS": "ignore",
         }
-        command = [self.python, str(_WORKERS / f"{self.name}.py"), str(self.folder)]
+        command = [self.python, str(_WORKERS / "__main__.py"), self.name, str(self.folder)]
         try:
             with open(self.folder / "log.txt", "wb") as log:
                 done = subprocess.run(
@@ -85,13 +85,31 @@ class Work:
         assert isinstance(answer, dict)
         return answer
 
+    def export(self, request: Mapping[str, Any], *, rounds: int = ROUNDS) -> Imported:
+        """Runs a worker that converts: it writes `model.onnx`, and what the source gives for random inputs.
+
+        Args:
+            rounds: how many sets of random inputs the request asks for.
+
+        Raises:
+            as `run()`.
+        """
+        answer = self.run(request)
+        samples = tuple(
+            Sample(self.read_arrays(f"inputs{number}.npz"), self.read_arrays(f"outputs{number}.npz"))
+            for number in range(rounds)
+        )
+        return Imported(
+            (self.folder / "model.onnx").read_bytes(),
+            Reference(str(answer["runtime"]), samples=samples),
+            [str(note) for note in answer.get("notes", ())],
+        )
+
     def write_arrays(self, name: str, arrays: list[Any]) -> None:
-        named: dict[str, Any] = {f"a{i}": np.asarray(array) for i, array in enumerate(arrays)}
-        np.savez(self.folder / name, **named)
+        save_arrays(self.folder / name, arrays)
 
     def read_arrays(self, name: str) -> list[Any]:
-        with np.load(self.folder / name, allow_pickle=False) as result:
-            return [result[f"a{i}"] for i in range(len(result.files))]
+        return load_arrays(self.folder / name)
 
 
 @contextlib.contextmanager

@@ -6,17 +6,18 @@ TensorFlow takes 2 GB on the disk and ten seconds to start: OpenVINO reads these
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..errors import BackendUnavailableError, UnsupportedModelError
-from .conversion import Imported, Reference, Request, Sample
 from .processes import worker
-from .workers import tensorflow_export
+from .workers.exchange import ROUNDS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..model_source import ModelSource
+    from .conversion import Imported, Request
 
 __all__ = ["import_tensorflow"]
 
@@ -40,8 +41,8 @@ def import_tensorflow(request: Request) -> Imported:
             "backend='openvino'"
         )
     with worker("tensorflow_export", request.python) as work:
-        shapes = [{"name": one.name, "sizes": list(one.sizes), "dtype": one.dtype} for one in request.shapes]
-        answer = work.run(
+        shapes = [asdict(one) for one in request.shapes]
+        return work.export(
             {
                 "model": str(_path(source, kind.key, work.folder)),
                 "kind": kind.key,
@@ -49,16 +50,9 @@ def import_tensorflow(request: Request) -> Imported:
                 "check": request.check,
                 "inputs": list(request.inputs),
                 "outputs": list(request.outputs),
-            }
+            },
+            rounds=ROUNDS if request.check else 0,
         )
-        content = (work.folder / "model.onnx").read_bytes()
-        samples = tuple(
-            Sample(work.read_arrays(f"inputs{number}.npz"), work.read_arrays(f"outputs{number}.npz"))
-            for number in range(tensorflow_export.ROUNDS if request.check else 0)
-        )
-    return Imported(
-        content, Reference(str(answer["runtime"]), samples=samples), [str(note) for note in answer["notes"]]
-    )
 
 
 def _path(source: ModelSource, kind: str, folder: Path) -> Path:

@@ -14,6 +14,7 @@ import re
 import tempfile
 import warnings
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from .conversion import Imported, Reference, Request, Sample
 from .processes import worker
 from .workers import torch_export
+from .workers.exchange import ROUNDS, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,16 +139,8 @@ def _check_archive(source: ModelSource) -> None:
 def _import(request: Request, kind: str) -> Imported:
     with worker("torch_export", request.python) as work:
         path = _path(request.source, work.folder)
-        shapes = [{"name": one.name, "sizes": list(one.sizes), "dtype": one.dtype} for one in request.shapes]
-        answer = work.run({"model": str(path), "kind": kind, "shapes": shapes})
-        content = (work.folder / "model.onnx").read_bytes()
-        samples = tuple(
-            Sample(work.read_arrays(f"inputs{number}.npz"), work.read_arrays(f"outputs{number}.npz"))
-            for number in range(torch_export.ROUNDS)
-        )
-    return Imported(
-        content, Reference(str(answer["runtime"]), samples=samples), [str(note) for note in answer["notes"]]
-    )
+        shapes = [asdict(one) for one in request.shapes]
+        return work.export({"model": str(path), "kind": kind, "shapes": shapes})
 
 
 def _path(source: ModelSource, folder: Path) -> Path:
@@ -175,7 +169,7 @@ def import_module(request: Request) -> Imported:
         for name, one in inspect.signature(module.forward).parameters.items()
         if one.default is inspect.Parameter.empty
     ]
-    shapes = [{"name": one.name, "sizes": list(one.sizes), "dtype": one.dtype} for one in request.shapes]
+    shapes = [asdict(one) for one in request.shapes]
     named = [one.name or f"input{i}" for i, one in enumerate(request.shapes)]
     names = parameters if len(parameters) == len(shapes) else named
     training = module.training
@@ -186,16 +180,14 @@ def import_module(request: Request) -> Imported:
             target = str(Path(folder, "model.onnx"))
             notes = torch_export.export_module(module, torch_export.random_tensors(wanted, 0), names, target)
             samples = []
-            for number in range(torch_export.ROUNDS if request.check else 0):
+            for number in range(ROUNDS if request.check else 0):
                 tensors = torch_export.random_tensors(wanted, number)
-                results = torch_export.leaves(module(*[tensor.clone() for tensor in tensors]))
-                samples.append(
-                    Sample([one.numpy() for one in tensors], [one.detach().cpu().numpy() for one in results])
-                )
+                results = module(*[tensor.clone() for tensor in tensors])
+                samples.append(Sample(torch_export.arrays(tensors), torch_export.arrays(results)))
             content = Path(target).read_bytes()
-    except torch_export.RefusedError as error:
-        kind = ConfigError if error.args[1] == "config" else UnsupportedModelError
-        raise kind(str(error.args[0])) from None
+    except RefusedError as error:
+        kind = ConfigError if error.kind == "config" else UnsupportedModelError
+        raise kind(error.message) from None
     finally:
         module.train(training)
     runtime = f"PyTorch {importlib.metadata.version('torch')}"

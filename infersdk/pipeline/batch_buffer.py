@@ -70,10 +70,14 @@ class BatchBuffer(Protocol):
     def batch_sizes(self) -> Sequence[int]:
         """The batch sizes that the model runs, ascending up to the capacity. Others are padded to the next one."""
 
-    def warm_up(self, count: int) -> None:
-        """Runs `count` rows of neutral content, with preprocessing and postprocessing, and drops the results.
+    def warm_up(self, count: int, example: Any = None) -> None:
+        """Runs `count` rows, with preprocessing and postprocessing, as often as it takes until a further run takes no
+        longer than usual, and drops the results.
 
         Called while the buffer is empty, after `set_bucket()`.
+
+        Args:
+            example: what is in each row; None is neutral content.
         """
 
     def close(self) -> None:
@@ -197,11 +201,15 @@ class TensorBatchBuffer(OneBucket):
     def batch_sizes(self) -> Sequence[int]:
         return self._infer.batch_sizes(self.capacity)
 
-    def warm_up(self, count: int) -> None:
+    def warm_up(self, count: int, example: Any = None) -> None:
         for rows in self._rows:
             rows[:count] = 0
-        self.run(count)
-        self.results(count)
+        if example is not None:
+            for row in range(count):
+                self.prepare(row, example, None)
+        for _ in range(self._infer.current().warm_up_runs):
+            self.run(count)
+            self.results(count)
 
     def close(self) -> None:
         self._rows = []

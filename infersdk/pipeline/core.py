@@ -319,12 +319,12 @@ class PipelineCore:
 
     # ---- the rest ----
 
-    def warm_up(self, progress: Progress | None) -> None:
+    def warm_up(self, progress: Progress | None, example: Any) -> None:
         """See `Pipeline.warm_up()`."""
         self._check_process()
         with self._lock:
             self._check_open()
-        WarmUp(self._scheduler, self._admission, self._lifecycle, self._drained).run(progress)
+        WarmUp(self._scheduler, self._admission, self._lifecycle, self._drained).run(progress, example)
 
     def stats(self) -> PipelineStats:
         with self._lock:

@@ -211,20 +211,22 @@ class Pipeline(Generic[Result]):
         result: Result = await request.wait()
         return result
 
-    def warm_up(self, progress: Progress | None = None) -> None:
+    def warm_up(self, progress: Progress | None = None, *, example: Any = None) -> None:
         """Runs batches of all sizes on all instances, so that the first request takes no longer than later ones.
 
-        The first run of a size compiles kernels, captures graphs or allocates memory, depending on the backend. Call
+        The first runs of a size compile kernels, capture graphs or allocate memory, depending on the backend. Call
         this before the first request: it takes the batch buffers out of service one after another, when they are free.
 
         Args:
             progress: called as `progress(what, fraction)` before each run; what it raises ends the warm-up.
+            example: an item such as `submit()` will be given. On a GPU the memory for images is as large as they are,
+                and where images are preprocessed is measured for their size. None is a small image, or zeros.
 
         Raises:
             ClosedError: the pipeline is or was closed.
             Exception: what a run raises.
         """
-        self._core.warm_up(progress)
+        self._core.warm_up(progress, example)
 
     # ---- the rest ----
 

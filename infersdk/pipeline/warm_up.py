@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError
 from .stats import bucket_name
@@ -32,7 +32,7 @@ class WarmUp:
         self._scheduler, self._admission = scheduler, admission
         self._lifecycle, self._freed = lifecycle, freed
 
-    def run(self, progress: Progress | None) -> None:
+    def run(self, progress: Progress | None, example: Any) -> None:
         """See `Pipeline.warm_up()`."""
         batches = [batch for group in self._scheduler.groups for batch in group.batches]
         for done, batch in enumerate(batches):
@@ -48,7 +48,7 @@ class WarmUp:
                             what += f" of {bucket_name(bucket)}"
                         progress(what, (done + i / len(runs)) / len(batches))
                     batch.buffer.set_bucket(bucket)
-                    batch.buffer.warm_up(size)
+                    batch.buffer.warm_up(size, example)
             finally:
                 with self._freed:
                     self._admission.release(batch)

@@ -1,4 +1,4 @@
-"""Model wrappers: images in, boxes or classes out."""
+"""Models of images, wrappers and compositions: images in, boxes, classes or text out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .messages import InferRequest, TensorInfo
 from .result_tensors import ResultTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
-    from ..models import VisionModel
+    from ..models import ImageModel
 
 __all__ = ["ENCODED", "PIXELS", "ImageEndpoint"]
 
@@ -27,7 +27,7 @@ PIXELS = TensorInfo("pixels", "UINT8", (-1, -1, -1, -1), optional=True)
 
 
 class ImageEndpoint(Endpoint):
-    """A wrapper of `infersdk.models`: preprocessing and postprocessing are part of the model.
+    """A model of `infersdk.models`: preprocessing and postprocessing are part of the model.
 
     Args:
         model: belongs to the endpoint, which closes it. It is warmed up, and runs one gray image.
@@ -38,10 +38,10 @@ class ImageEndpoint(Endpoint):
     batched = True
     inputs = (ENCODED, PIXELS)
 
-    def __init__(self, name: str, version: str, model: VisionModel[Any], queue: int | None, max_images: int) -> None:
-        super().__init__(name, version, model.pipeline, queue)
+    def __init__(self, name: str, version: str, model: ImageModel[Any], queue: int | None, max_images: int) -> None:
+        super().__init__(name, version, model.pipelines, queue)
         self.model, self._max_images = model, max_images
-        self.platform = model.network.backend
+        self.platform = ", ".join(dict.fromkeys(network.backend for network in model.networks))
         self.labels = tuple(model.class_names)
         self.parameters = frozenset(model.per_call)
         gray = np.full((64, 64, 3), 114, np.uint8)
@@ -84,6 +84,9 @@ class ImageEndpoint(Endpoint):
             f"input {info.name!r} of model {self.name!r} takes {info.datatype} {list(info.shape)}, not "
             f"{datatype_of(array.dtype)} {list(array.shape)}",
         )
+
+    async def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Any:
+        return await self.model.infer(item, deadline=deadline, **parameters)
 
     def gather(
         self, request: InferRequest, results: Sequence[Any], names: Sequence[str]

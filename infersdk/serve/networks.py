@@ -54,7 +54,7 @@ class NetworkEndpoint(Endpoint):
             side is None or isinstance(side, str) for spec in network.input_specs for side in spec.shape[1:]
         )
         served = RowRequests(network) if self.batched else WholeRequests(network)
-        super().__init__(name, version, Pipeline(served, **pipeline), queue)
+        super().__init__(name, version, (Pipeline(served, **pipeline),), queue)
         self.platform = network.backend
         self.inputs = tuple(tensor_info(spec) for spec in network.input_specs)
         self.outputs = tuple(tensor_info(spec) for spec in network.output_specs)
@@ -199,7 +199,7 @@ class _WholeRequestBuffer(OneBucket):
     def batch_sizes(self) -> Sequence[int]:
         return [1]
 
-    def warm_up(self, count: int) -> None:
+    def warm_up(self, count: int, example: Any = None) -> None:
         """A model of open shapes has none that could be run before its first request."""
         if any(spec.is_dynamic or spec.kind != "tensor" for spec in self._infer.input_specs):
             return

@@ -3,8 +3,8 @@
 ::
 
     with VideoReader("in.mp4") as reader, VideoWriter("out.mp4", reader.size, reader.fps) as writer:
-        for frame, found in paired(detector.map, reader):
-            writer.write(found.draw(frame), frame.time)
+        for frame, detections in paired(detector.map, reader):
+            writer.write(detections.draw(frame), frame.time)
 
 `Streams` runs many of them through one model.
 
@@ -13,8 +13,24 @@ only a few of them wait at any place, so the memory is bounded.
 """
 
 from .._prefetch import Prefetch, paired
-from .reader import Frame, VideoReader
-from .streams import StreamHealth, StreamResult, Streams
+from .frames import AnyFrame, DeviceFrame, Frame
+from .nvdec import DeviceVideoReader
+from .reader import VideoReader
+from .streams import StreamHealth, StreamInfo, StreamResult, Streams, Submits
 from .writer import VideoWriter
 
-__all__ = ["Frame", "Prefetch", "StreamHealth", "StreamResult", "Streams", "VideoReader", "VideoWriter", "paired"]
+__all__ = [
+    "AnyFrame",
+    "DeviceFrame",
+    "DeviceVideoReader",
+    "Frame",
+    "Prefetch",
+    "StreamHealth",
+    "StreamInfo",
+    "StreamResult",
+    "Streams",
+    "Submits",
+    "VideoReader",
+    "VideoWriter",
+    "paired",
+]

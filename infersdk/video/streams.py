@@ -2,88 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
-import threading
-import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ..errors import ClosedError, ConfigError, InferSDKError, VideoError
-from .reader import Frame, VideoReader
+from .._http import without_password
+from ..errors import ClosedError, ConfigError
+from .stream import Source, Stream, StreamHealth, StreamInfo, StreamResult, StreamSettings, looks_live
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
-__all__ = ["StreamHealth", "StreamResult", "Streams"]
+    from ..device import Device
+    from .frames import AnyFrame
+
+__all__ = ["StreamHealth", "StreamInfo", "StreamResult", "Streams", "Submits"]
 
 Result = TypeVar("Result")
-Source: TypeAlias = "str | os.PathLike[str] | int"
 
-#: Seconds before the first attempt to connect anew, and at most; each attempt doubles it.
-BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
-#: The last results whose latency is kept for the statistics of a stream.
-REMEMBERED = 1000
+#: Frames under way: of one live source, where each adds to the delay; of all files together, and of one at least and
+#: at most.
+LIVE_IN_FLIGHT, FILES_IN_FLIGHT, LEAST, MOST = 2, 64, 4, 32
 
 
 class Submits(Protocol[Result]):
     """What runs the frames: every wrapper, and what is composed of wrappers."""
 
-    def submit(self, image: Any, /, **parameters: Any) -> Future[Result]: ...
-
-
-@dataclass(frozen=True)
-class StreamResult(Generic[Result]):
-    """What became of a frame.
-
-    Attributes:
-        stream: the name of the stream.
-        frame: the frame, with its number and its time in the stream; None where the stream itself failed.
-        result: the model's result; None where there is an `error`.
-        error: why there is no result: the model failed on this frame, or the stream broke off.
-        seconds: from the frame, decoded, to its result.
-    """
-
-    stream: str
-    frame: Frame | None
-    result: Result | None
-    error: Exception | None = None
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class StreamHealth:
-    """How a stream is.
-
-    Attributes:
-        state: `"connecting"`, `"running"`, `"waiting"` (to connect anew), `"ended"` or `"failed"`.
-        frames: frames that were given to the model.
-        results, errors: how many of them ended in a result and in an error.
-        dropped: frames of a live source that newer ones replaced before the model took them.
-        connects: how often the source was opened.
-        fps: results a second, over the last results.
-        silent: seconds since the last frame came; None before the first.
-        p50, p99: seconds from a frame to its result, over the last 1,000.
-        error: the last thing that went wrong with the source; empty if nothing did.
-    """
-
-    state: str
-    frames: int
-    results: int
-    errors: int
-    dropped: int
-    connects: int
-    fps: float
-    silent: float | None
-    p50: float
-    p99: float
-    error: str
+    def submit(self, image: Any, **parameters: Any) -> Future[Result]: ...
 
 
 class Streams:
@@ -96,15 +46,24 @@ class Streams:
                 print(item.stream, item.frame.time, item.result)
 
     Each stream keeps its own order. A file gives all of its frames, and waits for the model. A live source gives its
-    newest frame when the model is ready for one; those that it replaced are counted. A live source that breaks off, or
-    sends nothing for `timeout` seconds, is opened anew after a pause that doubles, up to 30 s. What happens to one
-    stream disturbs no other.
+    newest frame when the model is ready for one; the frames that it replaced are counted. A live source that breaks
+    off, or sends nothing for `timeout` seconds, is opened again after a pause that doubles, up to 30 s; its times and
+    numbers go on. What happens to one stream disturbs no other.
 
     Args:
-        sources: what `VideoReader` takes, by name; or a list, whose items are named as they are written.
-        in_flight: frames of one stream that the model has, or whose results wait to be taken.
-        reconnect: whether live sources are opened anew. Otherwise they end with an error.
-        format, timeout, options: as `VideoReader` takes them.
+        sources: what `VideoReader` takes, by name; or a list, whose items are named as they are written, without
+            passwords.
+        in_flight: frames of one stream that the model has, or whose results wait to be taken. None is 2 for live
+            sources, and for files 64 divided by their number, at least 4 and at most 32.
+        files_at_once: files that are read at the same time; the others wait for the end of one of them.
+        give_up_after: seconds without a frame after which a live source is not opened again, and ends with an error.
+            0 never opens it again.
+        retry_first: whether a live source that cannot be opened at the start is tried again, as one that broke off is.
+        on_end: called with the name of each stream after its last result, in the thread that takes the results.
+        decode: `"cpu"`, or `"gpu"`: `device` decodes the frames, which stay there as `DeviceFrame`s in NV12 (see
+            `DeviceVideoReader`). The model has to be on the same device.
+        format: of the frames that the processor decodes, as `VideoReader` takes it; None is `"rgb"`.
+        timeout, options: as `VideoReader` takes them.
 
     Raises:
         ConfigError: there is no source, two have one name, or a setting has a wrong value.
@@ -114,27 +73,39 @@ class Streams:
         self,
         sources: Mapping[str, Source] | Sequence[Source],
         *,
-        in_flight: int = 4,
-        reconnect: bool = True,
-        format: str = "rgb",
+        in_flight: int | None = None,
+        files_at_once: int = 32,
+        give_up_after: float = math.inf,
+        retry_first: bool = True,
+        on_end: Callable[[str], None] | None = None,
+        decode: str = "cpu",
+        device: str | Device = "cuda:0",
+        format: str | None = None,
         timeout: float = 10.0,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        if isinstance(sources, (str, os.PathLike)):
-            raise ConfigError(f"sources is a list or a table of sources, not one: [{str(sources)!r}]")
-        named = list(sources.items()) if isinstance(sources, Mapping) else [(str(source), source) for source in sources]
-        if not named:
-            raise ConfigError("there is no stream; give one source at least")
-        names = [name for name, _ in named]
-        if double := next((name for name in names if names.count(name) > 1), None):
-            raise ConfigError(f"two streams are called {double!r}; name them: {{'left': ..., 'right': ...}}")
-        if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
-            raise ConfigError(f"in_flight is a number of frames from 1, not {in_flight!r}")
-        reading = {"format": format, "timeout": timeout, "options": options}
-        self._done: queue.SimpleQueue[_Stream | None] = queue.SimpleQueue()
-        self._streams = {
-            name: _Stream(name, source, in_flight, reconnect, reading, self._done) for name, source in named
-        }
+        named = _named(sources)
+        _check_count("in_flight", "frames", in_flight)
+        _check_count("files_at_once", "files", files_at_once)
+        if not give_up_after >= 0:
+            raise ConfigError(f"give_up_after is a number of seconds from 0, not {give_up_after!r}")
+        reading: dict[str, Any] = {"timeout": timeout, "options": options}
+        if decode not in ("cpu", "gpu"):
+            raise ConfigError(f"unknown decode {decode!r}; use 'cpu' or 'gpu'")
+        if decode == "gpu":
+            if format not in (None, "nv12"):
+                raise ConfigError(f"decode='gpu' gives frames in NV12, not {format!r}; leave format out")
+            reading["device"] = device
+        else:
+            reading["format"] = format or "rgb"
+        self._done: queue.SimpleQueue[Stream | None] = queue.SimpleQueue()
+        files = min(max(FILES_IN_FLIGHT // min(len(named), files_at_once), LEAST), MOST)
+        self._files_at_once, self._on_end = files_at_once, on_end
+        self._streams = {}
+        for name, source in named.items():
+            under_way = in_flight or (LIVE_IN_FLIGHT if looks_live(source) else files)
+            settings = StreamSettings(under_way, give_up_after, retry_first, decode == "gpu", reading)
+            self._streams[name] = Stream(name, source, settings, self._done)
         self._running = False
 
     @property
@@ -155,21 +126,36 @@ class Streams:
         if self._running:
             raise ClosedError("these streams have been run, or were closed; make new ones")
         self._running = True
+
+        def submit(frame: AnyFrame) -> Future[Result]:
+            return model.submit(frame, **parameters)
+
+        files = deque(stream for stream in self._streams.values() if not looks_live(stream.source))
+        waiting = deque(islice(files, self._files_at_once, None))
         for stream in self._streams.values():
-            stream.start(lambda frame: model.submit(frame, **parameters))
+            if stream not in waiting:
+                stream.start(submit)
         open_streams = len(self._streams)
         while open_streams:
-            stream_or_stop = self._done.get()
-            if stream_or_stop is None:
+            ready = self._done.get()
+            if ready is None:
                 return
-            item = stream_or_stop.take()
-            if item is None:
-                open_streams -= 1
-            else:
+            item = ready.take()
+            if item is not None:
                 yield item
+                continue
+            open_streams -= 1
+            if waiting and not looks_live(ready.source):
+                waiting.popleft().start(submit)
+            if self._on_end is not None:
+                self._on_end(ready.name)
+
+    def info(self) -> dict[str, StreamInfo]:
+        """What the sources say about themselves, by the names of the streams that have been open."""
+        return {name: stream.info for name, stream in self._streams.items() if stream.info is not None}
 
     def health(self) -> dict[str, StreamHealth]:
-        """How each stream is, by its name."""
+        """The state and the statistics of each stream, by its name."""
         return {name: stream.health() for name, stream in self._streams.items()}
 
     def close(self) -> None:
@@ -189,170 +175,24 @@ class Streams:
         return f"<Streams {', '.join(self._streams)}>"
 
 
-class _Stream:
-    """One source: a thread that reads it, and its frames under way in order."""
+def _named(sources: Mapping[str, Source] | Sequence[Source]) -> dict[str, Source]:
+    """The sources by the names of their streams."""
+    if isinstance(sources, (str, os.PathLike)):
+        raise ConfigError(f"sources is a list or a table of sources, not one: [{str(sources)!r}]")
+    if isinstance(sources, Mapping):
+        named = dict(sources)
+    else:
+        named = {}
+        for source in sources:
+            name = without_password(str(source))
+            if name in named:
+                raise ConfigError(f"two streams are called {name!r}; name them: {{'left': ..., 'right': ...}}")
+            named[name] = source
+    if not named:
+        raise ConfigError("there is no stream; give one source at least")
+    return named
 
-    def __init__(
-        self,
-        name: str,
-        source: Source,
-        in_flight: int,
-        reconnect: bool,
-        reading: Mapping[str, Any],
-        done: queue.SimpleQueue[_Stream | None],
-    ) -> None:
-        self.name, self.source, self.reconnect = name, source, reconnect
-        self._reading, self._done = reading, done
-        self._slots = threading.Semaphore(in_flight)
-        self._stopped = threading.Event()
-        self._guard = threading.Lock()
-        #: Frames under way and what came of those before, in order: (frame, when it came, its request or error).
-        self._items: deque[tuple[Frame | None, float, Future[Any] | Exception | None]] = deque()
-        self._ready = 0  # of these, how many at the head have been announced
-        self._submit: Callable[[Frame], Future[Any]]
-        self._reader: VideoReader | None = None
-        self._state, self._error = "connecting", ""
-        self._frames = self._results = self._errors = self._dropped = self._connects = 0
-        self._last: float | None = None
-        self._latencies: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
 
-    def start(self, submit: Callable[[Frame], Future[Any]]) -> None:
-        self._submit = submit
-        threading.Thread(target=self._work, name=f"infersdk-stream-{self.name}", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._slots.release()
-        if (reader := self._reader) is not None:
-            threading.Thread(target=reader.close, daemon=True).start()  # a source may hang in a read
-        with self._guard:
-            requests = [request for _, _, request in self._items if isinstance(request, Future)]
-        for request in requests:
-            request.cancel()
-
-    # ---- the thread that reads ----
-
-    def _work(self) -> None:
-        try:
-            pause = BACKOFF
-            while not self._stopped.is_set():
-                live = False
-                before = self._frames
-                try:
-                    live = self._read()
-                    if not live:
-                        self._state = "ended"
-                        return
-                    error: Exception = VideoError(f"the live source {self.source!r} ended")
-                except InferSDKError as failure:
-                    error = failure
-                    live = live or self._is_live()
-                if self._stopped.is_set():
-                    return
-                self._error = str(error)
-                if not (live and self.reconnect):
-                    self._state = "failed"
-                    self._add(None, error)
-                    return
-                pause = BACKOFF if self._frames > before else min(pause * 2, LONGEST_BACKOFF)
-                self._state = "waiting"
-                self._stopped.wait(pause)
-                self._state = "connecting"
-        except Exception as error:  # a fault of the model's submit(), or of ours: said, not swallowed
-            self._state, self._error = "failed", str(error)
-            self._add(None, error)
-        finally:
-            self._add(None, None)
-
-    def _is_live(self) -> bool:
-        """Whether a source that cannot be opened is worth another attempt."""
-        text = str(self.source)
-        return isinstance(self.source, int) or "://" in text or text.startswith("/dev/")
-
-    def _read(self) -> bool:
-        """Reads the source to its end; whether it is a live one."""
-        reader = VideoReader(self.source, prefetch=1 if self._is_live() else 4, **self._reading)
-        self._reader = reader
-        self._connects += 1
-        self._state = "running"
-        before = self._dropped
-        try:
-            for frame in reader:
-                came = time.monotonic()
-                self._last = came
-                self._dropped = before + reader.dropped
-                self._slots.acquire()
-                if self._stopped.is_set():
-                    break
-                self._frames += 1
-                self._add(frame, self._submit(frame), came)
-            if reader.damage:
-                self._error = reader.damage
-            return reader.live
-        finally:
-            self._dropped = before + reader.dropped
-            self._reader = None
-            with suppress(InferSDKError):
-                reader.close()
-
-    def _add(self, frame: Frame | None, request: Future[Any] | Exception | None, came: float = 0.0) -> None:
-        with self._guard:
-            self._items.append((frame, came, request))
-        if isinstance(request, Future):
-            request.add_done_callback(lambda _: self._announce())
-        else:
-            self._announce()
-
-    def _announce(self) -> None:
-        """Tells the thread that takes results how many more are ready, in order."""
-        with self._guard:
-            while self._ready < len(self._items):
-                request = self._items[self._ready][2]
-                if isinstance(request, Future) and not request.done():
-                    return
-                self._ready += 1
-                self._done.put(self)
-
-    # ---- the thread that takes results ----
-
-    def take(self) -> StreamResult[Any] | None:
-        """The next result; None once the stream is over."""
-        with self._guard:
-            frame, came, request = self._items.popleft()
-            self._ready -= 1
-        if request is None:
-            return None
-        if isinstance(request, Exception):
-            return StreamResult(self.name, None, None, request)
-        self._slots.release()
-        now = time.monotonic()
-        error: BaseException | None
-        try:
-            error = request.exception()
-        except BaseException as cancelled:  # CancelledError
-            error = cancelled
-        self._latencies.append((now, now - came))
-        if error is not None:
-            self._errors += 1
-            shown = error if isinstance(error, Exception) else VideoError(f"the request was ended: {error!r}")
-            return StreamResult(self.name, frame, None, shown, now - came)
-        self._results += 1
-        return StreamResult(self.name, frame, request.result(), None, now - came)
-
-    def health(self) -> StreamHealth:
-        recent = list(self._latencies)
-        seconds = sorted(latency for _, latency in recent)
-        span = recent[-1][0] - recent[0][0] if len(recent) > 1 else 0.0
-        return StreamHealth(
-            state=self._state,
-            frames=self._frames,
-            results=self._results,
-            errors=self._errors,
-            dropped=self._dropped,
-            connects=self._connects,
-            fps=(len(recent) - 1) / span if span else 0.0,
-            silent=None if self._last is None else time.monotonic() - self._last,
-            p50=seconds[len(seconds) // 2] if seconds else 0.0,
-            p99=seconds[min(len(seconds) * 99 // 100, len(seconds) - 1)] if seconds else 0.0,
-            error=self._error,
-        )
+def _check_count(name: str, what: str, count: int | None) -> None:
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ConfigError(f"{name} is a number of {what} from 1, not {count!r}")

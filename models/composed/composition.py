@@ -1,69 +1,26 @@
-"""What compositions of models share: one result out of several requests to a model."""
+"""One result out of several requests to a model."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
-
-from ...device import Device
-from ...errors import UnsupportedModelError
-from ...image import DeviceImage, HostImage, ImageSource, read_image
-from ...tensor import Tensor
-from ..results import Detections
+from ..declaration import argument
+from .base import Composed
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from ...image import HostImage, ImageSource
+    from ..image_model import ImageModel
 
-    from ..execution import Timings
-    from ..vision import VisionModel
-
-__all__ = ["Composition", "Joined", "Plan", "device_of", "require_boxes", "whole_image"]
+__all__ = ["Composition", "Joined", "Plan"]
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
-
-
-def whole_image(source: Any, channel_order: str, device: Device | None = None) -> HostImage | DeviceImage:
-    """An image at full size, whose parts will be taken.
-
-    Args:
-        source: what `read_image()` takes, or an image on a CUDA device.
-        channel_order: of arrays.
-        device: where an image of the host is brought, once for all of its parts; None leaves it.
-
-    Raises:
-        ImageError: it cannot be read.
-    """
-    if isinstance(source, DeviceImage):
-        return source
-    if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
-        return DeviceImage(source, channel_order)
-    image = read_image(source, channel_order=channel_order)
-    if device is None or image.format == "nv12":
-        return image
-    uploaded = Tensor(image.pixels.shape, "uint8", device).copy_from(image.pixels)
-    return DeviceImage(uploaded, "rgb" if image.format.startswith("rgb") else "bgr", image.decoder)
-
-
-def device_of(model: VisionModel[Any]) -> Device | None:
-    """The CUDA device that a model runs on; None for one that takes images on the host."""
-    return Device.parse(model.network.device) if model.network.stream is not None else None
-
-
-def require_boxes(model: VisionModel[Any]) -> None:
-    """Raises UnsupportedModelError for a wrapper whose results are no `Detections`."""
-    kind = model.result_type()
-    if kind is not object and not issubclass(kind, Detections):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} gives {kind.__name__}, and no boxes; use a model of boxes or keypoints"
-        )
 
 
 class Plan(Generic[Part, Result]):
@@ -80,15 +37,11 @@ class Plan(Generic[Part, Result]):
         self.sources, self.join = sources, join
 
 
-class Composition(ABC, Generic[Part, Result]):
-    """Several requests to a model for each image.
+class Composition(Composed[Result], Generic[Part, Result]):
+    """Several requests to one model for each image."""
 
-    Attributes:
-        model: the wrapper that runs them. It stays its owner's: `close()` closes it, and so does the end of `with`.
-    """
-
-    def __init__(self, model: VisionModel[Part]) -> None:
-        self.model = model
+    parts = ("model",)
+    model: ImageModel[Part] = argument(kw_only=False)
 
     @abstractmethod
     def plan(self, image: ImageSource | HostImage) -> Plan[Part, Result]:
@@ -97,16 +50,6 @@ class Composition(ABC, Generic[Part, Result]):
         Raises:
             ImageError: the image cannot be read.
         """
-
-    @overload  # a HostImage is a tuple, too
-    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
-    @overload
-    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
-    def __call__(self, images: Any, **parameters: Any) -> Any:
-        """Takes an image or a list of them, as a wrapper does."""
-        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
-            return list(self.stream(images, **parameters))
-        return next(self.stream([images], **parameters))
 
     def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
         """The results of any number of images, in order. The parts of successive images fill the batches together."""
@@ -139,25 +82,21 @@ class Composition(ABC, Generic[Part, Result]):
     ) -> Future[Result]:
         """One image, whose parts run together with whatever else is waiting. See `Pipeline.submit()`.
 
-        The image is read in the calling thread. Cancelling the future cancels the parts that have not left.
+        The image is read in the calling thread. All parts have to leave by the deadline. Cancelling the future cancels
+        the parts that have not left.
         """
+        until = None if deadline is None else monotonic() + deadline
         plan = self.plan(image)
         joined: Joined[Part, Result] = Joined(plan.join, len(plan.sources))
         for index, source in enumerate(plan.sources):
+            left = None if until is None else max(until - monotonic(), 0.0)
             try:
-                part = self.model.submit(source, timeout=timeout, deadline=deadline, **parameters)
+                part = self.model.submit(source, timeout=timeout, deadline=left, **parameters)
             except BaseException:
                 joined.cancel()
                 raise
             joined.add(index, part)
         return joined
-
-    async def infer(
-        self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
-    ) -> Result:
-        """From asyncio: the result of one image. Neither reading it nor waiting for slots blocks the event loop."""
-        submitted = asyncio.to_thread(self.submit, image, deadline=deadline, **parameters)
-        return await asyncio.wrap_future(await submitted)
 
     def _in_order(
         self,
@@ -165,7 +104,7 @@ class Composition(ABC, Generic[Part, Result]):
         run: Callable[[Iterator[Any]], Iterator[Any]],
         return_exceptions: bool = False,
     ) -> Iterator[Result]:
-        """The results of images whose parts `run` takes in one sequence, and gives the results of in order."""
+        """The results of images. `run` takes the parts of all images, and returns the results of the parts in order."""
         plans: deque[Plan[Part, Result] | BaseException] = deque()
 
         def sources() -> Iterator[Any]:
@@ -185,26 +124,6 @@ class Composition(ABC, Generic[Part, Result]):
             parts.append(part)
             yield from _joined(plans, parts)
         yield from _joined(plans, parts)  # images at the end that ask nothing of the model
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The class names by class_id."""
-        return tuple(self.model.class_names)
-
-    @property
-    def timings(self) -> Timings:
-        """How long the stages of the model's last call took."""
-        return self.model.timings
-
-    def close(self) -> None:
-        """Closes the model."""
-        self.model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def _joined(plans: deque[Any], parts: list[Any]) -> Iterator[Any]:
@@ -230,11 +149,13 @@ class Joined(Future[Result], Generic[Part, Result]):
     Args:
         join: makes the result; called in the thread that ends the last request.
         count: how many requests will be added.
+        keep_errors: whether the exception of a request that fails takes the place of its result, and the others go on.
+            A request that is cancelled cancels the whole in either case.
     """
 
-    def __init__(self, join: Callable[[list[Part]], Result], count: int) -> None:
+    def __init__(self, join: Callable[[list[Part]], Result], count: int, *, keep_errors: bool = False) -> None:
         super().__init__()
-        self._join, self._missing = join, count
+        self._join, self._missing, self._keep_errors = join, count, keep_errors
         self._parts: list[Any] = [None] * count
         self._requests: list[Future[Part]] = []
         self._guard = threading.Lock()
@@ -261,11 +182,11 @@ class Joined(Future[Result], Generic[Part, Result]):
 
     def _take(self, index: int, request: Future[Part]) -> None:
         error = CancelledError() if request.cancelled() else request.exception()
-        if error is not None:
+        if error is not None and (request.cancelled() or not self._keep_errors):
             if self._end(lambda: _raise(error)):
                 self._cancel_requests()
             return
-        self._parts[index] = request.result()
+        self._parts[index] = request.result() if error is None else error
         with self._guard:
             self._missing -= 1
             last = self._missing == 0

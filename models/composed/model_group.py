@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from threading import Lock
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
 from ..vision import VisionModel
+from .base import map_requests
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -144,24 +144,7 @@ class ModelGroup:
         """
         self._check(parameters)
         ahead = max(model.pipeline.slots for model in self.models.values()) if in_flight is None else in_flight
-        if ahead < 1:
-            raise ConfigError(f"in_flight is at least 1, not {in_flight}")
-        return self._map(iter(images), ahead, parameters)
-
-    def _map(
-        self, images: Iterator[ImageSource | HostImage], ahead: int, parameters: Mapping[str, Mapping[str, Any]]
-    ) -> Iterator[GroupResult]:
-        pending: deque[Future[GroupResult]] = deque()
-        try:
-            for image in images:
-                pending.append(self._submit(image, parameters))
-                if len(pending) >= ahead:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+        return map_requests(images, lambda image: self._submit(image, parameters), ahead)
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Mapping[str, Any]

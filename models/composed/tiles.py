@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from ...errors import ConfigError
+from ..declaration import UNCHECKED, argument
 from ..preprocessor import as_size
 from ..results import Detections
-from .composition import Composition, Plan, device_of, require_boxes, whole_image
+from .base import require_boxes, whole_image
+from .composition import Composition, Plan
 from .merging import Merge, merge_views
 
 if TYPE_CHECKING:
@@ -87,34 +89,30 @@ class Tiled(Composition[Detections, Detections]):
 
     Raises:
         ConfigError: a setting has a wrong value.
-        UnsupportedModelError: the model's results are no `Detections`.
+        UnsupportedModelError: the results of the model are not `Detections`.
     """
 
-    def __init__(
-        self,
-        model: VisionModel[Detections],
-        tile: int | Sequence[int] | None = None,
-        overlap: float = 0.2,
-        *,
-        whole_image: bool = True,
-        merge: Literal["nms", "union", "weighted"] = "nms",
-        match: Literal["iou", "smaller"] = "smaller",
-        threshold: float = 0.5,
-        class_agnostic: bool = False,
-    ) -> None:
-        super().__init__(model)
-        require_boxes(model)
-        self.tile = as_size(tile, "tile") or model.input_size
-        self.overlap, self.whole_image = overlap, whole_image
-        self._merge = Merge(merge, match, threshold, class_agnostic)
-        tile_grid((1, 1), self.tile, overlap)  # checks them
+    model: VisionModel[Detections] = argument(kw_only=False)
+    tile: Annotated[int | Sequence[int] | None, UNCHECKED] = None
+    overlap: float = 0.2
+    whole_image: bool = True
+    merge: Annotated[Literal["nms", "union", "weighted"], UNCHECKED] = "nms"
+    match: Annotated[Literal["iou", "smaller"], UNCHECKED] = "smaller"
+    threshold: float = 0.5
+    class_agnostic: bool = False
+
+    def _prepare(self) -> None:
+        require_boxes(self.model)
+        self._tile = as_size(self.tile, "tile") or self.model.input_size
+        self._merge = Merge(self.merge, self.match, self.threshold, self.class_agnostic)
+        tile_grid((1, 1), self._tile, self.overlap)  # checks them
 
     def tiles(self, size: tuple[int, int]) -> list[Tile]:
         """The tiles of an image of (width, height)."""
-        return tile_grid(size, self.tile, self.overlap)
+        return tile_grid(size, self._tile, self.overlap)
 
     def plan(self, image: ImageSource | HostImage) -> Plan[Detections, Detections]:
-        whole = whole_image(image, self.model.channel_order, device_of(self.model))
+        whole = whole_image(image, self.model.channel_order, self.model.image_device)
         tiles = self.tiles(whole.size)
         views: list[Any] = [whole.crop(tile) for tile in tiles]
         if len(views) == 1:
@@ -128,4 +126,4 @@ class Tiled(Composition[Detections, Detections]):
         return merge_views(parts, [(tile.left, tile.top) for tile in tiles], whole.size, self._merge, whole.decoder)
 
     def __repr__(self) -> str:
-        return f"<Tiled {self.tile[0]} x {self.tile[1]}, overlap {self.overlap}: {self.model!r}>"
+        return f"<Tiled {self._tile[0]} x {self._tile[1]}, overlap {self.overlap}: {self.model!r}>"

@@ -1,27 +1,26 @@
-"""A detector, and a second model on what it found."""
+"""A detector, and a second model on its boxes."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from ...errors import ConfigError, DeadlineExceeded
-from ...image import DeviceImage, HostImage, ImageSource
+from ..declaration import UNCHECKED, argument
 from ..results import Detections
-from .composition import Joined, device_of, require_boxes, whole_image
+from .base import Composed, map_requests, require_boxes, whole_image
+from .composition import Joined
 from .crops import CropKind, Cutter, cutter
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from ..vision import VisionModel
+    from ...image import DeviceImage, HostImage, ImageSource
+    from ..image_model import ImageModel
 
 __all__ = ["TwoStage"]
 
@@ -29,7 +28,7 @@ __all__ = ["TwoStage"]
 GATHERED = 16
 
 
-class TwoStage:
+class TwoStage(Composed[Detections]):
     """A model of boxes, and a second model that looks at each of them.
 
     ::
@@ -40,11 +39,11 @@ class TwoStage:
 
     The results are those of the detector with one column more: what the second model says of each box, in the order of
     the boxes. The parts of all images that are under way fill the second model's batches. A part that cannot be cut
-    out, or fails, fails alone: its place in the column holds the exception.
+    out, or fails, fails alone: its row of the column holds the exception.
 
     Args:
-        detector: a wrapper whose results are `Detections`.
-        second: any wrapper.
+        detector: a model whose results are `Detections`: a wrapper, or `Tiled`.
+        second: any wrapper, or `OCR`.
         crop: what the second model gets: `"box"` the pixels within the box, `"oriented"` an oriented box turned
             upright, `"landmarks"` a face turned and scaled by its five landmarks; or a function of an image and its
             `Detections` that returns an image for each box.
@@ -53,34 +52,25 @@ class TwoStage:
 
     Raises:
         ConfigError: a setting has a wrong value.
-        UnsupportedModelError: the detector's results are no `Detections`.
+        UnsupportedModelError: the results of the detector are not `Detections`.
     """
 
-    def __init__(
-        self,
-        detector: VisionModel[Detections],
-        second: VisionModel[Any],
-        *,
-        crop: CropKind | Cutter = "box",
-        margin: float = 0.0,
-        column: str = "second",
-    ) -> None:
-        if not column.isidentifier() or column in ("mask", "keypoints", "oriented"):
-            raise ConfigError(f"column is {column!r}; use a plain name that Detections do not have already")
-        self.detector, self.second, self.column = detector, second, column
-        require_boxes(detector)
-        self._cuts_anywhere = crop == "box"
-        self._cut = crop if callable(crop) else cutter(crop, margin)
+    parts = ("detector", "second")
+    detector: ImageModel[Detections] = argument(kw_only=False)
+    second: ImageModel[Any] = argument(kw_only=False)
+    crop: Annotated[CropKind | Cutter, UNCHECKED] = "box"
+    margin: float = 0.0
+    column: str = "second"
+
+    def _prepare(self) -> None:
+        if not self.column.isidentifier() or self.column in ("mask", "keypoints", "oriented"):
+            raise ConfigError(f"column is {self.column!r}; use a plain name that Detections do not have already")
+        require_boxes(self.detector)
+        self._cut = self.crop if callable(self.crop) else cutter(self.crop, self.margin)
         self._threads: ThreadPoolExecutor | None = None
         self._guard = threading.Lock()
 
     # ---- calls ----
-
-    def __call__(self, images: Any, **parameters: Any) -> Any:
-        """Takes an image or a list of them, as a wrapper does. `parameters` are the detector's."""
-        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
-            return list(self.stream(images, **parameters))
-        return next(self.stream([images], **parameters))
 
     def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Detections]:
         """The results of any number of images, in order; up to 16 of them are read ahead."""
@@ -99,16 +89,16 @@ class TwoStage:
             waiting.append((boxes, parts))
             count += len(parts)
             if count >= batch or len(waiting) == GATHERED:
-                yield from self._finished(waiting)
+                yield from self._run_second(waiting)
                 waiting, count = [], 0
-        yield from self._finished(waiting)
+        yield from self._run_second(waiting)
 
-    def _finished(self, waiting: Sequence[tuple[Detections, Sequence[Any]]]) -> Iterator[Detections]:
+    def _run_second(self, waiting: Sequence[tuple[Detections, Sequence[Any]]]) -> Iterator[Detections]:
         """The results of images whose parts go through the second model together."""
         good = [part for _, parts in waiting for part in parts if not isinstance(part, Exception)]
-        said = iter(self.second(good) if good else [])
+        answers = iter(self.second(good) if good else [])
         for boxes, parts in waiting:
-            yield self._with(boxes, [part if isinstance(part, Exception) else next(said) for part in parts])
+            yield self._with(boxes, [part if isinstance(part, Exception) else next(answers) for part in parts])
 
     # ---- requests ----
 
@@ -146,34 +136,8 @@ class TwoStage:
             in_flight: images that are read ahead; None is twice what the detector's pipeline takes in.
             return_exceptions: return the exception of an image in place of its result, instead of raising it.
         """
-        ahead = in_flight if in_flight is not None else 2 * self.detector.pipeline.slots
-        if ahead < 1:
-            raise ConfigError(f"in_flight is at least 1, not {ahead}")
-        pending: deque[Future[Detections]] = deque()
-        try:
-            for image in images:
-                try:
-                    pending.append(self.submit(image, **parameters))
-                except Exception as error:
-                    if not return_exceptions:
-                        raise
-                    failed: Future[Detections] = Future()
-                    failed.set_exception(error)
-                    pending.append(failed)
-                if len(pending) >= ahead:
-                    yield _end(pending.popleft(), return_exceptions)
-            while pending:
-                yield _end(pending.popleft(), return_exceptions)
-        finally:
-            for future in pending:
-                future.cancel()
-
-    async def infer(
-        self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
-    ) -> Detections:
-        """From asyncio: the result of one image. Neither reading it nor waiting for slots blocks the event loop."""
-        submitted = asyncio.to_thread(self.submit, image, deadline=deadline, **parameters)
-        return await asyncio.wrap_future(await submitted)
+        ahead = in_flight if in_flight is not None else 2 * self.detector.pipelines[0].slots
+        return map_requests(images, lambda image: self.submit(image, **parameters), ahead, return_exceptions)
 
     def _continue(
         self, chain: _Chain, image: HostImage | DeviceImage, first: Future[Detections], until: float | None
@@ -193,15 +157,16 @@ class TwoStage:
             if left is not None and left <= 0 and rows:
                 raise DeadlineExceeded("the deadline passed before the boxes went to the second model")
 
-            def join(said: list[Any]) -> Detections:
-                for index, one in zip(rows, said, strict=True):
+            def join(answers: list[Any]) -> Detections:
+                for index, one in zip(rows, answers, strict=True):
                     results[index] = one
                 return self._with(boxes, results)
 
-            joined: Joined[Any, Detections] = Joined(join, len(rows))
+            joined: Joined[Any, Detections] = Joined(join, len(rows), keep_errors=True)
             chain.follow(joined)
             for position, index in enumerate(rows):
-                joined.add(position, _alone(self.second.submit(parts[index], deadline=left)))
+                left = None if until is None else max(until - monotonic(), 0.0)
+                joined.add(position, self.second.submit(parts[index], deadline=left))
         except BaseException as error:
             chain.fail(error)
 
@@ -209,10 +174,9 @@ class TwoStage:
 
     def _read(self, source: Any) -> HostImage | DeviceImage:
         """The image; on the device of both models if its parts can be cut there."""
-        first, second = device_of(self.detector), device_of(self.second)
-        return whole_image(
-            source, self.detector.channel_order, first if self._cuts_anywhere and first == second else None
-        )
+        first, second = self.detector.image_device, self.second.image_device
+        on_device = self.crop == "box" and first == second
+        return whole_image(source, self.channel_order, first if on_device else None)
 
     def _parts(self, image: HostImage | DeviceImage, boxes: Detections) -> Sequence[Any]:
         parts = self._cut(image, boxes)
@@ -222,9 +186,9 @@ class TwoStage:
             )
         return parts
 
-    def _with(self, boxes: Detections, said: Sequence[Any]) -> Detections:
-        column = np.empty(len(said), object)
-        for index, one in enumerate(said):
+    def _with(self, boxes: Detections, answers: Sequence[Any]) -> Detections:
+        column = np.empty(len(answers), object)
+        for index, one in enumerate(answers):
             column[index] = one
         return boxes.with_columns(**{self.column: column})
 
@@ -234,23 +198,11 @@ class TwoStage:
                 self._threads = ThreadPoolExecutor(2, thread_name_prefix="infersdk-two-stage")
             return self._threads
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The detector's class names by class_id."""
-        return tuple(self.detector.class_names)
-
     def close(self) -> None:
         """Closes both models."""
-        self.detector.close()
-        self.second.close()
+        super().close()
         if self._threads is not None:
             self._threads.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<TwoStage {self.detector!r}, then {self.second!r}>"
@@ -289,36 +241,3 @@ class _Chain(Future[Detections]):
                 self.set_exception(error)
             else:
                 self.set_result(last.result())
-
-
-def _alone(request: Future[Any]) -> Future[Any]:
-    """A future that has the exception of `request` as its result: one part does not fail the others."""
-    kept = _Kept(request)
-    request.add_done_callback(kept.take)
-    return kept
-
-
-class _Kept(Future[Any]):
-    def __init__(self, request: Future[Any]) -> None:
-        super().__init__()
-        self._request = request
-
-    def take(self, request: Future[Any]) -> None:
-        if request.cancelled():
-            super().cancel()
-        elif self.set_running_or_notify_cancel():
-            error = request.exception()
-            self.set_result(request.result() if error is None else error)
-
-    def cancel(self) -> bool:
-        self._request.cancel()
-        return super().cancel()
-
-
-def _end(future: Future[Detections], return_exceptions: bool) -> Any:
-    if not return_exceptions:
-        return future.result()
-    try:
-        return future.result()
-    except Exception as error:
-        return error

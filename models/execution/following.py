@@ -35,7 +35,8 @@ def make_executor(
     if infer.stream is None:
         DeviceDecoding.of(stages.decode, infer)  # raises where it was asked for
         return HostExecutor(infer, stages, capacity)
-    return CudaExecutor(infer, stages, capacity, placement, shares_cpu=shares_cpu)
+    with infer.charging():
+        return CudaExecutor(infer, stages, capacity, placement, shares_cpu=shares_cpu)
 
 
 class FollowingExecutor(Generic[Result]):
@@ -147,12 +148,13 @@ class FollowingBuffer(Generic[Result]):
     def batch_sizes(self) -> Sequence[int]:
         return self._executor.infer.batch_sizes(self.capacity)
 
-    def warm_up(self, count: int) -> None:
-        gray = np.full((64, 64, 3), 114, np.uint8)
-        for row in range(count):
-            self._executor.prepare(row, gray, None)
-        self.run(count)
-        self.results(count)
+    def warm_up(self, count: int, example: Any = None) -> None:
+        image = np.full((64, 64, 3), 114, np.uint8) if example is None else example
+        for _ in range(self._executor.infer.warm_up_runs):
+            for row in range(count):
+                self._executor.prepare(row, image, None)
+            self.run(count)
+            self.results(count)
 
     def close(self) -> None:
         self._following.close()

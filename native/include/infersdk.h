@@ -62,7 +62,8 @@ extern "C" {
     X(ERR_READ_ONLY, -9, "memory is read-only")                                                                        \
     X(ERR_IO, -10, "input or output failed")                                                                           \
     X(ERR_FORMAT, -11, "malformed data")                                                                               \
-    X(ERR_UNSUPPORTED, -12, "not supported")
+    X(ERR_UNSUPPORTED, -12, "not supported")                                                                           \
+    X(ERR_OVER_BUDGET, -13, "over the memory limit")
 
 typedef int32_t ifs_status;
 
@@ -203,6 +204,31 @@ typedef struct ifs_memory_stats {
 } ifs_memory_stats;
 
 void ifs_get_memory_stats(ifs_memory_stats *out);
+
+/*
+ * A budget limits the device memory that a group holds together: the device blocks of memories, the workspaces of
+ * decoders (section 13), and reservations, which stand for what another library allocates. What would exceed the limit
+ * is ERR_OVER_BUDGET, and nothing is allocated. A memory or decoder belongs to the budget that its thread used when it
+ * was created, for all its life. Any number of threads may use a budget at the same time.
+ */
+typedef struct ifs_budget ifs_budget;
+
+/* `name` is for messages. The budget lives until its creator and all that belong to it are destroyed. */
+ifs_status ifs_budget_create(const char *name, uint64_t limit, ifs_budget **out);
+void ifs_budget_destroy(ifs_budget *budget);
+
+uint64_t ifs_budget_used(const ifs_budget *budget); /* bytes that are counted now */
+uint64_t ifs_budget_peak(const ifs_budget *budget); /* the most that were counted at a time */
+
+/* From now on this thread uses `budget`; NULL is none. Returns the one that it used before. The caller keeps a budget
+ * that is in use alive. */
+ifs_budget *ifs_budget_use(ifs_budget *budget);
+
+typedef struct ifs_reservation ifs_reservation;
+
+/* Counts `nbytes` until the reservation is destroyed. */
+ifs_status ifs_reservation_create(ifs_budget *budget, uint64_t nbytes, ifs_reservation **out);
+void ifs_reservation_destroy(ifs_reservation *reservation);
 
 /* ---- 5. Tensor ------------------------------------------------------------------------------------------------ */
 

@@ -17,7 +17,7 @@ def test_tiles_are_those_of_the_wrapper(capsys: pytest.CaptureFixture[str]) -> N
     assert main([*DETECT, "--tile", "120x100", "--overlap", "0.4", "--merge", "union"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     with models.load(DETECTOR) as model:
-        expected = models.Tiled(model, (120, 100), 0.4, merge="union")(IMAGE)
+        expected = models.Tiled(model, tile=(120, 100), overlap=0.4, merge="union")(IMAGE)
         assert expected.to_dicts() != model(IMAGE).to_dicts()
     assert row["detections"] == json.loads(expected.to_json())
 

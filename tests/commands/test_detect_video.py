@@ -7,15 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from infersdk.cli import main
+from infersdk.commands import detect_video
 from infersdk.commands.detect import _share_processor
 from infersdk.ops import batch
 
@@ -23,6 +25,9 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("av")
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.video import VideoReader, VideoWriter
+
+if TYPE_CHECKING:
+    from rtsp import RtspServer
 
 DETECT = ("detect", "--model", str(DETECTOR))
 #: What the packaged detector finds in the packaged image, frame by frame.
@@ -187,3 +192,175 @@ def test_how_frames_share_the_processor(
         "max_batch": 1 if "device" not in given else None,
         **options,
     }
+
+
+# ---- several videos ----
+
+
+def moving(path: Path, shifts: list[int], source: Path = IMAGE) -> Path:
+    """The packaged image, shifted by so many pixels from frame to frame."""
+    digits = np.asarray(Image.open(source).convert("RGB"))
+    height, width = (side // 2 * 2 for side in digits.shape[:2])
+    with VideoWriter(path, (width, height), 10) as writer:
+        for shift in shifts:
+            writer.write(np.roll(digits[:height, :width], shift, axis=1), channel_order="rgb")
+    return path
+
+
+def lines_of(text: str) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
+    """The rows of each stream, and the summaries."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    summaries = {}
+    for row in map(json.loads, text.splitlines()):
+        if "summary" in row:
+            summaries[row["summary"]["stream"]] = row["summary"]
+        else:
+            rows.setdefault(row["stream"], []).append(row)
+    return rows, summaries
+
+
+def test_several_videos_give_what_each_gives_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In their order, with their track numbers, and drawn."""
+    pytest.importorskip("trackers")
+    videos = [moving(tmp_path / f"{n}.mp4", [3 * (n + 1) * i for i in range(6 + n)]) for n in range(3)]
+    alone = {}
+    for video in videos:
+        assert run(*DETECT, video, "--track", "--json") == 0
+        alone.update(lines_of(capsys.readouterr().out)[0])
+    assert max(box["track_id"] for row in alone[str(videos[2])] for box in row["detections"]) >= 0
+    target, file = tmp_path / "drawn", tmp_path / "out" / "rows.jsonl"
+    assert run(*DETECT, *videos, "--track", "--json", "--json-lines", file, "-o", target) == 0
+    printed = capsys.readouterr().out
+    rows, summaries = lines_of(printed)
+    assert rows == alone
+    assert [len(rows[str(video)]) for video in videos] == [6, 7, 8]
+    assert lines_of(file.read_text("utf-8")) == (rows, summaries)
+    for video in videos:
+        summary = summaries[str(video)]
+        assert summary["frames"] == len(rows[str(video)])
+        assert summary["output"] == str(target / video.name)
+        assert "error" not in summary
+        with VideoReader(target / video.name) as drawn, VideoReader(video) as source:
+            pairs = list(zip(source, drawn, strict=True))
+        assert all(abs(after.pixels.astype(int) - before.pixels).mean() > 3 for before, after in pairs)
+
+
+def test_more_files_than_are_read_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detect_video, "FILES_AT_ONCE", 2)
+    for n in range(5):
+        moving(tmp_path / f"{n}.mp4", [0] * (n + 1))
+    assert run(*DETECT, tmp_path) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for n in range(5):
+        assert f"{tmp_path / f'{n}.mp4'}: {n + 1} frames in" in shown
+
+
+def test_a_broken_video_disturbs_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = moving(tmp_path / "good.mp4", [0, 3, 6])
+    sound = tmp_path / "sound.mp4"
+    av = pytest.importorskip("av")
+    with av.open(str(sound), "w") as container:
+        stream = container.add_stream("aac", rate=16000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        frame.sample_rate = 16000
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            container.mux(packet)
+    (tmp_path / "text.mp4").write_text("no video")
+    broken = {str(tmp_path / "text.mp4"): "cannot be opened as a video", str(sound): "it contains audio",
+              str(tmp_path / "none.mp4"): "no video at"}  # fmt: skip
+    assert run(*DETECT, *broken, good, "--json", "-o", tmp_path / "drawn") == 2
+    captured = capsys.readouterr()
+    rows, summaries = lines_of(captured.out)
+    assert [row["frame"] for row in rows[str(good)]] == [0, 1, 2]
+    for name, words in broken.items():
+        (row,) = rows[name]
+        assert words in row["error"]
+        assert words in summaries[name]["error"]
+        assert summaries[name]["frames"] == 0
+    assert captured.err.startswith("infersdk: ")
+    assert any(words in captured.err for words in broken.values())
+    assert [path.name for path in (tmp_path / "drawn").iterdir()] == ["good.mp4"]
+
+
+def test_a_drawing_that_fails_takes_no_results_along(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    videos = [moving(tmp_path / f"{n}.mp4", [0, 3, 6]) for n in range(2)]
+    (tmp_path / "drawn" / "0.mp4").mkdir(parents=True)
+    assert run(*DETECT, *videos, "--json", "-o", tmp_path / "drawn") == 2
+    rows, summaries = lines_of(capsys.readouterr().out)
+    for video in videos:
+        assert [row["frame"] for row in rows[str(video)] if "detections" in row] == [0, 1, 2]
+    assert "cannot write the video" in summaries[str(videos[0])]["error"]
+    with VideoReader(tmp_path / "drawn" / "1.mp4") as drawn:
+        assert len(list(drawn)) == 3
+
+
+def test_one_video_twice(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*DETECT, video, video) == 2
+    assert f"two streams are called '{video}'; give each video and camera once" in capsys.readouterr().err
+    assert run(*DETECT, "rtsp://u:secret@h/a", "rtsp://u:other@h/a") == 2
+    shown = capsys.readouterr().err
+    assert "'rtsp://***@h/a'; give each" in shown
+    assert "secret" not in shown
+
+
+def test_lines_that_cannot_be_written(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*DETECT, video, "--json-lines", tmp_path) == 2
+    assert f"cannot write {str(tmp_path)!r}: Is a directory" in capsys.readouterr().err
+
+
+def test_lines_for_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*DETECT, IMAGE, "--json", "--json-lines", tmp_path / "rows.jsonl") == 0
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "rows.jsonl").read_text("utf-8")) == printed
+
+
+def test_a_camera_beside_a_file(rtsp: RtspServer, tmp_path: Path) -> None:
+    """Until Ctrl-C: each with its lines, the camera's with the time of the clock."""
+    file = moving(tmp_path / "a.mp4", [0, 3, 6])
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "infersdk",
+        *DETECT,
+        str(file),
+        rtsp.url,
+        "--json",
+        "-o",
+        str(tmp_path / "drawn"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+    assert process.stdout is not None
+    lines: list[str] = []
+    while sum("clock" in line for line in lines) < 8 or not any(str(file) in line for line in lines):
+        lines.append(process.stdout.readline())
+        assert lines[-1], process.stderr.read() if process.stderr else ""
+    os.kill(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    rows, summaries = lines_of("".join(lines) + out)
+    assert [row["frame"] for row in rows[str(file)]] == [0, 1, 2]
+    live = rows[rtsp.url]
+    times = [row["time"] for row in live]
+    assert times == sorted(set(times))
+    assert all(abs(row["clock"] - time.time()) < 60 for row in live)
+    assert abs(summaries[rtsp.url]["frames"] - len(live)) <= 1
+    with VideoReader(summaries[rtsp.url]["output"]) as drawn:
+        assert abs(len(list(drawn)) - len(live)) <= 1
+
+
+def test_a_camera_that_goes_ends_with_an_error(
+    rtsp: RtspServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = moving(tmp_path / "a.mp4", [0, 3, 6])
+    threading.Timer(3.0, rtsp.stop).start()
+    assert run(*DETECT, file, rtsp.url, "--json", "--give-up", 1) == 2
+    captured = capsys.readouterr()
+    rows, summaries = lines_of(captured.out)
+    assert len(rows[str(file)]) == 3
+    assert "error" not in summaries[str(file)]
+    assert len(rows[rtsp.url]) > 3
+    assert rtsp.url in summaries[rtsp.url]["error"]
+    assert captured.err.splitlines()[-1].startswith("infersdk: ")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from simd_variants import VARIANTS, variant
 
 from infersdk import Tensor
 from infersdk._lib import check, ffi, lib, text
@@ -21,17 +21,6 @@ DTYPES = [
     )
 ]  # fmt: skip
 INTEGERS = [d for d in DTYPES if d.kind in "iu"]
-AVAILABLE = [simd for simd in range(4) if simd in (lib.IFS_SIMD_PLAIN, lib.ifs_simd_best()) or (
-    simd == lib.IFS_SIMD_AVX2 and lib.ifs_simd_best() == lib.IFS_SIMD_AVX512
-)]  # fmt: skip
-
-
-@pytest.fixture
-def use_simd() -> Iterator[Callable[[int], None]]:
-    """Sets the SIMD variant of the process; the test's end puts back what it was."""
-    before = lib.ifs_simd()
-    yield lambda simd: check(lib.ifs_set_simd(simd))
-    check(lib.ifs_set_simd(before))
 
 
 def native(values: npt.NDArray[np.generic], dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
@@ -119,9 +108,7 @@ def test_all_float16_values_widen_exactly() -> None:
     same(native(halves, np.dtype("float64")), halves.astype(np.float64))
 
 
-@pytest.mark.parametrize("simd", AVAILABLE)
-def test_all_float16_values_return_from_float32(simd: int, use_simd) -> None:
-    use_simd(simd)
+def test_all_float16_values_return_from_float32(simd: int) -> None:
     halves = np.arange(65536, dtype=np.uint16).view(np.float16)
     same(native(native(halves, np.dtype("float32")), np.dtype("float16")), halves)
 
@@ -133,9 +120,7 @@ def midpoints() -> npt.NDArray[np.float64]:
     return np.concatenate([middle, -middle])
 
 
-@pytest.mark.parametrize("simd", AVAILABLE)
-def test_float32_rounds_to_the_nearest_half_ties_to_even(simd: int, use_simd) -> None:
-    use_simd(simd)
+def test_float32_rounds_to_the_nearest_half_ties_to_even(simd: int) -> None:
     middle = midpoints().astype(np.float32)
     np.testing.assert_array_equal(middle, midpoints())  # each is a float32 exactly
     around = np.concatenate([middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))])
@@ -158,20 +143,17 @@ def test_random_float32_bits_round_as_numpy_does(rng) -> None:
         same(native(values, np.dtype("float16")), values.astype(np.float16))
 
 
-def test_simd_variants_are_equal_bit_for_bit(use_simd, rng) -> None:
+def test_simd_variants_are_equal_bit_for_bit(rng) -> None:
     # NaN and its payload included: this is the promise that is stronger than NumPy's.
     singles = rng.integers(0, 2**32, 300_007, np.uint32).view(np.float32)
     singles[:1000] = (rng.integers(0, 2**23, 1000, np.uint32) | 0x7F800000).view(np.float32)  # NaNs, quiet and not
     halves = np.arange(65536, dtype=np.uint16).view(np.float16)[: 65536 - 3]
     results = []
-    for simd in AVAILABLE:
-        use_simd(simd)
-        results.append(
-            (
-                native(singles, np.dtype("float16")).view(np.uint16).copy(),
-                native(halves, np.dtype("float32")).view(np.uint32).copy(),
-            )
-        )
+    for simd in VARIANTS:
+        with variant(simd):
+            narrow = native(singles, np.dtype("float16")).view(np.uint16)
+            wide = native(halves, np.dtype("float32")).view(np.uint32)
+            results.append((narrow.copy(), wide.copy()))
     for narrow, wide in results[1:]:
         np.testing.assert_array_equal(narrow, results[0][0])
         np.testing.assert_array_equal(wide, results[0][1])
@@ -203,18 +185,20 @@ def test_names_and_sizes_of_types() -> None:
         assert lib.ifs_dtype_name(code) == ffi.NULL
 
 
-def test_simd_variants_have_names_and_refuse_what_is_not_there(use_simd) -> None:
+def test_simd_variants_have_names_and_refuse_what_is_not_there() -> None:
     assert [text(lib.ifs_simd_name(simd)) for simd in range(4)] == ["plain", "neon", "avx2", "avx512"]
     assert lib.ifs_simd_name(4) == ffi.NULL
     assert lib.ifs_simd_name(-1) == ffi.NULL
+    best = lib.ifs_simd_best()
+    assert set(VARIANTS) == {lib.IFS_SIMD_PLAIN, best} | ({lib.IFS_SIMD_AVX2} if best == lib.IFS_SIMD_AVX512 else set())
+    before = lib.ifs_simd()
     for simd in range(4):
-        if simd in AVAILABLE:
-            use_simd(simd)
-            assert lib.ifs_simd() == simd
+        if simd in VARIANTS:
+            with variant(simd):
+                assert lib.ifs_simd() == simd
         else:
-            before = lib.ifs_simd()
             with pytest.raises(NativeError, match="cannot run on this processor; the best one is"):
-                use_simd(simd)
-            assert lib.ifs_simd() == before
+                check(lib.ifs_set_simd(simd))
+        assert lib.ifs_simd() == before
     with pytest.raises(InputError, match="unknown SIMD variant 9; use IFS_SIMD_PLAIN"):
-        use_simd(9)
+        check(lib.ifs_set_simd(9))

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from simd_variants import VARIANTS, variant
 
 from infersdk import Tensor, errors
-from infersdk._lib import check, lib
+from infersdk._lib import lib
 from infersdk.image import Geometry
 from infersdk.ops import NO_CLASS, class_map
 from infersdk.ops.device_class_maps import DeviceClassMaps
 from infersdk.stream import Stream, device_count
 
 F = np.float32
-VARIANTS = {"plain": lib.IFS_SIMD_PLAIN, "avx2": lib.IFS_SIMD_AVX2, "avx512": lib.IFS_SIMD_AVX512}
-
-
-@pytest.fixture(params=list(VARIANTS), name="simd")
-def _simd(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = lib.ifs_simd()
-    if lib.ifs_set_simd(VARIANTS[request.param]) != 0:
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    check(lib.ifs_set_simd(before))
 
 
 def smooth(rng: np.random.Generator, classes: int, height: int, width: int, dtype: Any = F) -> np.ndarray:
@@ -67,7 +57,7 @@ GEOMETRIES = {
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
-def test_equals_interpolation_and_argmax(rng: np.random.Generator, simd: str, name: str, dtype: Any) -> None:
+def test_equals_interpolation_and_argmax(rng: np.random.Generator, simd: int, name: str, dtype: Any) -> None:
     geometry = GEOMETRIES[name]
     for classes, divisor in ((1, 1), (2, 1), (5, 2), (19, 4), (255, 8)):
         scores = smooth(rng, classes, geometry.canvas[1] // divisor, geometry.canvas[0] // divisor, dtype)
@@ -97,7 +87,7 @@ def test_equals_torch(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
 def test_all_variants_give_the_same_bits(rng: np.random.Generator, name: str, dtype: Any) -> None:
-    geometry, before = GEOMETRIES[name], lib.ifs_simd()
+    geometry = GEOMETRIES[name]
     for classes, width, height in ((1, 1, 1), (3, 2, 5), (2, 17, 9), (4, 31, 32), (33, 16, 15)):
         for noisy in (False, True):
             scores = rng.normal(0, 1, (classes, height, width)) if noisy else smooth(rng, classes, height, width)
@@ -107,14 +97,13 @@ def test_all_variants_give_the_same_bits(rng: np.random.Generator, name: str, dt
             for layout in ("chw", "hwc"):
                 given = scores if layout == "chw" else np.ascontiguousarray(scores.transpose(1, 2, 0))
                 results = set()
-                for variant in VARIANTS.values():
-                    if lib.ifs_set_simd(variant) == 0:
+                for simd in VARIANTS:
+                    with variant(simd):
                         results.add(class_map(given, geometry, layout=layout).tobytes())  # type: ignore[arg-type]
-                check(lib.ifs_set_simd(before))
                 assert len(results) == 1, (classes, width, height, noisy, layout)
 
 
-def test_pixels_that_the_canvas_does_not_show(simd: str) -> None:
+def test_pixels_that_the_canvas_does_not_show(simd: int) -> None:
     geometry = Geometry.resize_crop((100, 50), 50, (40, 40))  # x from 30 to 70, y from 5 to 45
     found = class_map(np.stack([np.zeros((8, 8), F), np.ones((8, 8), F)]), geometry)
     assert (found[5:45, 30:70] == 1).all()
@@ -122,7 +111,7 @@ def test_pixels_that_the_canvas_does_not_show(simd: str) -> None:
     assert (found == NO_CLASS).all()
 
 
-def test_equal_scores_give_the_first_class(simd: str) -> None:
+def test_equal_scores_give_the_first_class(simd: int) -> None:
     assert not class_map(np.zeros((4, 8, 8), F), GEOMETRIES["same size"]).any()
     assert not class_map(np.full((1, 8, 8), 0.5, F), GEOMETRIES["same size"]).any(), "not above the threshold"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from simd_variants import VARIANTS, variant
 
 from infersdk import errors
 from infersdk._lib import check, ffi, lib
@@ -14,21 +15,7 @@ from infersdk.ops import DETECTION, DetectionDecoder, assemble_masks
 from infersdk.ops.batch import Workers
 from infersdk.ops.masks import MASK, PackedMasks
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 F = np.float32
-VARIANTS = {"plain": lib.IFS_SIMD_PLAIN, "avx2": lib.IFS_SIMD_AVX2, "avx512": lib.IFS_SIMD_AVX512}
-
-
-@pytest.fixture(params=list(VARIANTS), name="simd")
-def _simd(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = lib.ifs_simd()
-    if lib.ifs_set_simd(VARIANTS[request.param]) != 0:
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    check(lib.ifs_set_simd(before))
-
 
 # ---- the reference: both interpolations, one after the other, in float64 ----
 
@@ -89,7 +76,7 @@ GEOMETRIES = {
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
-def test_equals_the_two_interpolations(rng: np.random.Generator, simd: str, name: str, dtype: Any) -> None:
+def test_equals_the_two_interpolations(rng: np.random.Generator, simd: int, name: str, dtype: Any) -> None:
     geometry = GEOMETRIES[name]
     for num, divisor in ((1, 4), (32, 4), (7, 1), (3, 8)):
         size = (geometry.canvas[0] // divisor, geometry.canvas[1] // divisor)
@@ -106,7 +93,7 @@ def test_equals_the_two_interpolations(rng: np.random.Generator, simd: str, name
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
 def test_all_variants_give_the_same_bits(rng: np.random.Generator, name: str, dtype: Any) -> None:
-    geometry, before = GEOMETRIES[name], lib.ifs_simd()
+    geometry = GEOMETRIES[name]
     for width, height, num in ((1, 1, 5), (3, 2, 32), (16, 16, 33), (17, 9, 1), (31, 31, 2)):
         prototypes, coefficients, boxes = random_case(rng, geometry, 25, num, (width, height), dtype)
         prototypes += rng.normal(0, 1, prototypes.shape).astype(dtype)
@@ -116,11 +103,10 @@ def test_all_variants_give_the_same_bits(rng: np.random.Generator, name: str, dt
         boxes[3] = np.nan
         boxes[4] = -np.inf, -1e30, np.inf, 1e30
         results = set()
-        for variant in VARIANTS.values():
-            if lib.ifs_set_simd(variant) == 0:
+        for simd in VARIANTS:
+            with variant(simd):
                 masks = assemble_masks(prototypes, coefficients, boxes, geometry, threshold=0.4)
                 results.add((masks.layout.tobytes(), masks.bits.tobytes()))
-        check(lib.ifs_set_simd(before))
         assert len(results) == 1
 
 
@@ -134,7 +120,7 @@ def test_threads_give_the_same_bits(rng: np.random.Generator) -> None:
     assert shared.bits.tobytes() == alone.bits.tobytes()
 
 
-def test_a_warp_without_rotation(rng: np.random.Generator, simd: str) -> None:
+def test_a_warp_without_rotation(rng: np.random.Generator, simd: int) -> None:
     """The same letterbox as a warp, where it falls on whole pixels, and the image mirrored."""
     resize = Geometry.letterbox((128, 64), (64, 64))
     warp = Geometry.letterbox_warp((128, 64), (64, 64))
@@ -215,7 +201,7 @@ def torch_masks(prototypes: np.ndarray, coefficients: np.ndarray, boxes: np.ndar
 
 
 @pytest.mark.assets
-def test_the_masks_of_the_bus(assets: Any, simd: str) -> None:
+def test_the_masks_of_the_bus(assets: Any, simd: int) -> None:
     cv2 = pytest.importorskip("cv2")
     onnxruntime = pytest.importorskip("onnxruntime")
     from infersdk.image import PixelTransform

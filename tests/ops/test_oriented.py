@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
+from simd_variants import VARIANTS, variant
 
 from infersdk import Tensor, errors
-from infersdk._lib import check, lib
+from infersdk._lib import lib
 from infersdk.image import Geometry
 from infersdk.ops import DetectionDecoder, nms_oriented
 from infersdk.ops.device import DeviceDetectionDecoder
@@ -16,16 +15,6 @@ from infersdk.ops.device_oriented import DeviceOrientedBoxes
 from infersdk.stream import Stream, device_count
 
 F = np.float32
-VARIANTS = {"plain": lib.IFS_SIMD_PLAIN, "avx2": lib.IFS_SIMD_AVX2, "avx512": lib.IFS_SIMD_AVX512}
-
-
-@pytest.fixture(params=list(VARIANTS), name="simd")
-def _simd(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = lib.ifs_simd()
-    if lib.ifs_set_simd(VARIANTS[request.param]) != 0:
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    check(lib.ifs_set_simd(before))
 
 
 def gaussians(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +58,7 @@ def fast_nms(suppresses: np.ndarray, scores: np.ndarray, classes: np.ndarray) ->
 
 
 @pytest.mark.parametrize("iou", [0.0, 0.1, 0.45, 0.7, 0.95])
-def test_equals_the_formulas(rng: np.random.Generator, simd: str, iou: float) -> None:
+def test_equals_the_formulas(rng: np.random.Generator, simd: int, iou: float) -> None:
     limit = 1 + 1e-7 - (1 - iou) ** 2
     for n in (1, 2, 17, 100):
         for _ in range(100):  # until no pair is so close to the threshold that rounding decides
@@ -88,7 +77,6 @@ def test_equals_the_formulas(rng: np.random.Generator, simd: str, iou: float) ->
 
 
 def test_all_variants_give_the_same_bits(rng: np.random.Generator) -> None:
-    before = lib.ifs_simd()
     for n in (0, 1, 15, 16, 17, 33, 700):
         boxes, scores, classes = random_boxes(rng, n), rng.random(n).astype(F), rng.integers(0, 2, n)
         if n > 16:
@@ -100,14 +88,13 @@ def test_all_variants_give_the_same_bits(rng: np.random.Generator) -> None:
             boxes[15, 2] = -5
         for iou in (0.0, 0.3, 0.7, 1.0):
             results = set()
-            for variant in VARIANTS.values():
-                if lib.ifs_set_simd(variant) == 0:
+            for simd in VARIANTS:
+                with variant(simd):
                     results.add(nms_oriented(boxes, scores, classes, iou=iou).tobytes())
-            check(lib.ifs_set_simd(before))
             assert len(results) == 1
 
 
-def test_angles_and_sides_that_mean_the_same(simd: str) -> None:
+def test_angles_and_sides_that_mean_the_same(simd: int) -> None:
     """A turn by half a circle, or by a quarter with the sides exchanged, is the same box."""
     box = np.array([50, 40, 30, 10, 0.3], F)
     same = np.stack(
@@ -119,7 +106,7 @@ def test_angles_and_sides_that_mean_the_same(simd: str) -> None:
     assert nms_oriented(same, [0.6, 0.7, 0.8, 0.9], iou=0.5, max_det=1).tolist() == [3]
 
 
-def test_a_box_that_is_dropped_drops_others(simd: str) -> None:
+def test_a_box_that_is_dropped_drops_others(simd: int) -> None:
     """Which greedy NMS does not do: the third box overlaps the second one alone."""
     row = np.array([[x, 0, 40, 10, 0.1] for x in (0, 16, 32)], F)
     assert nms_oriented(row, [0.9, 0.8, 0.7], iou=0.3).tolist() == [0]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from simd_variants import VARIANTS, variant
 
 from infersdk import errors
 from infersdk._lib import ffi, lib
@@ -28,25 +29,6 @@ FORMATS = ("bgr", "rgb", "bgra", "rgba", "gray", "nv12")
 ORDERS = ("rgb", "bgr", "gray")
 LAYOUTS = ("chw", "hwc")
 DTYPES = ("float32", "float16", "uint8")
-VARIANTS = [
-    i
-    for i in (lib.IFS_SIMD_PLAIN, lib.IFS_SIMD_NEON, lib.IFS_SIMD_AVX2, lib.IFS_SIMD_AVX512)
-    if i in (lib.IFS_SIMD_PLAIN, lib.ifs_simd_best())
-    or (i == lib.IFS_SIMD_AVX2 and lib.ifs_simd_best() == lib.IFS_SIMD_AVX512)
-]
-
-
-def variant_name(simd: int) -> str:
-    return ffi.string(lib.ifs_simd_name(simd)).decode()
-
-
-@pytest.fixture(params=VARIANTS, ids=variant_name)
-def simd(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Each SIMD variant that this processor has, for the duration of a test."""
-    before = lib.ifs_simd()
-    assert lib.ifs_set_simd(request.param) == 0
-    yield request.param
-    lib.ifs_set_simd(before)
 
 
 # ---- what OpenCV gives ---------------------------------------------------------------------------------------------
@@ -386,12 +368,8 @@ def test_all_combinations(rng: np.random.Generator, simd: int, pixels: str, dtyp
 
 
 def bits(image: Any, geometry: Geometry, transform: PixelTransform, pixels: str, simd: int) -> bytes:
-    before = lib.ifs_simd()
-    assert lib.ifs_set_simd(simd) == 0
-    try:
+    with variant(simd):
         return preprocess(image, geometry, transform, format=pixels).tobytes()
-    finally:
-        lib.ifs_set_simd(before)
 
 
 def random_affine(rng: np.random.Generator, source: tuple[int, int], canvas: tuple[int, int]) -> Geometry:
@@ -429,10 +407,8 @@ def test_large_outputs_are_the_same_at_any_address(
         transform = PixelTransform("rgb", layout, dtype)
         geometry = Geometry.letterbox((300, 200), canvas)
         nbytes = math.prod(transform.shape(geometry)) * np.dtype(dtype).itemsize
-        before = lib.ifs_simd()
-        lib.ifs_set_simd(lib.IFS_SIMD_PLAIN)
-        expected = preprocess(view, geometry, transform).tobytes()
-        lib.ifs_set_simd(before)
+        with variant(lib.IFS_SIMD_PLAIN):
+            expected = preprocess(view, geometry, transform).tobytes()
         for offset in (0, 4, 16, 32, 64 + 8):
             block = np.full(nbytes + 256, 0xA5, np.uint8)
             at = -block.ctypes.data % 64 + offset

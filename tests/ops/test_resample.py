@@ -8,9 +8,9 @@ import numpy as np
 import PIL
 import pytest
 from PIL import Image
+from simd_variants import VARIANTS, variant
 
 from infersdk import errors
-from infersdk._lib import check, lib
 from infersdk.image import image_view
 from infersdk.ops import resample
 
@@ -19,25 +19,12 @@ OLD_PILLOW = int(PIL.__version__.partition(".")[0]) < 13
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
-def variants() -> list[int]:
-    current, there = lib.ifs_simd(), []
-    for simd in range(4):
-        if lib.ifs_set_simd(simd) == 0:
-            there.append(simd)
-    check(lib.ifs_set_simd(current))
-    return there
-
-
 def by_all_variants(image: Any, size: tuple[int, int], **settings: Any) -> np.ndarray[Any, Any]:
     """The result, which all variants give."""
-    current = lib.ifs_simd()
     results = []
-    try:
-        for simd in variants():
-            check(lib.ifs_set_simd(simd))
+    for simd in VARIANTS:
+        with variant(simd):
             results.append(resample(image, size, **settings))
-    finally:
-        check(lib.ifs_set_simd(current))
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
     return results[0]

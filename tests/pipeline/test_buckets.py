@@ -105,7 +105,7 @@ def test_warming_up_runs_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
         for group in pipeline._core.groups:
             for batch in group.batches:
                 buffer: Any = batch.buffer
-                monkeypatch.setattr(buffer, "warm_up", lambda n, b=buffer: ran.add((id(b), b.bucket, n)))
+                monkeypatch.setattr(buffer, "warm_up", lambda n, _, b=buffer: ran.add((id(b), b.bucket, n)))
         pipeline.warm_up(lambda what, fraction: reported.append(what))
         buffers = sum(len(group.batches) for group in pipeline._core.groups)
         assert len(ran) == buffers * 3 * 2

@@ -67,6 +67,43 @@ def test_buckets_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert sizes == [8, 6, 3]
 
 
+def test_the_second_run_of_a_size_captures_its_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    run = IdleInfer._enqueue
+
+    def spy(infer: IdleInfer) -> None:
+        runs.append(infer.inputs["x"].shape[0])
+        run(infer)
+
+    monkeypatch.setattr(IdleInfer, "_enqueue", spy)
+    monkeypatch.setattr(IdleInfer, "warm_up_runs", 2)
+    with idle(tmp_path, 4, side=2) as infer, Pipeline(infer, slots=4) as pipeline:
+        pipeline.warm_up()
+    assert runs == [4, 4, 2, 2, 1, 1]
+
+
+def test_an_example_is_in_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Squares(capacity=4)
+    with Pipeline(model, max_delay=0) as pipeline:
+        pipeline.warm_up(example=7)
+    assert model.batches == [[7] * 4, [7] * 2, [7]] * 3
+    seen: list[Any] = []
+    run = IdleInfer._enqueue
+
+    def spy(infer: IdleInfer) -> None:
+        seen.append(infer.inputs["x"].numpy().copy())
+        run(infer)
+
+    monkeypatch.setattr(IdleInfer, "_enqueue", spy)
+    example = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    with idle(tmp_path, 2, side=2) as infer, Pipeline(infer, slots=2) as pipeline:
+        pipeline.warm_up(example=example)
+        pipeline.warm_up()
+    assert [len(rows) for rows in seen] == [2, 1, 2, 1]
+    assert all((rows == example).all() for rows in seen[:2])
+    assert not any(rows.any() for rows in seen[2:])
+
+
 def test_while_requests_come() -> None:
     """Each instance is taken out of service for its own turn only."""
     model = Squares(capacity=2)
@@ -149,6 +186,28 @@ def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for found in detector.map([IMAGE] * 9):
             np.testing.assert_array_equal(found.class_ids, expected.class_ids)
             np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=0.05)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_calls_are_warmed_up_too(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(backend)
+    from infersdk.models import YOLOv5
+
+    with YOLOv5(DETECTOR, backend, max_batch=4) as detector:
+        expected = detector(IMAGE)
+        network, shapes = detector.network, list[int]()
+        forward = type(network).forward
+
+        def recording(infer: Any) -> Any:
+            if infer is network:
+                shapes.append(infer.inputs["images"].shape[0])
+            return forward(infer)
+
+        monkeypatch.setattr(type(network), "forward", recording)
+        detector.warm_up()
+        assert set(shapes) == {1, 2, 4}
+        detector.warm_up(example=IMAGE)
+        np.testing.assert_array_equal(detector(IMAGE).data, expected.data)
 
 
 def test_while_loading(monkeypatch: pytest.MonkeyPatch) -> None:

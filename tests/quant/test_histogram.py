@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from simd_variants import VARIANTS, variant
 
 from infersdk import errors
-from infersdk._lib import check, lib
 from infersdk.quant import ChannelRanges, Histogram, entropy_threshold, quantize_expand
-
-VARIANTS = {"none": 0, "avx2": 2, "avx512": 3}
-
-
-@pytest.fixture(params=VARIANTS)
-def simd(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each variant that runs here."""
-    before = lib.ifs_simd()
-    if lib.ifs_set_simd(VARIANTS[request.param]) != 0:
-        pytest.skip(f"no {request.param} here")
-    yield request.param
-    check(lib.ifs_set_simd(before))
 
 
 def expand(raw: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], levels: int) -> np.ndarray[Any, Any]:
@@ -156,7 +143,7 @@ def test_histograms_that_have_no_threshold(counts: np.ndarray[Any, Any], words: 
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 15, 16, 17, 63, 1000, 4099])
-def test_ranges(simd: str, size: int, rng: np.random.Generator) -> None:
+def test_ranges(simd: int, size: int, rng: np.random.Generator) -> None:
     values = rng.normal(size=size).astype(np.float32)
     values[1::3] = 0
     found = ChannelRanges()
@@ -169,7 +156,7 @@ def test_ranges(simd: str, size: int, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
-def test_ranges_of_channels(simd: str, axis: int, rng: np.random.Generator) -> None:
+def test_ranges_of_channels(simd: int, axis: int, rng: np.random.Generator) -> None:
     values = rng.normal(size=(3, 5, 4, 37)).astype(np.float32)
     found = ChannelRanges(values.shape[axis], axis)
     for _ in range(2):
@@ -184,17 +171,16 @@ def test_ranges_of_channels(simd: str, axis: int, rng: np.random.Generator) -> N
 
 def test_sums_do_not_depend_on_the_instructions(rng: np.random.Generator) -> None:
     values = (rng.normal(size=5003) * 1e3).astype(np.float32)
-    before, found = lib.ifs_simd(), set()
-    for variant in VARIANTS.values():
-        if lib.ifs_set_simd(variant) == 0:
+    found = set()
+    for simd in VARIANTS:
+        with variant(simd):
             ranges = ChannelRanges()
             ranges.update(values)
             found.add(float(ranges.channel_mean[0]))
-    check(lib.ifs_set_simd(before))
     assert len(found) == 1
 
 
-def test_ranges_leave_out_what_is_not_finite(simd: str, rng: np.random.Generator) -> None:
+def test_ranges_leave_out_what_is_not_finite(simd: int, rng: np.random.Generator) -> None:
     values = rng.normal(size=999).astype(np.float32)
     values[[0, 500, 998]] = [np.nan, np.inf, -np.inf]
     found = ChannelRanges()
@@ -227,7 +213,7 @@ def test_ranges_are_merged(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 3, 15, 16, 33, 5001])
 @pytest.mark.parametrize("bins", [4, 64, 8192])
-def test_histograms(simd: str, size: int, bins: int, rng: np.random.Generator) -> None:
+def test_histograms(simd: int, size: int, bins: int, rng: np.random.Generator) -> None:
     values = (rng.normal(size=size) * 3).astype(np.float32)
     values[::5] = 0
     values[3::17] = np.nan
@@ -243,7 +229,7 @@ def test_histograms(simd: str, size: int, bins: int, rng: np.random.Generator) -
         assert found.limit / 2 < np.abs(finite).max() <= found.limit
 
 
-def test_a_histogram_that_grows_is_that_of_the_larger_limit(simd: str, rng: np.random.Generator) -> None:
+def test_a_histogram_that_grows_is_that_of_the_larger_limit(simd: int, rng: np.random.Generator) -> None:
     parts = [(rng.normal(size=3000) * scale).astype(np.float32) for scale in (0.01, 1, 0.1, 300)]
     grown, whole = Histogram(256), Histogram(256)
     for part in parts:
@@ -275,7 +261,7 @@ def test_a_histogram_behind_a_function(rng: np.random.Generator) -> None:
     assert high == pytest.approx(np.quantile(expected, 0.999), abs=0.1)
 
 
-def test_extreme_values(simd: str) -> None:
+def test_extreme_values(simd: int) -> None:
     largest = np.finfo(np.float32).max
     found = Histogram(4)
     found.update(np.array([1.0, 0.999, 1e-45, -0.25], np.float32), absmax=1.0)

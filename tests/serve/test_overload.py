@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,50 +12,76 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_models
 import pytest
 from onnx_models import node, value
 
-LOAD = Path(__file__).resolve().parents[2] / "benchmarks" / "http_load.py"
+TESTS = Path(__file__).resolve().parents[1]
+LOAD = TESTS.parent / "benchmarks" / "http_load.py"
 pytestmark = pytest.mark.skipif(not LOAD.is_file(), reason="the clients are a program of the checkout")
 DEADLINE = 1.0
+#: Of the inputs of the models.
+WIDTH, SIDE = 1024, 18
 
 
-def slow_model(path: Path) -> Path:
-    """A model that takes some 10 ms for a row, whatever the batch."""
-    weights = {"w": (np.random.default_rng(0).normal(size=(1024, 1024)) / 32).astype(np.float32)}
+def computing_model(folder: Path) -> dict[str, Any]:
+    """A model that computes for some 10 ms a row on one core, whatever the batch."""
+    weights = {"w": (np.random.default_rng(0).normal(size=(WIDTH, WIDTH)) / 32).astype(np.float32)}
     names = ["x", *(f"h{i}" for i in range(1, 60)), "y"]
     nodes = [node("MatMul", f"{a} w", b) for a, b in itertools.pairwise(names)]
-    return onnx_models.save(path, nodes, [value("x", ["batch", 1024])], [value("y", ["batch", 1024])], weights)
+    path = folder / "slow.onnx"
+    onnx_models.save(path, nodes, [value("x", ["batch", WIDTH])], [value("y", ["batch", WIDTH])], weights)
+    return {"path": str(path), "options": {"threads": 1}}
+
+
+def waiting_model(folder: Path) -> dict[str, Any]:
+    """A model that sleeps for 10 ms a batch: what it can do does not depend on what else runs on the machine."""
+    package = folder / "idle_backend-0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: idle-backend\nVersion: 0\n")
+    (package / "entry_points.txt").write_text("[infersdk.backends]\nidle = idle_backend:IdleInfer\n")
+    (folder / "idle.model").write_bytes(b"idle")
+    return {"path": str(folder / "idle.model"), "backend": "idle", "options": {"seconds": 0.01, "side": SIDE}}
+
+
+MODELS = {"computing": (computing_model, [1, WIDTH]), "waiting": (waiting_model, [1, 3, SIDE, SIDE])}
+
+
+class Overloaded(NamedTuple):
+    """A server in a process of its own, and a request to its model."""
+
+    process: subprocess.Popen[str]
+    port: int
+    folder: Path
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
-    """A server of that model in a process of its own; its port, and a request to it."""
+def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Overloaded]:
+    """A server of one of `MODELS`."""
     folder = tmp_path_factory.mktemp("slow")
-    table = {
-        "type": "network", "path": str(slow_model(folder / "slow.onnx")), "max_batch": 1, "options": {"threads": 1},
-        "pipeline": {"instances": 1, "slots": 3},
-    }  # fmt: skip
+    make, shape = MODELS[request.param]
+    table = {**make(folder), "type": "network", "max_batch": 1, "pipeline": {"instances": 1, "slots": 3}}
     server = {"http_port": 0, "grpc_port": None, "access_log": False, "max_queue": 20, "default_deadline": DEADLINE}
     (folder / "app.json").write_text(json.dumps({"models": {"slow": table}, "server": server}))
-    head = {"inputs": [{"name": "x", "shape": [1, 1024], "datatype": "FP32", "parameters": {"binary_data_size": 4096}}],
-            "outputs": [{"name": "y", "parameters": {"classification": 1}}]}  # fmt: skip
+    data = bytes(4 * math.prod(shape))
+    head = {"inputs": [{"name": "x", "shape": shape, "datatype": "FP32",
+                        "parameters": {"binary_data_size": len(data)}}]}  # fmt: skip
     text = json.dumps(head).encode()
-    (folder / "body").write_bytes(text + bytes(4096))
+    (folder / "body").write_bytes(text + data)
+    path = os.pathsep.join(filter(None, [str(folder), str(TESTS), os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "infersdk", "serve", str(folder / "app.json")],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200", "PYTHONPATH": path},
     )  # fmt: skip
     try:
         assert process.stdout is not None
         process.stdout.readline()
         port = int(process.stdout.readline().rsplit(":", 1)[1])
         (folder / "header").write_text(f"Inference-Header-Content-Length: {len(text)}")
-        yield process, port, folder
+        yield Overloaded(process, port, folder)
     finally:
         process.terminate()
         process.wait(60)
@@ -78,11 +105,11 @@ def resident(process: subprocess.Popen[str]) -> float:
     return int(line.split()[1]) / 1024
 
 
-def check_overload(slow: tuple[subprocess.Popen[str], int, Path], seconds: float) -> None:
+def check_overload(slow: Overloaded, seconds: float) -> None:
     process, port, folder = slow
-    alone = load(port, folder, "--clients", "3", "--seconds", "2")
+    alone = load(port, folder, "--clients", "3", "--seconds", "1")
     capacity = alone["statuses"]["200"]["count"] / alone["seconds"]
-    load(port, folder, "--clients", "100", "--rate", str(capacity * 10), "--seconds", "2")
+    load(port, folder, "--clients", "100", "--rate", str(capacity * 10), "--seconds", "1")
     before, peak, ended = resident(process), [0.0], threading.Event()
 
     def watch() -> None:
@@ -106,17 +133,20 @@ def check_overload(slow: tuple[subprocess.Popen[str], int, Path], seconds: float
 
 
 @pytest.mark.slow
-def test_overload_for_seconds(slow: tuple[subprocess.Popen[str], int, Path]) -> None:
-    check_overload(slow, 3)
+@pytest.mark.parametrize("slow", ["waiting"], indirect=True)
+def test_overload_for_seconds(slow: Overloaded) -> None:
+    check_overload(slow, 2)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_overload_for_a_minute(slow: tuple[subprocess.Popen[str], int, Path]) -> None:
+@pytest.mark.parametrize("slow", ["waiting", "computing"], indirect=True)
+def test_overload_for_a_minute(slow: Overloaded) -> None:
     check_overload(slow, 60)
 
 
-def test_what_a_client_has_left_behind_does_not_run(slow: tuple[subprocess.Popen[str], int, Path]) -> None:
+@pytest.mark.parametrize("slow", ["waiting"], indirect=True)
+def test_what_a_client_has_left_behind_does_not_run(slow: Overloaded) -> None:
     """Its requests leave the queue: others need not wait for them."""
     import socket
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
 import threading
 import time
 from collections import defaultdict
@@ -15,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rtsp import RtspServer
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ClosedError, ConfigError, VideoError
+from infersdk.errors import ClosedError, ConfigError, Overloaded, VideoError
 from infersdk.image import read_image
 from infersdk.video import StreamResult, Streams, VideoWriter
 
@@ -155,45 +153,36 @@ def test_settings_are_checked(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             Streams(sources)
-    with pytest.raises(ConfigError, match="in_flight is a number of frames from 1, not 0"):
-        Streams(["a.mp4"], in_flight=0)
+    for setting, words in (
+        ({"in_flight": 0}, "in_flight is a number of frames from 1, not 0"),
+        ({"files_at_once": True}, "files_at_once is a number of files from 1, not True"),
+        ({"give_up_after": -1}, "give_up_after is a number of seconds from 0, not -1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Streams(["a.mp4"], **setting)
+
+
+def test_files_wait_for_others(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{i}.mp4", 20, start=i) for i in range(4)]
+    ended: list[str] = []
+    begun: list[str] = []
+    with Streams(paths, files_at_once=2, on_end=ended.append) as streams:
+        assert streams.info() == {}
+        for item in streams.run(Brightness()):
+            assert item.error is None
+            if item.stream not in begun:
+                begun.append(item.stream)
+            assert len(set(streams.info()) - set(ended)) <= 2
+            assert item.stream not in ended
+        info = streams.info()
+    assert sorted(ended) == sorted(begun) == sorted(map(str, paths))
+    assert set(begun[:2]) == set(map(str, paths[:2]))
+    for path in paths:
+        about = info[str(path)]
+        assert (about.size, about.fps, about.frames, about.live) == ((64, 48), 10, 20, False)
 
 
 # ---- live sources ----
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class RtspServer:
-    """GStreamer's RTSP server, in a process of the system's Python."""
-
-    def __init__(self, port: int) -> None:
-        self.url = f"rtsp://127.0.0.1:{port}/test"
-        python = shutil.which("python3", path="/usr/bin")
-        script = Path(__file__).with_name("rtsp_server.py")
-        self.process = subprocess.Popen(
-            [python or "python3", str(script), str(port)], stdout=subprocess.PIPE, text=True
-        )
-        if self.process.stdout is None or self.process.stdout.readline() != "ready\n":
-            self.stop()
-            pytest.skip("GStreamer's RTSP server is not installed (gir1.2-gst-rtsp-server-1.0, python3-gi)")
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-
-
-@pytest.fixture
-def rtsp() -> Iterator[RtspServer]:
-    server = RtspServer(free_port())
-    yield server
-    server.stop()
 
 
 TCP = {"rtsp_transport": "tcp"}
@@ -219,29 +208,82 @@ def test_a_live_source_gives_its_newest_frames(rtsp: RtspServer, tmp_path: Path)
 
 
 def test_a_camera_that_breaks_off_is_opened_anew(rtsp: RtspServer) -> None:
-    port = int(rtsp.url.split(":")[2].split("/")[0])
     with Streams([rtsp.url], timeout=3, options=TCP) as streams:
         results = streams.run(Brightness())
+        first = next(results).frame
         for _ in range(5):
-            assert next(results).error is None
+            item = next(results)
+            assert item.error is None
         rtsp.stop()
-        threading.Timer(1.0, lambda: setattr(rtsp, "process", RtspServer(port).process)).start()
+        threading.Timer(1.0, lambda: setattr(rtsp, "process", RtspServer(rtsp.port).process)).start()
         begin = time.monotonic()
+        last = item.frame
         for item in results:
             assert item.error is None
+            assert item.frame.number > last.number
+            assert item.frame.time > last.time, "the times go on"
+            last = item.frame
             (health,) = streams.health().values()
-            if health.connects >= 2 and item.frame.number > 3:
+            if health.connects >= 2:
                 break
         assert time.monotonic() - begin < 60
+        assert last.time == pytest.approx(last.decoded - first.decoded, abs=1.0)
         assert health.error
         assert health.state == "running"
 
 
 def test_without_reconnecting_it_ends_with_an_error(rtsp: RtspServer) -> None:
-    with Streams([rtsp.url], timeout=3, reconnect=False, options=TCP) as streams:
+    with Streams([rtsp.url], timeout=3, give_up_after=0, options=TCP) as streams:
         results = streams.run(Brightness())
         next(results)
         rtsp.stop()
         last = list(results)[-1]
     assert last.frame is None
     assert isinstance(last.error, VideoError)
+
+
+def test_a_source_that_was_never_there(tmp_path: Path) -> None:
+    url = RtspServer.free_url()
+    begin = time.monotonic()
+    with Streams([url], retry_first=False, options=TCP) as streams:
+        (item,) = streams.run(Brightness())
+    assert isinstance(item.error, VideoError)
+    with Streams({"camera": url}, give_up_after=1, options=TCP) as streams:
+        (item,) = streams.run(Brightness())
+        health = streams.health()["camera"]
+    assert url in str(item.error)
+    assert (health.state, health.connects) == ("failed", 0)
+    assert 0.5 < time.monotonic() - begin < 10
+
+
+def test_passwords_are_not_shown() -> None:
+    url = RtspServer.free_url().replace("//", "//someone:secret@")
+    with Streams([url], give_up_after=0, options=TCP) as streams:
+        (item,) = streams.run(Brightness())
+        shown = f"{streams!r} {streams.health()} {item.stream} {item.error}"
+    assert "***@127.0.0.1" in shown
+    assert "secret" not in shown
+
+
+def test_a_full_pipeline_costs_the_frame_alone(tmp_path: Path) -> None:
+    class Full(Brightness):
+        def submit(self, frame: Any, **parameters: Any) -> Future[int]:
+            if frame.number == 2:
+                raise Overloaded("all slots are taken")
+            return super().submit(frame)
+
+    with Streams([write(tmp_path / "a.mp4", 5)]) as streams:
+        items = list(streams.run(Full()))
+    assert [item.result for item in items] == [0, 1, None, 3, 4]
+    assert isinstance(items[2].error, Overloaded)
+
+
+def test_a_model_that_cannot_be_called_ends_the_stream(tmp_path: Path) -> None:
+    class Closed(Brightness):
+        def submit(self, frame: Any, **parameters: Any) -> Future[int]:
+            raise ClosedError("it was closed")
+
+    with Streams([write(tmp_path / "a.mp4", 5)]) as streams:
+        (item,) = streams.run(Closed())
+    assert item.frame is None
+    assert isinstance(item.error, ClosedError)

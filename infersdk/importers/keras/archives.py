@@ -11,14 +11,13 @@ import json
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
-from ..conversion import Imported, Reference, Request, Sample
+from ...errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
 from ..processes import worker
-from ..workers import keras_export
 from .layers.activations import FUNCTIONS
 
 if TYPE_CHECKING:
     from ...model_source import ModelSource
+    from ..conversion import Imported, Request
 
 __all__ = ["check_configuration", "import_archive"]
 
@@ -49,9 +48,12 @@ def import_archive(request: Request) -> Imported:
     """The importer of `.keras` files.
 
     Raises:
+        ConfigError: shapes are given.
         BackendUnavailableError: Keras 3 or PyTorch is not installed.
         UnsupportedModelError: the configuration names code, or Keras does not export it.
     """
+    if request.shapes:
+        raise ConfigError("a Keras 3 archive says its shapes itself; leave shapes out")
     _check_archive(request.source)
     absent = [name for name in ("keras", "torch", "onnxscript") if importlib.util.find_spec(name) is None]
     if request.python is None and absent:
@@ -62,13 +64,7 @@ def import_archive(request: Request) -> Imported:
     with worker("keras_export", request.python) as work:
         path = work.folder / "model.keras"
         path.write_bytes(request.source.read())
-        answer = work.run({"model": str(path)})
-        content = (work.folder / "model.onnx").read_bytes()
-        samples = tuple(
-            Sample(work.read_arrays(f"inputs{number}.npz"), work.read_arrays(f"outputs{number}.npz"))
-            for number in range(keras_export.ROUNDS)
-        )
-    return Imported(content, Reference(str(answer["runtime"]), samples=samples))
+        return work.export({"model": str(path)})
 
 
 def _check_archive(source: ModelSource) -> None:

@@ -1,6 +1,4 @@
-"""Scripts that run in processes of their own, and in any Python that has their framework. They import nothing of
-infersdk.
+"""Programs that run in processes of their own, in any Python that has their framework: `__main__.py` starts one.
 
-Each takes a folder: it reads `request.json` there, and writes `answer.json`: a dict, with `error` and `kind` where it
-failed.
+They import nothing of infersdk outside of this folder. `exchange` has what they share.
 """

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-ROUNDS = 3
+from .exchange import ROUNDS, RefusedError, answer_request, leaves, random_arrays, save_sample
 
-
-class RefusedError(Exception):
-    """What the answer says; the second argument is its kind."""
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     os.environ["KERAS_BACKEND"] = "torch"
     import keras
-    import numpy as np
 
     try:
         model = keras.saving.load_model(request["model"], compile=False, safe_mode=True)
@@ -29,21 +24,11 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         raise RefusedError(
             f"the inputs {', '.join(free)} have free sizes; save the model with fixed ones", "unsupported"
         )
+    shapes = [tuple(2 if size is None else size for size in one.shape) for one in model.inputs]
     for number in range(ROUNDS):  # and before the export, which wants a model that has been called
-        rng = np.random.default_rng(number)
-        arrays = []
-        for one in model.inputs:
-            shape = tuple(2 if size is None else size for size in one.shape)
-            drawn: Any
-            if np.dtype(one.dtype).kind == "f":
-                drawn = rng.random(shape) if number == ROUNDS - 1 else rng.standard_normal(shape)
-            else:
-                drawn = rng.integers(0, 2 if number == 0 else 10, shape)
-            arrays.append(drawn.astype(one.dtype))
+        arrays = random_arrays(shapes, [one.dtype for one in model.inputs], number)
         results = model(arrays if len(arrays) > 1 else arrays[0], training=False)
-        for side, values in (("inputs", arrays), ("outputs", leaves(results))):
-            named: dict[str, Any] = {f"a{i}": value for i, value in enumerate(values)}
-            np.savez(folder / f"{side}{number}.npz", **named)
+        save_sample(folder, number, arrays, [leaf.detach().cpu().numpy() for leaf in leaves(results)])
     try:
         model.export(str(folder / "model.onnx"), format="onnx", verbose=False)
     except Exception as error:
@@ -52,26 +37,5 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     return {"runtime": f"Keras {keras.__version__} on PyTorch"}
 
 
-def leaves(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [leaf for inner in value.values() for leaf in leaves(inner)]
-    if isinstance(value, (list, tuple)):
-        return [leaf for inner in value for leaf in leaves(inner)]
-    return [value.detach().cpu().numpy()]
-
-
-def main() -> None:
-    folder = Path(sys.argv[1])
-    try:
-        answer = run(folder, json.loads((folder / "request.json").read_text()))
-    except RefusedError as error:
-        answer = {"error": error.args[0], "kind": error.args[1]}
-    except ImportError as error:
-        answer = {"error": f'{error.name} is not installed: pip install "infersdk[keras3]"', "kind": "missing"}
-    except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {str(error)[:400]}", "kind": "unsupported"}
-    (folder / "answer.json").write_text(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    answer_request(run, '{name} is not installed: pip install "infersdk[keras3]"')

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .exchange import RefusedError, answer_request, leaves, load_arrays, save_arrays
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    import numpy as np
-
     keras, name = _keras()
     model = keras.models.load_model(str(folder / request["model"]), compile=False)
     rounds = []
     for number in range(request["rounds"]):
-        with np.load(folder / f"inputs{number}.npz") as result:
-            arrays = [result[f"a{i}"] for i in range(len(result.files))]
+        arrays = load_arrays(folder / f"inputs{number}.npz")
         given = arrays if len(arrays) > 1 else arrays[0]
-        results = model(given, training=False)
-        leaves = _leaves(results)
-        named: dict[str, Any] = {f"a{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-        np.savez(folder / f"outputs{number}.npz", **named)
-        rounds.append(len(leaves))
+        outputs = [_array(leaf) for leaf in leaves(model(given, training=False))]
+        save_arrays(folder / f"outputs{number}.npz", outputs)
+        rounds.append(len(outputs))
     return {"runtime": f"{name} {keras.__version__}", "rounds": rounds}
 
 
@@ -44,32 +41,14 @@ def _keras() -> tuple[Any, str]:
 
         return keras, "keras"
     except ImportError as error:
-        raise MissingError(f"Keras is not installed: pip install tf_keras ({error})") from None
+        raise RefusedError(f"Keras is not installed: pip install tf_keras ({error})", "missing") from None
 
 
-class MissingError(Exception):
-    """Keras is not installed."""
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [leaf for inner in value.values() for leaf in _leaves(inner)]
-    if isinstance(value, (list, tuple)):
-        return [leaf for inner in value for leaf in _leaves(inner)]
-    detach = getattr(value, "detach", None)
-    return [detach().cpu().numpy() if detach is not None else value.numpy()]
-
-
-def main() -> None:
-    folder = Path(sys.argv[1])
-    try:
-        answer = run(folder, json.loads((folder / "request.json").read_text()))
-    except MissingError as error:
-        answer = {"error": str(error), "kind": "missing"}
-    except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {str(error)[:600]}", "kind": "unsupported"}
-    (folder / "answer.json").write_text(json.dumps(answer))
+def _array(tensor: Any) -> Any:
+    """The array of a tensor of TensorFlow or PyTorch."""
+    detach = getattr(tensor, "detach", None)
+    return detach().cpu().numpy() if detach is not None else tensor.numpy()
 
 
 if __name__ == "__main__":
-    main()
+    answer_request(run, "{name} is not installed, which Keras needs: pip install {name}")

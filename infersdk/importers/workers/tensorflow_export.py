@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from .exchange import ROUNDS, RefusedError, answer_request, random_arrays, save_sample
+
 OPSET = 17
-ROUNDS = 3
 #: Operators that reach files, other processes, or Python functions.
 REACHING = re.compile(
     r"ReadFile|.*Reader(V2)?|.*RecordDataset.*|TextLineDataset.*|LMDB.*"
@@ -19,10 +19,6 @@ REACHING = re.compile(
 )
 #: Operators that a SavedModel has for its own variables.
 SAVING = re.compile(r"MergeV2Checkpoints|Save(V2|Slices)?|Restore(V2|Slice)?|ShardedFilename")
-
-
-class RefusedError(Exception):
-    """What the answer says; the second argument is its kind."""
 
 
 def check_operators(nodes: Any, saved: bool) -> None:
@@ -237,46 +233,22 @@ def onnx_names(target: Path) -> tuple[list[str], list[str]]:
 
 
 def samples(folder: Path, sizes: list[Any], dtypes: list[Any], run: Any, request: dict[str, Any]) -> None:
-    """Normal numbers, in the last round those of [0, 1)."""
-    import numpy as np
-
     for number in range(ROUNDS if request["check"] else 0):
-        rng = np.random.default_rng(number)
-        arrays = []
-        for shape, dtype in zip(sizes, dtypes, strict=True):
-            kind = np.dtype(dtype)
-            if kind.kind == "f":
-                arrays.append((rng.random(shape) if number == ROUNDS - 1 else rng.standard_normal(shape)).astype(kind))
-            else:
-                arrays.append(rng.integers(0, 2 if number == 0 or kind.kind == "b" else 10, shape).astype(kind))
-        outputs = run(arrays)
-        for side, values in (("inputs", arrays), ("outputs", outputs)):
-            named: dict[str, Any] = {f"a{i}": np.asarray(value) for i, value in enumerate(values)}
-            np.savez(folder / f"{side}{number}.npz", **named)
+        arrays = random_arrays(sizes, dtypes, number)
+        save_sample(folder, number, arrays, run(arrays))
 
 
 KINDS = {"tensorflow-graph": convert_graph, "tensorflow-saved-model": convert_saved_model, "tflite": convert_tflite}
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    request = json.loads((folder / "request.json").read_text())
-    try:
-        with contextlib.suppress(AttributeError):
-            import tensorflow as tf
+def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    with contextlib.suppress(AttributeError):
+        import tensorflow as tf
 
-            tf.config.threading.set_intra_op_parallelism_threads(1)
-        importlib.import_module("tf2onnx")
-
-        answer = KINDS[request["kind"]](folder, request, folder / "model.onnx")
-    except RefusedError as error:
-        answer = {"error": error.args[0], "kind": error.args[1]}
-    except ImportError as error:
-        answer = {"error": f'{error.name} is not installed: pip install "infersdk[tensorflow]"', "kind": "missing"}
-    except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {str(error)[:400]}", "kind": "unsupported"}
-    (folder / "answer.json").write_text(json.dumps(answer))
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+    importlib.import_module("tf2onnx")
+    return KINDS[request["kind"]](folder, request, folder / "model.onnx")
 
 
 if __name__ == "__main__":
-    main()
+    answer_request(run, '{name} is not installed: pip install "infersdk[tensorflow]"')

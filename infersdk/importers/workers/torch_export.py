@@ -12,19 +12,16 @@ are barred here.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-import sys
 import warnings
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .exchange import ROUNDS, RefusedError, answer_request, leaves, save_sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OPSET = 18
-ROUNDS = 3
-
-
-class RefusedError(Exception):
-    """What the answer says; the second argument is its kind."""
 
 
 # ---- loading ----
@@ -151,17 +148,11 @@ def random_tensors(wanted: list[Any], number: int) -> list[Any]:
     return made
 
 
-def leaves(value: Any) -> list[Any]:
-    """The tensors in what a module returns, in order."""
+def arrays(results: Any) -> list[Any]:
+    """The tensors in what a module returns, in order, as arrays."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [leaf for inner in value.values() for leaf in leaves(inner)]
-    if isinstance(value, (list, tuple)):
-        return [leaf for inner in value for leaf in leaves(inner)]
-    return []
+    return [leaf.detach().cpu().numpy() for leaf in leaves(results) if isinstance(leaf, torch.Tensor)]
 
 
 # ---- exporting ----
@@ -238,9 +229,9 @@ def first_line(error: BaseException) -> str:
 
 
 def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    import numpy as np
     import torch
 
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     loaded = load(request["model"], request["kind"])
     target = str(folder / "model.onnx")
@@ -267,10 +258,8 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     for number in range(ROUNDS):
         tensors = random_tensors(wanted, number)
         with torch.no_grad():
-            results = leaves(module(*[tensor.clone() for tensor in tensors]))
-        for side, values in (("inputs", tensors), ("outputs", results)):
-            named: dict[str, Any] = {f"a{i}": value.detach().numpy() for i, value in enumerate(values)}
-            np.savez(folder / f"{side}{number}.npz", **named)
+            results = module(*[tensor.clone() for tensor in tensors])
+        save_sample(folder, number, arrays(tensors), arrays(results))
     return {"notes": notes, "runtime": f"PyTorch {torch.__version__}"}
 
 
@@ -305,22 +294,6 @@ def size_of(size: Any, program: Any) -> int:
     return 2
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")
-    folder = Path(sys.argv[1])
-    try:
-        answer = run(folder, json.loads((folder / "request.json").read_text()))
-    except RefusedError as error:
-        answer = {"error": error.args[0], "kind": error.args[1]}
-    except ImportError as error:
-        answer = {
-            "error": f"{error.name} is not installed, which PyTorch's exporter needs: pip install {error.name}",
-            "kind": "missing",
-        }
-    except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {first_line(error)}", "kind": "unsupported"}
-    (folder / "answer.json").write_text(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main()
+    needed = "{name} is not installed, which PyTorch's exporter needs: pip install {name}"
+    answer_request(run, needed, summary=first_line)

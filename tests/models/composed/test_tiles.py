@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError, ImageError, UnsupportedModelError
+from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, UnsupportedModelError
 from infersdk.image import read_image
 from infersdk.models import Detections, Tile, Tiled, tile_grid
 from infersdk.models.composed.merging import Merge, merge_views
@@ -155,6 +155,44 @@ def test_cancelling_takes_all_parts_back(large: np.ndarray) -> None:
             futures[1].result(60)
         assert len(futures[0].result(60)) > 0
         assert model.pipeline.stats().cancelled > 0
+
+
+def test_cancelling_a_coroutine_takes_all_parts_back(large: np.ndarray) -> None:
+    async def cancelled(tiled: Tiled) -> None:
+        task = asyncio.ensure_future(tiled.infer(large[:400, :400]))
+        while not tiled.model.pipeline.stats().submitted:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while not tiled.model.pipeline.stats().cancelled:
+            await asyncio.sleep(0.001)
+
+    with models.YOLOv5(DETECTOR, threads=1) as model:
+        model.configure_pipeline(max_batch=1, max_delay=0, instances=1, slots=256)
+        asyncio.run(asyncio.wait_for(cancelled(Tiled(model, tile=64, overlap=0.5)), 60))
+
+
+def test_the_deadline_holds_for_all_parts(model: models.YOLOv5, large: np.ndarray) -> None:
+    tiled = Tiled(model, tile=200)
+    with pytest.raises(DeadlineExceeded):
+        tiled.submit(large, deadline=0.0).result(60)
+    assert len(tiled.submit(large, deadline=60).result(60)) > 20
+
+
+def test_warming_up_with_an_image(large: np.ndarray) -> None:
+    with Tiled(models.YOLOv5(DETECTOR, max_batch=2, threads=1), tile=200) as tiled:
+        before = tiled.pipelines[0].stats().done
+        tiled.warm_up(example=large)
+        assert tiled.pipelines[0].stats().done - before == len(tiled.tiles(large.shape[1::-1])) + 1
+
+
+def test_settings_go_by_name(model: models.YOLOv5) -> None:
+    with pytest.raises(TypeError, match="takes model by position, and settings by name; it was given 2"):
+        Tiled(model, 640)  # type: ignore[misc]
+    with pytest.raises(ConfigError, match="unknown field `overlapping`. Known are: tile, overlap,"):
+        Tiled(model, overlapping=0.5)  # type: ignore[call-arg]
+    assert Tiled(model=model, overlap=0.5).settings.overlap == 0.5
 
 
 def test_results_of_another_kind_are_refused() -> None:

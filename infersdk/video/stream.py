@@ -1,0 +1,320 @@
+"""One of the sources of `Streams`: the thread that reads it, and its frames that are under way."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from .._http import without_password
+from ..errors import InferSDKError, Overloaded, VideoError
+from .nvdec import DeviceVideoReader
+from .reader import VideoReader
+
+if TYPE_CHECKING:
+    import os
+
+    from .frames import AnyFrame
+
+__all__ = ["Source", "Stream", "StreamHealth", "StreamInfo", "StreamResult", "StreamSettings", "looks_live"]
+
+Result = TypeVar("Result")
+Source: TypeAlias = "str | os.PathLike[str] | int"
+
+_log = logging.getLogger("infersdk.video")
+
+#: Seconds before the first attempt to connect again, and at most; each attempt doubles them.
+BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
+#: The last results whose latency is kept for the statistics of a stream.
+REMEMBERED = 1000
+
+
+@dataclass(frozen=True)
+class StreamResult(Generic[Result]):
+    """The result of one frame.
+
+    Attributes:
+        stream: the name of the stream.
+        frame: the frame, with its number and its time in the stream; None if the stream itself failed.
+        result: the model's result; None if there is an `error`.
+        error: why there is no result: the model failed on this frame, or the stream broke off.
+        seconds: from the decoded frame to its result.
+    """
+
+    stream: str
+    frame: AnyFrame | None
+    result: Result | None
+    error: Exception | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """What a source says about itself when it is open.
+
+    Attributes:
+        size: (width, height) of its frames.
+        fps, frames, duration, live: as those of `VideoReader`.
+    """
+
+    size: tuple[int, int]
+    fps: float | None
+    frames: int | None
+    duration: float | None
+    live: bool
+
+
+@dataclass(frozen=True)
+class StreamHealth:
+    """The state of a stream, and its statistics.
+
+    Attributes:
+        state: `"connecting"`, `"running"`, `"waiting"` (before it connects again), `"ended"` or `"failed"`.
+        frames: frames that were given to the model.
+        results, errors: how many of them ended in a result and in an error.
+        dropped: frames of a live source that newer ones replaced before the model took them.
+        connects: how often the source was opened.
+        fps: results a second, over the last results.
+        silent: seconds since the last frame came; None before the first.
+        p50, p99: seconds from a frame to its result, over the last 1,000.
+        error: the last error of the source; empty if there was none.
+    """
+
+    state: str
+    frames: int
+    results: int
+    errors: int
+    dropped: int
+    connects: int
+    fps: float
+    silent: float | None
+    p50: float
+    p99: float
+    error: str
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """How `Streams` reads each of its sources; the fields are those of `Streams`."""
+
+    in_flight: int
+    give_up_after: float
+    retry_first: bool
+    on_device: bool
+    reading: Mapping[str, Any]
+
+
+def looks_live(source: Source) -> bool:
+    """Whether a source that was never open is expected to be live: an address or a camera."""
+    text = str(source)
+    return isinstance(source, int) or "://" in text or text.startswith("/dev/")
+
+
+class Stream:
+    """One source: a thread that reads it, and its frames under way in order.
+
+    Args:
+        settings: how it is read.
+        done: gets this object once for each result that is ready, and once at the end.
+    """
+
+    def __init__(
+        self, name: str, source: Source, settings: StreamSettings, done: queue.SimpleQueue[Stream | None]
+    ) -> None:
+        self.name, self.source = name, source
+        self.info: StreamInfo | None = None
+        self._settings, self._done = settings, done
+        self._slots = threading.Semaphore(settings.in_flight)
+        self._stopped = threading.Event()
+        self._guard = threading.Lock()
+        #: Frames under way and results that wait, in order: (frame, its request or error).
+        self._items: deque[tuple[AnyFrame | None, Future[Any] | Exception | None]] = deque()
+        self._ready = 0  # how many items at the head have been announced
+        self._submit: Callable[[AnyFrame], Future[Any]]
+        self._reader: VideoReader | DeviceVideoReader | None = None
+        self._state, self._error = "connecting", ""
+        self._frames = self._results = self._errors = self._dropped = self._connects = 0
+        self._first = 0.0  # when the first frame of all was decoded
+        self._numbers = 0  # of all frames so far, those of earlier connections included
+        self._last: float | None = None
+        self._latencies: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
+
+    def start(self, submit: Callable[[AnyFrame], Future[Any]]) -> None:
+        self._submit = submit
+        threading.Thread(target=self._work, name=f"infersdk-stream-{self.name}", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._slots.release()
+        if (reader := self._reader) is not None:
+            threading.Thread(target=reader.close, daemon=True).start()  # a source may hang in a read
+        with self._guard:
+            requests = [request for _, request in self._items if isinstance(request, Future)]
+        for request in requests:
+            request.cancel()
+
+    # ---- the thread that reads ----
+
+    def _work(self) -> None:
+        try:
+            pause = BACKOFF
+            lost = time.monotonic()
+            while not self._stopped.is_set():
+                before = self._frames
+                try:
+                    if not self._read():
+                        self._state = "ended"
+                        return
+                    error: Exception = VideoError(f"the live source {without_password(str(self.source))!r} ended")
+                except VideoError as failure:
+                    error = failure
+                if self._stopped.is_set():
+                    return
+                self._error = str(error)
+                if self._frames > before:
+                    pause, lost = BACKOFF, time.monotonic()
+                if not self._tries_again(time.monotonic() + pause - lost):
+                    self._state = "failed"
+                    self._add(None, error)
+                    return
+                self._state = "waiting"
+                _log.warning("stream %r: %s; it is opened again in %g s", self.name, error, pause)
+                self._stopped.wait(pause)
+                pause = min(pause * 2, LONGEST_BACKOFF)
+                self._state = "connecting"
+        except Exception as error:  # of the model's submit(), or a fault of ours
+            if not self._stopped.is_set():
+                self._state, self._error = "failed", str(error)
+                self._add(None, error)
+        finally:
+            self._add(None, None)
+
+    def _tries_again(self, outage: float) -> bool:
+        """Whether the source is opened again, `outage` seconds after its last frame."""
+        live = looks_live(self.source) if self.info is None else self.info.live
+        return live and outage <= self._settings.give_up_after and (self._settings.retry_first or self._connects > 0)
+
+    def _read(self) -> bool:
+        """Reads the source to its end; whether it is a live one."""
+        kind = DeviceVideoReader if self._settings.on_device else VideoReader
+        reader = kind(self.source, prefetch=1 if looks_live(self.source) else 4, **self._settings.reading)
+        self._reader = reader
+        self.info = StreamInfo(reader.size, reader.fps, reader.frames, reader.duration, reader.live)
+        self._connects += 1
+        self._state = "running"
+        dropped = self._dropped
+        try:
+            self._give_all(reader, dropped)
+            if reader.damage:
+                self._error = reader.damage
+            return reader.live
+        finally:
+            self._dropped = dropped + reader.dropped
+            self._reader = None
+            with suppress(InferSDKError):
+                reader.close()
+
+    def _give_all(self, reader: VideoReader | DeviceVideoReader, dropped: int) -> None:
+        """Gives the frames to the model. The slot comes first: a live source gives the frame that is newest then."""
+        frames: Iterator[AnyFrame] = reader
+        numbers, shift = self._numbers, None
+        while True:
+            self._slots.acquire()
+            if self._stopped.is_set():
+                return
+            try:
+                frame = next(frames)
+            except BaseException as error:
+                self._slots.release()
+                if isinstance(error, StopIteration):
+                    return
+                raise
+            self._last = time.monotonic()
+            if shift is None:  # numbers and times go on where the source was opened again
+                self._first = self._first or frame.decoded
+                shift = frame.decoded - self._first - frame.time if self._frames else 0.0
+            frame.time += shift
+            frame.number += numbers
+            self._numbers = frame.number + 1
+            self._dropped = dropped + reader.dropped
+            self._frames += 1
+            self._add(frame, self._request(frame))
+
+    def _request(self, frame: AnyFrame) -> Future[Any]:
+        try:
+            return self._submit(frame)
+        except Overloaded as error:  # it is this frame's alone
+            request: Future[Any] = Future()
+            request.set_exception(error)
+            return request
+
+    def _add(self, frame: AnyFrame | None, request: Future[Any] | Exception | None) -> None:
+        with self._guard:
+            self._items.append((frame, request))
+        if isinstance(request, Future):
+            request.add_done_callback(lambda _: self._announce())
+        else:
+            self._announce()
+
+    def _announce(self) -> None:
+        """Says to the thread that takes results how many more are ready, in order."""
+        with self._guard:
+            while self._ready < len(self._items):
+                request = self._items[self._ready][1]
+                if isinstance(request, Future) and not request.done():
+                    return
+                self._ready += 1
+                self._done.put(self)
+
+    # ---- the thread that takes results ----
+
+    def take(self) -> StreamResult[Any] | None:
+        """The next result; None at the end of the stream."""
+        with self._guard:
+            frame, request = self._items.popleft()
+            self._ready -= 1
+        if request is None:
+            return None
+        if isinstance(request, Exception):
+            return StreamResult(self.name, None, None, request)
+        assert frame is not None
+        self._slots.release()
+        now = time.monotonic()
+        seconds = now - frame.decoded
+        error: BaseException | None
+        try:
+            error = request.exception()
+        except BaseException as cancelled:  # CancelledError
+            error = cancelled
+        self._latencies.append((now, seconds))
+        if error is not None:
+            self._errors += 1
+            shown = error if isinstance(error, Exception) else VideoError(f"the request was ended: {error!r}")
+            return StreamResult(self.name, frame, None, shown, seconds)
+        self._results += 1
+        return StreamResult(self.name, frame, request.result(), None, seconds)
+
+    def health(self) -> StreamHealth:
+        recent = list(self._latencies)
+        seconds = sorted(latency for _, latency in recent)
+        span = recent[-1][0] - recent[0][0] if len(recent) > 1 else 0.0
+        return StreamHealth(
+            state=self._state,
+            frames=self._frames,
+            results=self._results,
+            errors=self._errors,
+            dropped=self._dropped,
+            connects=self._connects,
+            fps=(len(recent) - 1) / span if span else 0.0,
+            silent=None if self._last is None else time.monotonic() - self._last,
+            p50=seconds[len(seconds) // 2] if seconds else 0.0,
+            p99=seconds[min(len(seconds) * 99 // 100, len(seconds) - 1)] if seconds else 0.0,
+            error=self._error,
+        )

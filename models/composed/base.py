@@ -1,0 +1,268 @@
+"""What all compositions share: calls, asyncio, and the models underneath."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+
+import numpy as np
+
+from ...config import convert
+from ...errors import ConfigError, UnsupportedModelError
+from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
+from ...tensor import Tensor
+from ..declaration import Declared
+from ..results import Detections
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ...device import Device
+    from ...infer import Infer
+    from ...options import Progress
+    from ...pipeline import Pipeline
+    from ..execution import Timings
+    from ..image_model import ImageModel
+
+__all__ = ["Composed", "map_requests", "require_boxes", "whole_image"]
+
+Result = TypeVar("Result")
+
+
+class Composed(Declared, ABC, Generic[Result]):
+    """A composition of models, which is used as a wrapper is.
+
+    A composition declares its settings as a wrapper does (see `declaration`), names its models in `parts`, and checks
+    both in `_prepare()`.
+
+    Args:
+        models: those of `parts`, in order. The first one gets the images: names of classes and parameters of calls are
+            those of this model.
+        settings: those of `Settings`, by name.
+
+    The composition owns its models: `close()` closes them, and so does the end of `with`.
+
+    Attributes:
+        settings: all settings, as a frozen struct of the type `Settings`.
+        task, per_call, channel_order, class_names: as of the first model.
+    """
+
+    #: The names of the models.
+    parts: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *models: ImageModel[Any], **settings: Any) -> None:
+        named = self.parts[len(models) :]
+        if len(models) > len(self.parts) or any(name not in settings for name in named):
+            raise TypeError(
+                f"{type(self).__name__} takes {' and '.join(self.parts)} by position, and settings by name; it "
+                f"was given {len(models)} by position"
+            )
+        self._models: tuple[ImageModel[Any], ...] = (*models, *(settings.pop(name) for name in named))
+        self.__dict__.update(zip(self.parts, self._models, strict=True))
+        self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
+        self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
+        first = self._models[0]
+        self.task, self.per_call, self.channel_order = first.task, first.per_call, first.channel_order
+        self.class_names = tuple(first.class_names)
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Checks the models and the settings.
+
+        Raises:
+            ConfigError, UnsupportedModelError: what is wrong with them.
+        """
+
+    @abstractmethod
+    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
+        """The results of any number of images, in order."""
+
+    @abstractmethod
+    def submit(
+        self,
+        image: ImageSource | HostImage,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        **parameters: Any,
+    ) -> Future[Result]:
+        """One image, which runs together with whatever else is waiting. See `Pipeline.submit()`."""
+
+    @abstractmethod
+    def map(
+        self,
+        images: Iterable[ImageSource | HostImage],
+        *,
+        in_flight: int | None = None,
+        return_exceptions: bool = False,
+        **parameters: Any,
+    ) -> Iterator[Result]:
+        """As `stream()`, through the pipelines of the models. See `Pipeline.map()`."""
+
+    @overload  # a HostImage is a tuple, too
+    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
+    @overload
+    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
+    def __call__(self, images: Any, **parameters: Any) -> Any:
+        """Takes an image or a list of them, as a wrapper does."""
+        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
+            return list(self.stream(images, **parameters))
+        return next(self.stream([images], **parameters))
+
+    async def infer(
+        self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
+    ) -> Result:
+        """From asyncio: the result of one image. Neither reading it nor waiting for slots blocks the event loop."""
+        submitting = asyncio.ensure_future(asyncio.to_thread(self.submit, image, deadline=deadline, **parameters))
+        try:
+            future = await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            submitting.add_done_callback(_cancel)  # the thread goes on, and has its future later
+            raise
+        return await asyncio.wrap_future(future)
+
+    # ---- the models ----
+
+    def result_type(self) -> type[Any]:
+        """What a call returns for an image."""
+        return self._models[0].result_type()
+
+    @property
+    def batch_limit(self) -> int:
+        """The most images in one run of the first model."""
+        return self._models[0].batch_limit
+
+    @property
+    def image_device(self) -> Device | None:
+        """The CUDA device where the first model takes images; None for the host."""
+        return self._models[0].image_device
+
+    @property
+    def timings(self) -> Timings:
+        """How long the stages of the first model's last call took."""
+        return self._models[0].timings
+
+    @property
+    def networks(self) -> tuple[Infer, ...]:
+        """The networks of all models."""
+        return tuple(network for model in self._models for network in model.networks)
+
+    @property
+    def pipelines(self) -> tuple[Pipeline[Any], ...]:
+        """The pipelines of all models."""
+        return tuple(pipeline for model in self._models for pipeline in model.pipelines)
+
+    def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
+        """Runs batches of all sizes of each model; see `Pipeline.warm_up()`.
+
+        Args:
+            example: an image that goes through the whole composition after that.
+        """
+        for model in self._models:
+            model.warm_up(progress)
+        if example is not None:
+            self.submit(example).result()
+
+    def close(self) -> None:
+        """Closes the models. Requests that have not begun to run are cancelled."""
+        for model in self._models:
+            model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _cancel(submitting: asyncio.Future[Future[Any]]) -> None:
+    if not submitting.cancelled() and submitting.exception() is None:
+        submitting.result().cancel()
+
+
+def whole_image(source: Any, channel_order: str, device: Device | None = None) -> HostImage | DeviceImage:
+    """An image at full size, whose parts will be taken.
+
+    Args:
+        source: what `read_image()` takes, or an image on a CUDA device.
+        channel_order: of arrays.
+        device: the image is copied there once for all of its parts; None leaves an image of the host there.
+
+    Raises:
+        ImageError: it cannot be read.
+    """
+    if isinstance(source, DeviceImage):
+        return source
+    if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
+        return DeviceImage(source, channel_order)
+    image = read_image(source, channel_order=channel_order)
+    if device is None or image.format == "nv12":
+        return image
+    if isinstance(source, SharedImage):  # other models use the same copy
+        return source.on_device(device, channel_order)
+    uploaded = Tensor(image.pixels.shape, "uint8", device).copy_from(image.pixels)
+    return DeviceImage(uploaded, "rgb" if image.format.startswith("rgb") else "bgr", image.decoder)
+
+
+def require_boxes(model: ImageModel[Any]) -> None:
+    """Raises UnsupportedModelError for a model whose results are not `Detections`."""
+    kind = model.result_type()
+    if kind is not object and not issubclass(kind, Detections):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} gives {kind.__name__}, and no boxes; use a model of boxes or keypoints"
+        )
+
+
+def map_requests(
+    images: Iterable[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool = False
+) -> Iterator[Result]:
+    """The results of one request for each image, in order.
+
+    Args:
+        submit: makes the request of an image.
+        ahead: images that are read ahead of the result that is returned.
+        return_exceptions: return the exception of an image in place of its result, instead of raising it.
+
+    Raises:
+        ConfigError: `ahead` is less than 1.
+    """
+    if ahead < 1:
+        raise ConfigError(f"in_flight is at least 1, not {ahead}")
+    return _map_requests(images, submit, ahead, return_exceptions)
+
+
+def _map_requests(
+    images: Iterable[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool
+) -> Iterator[Result]:
+    pending: deque[Future[Result]] = deque()
+    try:
+        for image in images:
+            try:
+                pending.append(submit(image))
+            except Exception as error:
+                if not return_exceptions:
+                    raise
+                failed: Future[Result] = Future()
+                failed.set_exception(error)
+                pending.append(failed)
+            if len(pending) >= ahead:
+                yield _result(pending.popleft(), return_exceptions)
+        while pending:
+            yield _result(pending.popleft(), return_exceptions)
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _result(future: Future[Any], return_exceptions: bool) -> Any:
+    if not return_exceptions:
+        return future.result()
+    try:
+        return future.result()
+    except Exception as error:
+        return error

@@ -1,0 +1,104 @@
+"""What takes images: wrappers, what is composed of them, and readers of text.
+
+The server, configurations and compositions use these members alone, so each of them takes any of these models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from typing_extensions import Self
+
+    from ..device import Device
+    from ..image import HostImage, ImageSource
+    from ..infer import Infer
+    from ..options import Progress
+    from ..pipeline import Pipeline
+    from .execution import Timings
+
+__all__ = ["ImageModel"]
+
+Result = TypeVar("Result")
+
+
+class ImageModel(Protocol[Result]):
+    """A model that takes images, and gives a result for each of them.
+
+    Attributes:
+        task: the kind of its results: `"detect"`, `"classify"`, `"ocr"`, ...
+        class_names: the class names by class_id; `()` if there are none.
+        per_call: the settings that one call or request may change.
+        channel_order: of NumPy arrays that are given as images.
+        batch_limit: the most images in one run.
+        image_device: the CUDA device where it takes images; None for a model that takes them on the host alone.
+        timings: how long the stages of the last call took.
+        networks: the networks that it runs.
+        pipelines: those of its requests; the first one takes the images. A pipeline starts when it is first used.
+    """
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def class_names(self) -> Sequence[str]: ...
+    @property
+    def per_call(self) -> frozenset[str]: ...
+    @property
+    def channel_order(self) -> str: ...
+    @property
+    def batch_limit(self) -> int: ...
+    @property
+    def image_device(self) -> Device | None: ...
+    @property
+    def timings(self) -> Timings: ...
+    @property
+    def networks(self) -> tuple[Infer, ...]: ...
+    @property
+    def pipelines(self) -> tuple[Pipeline[Any], ...]: ...
+
+    def result_type(self) -> type[Any]:
+        """What a call returns for an image; `object` where that is not known."""
+
+    def __call__(self, images: Any, **parameters: Any) -> Any:
+        """The result of an image, or a list of results for a list of images."""
+
+    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
+        """The results of any number of images, in order."""
+
+    def submit(
+        self,
+        image: ImageSource | HostImage,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        **parameters: Any,
+    ) -> Future[Result]:
+        """A request of one image. See `Pipeline.submit()`."""
+
+    def map(
+        self,
+        images: Iterable[Any],
+        *,
+        in_flight: int | None = None,
+        return_exceptions: bool = False,
+        **parameters: Any,
+    ) -> Iterator[Result]:
+        """As `stream()`, through the pipelines. See `Pipeline.map()`."""
+
+    async def infer(
+        self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
+    ) -> Result:
+        """From asyncio: the result of one image. See `Pipeline.infer()`."""
+
+    def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
+        """Runs batches of all sizes: the first request takes no longer than later ones."""
+
+    def close(self) -> None:
+        """Frees the model. Requests that have not begun to run are cancelled."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...

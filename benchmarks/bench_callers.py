@@ -285,13 +285,46 @@ def test_on_a_simulated_h200(claim: Callable[..., None], kind: str) -> None:
 def _options() -> dict[str, Any]:
     if not BACKEND.startswith("tensorrt"):
         return {}
-    eager = {"kernel_specialization": "eager"} if BACKEND == "tensorrt-rtx" else {}
-    return {"cuda_graph": True, "half_io": True, **eager}
+    options: dict[str, Any] = {"cuda_graph": True, "half_io": True}
+    if exact := os.environ.get("INFERSDK_BENCH_EXACT"):
+        options["exact_batches"] = [int(size) for size in exact.split(",")]
+    return options
 
 
-def _page_locked(count: int) -> list[np.ndarray[Any, Any]]:
+@contextlib.contextmanager
+def _model(assets: Path, frame: Any) -> Iterator[YOLOv5]:
+    """yolov5s in FP16, all batch sizes warmed up."""
+    path = assets / "models" / "yolov5s-random.onnx"
+    with YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=32, **_options()) as model:
+        start = perf_counter()
+        model.warm_up(example=frame)
+        print(f"\nwarmed up in {perf_counter() - start:.1f} s; {_engine_alone(model)}")
+        yield model
+
+
+def _engine_alone(model: YOLOv5, sizes: Sequence[int] = (1, 4, 8, 12, 16, 24, 32), runs: int = 60) -> str:
+    """Milliseconds of a run of each size, of runs that are queued one behind the other."""
+    result = []
+    with model.network.clone() as infer:
+        for size in sizes:
+            infer.inputs["images"].resize((size, 3, 640, 640))
+            for _ in range(5):
+                infer.forward()
+            start = perf_counter()
+            for _ in range(runs):
+                infer.enqueue()
+            infer.wait()
+            result.append(f"{size}: {1e3 * (perf_counter() - start) / runs:.2f}")
+    return f"ms of the engine alone by batch: {', '.join(result)}"
+
+
+@pytest.fixture(scope="module")
+def frames() -> list[np.ndarray[Any, Any]]:
+    """Of 1080p, in page-locked memory."""
+    if device_count() == 0:
+        pytest.skip("needs an NVIDIA GPU")
     rng = np.random.default_rng(0)
-    frames = [pinned_empty((1080, 1920, 3)) for _ in range(count)]
+    frames = [pinned_empty((1080, 1920, 3)) for _ in range(32)]
     for frame in frames:
         frame[:] = rng.integers(0, 256, frame.shape, np.uint8)
     return frames
@@ -306,16 +339,8 @@ def _streamed(model: YOLOv5, frames: Sequence[Any], count: int = 8_000) -> float
 
 
 @pytest.mark.gpu
-def test_on_a_gpu(assets: Path, claim: Callable[..., None]) -> None:
-    """yolov5s in FP16, 1080p frames in page-locked memory, all batch sizes warmed up."""
-    if device_count() == 0:
-        pytest.skip("needs an NVIDIA GPU")
-    path = assets / "models" / "yolov5s-random.onnx"
-    frames = _page_locked(32)
-    with YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=32, **_options()) as model:
-        start = perf_counter()
-        model.warm_up(example=frames[0])
-        print(f"\nwarmed up in {perf_counter() - start:.1f} s")
+def test_on_a_gpu(assets: Path, frames: list[Any], claim: Callable[..., None]) -> None:
+    with _model(assets, frames[0]) as model:
         _streamed(model, frames, 4_000)
         for kind, callers in CALLERS.items():
             for count in COUNTS:
@@ -446,7 +471,7 @@ def _hand_over(rounds: int = 2_000) -> float:
 
 def _probe(pipeline: Pipeline[Any], frame: Any, seconds: float) -> None:
     print(
-        f"\nPython {sys.version.split()[0]}, {os.cpu_count()} processors; "
+        f"\nPython {sys.version.split()[0]}, {os.cpu_count()} processors, kernel {os.uname().release}; "
         f"a thread wakes another one in {1e6 * _hand_over():.0f} us"
     )
     print(f"map(): {measured(from_one_thread, pipeline, frame, settle=0.3, seconds=seconds)}")
@@ -474,15 +499,9 @@ def test_probe_a_simulated_h200() -> None:
 
 
 @pytest.mark.gpu
-def test_probe_a_gpu(assets: Path) -> None:
-    if device_count() == 0:
-        pytest.skip("needs an NVIDIA GPU")
-    path = assets / "models" / "yolov5s-random.onnx"
-    frames = _page_locked(32)
-    with YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=32, **_options()) as model:
-        start = perf_counter()
-        model.warm_up(example=frames[0])
-        print(f"\nwarmed up in {perf_counter() - start:.1f} s")
+def test_probe_a_gpu(assets: Path, frames: list[Any]) -> None:
+    with _model(assets, frames[0]) as model:
         _streamed(model, frames, 4_000)
         print(f"stream(): {_streamed(model, frames):,.0f}/s")
+        print(f"images are preprocessed on the {sorted(set(model._placement.measured.values()))}")
         _probe(model.pipeline, frames[0], 0.6)

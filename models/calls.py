@@ -141,7 +141,8 @@ class Calls(Generic[Result]):
             yield {self._input.spec.name: self._stages.preprocessor.array(group, rows)}
 
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
-        self._check_parameters(parameters)
+        if parameters:
+            self._check_parameters(parameters)
         with self._idle.use():
             return self._run_in_use(sources, parameters)
 
@@ -150,9 +151,12 @@ class Calls(Generic[Result]):
         executor = self._following.current()
         executor.timings = timings = Timings()
         results: list[Result] = []
-        grouped = self._grouped(iter(sources), parameters or None)
-        for done in executor.stream(grouped.batches()):
-            results += grouped.in_order(done)
+        if len(sources) == 1:  # nothing to group: 20 us less
+            results = executor.run([BatchItem(executor.read(sources[0]), parameters or None)])
+        else:
+            grouped = self._grouped(iter(sources), parameters or None)
+            for done in executor.stream(grouped.batches()):
+                results += grouped.in_order(done)
         for source, result in zip(sources, results, strict=True):
             if isinstance(result, (Detections, ClassMap, ClassMaps)):  # for drawing, in a notebook for instance
                 result._remember_image(source)

@@ -251,12 +251,12 @@ def read_image(
         ImageError: there is no such file or address, or it is no image or a damaged one, or the array has another type
             or shape.
     """
+    if isinstance(source, np.ndarray):
+        return _from_array(source, channel_order)
     if isinstance(source, HostImage):
         return source
     if isinstance(source, SharedImage):
         return source.read(channel_order)
-    if isinstance(source, np.ndarray):
-        return _from_array(source, channel_order)
     if isinstance(source, (str, os.PathLike)):
         if is_http(source):
             return _from_address(source, at_least)

@@ -45,6 +45,7 @@ from .plugins import register_operators, takes_plugins
 from .profiles import fits
 from .profiling import ProfiledRuns
 from .queued import QueuedRuns
+from .releasing import ReleasableEngine
 
 if TYPE_CHECKING:
     import tensorrt
@@ -63,7 +64,7 @@ _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 _BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
-class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
+class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
     """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
 
     default_device = "cuda:0"

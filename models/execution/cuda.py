@@ -253,6 +253,16 @@ class CudaExecutor(Generic[Result]):
                     context.finish()
                 self.timings.infer += perf_counter() - start
 
+    def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
+        batch, decoded = [BatchItem(self.read(source))] * count, None
+        if self._decoding is not None:
+            batch, decoded = self._decoding.decode(batch)
+        preprocessor = self._stages.canvases.on(canvas)
+        geometries = [preprocessor.geometry_of(item.image.size) for item in batch]
+        for _ in range(self.infer.warm_up_runs):
+            self._run(batch, geometries)
+        self._recycle(decoded)
+
     def _finish(self, context: InFlightBatch, decoded: DecodedBatch | None) -> list[Result]:
         results = context.finish()
         self._recycle(decoded)

@@ -28,13 +28,15 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
+from ..graph.info import onnx_info
 from ..graph.passes import NameNodes, loading_passes, prepared_model
-from ..infer import BackendInfo, Infer
+from ..infer import BackendInfo, Infer, tensor_nbytes
 from ..precision import describe_layers, keeps_precision
 from ..releasing import SharedRuntime
 from ..stream import Stream
 from ._batch_buckets import BatchBuckets, next_size
 from ._onnxruntime.cuda_graphs import CudaGraphs
+from ._onnxruntime.memory import Arena
 from ._onnxruntime.options import Options, session_options
 from ._onnxruntime.profiling import profile_session
 from ._onnxruntime.session import load_libraries, message_of, metadata_of, start_session
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from ..device import Device
     from ..executed_layers import LayerProfile
+    from ..memory_limit import MemoryBudget
     from ..tensor import Tensor
 
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -62,6 +65,8 @@ class OnnxRuntimeInfer(Infer):
     _run_options: Any = None
     _profile_folder: tempfile.TemporaryDirectory[str] | None = None  # where the profiler of the session writes
     _buckets: BatchBuckets | None = None  # of the session, on a GPU
+    _arena: Arena | None = None  # with a memory_limit
+    _kept: bytes | None = None  # the graph that the runtime made, weights included, where it is needed again
 
     @classmethod
     def probe(cls) -> BackendInfo:
@@ -98,12 +103,13 @@ class OnnxRuntimeInfer(Infer):
             settings["use_tf32"] = "0"  # else products are rounded to TF32 on tensor cores
         if self.options.profiling:
             self._profile_folder = tempfile.TemporaryDirectory(prefix="infersdk-")
-        settings |= {key: str(value) for key, value in self.options.provider_options.items()}
-        self._session, self._executed = start_session(
-            self._source(), str(self.model), self._session_options, provider, settings,
-            keep_in_memory=self.model.path is None,
-        )  # fmt: skip
-        self._providers = provider, settings
+        given = {key: str(value) for key, value in self.options.provider_options.items()}
+        source = self._source()
+        if self.memory_budget is not None:
+            self._arena = self._arena_for(source, given, self.memory_budget)
+            settings |= self._arena.settings
+        settings |= given
+        self._start_session(source, provider, settings)
         # The runtime falls back to the processor with no more than a warning: look at what it really uses.
         taken = self._session.get_providers()
         if taken[0] != provider:
@@ -125,6 +131,34 @@ class OnnxRuntimeInfer(Infer):
         if self.stream is not None:
             self._buckets = BatchBuckets(self.max_batch)
         self._binding = self._session.io_binding()
+
+    def _start_session(self, source: str | bytes, provider: str, settings: dict[str, str]) -> None:
+        arena = self._arena
+        try:
+            self._session, self._executed = start_session(
+                source, str(self.model), self._session_options, provider, settings,
+                keep_in_memory=self.model.path is None or arena is not None,
+            )  # fmt: skip
+        except UnsupportedModelError as error:
+            if arena is not None and (full := arena.error_of(error)) is not None:
+                raise full from None
+            raise
+        self._providers = provider, settings
+        if arena is not None:
+            arena.hold(self._session)
+            self._kept = self._executed  # a second session would exceed the limit
+
+    def _arena_for(self, source: str | bytes, settings: dict[str, str], budget: MemoryBudget) -> Arena:
+        """The arena, if weights and tensors leave room for it; before anything is allocated."""
+        if not self.model.is_onnx:
+            return Arena(budget, 0, len(self.model.read()), settings)
+        from ..graph.files import parse_model, read_model
+        from ..graph.weights import weights_size
+
+        info = onnx_info(self.model)
+        tensors = sum(tensor_nbytes(spec, self.max_batch) for spec in (*info.inputs, *info.outputs))
+        weights = weights_size(parse_model(source) if isinstance(source, bytes) else read_model(self.model))
+        return Arena(budget, self.concurrency * tensors, weights, settings)
 
     def _session_options(self) -> Any:
         folder = self._profile_folder
@@ -266,6 +300,8 @@ class OnnxRuntimeInfer(Infer):
                 self._run_bound()
                 return
             raise_kernel_failure(error)
+            if self._arena is not None and (full := self._arena.error_of(error)) is not None:
+                raise full from None
             raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}") from None
         if self._to_adopt:
             self._adopt_outputs()
@@ -358,10 +394,11 @@ class OnnxRuntimeInfer(Infer):
 
     def _loader(self) -> Callable[[], Any]:
         """What starts the session again, from the graph that the runtime made of the model."""
-        source = self._source()
-        _, executed = start_session(
-            source, str(self.model), self._session_options, self._providers[0], self._providers[1], keep_in_memory=True
-        )
+        source, executed, arena = self._source(), self._kept, self._arena
+        if executed is None:
+            _, executed = start_session(
+                source, str(self.model), self._session_options, *self._providers, keep_in_memory=True
+            )
 
         def start() -> Any:
             options = self._session_options()
@@ -369,6 +406,8 @@ class OnnxRuntimeInfer(Infer):
                 options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
             session = ort.InferenceSession(executed or source, options, providers=[self._providers])
             session.disable_fallback()
+            if arena is not None:
+                arena.hold(session)
             return session
 
         return start

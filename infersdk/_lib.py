@@ -33,6 +33,7 @@ _ERRORS: dict[int, type[errors.InferSDKError]] = {
     lib.IFS_ERR_READ_ONLY: errors.ReadOnlyError,
     lib.IFS_ERR_IO: errors.OutputError,
     lib.IFS_ERR_FORMAT: errors.TensorFileError,
+    lib.IFS_ERR_OVER_BUDGET: errors.MemoryLimitError,
 }
 
 

@@ -31,12 +31,12 @@ from typing import Annotated, Any
 import msgspec
 
 from ._files import atomic_write
-from .errors import ConfigError, OutputError
+from ._sizes import parse_size
+from .errors import OutputError
 
-__all__ = ["Cache", "Manifest", "default_folder", "key_of", "parse_size", "read_manifest", "write_blob"]
+__all__ = ["Cache", "Manifest", "default_folder", "key_of", "read_manifest", "write_blob"]
 
 DEFAULT_LIMIT = 10_000_000_000
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _FILE = re.compile(r"\.?([0-9a-f]{64})\.(?:bin|json|lock|.*tmp(?:\..*)?)")
 _Moment = Annotated[datetime.datetime, msgspec.Meta(tz=True)]  # one without a zone cannot be compared with others
 _log = logging.getLogger("infersdk.cache")
@@ -78,20 +78,6 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def key_of(parts: Mapping[str, Any]) -> str:
     """The key of what is made from `parts`: SHA-256 over them as JSON, sorted by name."""
     return hashlib.sha256(msgspec.json.encode(dict(parts), order="sorted")).hexdigest()
-
-
-def parse_size(text: str | int, what: str) -> int:
-    """Bytes, from a number or a text such as `"10GB"` (powers of 1000) or `"512MiB"` (powers of 1024).
-
-    Raises:
-        ConfigError: the text is not a size; `what` names it in the message.
-    """
-    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
-        return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(text).lower())
-    if match is None:
-        raise ConfigError(f'{what} is a number of bytes, or a text such as "10GB" or "512MiB", not {text!r}')
-    return int(float(match[1]) * _UNITS[match[2] or ""])
 
 
 def default_folder() -> Path:

@@ -8,7 +8,8 @@
     │   ├── BackendNotFoundError            no backend of that name
     │   ├── BackendUnavailableError         known, but its package is missing or fails to import
     │   ├── DeviceUnavailableError          the device asked for is not there, or the backend cannot use it
-    │   └── PrecisionUnavailableError       the precision asked for cannot be had
+    │   ├── PrecisionUnavailableError       the precision asked for cannot be had
+    │   └── MemoryLimitError (MemoryError)  the memory_limit of a model cannot be kept
     ├── ModelError
     │   ├── ModelNotFoundError (FileNotFoundError)
     │   ├── ModelFormatError                corrupt, or not a model at all
@@ -70,6 +71,10 @@ class DeviceUnavailableError(BackendError):
 
 class PrecisionUnavailableError(BackendError):
     """The precision asked for cannot be had from this backend, device and model."""
+
+
+class MemoryLimitError(BackendError, MemoryError):
+    """The `memory_limit` of a model cannot be kept. Nothing was allocated; the message gives the sizes."""
 
 
 class ModelError(InferSDKError):

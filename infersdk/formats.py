@@ -48,6 +48,8 @@ _EXPORT = "export it to ONNX where it was trained: torch.onnx.export(model, exam
 _OPENVINO = "load it with backend='openvino'"
 _TENSORFLOW = "infersdk.importers.tensorflow:import_tensorflow"
 _CONVERT = "convert it: infersdk convert {file} -o model.onnx"
+_PADDLE = "infersdk.importers.paddle:import_paddle"
+_PADDLE_INSTALL = 'pip install "infersdk[paddle]"'
 _TORCH = 'pip install "infersdk[torch]"'
 _NO_MODEL = "give the path of a model"
 
@@ -110,9 +112,11 @@ FORMATS: dict[str, FileFormat] = {
         ),
         FileFormat("coreml", "a Core ML model", (".mlmodel",), "take the model that it was converted from"),
         FileFormat(
-            "paddle", "a PaddlePaddle model", (".pdmodel",),
-            f"{_OPENVINO}, or convert it to ONNX (pip install paddle2onnx paddlepaddle): "
-            "paddle2onnx --model_filename {file} --save_file model.onnx",
+            "paddle", "a PaddlePaddle model", (".pdmodel",), f"{_CONVERT}, or {_OPENVINO}", _PADDLE,
+            install=_PADDLE_INSTALL,
+        ),
+        FileFormat(
+            "paddle-pir", "a PaddlePaddle 3 model", (".json",), _CONVERT, _PADDLE, install=_PADDLE_INSTALL,
         ),
         FileFormat("gguf", "a language model (GGUF)", (".gguf",), "this package does not run language models"),
         FileFormat(
@@ -150,8 +154,8 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (257, b"ustar", "archive"),
 )
 
-#: Formats of protobuf messages that look alike: their suffixes decide.
-_PROTOBUF_SUFFIXES = {".pdmodel": "paddle", ".mlmodel": "coreml"}
+#: What the suffix alone decides.
+_PROTOBUF_SUFFIXES = {".mlmodel": "coreml"}
 
 #: Reads so many bytes from an offset on; fewer at the end.
 Read = Callable[[int, int], bytes]
@@ -189,6 +193,8 @@ def _by_text(head: bytes) -> str | None:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text.startswith(b"7767517"):
         return "pnnx" if b"pnnx." in head else "ncnn"
+    if re.match(rb'\{\s*"base_code"\s*:\s*\{[^{}]*"pir"', text):
+        return "paddle-pir"
     lowered = text[:256].lower()
     if lowered.startswith((b"<!doctype html", b"<html")):
         return "html"
@@ -232,6 +238,8 @@ def _of_protobuf(read: Read, size: int, suffix: str) -> str | None:
     if suffix in _PROTOBUF_SUFFIXES:
         return _PROTOBUF_SUFFIXES[suffix]
     kinds = dict(fields)
+    if _is_paddle(read, kinds):
+        return "paddle"
     if kinds.get(7) == _BYTES and all(number in _ONNX and kind == _ONNX[number] for number, kind in fields):
         return "onnx"  # a graph, and nothing that a ModelProto does not have
     if kinds.get(1) == _VARINT and kinds.get(2) == _BYTES and set(kinds) <= {1, 2}:
@@ -239,6 +247,13 @@ def _of_protobuf(read: Read, size: int, suffix: str) -> str | None:
     if kinds.get(1) == _BYTES and set(kinds) <= {1, 2, 3, 4, 5} and suffix == ".pb":
         return "tensorflow-graph"
     return None
+
+
+def _is_paddle(read: Read, kinds: dict[int, int]) -> bool:
+    """Blocks, then a version: a block begins with its number, 0, and that of its parent."""
+    _, used = _varint(read(1, 10))
+    block = read(1 + used, 3)
+    return kinds.get(1) == _BYTES and set(kinds) <= {1, 4, 5} and block[:1] + block[2:] == b"\x08\x10"
 
 
 _VARINT, _BYTES = 0, 2

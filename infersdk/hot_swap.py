@@ -27,6 +27,7 @@ import msgspec
 
 from .errors import DeviceUnavailableError, InferenceError, InputError, UnsupportedModelError
 from .infer import BackendInfo, Infer
+from .memory_limit import charging
 from .stream import device_info
 
 if TYPE_CHECKING:
@@ -305,10 +306,12 @@ class HotSwap(Infer):
 
     def _loader(self) -> Callable[[Callable[[], None]], Infer]:
         make, model, asked, options = self._make, self.model, self._asked, self.options
+        budget = self.memory_budget  # of both: they hold memory at the same time
 
         def load(check: Callable[[], None]) -> Infer:
             check()
-            return make(model, **asked, options=_stoppable(options, check))
+            with charging(budget):
+                return make(model, **asked, options=_stoppable(options, check))
 
         return load
 

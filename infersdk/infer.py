@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import prod
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,8 +24,10 @@ from .errors import (
     ConfigError,
     InputError,
     InputNameError,
+    MemoryLimitError,
     UnsupportedModelError,
 )
+from .memory_limit import MemoryBudget, charging
 from .model_source import ModelLike, ModelSource
 from .options import BackendOptions
 from .releasing import Releasable
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 
     from .stream import Stream
 
-__all__ = ["BackendInfo", "Infer", "new_tensor"]
+__all__ = ["BackendInfo", "Infer", "new_tensor", "tensor_nbytes"]
 
 _log = logging.getLogger("infersdk.load")
 
@@ -76,6 +80,7 @@ class Infer(Releasable, ABC):
         input_specs, output_specs: what the model declares about its inputs and outputs, in order.
         inputs, outputs: the tensors bound to them, by name.
         metadata: what the model file says about itself, text by key.
+        memory_budget: with `memory_limit`, what the model and its clones hold on the device; else None.
     """
 
     # ---- what a backend sets ----
@@ -208,10 +213,16 @@ class Infer(Releasable, ABC):
         self.output_specs: tuple[TensorSpec, ...] = ()
         self.metadata: Mapping[str, str] = MappingProxyType({})
         self.model.check_format(self.formats, self.backend)
+        self.memory_budget = MemoryBudget.of(self.options, self._device, self.model.name)
         started = monotonic()
-        self._load()
-        self._check_max_batch()
-        self._create_tensors()
+        with self.charging():
+            self._load()
+            self._check_max_batch()
+            try:
+                self._create_tensors()
+            except MemoryLimitError:
+                self._close()
+                raise
         self._closed = False
         _log_load(self, monotonic() - started)
 
@@ -339,10 +350,17 @@ class Infer(Releasable, ABC):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._closed = True
-        self._clone(twin)
-        twin._create_tensors()
+        if self.memory_budget is not None:
+            self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
+        with self.charging():
+            self._clone(twin)
+            twin._create_tensors()
         twin._closed = False
         return twin
+
+    def charging(self) -> AbstractContextManager[Any]:
+        """Within it, the tensors that this thread creates count against the model's `memory_limit`, if it has one."""
+        return charging(self.memory_budget)
 
     def close(self) -> None:
         """Frees the model, its tensors and what the runtime holds. A second call does nothing."""
@@ -423,6 +441,11 @@ class Infer(Releasable, ABC):
         self._inputs_view = MappingProxyType(self._inputs)
         self._outputs_view = MappingProxyType(self._outputs)
 
+    def _instance_needs(self) -> dict[str, int]:
+        """Bytes on the device that an instance takes, by what they are for; as far as they are known before a run."""
+        specs = (*self.input_specs, *self.output_specs)
+        return {"inputs and outputs": sum(tensor_nbytes(spec, self.max_batch) for spec in specs)}
+
     def _rebind(self) -> None:
         self._check_open()
         self._check_bindable()  # a model without tensors is never bound, so each of its runs comes here
@@ -430,7 +453,8 @@ class Infer(Releasable, ABC):
             shape = self._inputs[spec.name].shape
             spec.check(shape)
             spec.check_batch(shape, self.max_batch)
-        self._bind()
+        with self.charging():
+            self._bind()
         self._bound = self._generations()
 
     def _generations(self) -> list[int]:
@@ -467,6 +491,15 @@ def _log_load(infer: Infer, seconds: float) -> None:
     if infer.layer_precisions:
         layers = ", ".join(f"{count} {name}" for name, count in infer.layer_precisions.items() if count)
         _log.debug("%s: the layers with the most work run in: %s", infer.model.name, layers)
+
+
+def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
+    """The bytes that `new_tensor()` makes room for."""
+    if spec.kind != "tensor":
+        return 0
+    rest = spec.shape[1:] if max_batch and spec.has_free_batch else spec.shape
+    rows = max_batch if max_batch and spec.has_free_batch else 1
+    return rows * prod(d if isinstance(d, int) else 1 for d in rest) * spec.dtype.itemsize
 
 
 def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tensor:

@@ -25,7 +25,12 @@ Progress = Callable[[str, float], None]
 #: progress (Progress | None): called while the model loads. An exception that it raises stops the load.
 #: cache_dir (str | None): the folder where loading keeps, for the next load, what takes long to make; None is the
 #:     backend's default.
-SharedOption = Literal["threads", "streams", "performance_hint", "cuda_graph", "half_io", "progress", "cache_dir"]
+#: memory_limit (str | int | None): the most memory of a CUDA device that the model and its clones hold together, in
+#:     bytes or as "2GB": what the runtime allocates, and what `infersdk.memory_limit` counts. Loading, cloning or
+#:     running raises MemoryLimitError before anything is allocated that would exceed it.
+SharedOption = Literal[
+    "threads", "streams", "performance_hint", "cuda_graph", "half_io", "progress", "cache_dir", "memory_limit"
+]  # fmt: skip
 
 
 class BackendOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,6 +14,7 @@ import importlib
 import operator
 import os
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from .device import Device
@@ -165,9 +166,11 @@ def load(
     if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
         raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
     from .config import convert as checked_options
+    from .memory_limit import check_option
 
     source = _readable(kind, model, external_data, convert)
     target_device = Device.parse(device if device is not None else kind.default_device)
+    check_option(options, kind.Options, backend)
     own = checked_options(options, kind.Options, f"options of backend {backend!r}")
     make: Callable[..., Infer] = kind
     if custom_ops or foreign_domains(source):
@@ -238,8 +241,12 @@ def _readable(
 
 
 def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
-    named = isinstance(model, (str, os.PathLike)) and not isinstance(model, ModelSource)
-    return named and str(model).lower().endswith(_CONFIGURATIONS)
+    if not isinstance(model, (str, os.PathLike)) or isinstance(model, ModelSource):
+        return False
+    if not str(model).lower().endswith(_CONFIGURATIONS):
+        return False
+    path = Path(model)
+    return not path.is_file() or ModelSource.of(path).format is None  # PaddlePaddle 3 keeps models in .json
 
 
 def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .errors import UnsupportedModelError
+from .errors import MemoryLimitError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from .tensor import Tensor
 
@@ -64,6 +65,7 @@ class Releasable:
     if TYPE_CHECKING:  # of `Infer`
 
         def bind(self, name: str, tensor: Tensor) -> None: ...
+        def charging(self) -> AbstractContextManager[Any]: ...
         def _check_open(self) -> None: ...
         def _create_tensors(self) -> None: ...
         def _wait(self) -> None: ...
@@ -94,10 +96,17 @@ class Releasable:
 
     def _take_up(self) -> None:
         """The runtime and the tensors again; those of the caller are bound as they were."""
-        self._restore()
-        self._released = False
+        before = self._inputs, self._outputs, self._lent
         lent = {name: self._inputs.get(name) or self._outputs[name] for name in self._lent}
-        self._create_tensors()
+        with self.charging():
+            self._restore()
+            try:
+                self._create_tensors()
+            except MemoryLimitError:  # it stays as it was
+                self._release()
+                self._inputs, self._outputs, self._lent = before
+                raise
+        self._released = False
         for name, tensor in lent.items():
             self.bind(name, tensor)
 

@@ -162,4 +162,4 @@ class CudaGraph(Handle):
 
     def launch(self, stream: Stream) -> None:
         """Queues the work of the graph on `stream`."""
-        check(lib.ifs_cuda_graph_launch(self._open, stream._open))
+        check(lib.held_ifs_cuda_graph_launch(self._open, stream._open))

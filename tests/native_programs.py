@@ -16,7 +16,7 @@ NATIVE = ROOT / "native"
 VERSION = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.M)[1]  # type: ignore[index]
 
 #: What memory, tensors, conversion and files are made of. A test of more names more.
-CORE = ("status", "library", "convert", "memory", "tensor", "tensor_file", "cuda_missing")
+CORE = ("status", "library", "convert", "budget", "memory", "tensor", "tensor_file", "cuda_missing")
 
 
 def build_program(

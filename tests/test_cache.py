@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from infersdk.cache import Cache, default_folder, key_of, parse_size
+from infersdk._sizes import parse_size
+from infersdk.cache import Cache, default_folder, key_of
 from infersdk.errors import ConfigError, OutputError
 
 ABOUT = {"kind": "engine", "backend": "test", "label": "net.onnx"}

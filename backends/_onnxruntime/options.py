@@ -35,6 +35,10 @@ class Options(BackendOptions, frozen=True, kw_only=True):
         cuda_graph: on an NVIDIA GPU, runs are captured and replayed as CUDA graphs, one for each set of shapes and
             addresses. It has no effect where an output's shape does not follow from the inputs'. Clones run one at a
             time then.
+        memory_limit: on an NVIDIA GPU, the most memory of the device that the model and its clones hold together, as
+            `"2GB"`. A quarter of it, and at least the tensors of `concurrency` instances, is for the tensors of
+            instances and what a wrapper holds there; the runtime's arena, which takes the weights and the workspace,
+            has the rest, or what `provider_options` gives as `gpu_mem_limit`.
         profiling: the session measures each node, for `infersdk.layers`; runs take a little longer.
     """
 
@@ -47,6 +51,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     session_config: dict[str, str] = {}
     fp16_keep: list[str] = []
     cuda_graph: bool = False
+    memory_limit: str | int | None = None
     profiling: bool = False
 
 

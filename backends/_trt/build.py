@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...cache import Cache, key_of, parse_size
+from ..._sizes import parse_size
+from ...cache import Cache, key_of
 from ...device import Device
 from ...errors import (
     BackendError,
@@ -132,7 +133,11 @@ def build_engine(
     monitor = make_monitor(trt, options.progress, cancelled)
 
     def work() -> tuple[bytes, EngineDetails] | None:
-        with flavour.complaints() as complaints, device or contextlib.nullcontext():
+        with (
+            flavour.complaints() as complaints,
+            flavour.memory_report() as memory,
+            device or contextlib.nullcontext(),
+        ):
             try:
                 builder: tensorrt.Builder = trt.Builder(flavour.logger)
             except TypeError:  # how the bindings say that they got none
@@ -190,6 +195,8 @@ def build_engine(
                 options=_recorded_options(options, precision, max_batch),
                 custom_ops=custom_ops.versions() if custom_ops is not None else [],
                 build_seconds=round(time.monotonic() - started, 3),
+                weights_nbytes=memory.get("Weights"),
+                workspace_nbytes=memory.get("Activation"),
             )
             return bytes(blob), details
 

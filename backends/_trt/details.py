@@ -43,6 +43,8 @@ class EngineDetails(msgspec.Struct, kw_only=True):
         model, model_sha256: that file.
         options: how it was built.
         custom_ops: the operators that it has as plugins, `domain::name@version`.
+        weights_nbytes, workspace_nbytes: the device memory that it takes, once for its weights and once for each
+            context that runs; None where the builder did not say.
     """
 
     version: str
@@ -59,6 +61,8 @@ class EngineDetails(msgspec.Struct, kw_only=True):
     build_seconds: float
     layers: dict[str, int] = {}
     custom_ops: list[str] = []
+    weights_nbytes: int | None = None
+    workspace_nbytes: int | None = None
 
     def plain(self) -> dict[str, Any]:
         """As it will be read back from a manifest."""

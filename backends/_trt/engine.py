@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...custom_ops.operator_set import OperatorSet
     from .._cuda import CudaDevice
     from .flavour import Flavour
+    from .memory import EngineMemory
     from .options import Options
     from .profiles import Profile
 
@@ -158,13 +159,24 @@ class Engine:
         what: the file, for messages.
         device: current in the calling thread.
         cache: where what the runtime compiles is kept (TensorRT-RTX); None keeps nothing.
+        memory: what its weights count against, as long as it lives.
 
     Raises:
         EngineError: the runtime does not take it.
     """
 
-    def __init__(self, flavour: Flavour, data: bytes, what: str, device: CudaDevice, cache: Cache | None) -> None:
+    def __init__(
+        self,
+        flavour: Flavour,
+        data: bytes,
+        what: str,
+        device: CudaDevice,
+        cache: Cache | None,
+        memory: EngineMemory | None = None,
+    ) -> None:
         trt = flavour.trt
+        self.memory = memory
+        self._reserved = memory.budget.reserve(memory.weights) if memory is not None else None
         self.flavour = flavour
         self._what = what
         #: TensorRT-RTX compiles inside a run, and crashes where two threads do so for one engine (1.6.1).
@@ -199,6 +211,12 @@ class Engine:
             rtx_config: Any = self._engine.create_runtime_config()
             make = rtx_config.create_runtime_cache
             self.compiled = compiled_for(make, key, cache, device, flavour.backend, Path(what).name)
+
+    @property
+    def weights_nbytes(self) -> int | None:
+        """The device memory of its weights; None where the runtime does not tell."""
+        stat = getattr(self.flavour.trt, "EngineStat", None)  # since 10.9
+        return None if stat is None else int(self._engine.get_engine_stat(stat.TOTAL_WEIGHTS_SIZE))
 
     def serialized(self) -> bytes:
         """The engine as bytes on the host, which another one can be made from."""

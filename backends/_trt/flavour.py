@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -87,6 +88,20 @@ class Flavour:
             with self.logger.guard:
                 self.logger.listings = [other for other in self.logger.listings if other is not listings]
 
+    @contextlib.contextmanager
+    def memory_report(self) -> Iterator[dict[str, int]]:
+        """The device memory that engines built in this scope take, in bytes: the most that a build reports under the
+        names "Weights" and "Activation".
+        """
+        report: dict[str, int] = {}
+        with self.logger.guard:
+            self.logger.reports.append(report)
+        try:
+            yield report
+        finally:
+            with self.logger.guard:
+                self.logger.reports = [other for other in self.logger.reports if other is not report]
+
 
 FLAVOURS = {
     flavour.backend: flavour
@@ -107,6 +122,8 @@ FLAVOURS = {
 
 #: How a build begins its listing of layers.
 _LISTING = "Layers:"
+#: How a build says what memory its engine takes.
+_MEMORY = re.compile(r"Total (Weights|Activation) Memory: (\d+) bytes")
 
 
 def _import(flavour: Flavour) -> Any:
@@ -142,6 +159,7 @@ def _make_logger(trt: Any) -> Any:
             self.guard = threading.Lock()
             self.listeners: list[list[str]] = []
             self.listings: list[list[str]] = []
+            self.reports: list[dict[str, int]] = []
 
         def log(self, severity: Any, message: str) -> None:
             level = levels.get(severity)
@@ -155,6 +173,10 @@ def _make_logger(trt: Any) -> Any:
                 with self.guard:
                     for lines in self.listeners:
                         lines.append(message)
+            if level == logging.DEBUG and (found := _MEMORY.search(message)) is not None:
+                with self.guard:
+                    for report in self.reports:
+                        report[found[1]] = max(report.get(found[1], 0), int(found[2]))
             _log.log(level, "%s", message)
 
     return Logger()

@@ -20,10 +20,12 @@ from ...errors import (
     DeviceUnavailableError,
     EngineError,
     InferenceError,
+    MemoryLimitError,
     NativeError,
     OutputError,
     PrecisionUnavailableError,
     ShapeError,
+    UnsupportedModelError,
 )
 from ...formats import FORMATS
 from ...infer import BackendInfo, Infer
@@ -37,11 +39,13 @@ from .build import build_engine, engine_key, last, load_plugins
 from .details import EngineDetails
 from .engine import SUFFIXES, Engine, check_details, check_header, check_operators, read_engine
 from .flavour import FLAVOURS, Flavour
+from .memory import EngineMemory
 from .options import Options
 from .plugins import register_operators, takes_plugins
 from .profiles import fits
 from .profiling import ProfiledRuns
 from .queued import QueuedRuns
+from .releasing import ReleasableEngine
 
 if TYPE_CHECKING:
     import tensorrt
@@ -60,7 +64,7 @@ _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 _BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
-class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
+class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
     """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
 
     default_device = "cuda:0"
@@ -102,6 +106,7 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
             self._layers = MappingProxyType(dict(details.layers) if details else {})
             self._check_precision()
             self._check_batch()
+            self._scratch_nbytes = self._engine.scratch_nbytes
             self._start()
 
     def _cuda_device(self) -> Any:
@@ -132,28 +137,43 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
                 raise ConfigError(f"{name} is for building an engine, and {self.model.name} is built already")
         data, details = read_engine(self.model, self.flavour, self._cuda)
         check_operators(str(self.model), details, self.custom_ops)
-        self._engine = Engine(self.flavour, data, str(self.model), self._cuda, cache)
+        self._engine = self._engine_of(data, details, cache)
         self._origin = "prebuilt"
         return details
 
     def _load_onnx(self, cache: Cache | None) -> EngineDetails:
+        try:
+            return self._load_built(cache, self.options)
+        except MemoryLimitError as error:
+            left = 0 if self._memory is None else self._memory.workspace_left
+            if self.options.workspace is not None or left <= 0:
+                raise
+            _log.info("%s; it is built again with a workspace of at most %d bytes", error, left)
+            try:
+                return self._load_built(cache, msgspec.structs.replace(self.options, workspace=left))
+            except UnsupportedModelError:  # the builder finds no kernels that take less
+                raise error from None
+
+    def _load_built(self, cache: Cache | None, options: Any) -> EngineDetails:
+        """The engine from the cache, or a new one."""
         key, digest = engine_key(
             self.flavour, self.model, precision=self._requested_precision, max_batch=self.max_batch,
-            options=self.options, capabilities=(), device=self._cuda, custom_ops=self.custom_ops,
+            options=options, capabilities=(), device=self._cuda, custom_ops=self.custom_ops,
         )  # fmt: skip
 
         def make() -> tuple[bytes, dict[str, Any]]:
             data, details = build_engine(
                 self.flavour, self.model, digest=digest, precision=self._requested_precision,
-                max_batch=self.max_batch, options=self.options, device=self._cuda, timings=cache,
+                max_batch=self.max_batch, options=options, device=self._cuda, timings=cache,
                 custom_ops=self.custom_ops,
             )  # fmt: skip
             return data, details.plain()
 
         if cache is None:
             data, raw = make()
-            self._engine = Engine(self.flavour, data, str(self.model), self._cuda, None)
-            return msgspec.convert(raw, EngineDetails)
+            details = msgspec.convert(raw, EngineDetails)
+            self._engine = self._engine_of(data, details, None)
+            return details
         about: dict[str, Any] = {"kind": "engine", "backend": self.flavour.backend, "label": self.model.name}
         data, raw, there = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
         self._origin = "cached" if there else "built"
@@ -174,8 +194,24 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
         details = msgspec.convert(raw, EngineDetails)
         check_details(str(self.model), details, self.flavour, self._cuda)
         check_header(str(self.model), data, self.flavour)
-        self._engine = Engine(self.flavour, data, str(self.model), self._cuda, cache)
+        self._engine = self._engine_of(data, details, cache)
         return details
+
+    def _engine_of(self, data: bytes, details: EngineDetails | None, cache: Cache | None) -> Engine:
+        """The engine, if it fits the `memory_limit`: checked by what its builder said, and by what it says itself."""
+        budget = self.memory_budget
+        self._memory = memory = None if budget is None else EngineMemory.of(budget, data, details)
+        if memory is not None:
+            memory.check()
+        engine = Engine(self.flavour, data, str(self.model), self._cuda, cache, memory)
+        if memory is not None and engine.scratch_nbytes != memory.workspace:
+            memory.workspace = engine.scratch_nbytes
+            try:
+                memory.check(loaded=True)
+            except MemoryLimitError:
+                del engine  # the error keeps this frame
+                raise
+        return engine
 
     def _tell_waiting(self) -> None:
         if self.options.progress is not None:
@@ -436,6 +472,9 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
     def layer_precisions(self) -> Mapping[str, int]:
         """As the runtime parsed them when the engine was built, out of its manifest."""
         return self._layers
+
+    def _instance_needs(self) -> dict[str, int]:
+        return {"workspace": self._scratch_nbytes, **super()._instance_needs()}
 
     def _clone(self, twin: _TensorRt) -> None:
         with self._cuda:

@@ -40,6 +40,10 @@ class Options(BackendOptions, frozen=True, kw_only=True):
             (`infersdk.graph.fp16_parity.find_fp16_loss` finds which should).
         optimization_level: 0 (quick to build) to 5 (quick to run); None is the runtime's own.
         plugins: libraries of plugins to load before the model is parsed, or the engine read.
+        memory_limit: the most memory of the device that the model and its clones hold together, as `"2GB"`: the
+            engine's weights, the workspace and the tensors of each instance, and what a wrapper holds there. An engine
+            that needs more is built again with a smaller workspace; if that does not fit either, loading raises
+            MemoryLimitError before anything is allocated.
         cache: whether built engines are kept for the next load.
         cache_dir: the folder where they are kept; None is the user's cache folder. It has to be one that can be
             written.
@@ -58,6 +62,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     profiles: dict[str, Range | list[Range]] = {}
     exact_batches: list[Annotated[int, msgspec.Meta(ge=1)]] | None = None
     workspace: str | int | None = None
+    memory_limit: str | int | None = None
     tf32: bool | None = None
     half_io: bool = False
     fp16_keep: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .engine import Engine
 
@@ -21,7 +21,7 @@ __all__ = ["ReleasableEngine"]
 class ReleasableEngine:
     """The part of the Infer on TensorRT that releases it."""
 
-    flavour: Flavour
+    flavour: ClassVar[Flavour]
     model: ModelSource
     _cuda: CudaDevice
     _engine: Engine
@@ -40,12 +40,13 @@ class ReleasableEngine:
     def _loader(self) -> Callable[[], Engine]:
         """What reads the engine again."""
         flavour, name, device, cache = self.flavour, str(self.model), self._cuda, self._kernels
+        memory = self._engine.memory
         with device:
             data = self._engine.serialized()
 
         def read() -> Engine:
             with device:
-                return Engine(flavour, data, name, device, cache)
+                return Engine(flavour, data, name, device, cache, memory)
 
         return read
 

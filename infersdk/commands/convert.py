@@ -18,7 +18,7 @@ __all__ = ["add_import_arguments", "import_arguments", "register"]
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "convert",
-        help="convert a PNNX, Keras, PyTorch or TensorFlow model to ONNX",
+        help="convert a PNNX, Keras, PyTorch, TensorFlow or PaddlePaddle model to ONNX",
         description="Converts a model of another framework to ONNX, and checks it: the source on its own runtime "
         "against ONNX Runtime on random inputs. The exit code is 1 if they differ by more than the tolerance.",
     )

@@ -1,4 +1,4 @@
-"""Models of other frameworks as ONNX: PNNX, Keras, PyTorch, TensorFlow.
+"""Models of other frameworks as ONNX: PNNX, Keras, PyTorch, TensorFlow, PaddlePaddle.
 
 conversion = infersdk.importers.convert("model.pnnx.param")
 print(conversion.verdict)                       # checked against ...: largest difference ...

@@ -12,7 +12,7 @@ from ..registry import load
 from .conversion import Check, Reference, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..compare import Difference
     from ..infer import Infer
@@ -29,7 +29,8 @@ _LARGEST_INPUT = 1 << 28
 
 
 def samples_of(model: bytes, reference: Reference, seed: int) -> list[Sample]:
-    """The source's outputs for random inputs of the shapes that the model declares; free axes are 1.
+    """The source's outputs for random inputs of the shapes that the model declares; free axes are 1, or what
+    the reference says.
 
     Raises:
         UnsupportedModelError: an input is larger than what a check makes.
@@ -40,15 +41,18 @@ def samples_of(model: bytes, reference: Reference, seed: int) -> list[Sample]:
 
     specs = onnx_info(model).inputs
     sets = [
-        [_random(np.random.default_rng((seed, number, i)), spec, number) for i, spec in enumerate(specs)]
+        [
+            _random(np.random.default_rng((seed, number, i)), spec, number, reference.sizes)
+            for i, spec in enumerate(specs)
+        ]
         for number in range(ROUNDS)
     ]
     results = reference.run([[array.copy() for array in arrays] for arrays in sets])
     return [Sample(arrays, outputs) for arrays, outputs in zip(sets, results, strict=True)]
 
 
-def _random(rng: np.random.Generator, spec: TensorSpec, number: int) -> Any:
-    shape = tuple(size if isinstance(size, int) else 1 for size in spec.shape)
+def _random(rng: np.random.Generator, spec: TensorSpec, number: int, sizes: Mapping[str, tuple[int, ...]]) -> Any:
+    shape = sizes.get(spec.name, tuple(size if isinstance(size, int) else 1 for size in spec.shape))
     if np.prod(shape, dtype=object) > _LARGEST_INPUT:
         raise UnsupportedModelError(f"input {spec} is too large to be checked with random numbers")
     if spec.dtype.kind == "f":

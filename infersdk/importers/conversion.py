@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from ..compare import Difference
     from ..model_source import ModelSource
 
-__all__ = ["Check", "Conversion", "Imported", "InputShape", "Reference", "Request", "Sample"]
+__all__ = [
+    "Check",
+    "Conversion",
+    "Imported",
+    "InputShape",
+    "Reference",
+    "Request",
+    "Sample",
+    "shapes_of",
+    "sizes_by_name",
+]
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,22 @@ def shapes_of(
     )
 
 
+def sizes_by_name(names: Sequence[str], given: Iterable[InputShape]) -> dict[str, tuple[int, ...]]:
+    """The sizes that were given for inputs, by the names of the inputs.
+
+    Raises:
+        ConfigError: a name is not one of an input, or there are more shapes than inputs.
+    """
+    unnamed = [one.sizes for one in given if not one.name]
+    result = {one.name: one.sizes for one in given if one.name}
+    rest = [name for name in names if name not in result]
+    if unknown := sorted(set(result) - set(names)):
+        raise ConfigError(f"there is no input {unknown[0]!r}; the inputs of the model are {', '.join(names)}")
+    if len(unnamed) > len(rest):
+        raise ConfigError(f"{len(unnamed)} shapes without a name are given for the inputs {', '.join(rest)}")
+    return result | dict(zip(rest, unnamed, strict=False))
+
+
 @dataclass(frozen=True)
 class Request:
     """What an importer is asked for.
@@ -120,11 +146,13 @@ class Reference:
         run: for each set of arrays for all inputs, the arrays of all outputs, both in order; None where `samples` are
             all there is.
         samples: results that the importer has already.
+        sizes: shapes of inputs for the check, by name, for those that have free axes.
     """
 
     runtime: str
     run: Callable[[list[list[Any]]], list[list[Any]]] | None = None
     samples: tuple[Sample, ...] = ()
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass

@@ -79,6 +79,11 @@ def convert(
     request = Request(
         request.source, request.module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, seed
     )
+    if (request.inputs or request.outputs) and kind.key != "tensorflow-graph":
+        raise ConfigError(
+            f"inputs and outputs are named for a frozen TensorFlow graph; {str(request.source)!r} is {kind.title}, "
+            "which says them itself"
+        )
     require_onnx("converting a model")
     imported = _importer(kind)(request)
     notes = list(imported.notes)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ..cache import Cache, key_of
 from ..errors import ConfigError, UnsupportedModelError
 from ..model_source import ModelSource
+from . import paddle
 from .conversion import Conversion, shapes_of
 from .converting import convert
+from .pnnx.graph import weights_file as pnnx_weights_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +32,7 @@ _PACKAGES = (
     "tf2onnx",
     "keras",
     "tf-keras",
+    "paddlepaddle",
     "paddle2onnx",
     "h5py",
 )
@@ -94,13 +97,10 @@ def source_files(source: ModelSource) -> Iterator[Path]:
         yield from sorted(path for path in source.path.parent.rglob("*") if path.is_file())
         return
     yield source.path
-    from .pnnx.graph import weights_file
-
-    others: dict[str, list[Path | None]] = {
-        "pnnx": [weights_file(source)],
-        "paddle": [source.path.with_suffix(".pdiparams")],
-    }
-    yield from (path for path in others.get(kind, []) if path is not None and path.is_file())
+    weights = paddle.weights_file if kind.startswith("paddle") else pnnx_weights_file if kind == "pnnx" else None
+    path = weights(source) if weights is not None else None
+    if path is not None and path.is_file():
+        yield path
 
 
 def _key(source: ModelSource, arguments: Mapping[str, Any]) -> str:

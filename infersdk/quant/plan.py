@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from .functions import BOUNDED
+from .moves import move_quantizers
 from .prepare import prepare
 from .schemes import WEIGHTED, Scheme, find_scheme
 
@@ -49,6 +50,7 @@ class Plan:
         nodes: of all nodes that are.
         points: the values that are quantised, in order, each with the value whose range it has: MaxPool and the like
             give the values that they take.
+        moved: likewise the values whose quantiser stands further in front, before what only moves values.
         left: layers that stay in floating point by default, with the reason.
         excluded: layers that stay so because they were named.
     """
@@ -58,15 +60,18 @@ class Plan:
     layers: tuple[str, ...]
     nodes: tuple[str, ...]
     points: Mapping[str, str]
+    moved: Mapping[str, str]
     left: Mapping[str, str]
     excluded: tuple[str, ...] = ()
     _graph: _Graph = field(repr=False, kw_only=True)
 
     @functools.cached_property
     def activations(self) -> tuple[str, ...]:
-        """The values to observe: those whose range is needed, and what enters a layer, whose mean is."""
+        """The values to observe: those whose range is needed here or for another target, and what enters a layer."""
         needed = {name for name in self.points.values() if not self._graph.is_bounded(name)}
-        needed |= {data_input(self.nodes_by_name[name]).name or "" for name in self.layers}
+        averages = [average for layer, average in self._graph.averages.items() if layer in self.layers]
+        readers = [*(self.nodes_by_name[name] for name in self.layers), *averages]
+        needed |= {data_input(node).name or "" for node in readers}
         return tuple(name for name in self._graph.order if name in needed)
 
     @property
@@ -82,6 +87,10 @@ class Plan:
     def is_bounded(self, name: str) -> bool:
         """Whether a value lies between 0 and 1, whatever the data."""
         return self._graph.is_bounded(name)
+
+    def source(self, name: str) -> str | None:
+        """The value whose range a value in 8 bits has; None for one in floating point."""
+        return self.points.get(name, self.moved.get(name))
 
     def without(self, exclude: Collection[str]) -> Plan:
         """The same with more nodes in floating point; with a layer its activation function stays so.
@@ -100,7 +109,8 @@ class Plan:
         """The plan that quantises one layer and its activation function, and nothing else."""
         kept = {layer, *self._graph.functions[layer]}
         chosen = [name for name in self.nodes if name in kept]
-        return replace(self, layers=(layer,), nodes=tuple(chosen), points=self._graph.points(self.scheme, chosen))
+        points = self._graph.points(self.scheme, chosen)
+        return replace(self, layers=(layer,), nodes=tuple(chosen), points=points, moved={})
 
 
 def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, exclude: Sequence[str] = ()) -> Plan:
@@ -152,7 +162,9 @@ class _Graph:
         self.floats = {value for value in _values(graph) if _is_float(value)}
         self.bounded = {value.name for node in graph if node.op_type in BOUNDED for value in node.outputs}
         self.order = [value.name or "" for value in _values(graph)]
-        self.body = _ancestors(graph, [node for node in self.layers if node.name not in self.tail])
+        self.averages = self._averages()
+        ends = [*(node for node in self.layers if node.name not in self.tail), *self.averages.values()]
+        self.body = _ancestors(graph, ends)
 
     def candidates(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
         """Nodes with weights that stay in floating point, with the reason; functions behind them have none."""
@@ -187,9 +199,12 @@ class _Graph:
                 what = f"has no layer left to quantise for {scheme.name}: {reason}"
             raise UnsupportedModelError(f"the model {what}")
         chosen = self._chosen(scheme, layers, floating)
-        return Plan(
-            self.model, scheme, tuple(layers), tuple(chosen), self.points(scheme, chosen), left, excluded, _graph=self
-        )
+        points, moved = self.points(scheme, chosen), dict[str, str]()
+        if scheme.moves:
+            moves = move_quantizers(self.model.graph, points, chosen, self.floats)
+            points, moved = moves.points, moves.moved
+            chosen = [name for name in self.nodes if name in moves.nodes or name in chosen]
+        return Plan(self.model, scheme, tuple(layers), tuple(chosen), points, moved, left, excluded, _graph=self)
 
     def points(self, scheme: Scheme, chosen: Sequence[str]) -> dict[str, str]:
         """The values that are quantised for these nodes, each with the value whose range it has."""
@@ -230,6 +245,8 @@ class _Graph:
     def _chosen(self, scheme: Scheme, layers: Sequence[str], floating: Collection[str]) -> list[str]:
         """The nodes that are quantised, in order."""
         chosen = set(layers)
+        if scheme.moves:
+            chosen |= {average.name or "" for layer, average in self.averages.items() if layer in chosen}
         if not scheme.between:
             return [name for name in self.nodes if name in chosen]
         results = [self._result(scheme, self.nodes[name]).producer() for name in layers]
@@ -248,6 +265,22 @@ class _Graph:
                 if not readers & chosen:
                     chosen.discard(name)
         return [name for name in self.nodes if name in chosen]
+
+    def _averages(self) -> dict[str, ir.Node]:
+        """The averages over all positions that alone read the result of a layer, by the name of the layer.
+
+        What 8 bits do to single values is nothing in the mean of hundreds, so the layer may give 8 bits.
+        """
+        result = {}
+        for node in self.layers:
+            members = [node, *(self.nodes[name] for name in self.functions[node.name or ""])]
+            made = {value for member in members for value in member.outputs}
+            readers = {use for value in made for use in value.consumers()}.difference(members)
+            last = next(iter(readers)) if len(readers) == 1 else None
+            output = any(value.is_graph_output() for value in made)
+            if last is not None and last.op_type == "GlobalAveragePool" and not output and node.name not in self.tail:
+                result[node.name or ""] = last
+        return result
 
     def _feeds_only_layers(self, node: ir.Node) -> bool:
         """Whether layers alone take the result of a convolution, behind its activation function.

@@ -132,7 +132,8 @@ def quantized_model(
 
 def range_of_point(planned: Plan, table: CalibrationTable, name: str) -> TensorRange:
     """The range of a value that is quantised."""
-    source = planned.points[name]
+    source = planned.source(name)
+    assert source is not None
     return _BOUNDS if planned.is_bounded(source) else table.tensors[source]
 
 

@@ -7,6 +7,7 @@
 - OpenVINO and TensorRT fuse what stands between layers into the layers themselves, in floating point. So quantising
   what enters a layer is enough. ONNX Runtime computes a layer in 8 bits only if its result is quantised, too, and
   whatever stands between two layers goes back to floating point unless it is quantised as well.
+- OpenVINO pools and concatenates in 8 bits if the quantiser stands in front; TensorRT moves quantisers by itself.
 - A depthwise convolution reads more than it computes. In 8 bits it is hardly faster, and one scale for channels that
   share nothing loses most.
 - ONNX Runtime computes a convolution over the three channels of an image faster in floating point, unless a pooling
@@ -38,6 +39,7 @@ class Scheme:
         name: what `--target` calls it.
         signed: activations are int8 with zero point 0; else uint8 with a zero point.
         between: what stands between layers is quantised, too; else only what enters them.
+        moves: quantisers stand in front of what only moves values, such as a pooling of maxima or a concatenation.
         float_results: a layer may be INT8 while its result stays in floating point.
         depthwise: depthwise convolutions are quantised.
         least_channels: a convolution over fewer input channels stays in floating point if only layers take its result.
@@ -47,6 +49,7 @@ class Scheme:
     name: str
     signed: bool
     between: bool
+    moves: bool = False
     float_results: bool = True
     depthwise: bool = True
     least_channels: int = 1
@@ -67,7 +70,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
                 "onnxruntime", signed=False, between=True, float_results=False, least_channels=8,
                 operators=WEIGHTED - {"ConvTranspose"},
             ),
-            Scheme("openvino", signed=False, between=False, depthwise=False),
+            Scheme("openvino", signed=False, between=False, moves=True, depthwise=False),
             Scheme("tensorrt", signed=True, between=False, depthwise=False),
             Scheme("tensorrt-rtx", signed=True, between=False, operators=frozenset({"Gemm", "MatMul"})),
             Scheme("portable", signed=True, between=True),

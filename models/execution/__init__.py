@@ -6,7 +6,7 @@ families. `make_executor()` is the one place that chooses.
 
 from __future__ import annotations
 
-from .executor import BatchItem, DevicePostprocess, Executor, HostOutputs, ModelStages, Parameters, Timings
+from .executor import BatchItem, DevicePostprocess, Executor, HostOutputs, ModelStages, OutputRow, Parameters, Timings
 from .following import FollowingBuffer, FollowingExecutor, make_executor
 from .placement import PreprocessPlacement
 
@@ -18,6 +18,7 @@ __all__ = [
     "FollowingExecutor",
     "HostOutputs",
     "ModelStages",
+    "OutputRow",
     "Parameters",
     "PreprocessPlacement",
     "Timings",

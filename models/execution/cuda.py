@@ -58,6 +58,21 @@ class FetchOutputs:
         """It holds nothing of its own."""
 
 
+class _HostAddress:
+    """Where a tensor lies on the host. It may be written there at any time: the last batch of its context is done."""
+
+    __slots__ = ("_address", "_generation")
+
+    def __init__(self) -> None:
+        self._generation, self._address = -1, 0
+
+    def of(self, tensor: Tensor) -> int:
+        # To ask only when it may have moved spares a wait for the interpreter's lock.
+        if self._generation != tensor._generation:
+            self._generation, self._address = tensor._generation, tensor.host_ptr(read=False, write=True)
+        return self._address
+
+
 class InFlightBatch:
     """One execution context with its stream and memory, and the batch that is on it.
 
@@ -77,7 +92,7 @@ class InFlightBatch:
         self._frames = Tensor((0,), "uint8", self.stream.device)  # the images as they are
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
-        self._host_input = (-1, 0)  # the address of the input on the host, for its generation
+        self._host_input, self._host_frames = _HostAddress(), _HostAddress()
         self._borrowed: list[DeviceImage] = []
         self._decoders: list[str | None] = []
 
@@ -87,6 +102,12 @@ class InFlightBatch:
 
     def begin(self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement) -> None:
         """Queues a batch of images that all lie on the device, or all on the host."""
+        with self.infer.charging():
+            self._begin(batch, geometries, placement)
+
+    def _begin(
+        self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement
+    ) -> None:
         if isinstance(batch[0].image, DeviceImage):
             self._borrowed = [cast("DeviceImage", item.image).on(self.stream) for item in batch]
             self._batch.fill([image.view() for image in self._borrowed], geometries)
@@ -111,9 +132,7 @@ class InFlightBatch:
         """Queues what brings the batch's images into the model's input; `location` is where they are preprocessed."""
         batch, transform, stream = self._batch, self._stages.preprocessor.transform, self.stream
         if location == "host":
-            if self._host_input[0] != tensor._generation:
-                self._host_input = (tensor._generation, tensor.host_ptr(read=False, write=True))
-            host = self._host_input[1]  # may be written: the last batch of this context is done
+            host = self._host_input.of(tensor)
             at = tensor.device_ptr(read=False, write=True, stream=stream)
             batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
@@ -122,7 +141,7 @@ class InFlightBatch:
             if nbytes > self._frames.nbytes:
                 self._frames.resize((nbytes,))
             # Used on this stream alone, one batch after the other: the copies need no head.
-            staging = self._frames.host_ptr(read=False, write=True)
+            staging = self._host_frames.of(self._frames)
             frames = self._frames.device_ptr(read=False, write=True, stream=stream)
             batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
         else:
@@ -234,6 +253,16 @@ class CudaExecutor(Generic[Result]):
                     context.finish()
                 self.timings.infer += perf_counter() - start
 
+    def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
+        batch, decoded = [BatchItem(self.read(source))] * count, None
+        if self._decoding is not None:
+            batch, decoded = self._decoding.decode(batch)
+        preprocessor = self._stages.canvases.on(canvas)
+        geometries = [preprocessor.geometry_of(item.image.size) for item in batch]
+        for _ in range(self.infer.warm_up_runs):
+            self._run(batch, geometries)
+        self._recycle(decoded)
+
     def _finish(self, context: InFlightBatch, decoded: DecodedBatch | None) -> list[Result]:
         results = context.finish()
         self._recycle(decoded)
@@ -251,7 +280,14 @@ class CudaExecutor(Generic[Result]):
     def _free_context(self, begun: int) -> InFlightBatch:
         """The next context in turn; a new one as long as there are few and all are busy."""
         if begun == len(self._contexts) < IN_FLIGHT:
-            self._contexts.append(InFlightBatch(self.infer.clone(), self._stages, self.capacity, self._shares_cpu))
+            infer = self.infer.clone()
+            try:
+                with infer.charging():
+                    context = InFlightBatch(infer, self._stages, self.capacity, self._shares_cpu)
+            except BaseException:
+                infer.close()
+                raise
+            self._contexts.append(context)
             self._next_context = begun
         elif begun == 0:
             self._next_context = 0

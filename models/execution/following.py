@@ -35,7 +35,8 @@ def make_executor(
     if infer.stream is None:
         DeviceDecoding.of(stages.decode, infer)  # raises where it was asked for
         return HostExecutor(infer, stages, capacity)
-    return CudaExecutor(infer, stages, capacity, placement, shares_cpu=shares_cpu)
+    with infer.charging():
+        return CudaExecutor(infer, stages, capacity, placement, shares_cpu=shares_cpu)
 
 
 class FollowingExecutor(Generic[Result]):

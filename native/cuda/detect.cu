@@ -15,6 +15,7 @@
  *
  * Select, merge and suppress return at once where no image has that many candidates, which is the usual case.
  */
+#include "../src/budget.h"
 #include "../src/detect.h"
 #include "common.cuh"
 #include "detect_scan.cuh"
@@ -281,6 +282,7 @@ struct ifs_cuda_detection_decoder {
     uint32_t total; /* the most candidates that an image can have */
     size_t nbytes;
     void *workspace;
+    ifs_budget *budget; /* what the workspace counts against, or NULL */
     Run run; /* the part that is the same in each run */
 };
 
@@ -376,7 +378,13 @@ ifs_status ifs_cuda_detection_decoder_create(const ifs_detect_params *params, in
     const size_t images = (size_t)(max_batch < MAX_IMAGES ? max_batch : MAX_IMAGES);
     const bool with_mask = params->class_mask != nullptr;
     d->nbytes = lay_out(run, images, with_mask, nullptr);
-    ifs_status status = ifs__device_alloc(device, d->nbytes, &d->workspace);
+    ifs_budget *budget = ifs__budget_in_use();
+    ifs_status status = ifs__budget_charge(budget, d->nbytes);
+    if (status == IFS_OK) {
+        d->budget = budget;
+        status = ifs__device_alloc(device, d->nbytes, &d->workspace);
+    } else
+        ifs_budget_destroy(budget);
     if (status == IFS_OK) {
         lay_out(run, images, with_mask, (uint8_t *)d->workspace);
         d->dirty = true;
@@ -412,6 +420,8 @@ void ifs_cuda_detection_decoder_destroy(ifs_cuda_detection_decoder *decoder) {
         return;
     if (decoder->workspace)
         ifs__device_free(decoder->device, decoder->workspace);
+    ifs__budget_credit(decoder->budget, decoder->nbytes);
+    ifs_budget_destroy(decoder->budget);
     free(decoder);
 }
 

@@ -19,6 +19,7 @@
  *  12. Batches                many images on many threads, and their copies to a device
  *  13. Kernels                the operations of sections 7 to 10 on a device
  *  14. Calibration            ranges and histograms of activations, and the thresholds for INT8
+ *  15. Other processes        their shared memory, on the host and on a device
  *
  * Rules that hold everywhere
  *
@@ -62,7 +63,8 @@ extern "C" {
     X(ERR_READ_ONLY, -9, "memory is read-only")                                                                        \
     X(ERR_IO, -10, "input or output failed")                                                                           \
     X(ERR_FORMAT, -11, "malformed data")                                                                               \
-    X(ERR_UNSUPPORTED, -12, "not supported")
+    X(ERR_UNSUPPORTED, -12, "not supported")                                                                           \
+    X(ERR_OVER_BUDGET, -13, "over the memory limit")
 
 typedef int32_t ifs_status;
 
@@ -203,6 +205,31 @@ typedef struct ifs_memory_stats {
 } ifs_memory_stats;
 
 void ifs_get_memory_stats(ifs_memory_stats *out);
+
+/*
+ * A budget limits the device memory that a group holds together: the device blocks of memories, the workspaces of
+ * decoders (section 13), and reservations, which stand for what another library allocates. What would exceed the limit
+ * is ERR_OVER_BUDGET, and nothing is allocated. A memory or decoder belongs to the budget that its thread used when it
+ * was created, for all its life. Any number of threads may use a budget at the same time.
+ */
+typedef struct ifs_budget ifs_budget;
+
+/* `name` is for messages. The budget lives until its creator and all that belong to it are destroyed. */
+ifs_status ifs_budget_create(const char *name, uint64_t limit, ifs_budget **out);
+void ifs_budget_destroy(ifs_budget *budget);
+
+uint64_t ifs_budget_used(const ifs_budget *budget); /* bytes that are counted now */
+uint64_t ifs_budget_peak(const ifs_budget *budget); /* the most that were counted at a time */
+
+/* From now on this thread uses `budget`; NULL is none. Returns the one that it used before. The caller keeps a budget
+ * that is in use alive. */
+ifs_budget *ifs_budget_use(ifs_budget *budget);
+
+typedef struct ifs_reservation ifs_reservation;
+
+/* Counts `nbytes` until the reservation is destroyed. */
+ifs_status ifs_reservation_create(ifs_budget *budget, uint64_t nbytes, ifs_reservation **out);
+void ifs_reservation_destroy(ifs_reservation *reservation);
 
 /* ---- 5. Tensor ------------------------------------------------------------------------------------------------ */
 
@@ -860,6 +887,36 @@ ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t lev
  */
 ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t levels, int32_t plain, int32_t *best,
                                  double *divergence);
+
+/* ---- 15. Other processes -------------------------------------------------------------------------------------- */
+
+/*
+ * Memory of a file that another process can shrink at any time, mapped for reading and writing. An access behind the
+ * end of a mapped file is the signal SIGBUS, which ends the process. Here it does not: zeros take the place of the
+ * whole mapping, which has nothing to do with the file from then on, and is damaged. Reads go on with zeros, and writes
+ * are lost; who uses the memory asks afterwards whether it is damaged. This holds for whatever code reads or writes
+ * there, a runtime of another vendor for instance, on any thread.
+ *
+ * The first mapping installs a handler of SIGBUS. It passes all other faults on to the handler that was there before.
+ */
+typedef struct ifs_shared_map ifs_shared_map;
+
+/* Maps `nbytes` bytes of an open file from `offset`, which need not be at a page. The file may be closed afterwards.
+ * ERR_INVALID_ARGUMENT: a size of 0 or a negative offset, or the system refuses to map it. ERR_OUT_OF_MEMORY: too many
+ * mappings. ERR_UNSUPPORTED: the system has no such mappings. */
+ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, ifs_shared_map **out);
+void ifs_shared_map_destroy(ifs_shared_map *map);
+void *ifs_shared_map_address(const ifs_shared_map *map);
+int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map);
+
+/* Device memory of another process, by the bytes of its cudaIpcMemHandle_t. `nbytes` is how much of its allocation lies
+ * behind the address that is returned. Each address is closed once. */
+#define IFS_CUDA_IPC_NBYTES 64
+ifs_status ifs_cuda_ipc_open(int32_t device, const uint8_t *handle, void **address, size_t *nbytes);
+ifs_status ifs_cuda_ipc_close(int32_t device, void *address);
+
+/* The handle of device memory of this process, by which another one opens it. */
+ifs_status ifs_cuda_ipc_export(int32_t device, void *address, uint8_t *handle);
 
 /* [/cdef] */
 

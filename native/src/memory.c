@@ -6,6 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "budget.h"
 #include "device.h"
 #include "tensor.h"
 
@@ -54,6 +55,7 @@ struct ifs_block {
     int32_t device;
     size_t capacity;
     void *data;
+    ifs_budget *budget; /* DEVICE: what the capacity counts against, or NULL */
 };
 
 static gauge *gauge_of(block_kind kind) {
@@ -74,8 +76,18 @@ static ifs_status add_usage(ifs_status status, block_kind kind) {
                      (unsigned long long)atomic_load(&gauge_of(kind)->now));
 }
 
+/* A block on a device, counted against `budget` before it is allocated. */
+static ifs_status device_alloc(int32_t device, size_t nbytes, ifs_budget *budget, void **out) {
+    IFS__TRY(ifs__budget_charge(budget, nbytes));
+    ifs_status status = ifs__device_alloc(device, nbytes, out);
+    if (status != IFS_OK)
+        ifs__budget_credit(budget, nbytes);
+    return status;
+}
+
 /* A block of at least `nbytes`; for BORROWED, `data` is the caller's. */
-static ifs_status block_new(block_kind kind, int32_t device, void *data, size_t nbytes, ifs_block **out) {
+static ifs_status block_new(block_kind kind, int32_t device, void *data, size_t nbytes, ifs_budget *budget,
+                            ifs_block **out) {
     ifs_block *block = malloc(sizeof *block);
     if (!block)
         return out_of_memory(sizeof *block);
@@ -94,12 +106,13 @@ static ifs_status block_new(block_kind kind, int32_t device, void *data, size_t 
         else if (kind == PINNED)
             status = ifs__pinned_alloc(device, size, &block->data);
         else
-            status = ifs__device_alloc(device, size, &block->data);
+            status = device_alloc(device, size, budget, &block->data);
         if (status != IFS_OK) {
             free(block);
             return add_usage(status, kind);
         }
         block->capacity = size;
+        block->budget = kind == DEVICE ? ifs__budget_retain(budget) : NULL;
         gauge_add(gauge_of(kind), size);
     }
     *out = block;
@@ -117,6 +130,8 @@ void ifs_block_release(ifs_block *block) {
         ifs__pinned_free(block->device, block->data);
     else if (block->kind == DEVICE)
         ifs__device_free(block->device, block->data);
+    ifs__budget_credit(block->budget, block->capacity);
+    ifs_budget_destroy(block->budget);
     free(block);
 }
 
@@ -138,6 +153,7 @@ struct ifs_memory {
     ifs_stream *last_stream;
     ifs_event *to_host_done, *to_device_done, *order;
     bool to_host_pending, to_device_pending;
+    ifs_budget *budget; /* of its device blocks, or NULL */
 };
 
 ifs_status ifs_memory_create(int32_t device, ifs_memory **out) {
@@ -150,6 +166,7 @@ ifs_status ifs_memory_create(int32_t device, ifs_memory **out) {
         return out_of_memory(sizeof *memory);
     memory->references = 1;
     memory->device = device;
+    memory->budget = ifs__budget_in_use();
     pthread_mutex_init(&memory->lock, NULL);
     atomic_fetch_add(&memories_alive, 1);
     *out = memory;
@@ -163,7 +180,7 @@ static ifs_status wrap(void *data, size_t nbytes, int32_t device, int32_t read_o
     ifs_memory *memory = NULL;
     IFS__TRY(ifs_memory_create(device, &memory));
     ifs_block **side = head == IFS_HEAD_HOST ? &memory->host_block : &memory->device_block;
-    ifs_status status = block_new(BORROWED, device, data, nbytes, side);
+    ifs_status status = block_new(BORROWED, device, data, nbytes, NULL, side);
     if (status != IFS_OK) {
         ifs_memory_destroy(memory);
         return status;
@@ -257,6 +274,7 @@ void ifs_memory_destroy(ifs_memory *memory) {
     ifs_event_destroy(memory->order);
     ifs_block_release(memory->host_block);
     ifs_block_release(memory->device_block);
+    ifs_budget_destroy(memory->budget);
     pthread_mutex_destroy(&memory->lock);
     atomic_fetch_sub(&memories_alive, 1);
     free(memory);
@@ -303,7 +321,7 @@ static ifs_status ensure_block(ifs_memory *memory, int32_t side) {
     if (*block)
         return IFS_OK;
     block_kind kind = side == IFS_SIDE_DEVICE ? DEVICE : memory->device == IFS_NO_DEVICE ? HOST : PINNED;
-    return block_new(kind, memory->device, NULL, memory->nbytes, block);
+    return block_new(kind, memory->device, NULL, memory->nbytes, memory->budget, block);
 }
 
 /* The newer side was copied to the other, completely. */

@@ -44,6 +44,42 @@ static void test_status(void) {
     CHECK(ifs_has_cuda() == 0);
 }
 
+static void test_budget(void) {
+    ifs_budget *budget = NULL, *other = NULL;
+    ifs_reservation *first = NULL, *second = NULL;
+    CHECK(ifs_budget_create("a model", 1000, &budget) == IFS_OK);
+    CHECK(ifs_budget_create("another", UINT64_MAX, &other) == IFS_OK);
+    CHECK(ifs_reservation_create(budget, 700, &first) == IFS_OK);
+    CHECK(ifs_reservation_create(budget, 301, &second) == IFS_ERR_OVER_BUDGET && !second);
+    CHECK(strstr(ifs_last_error(), "a model is 1000 bytes: 700 are in use, and 301 more are needed"));
+    CHECK(ifs_budget_used(budget) == 700);
+
+    CHECK(ifs_budget_use(budget) == NULL);
+    ifs_memory *memory = NULL, *host = NULL;
+    CHECK(ifs_memory_create(0, &memory) == IFS_OK && ifs_memory_create(IFS_NO_DEVICE, &host) == IFS_OK);
+    CHECK(ifs_budget_use(other) == budget);
+    CHECK(ifs_budget_use(NULL) == other);
+    void *block = NULL;
+    CHECK(ifs_memory_resize(memory, 301) == IFS_OK && ifs_memory_resize(host, 10000) == IFS_OK);
+    CHECK(ifs_memory_device_ptr(memory, IFS_WRITE, NULL, &block) == IFS_ERR_OVER_BUDGET);
+    ifs_reservation_destroy(first);
+    CHECK(ifs_memory_device_ptr(memory, IFS_WRITE, NULL, &block) == IFS_ERR_NO_DEVICE); /* fits; there is none here */
+    CHECK(ifs_budget_used(budget) == 0 && ifs_budget_peak(budget) == 700);
+    CHECK(ifs_memory_host_ptr(host, IFS_WRITE, &block) == IFS_OK); /* the host's does not count */
+
+    CHECK(ifs_reservation_create(budget, 1000, &first) == IFS_OK);
+    ifs_budget_destroy(budget); /* it lives on */
+    ifs_memory_destroy(memory);
+    ifs_memory_destroy(host);
+    ifs_reservation_destroy(first);
+    ifs_reservation_destroy(NULL);
+    CHECK(ifs_reservation_create(other, UINT64_MAX, &first) == IFS_OK);
+    CHECK(ifs_reservation_create(other, 1, &second) == IFS_ERR_OVER_BUDGET);
+    ifs_reservation_destroy(first);
+    ifs_budget_destroy(other);
+    ifs_budget_destroy(NULL);
+}
+
 static void test_memory(void) {
     ifs_memory *memory = NULL;
     CHECK(ifs_memory_create(IFS_NO_DEVICE, &memory) == IFS_OK);
@@ -226,6 +262,7 @@ int main(int argc, char **argv) {
         return 2;
     test_status();
     test_memory();
+    test_budget();
     test_no_device();
     test_wrap();
     test_views();

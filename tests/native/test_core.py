@@ -35,7 +35,7 @@ def test_mutated_tensor_files(build, tmp_path: Path) -> None:
 
 
 def test_a_memory_with_a_device_whose_work_runs_late(build) -> None:
-    sources = ("status", "library", "convert", "memory", "tensor")
+    sources = ("status", "library", "convert", "budget", "memory", "tensor")
     assert run(build("test_late_device.c", sanitize="address,undefined", sources=sources), "20000") == "good\n"
 
 

@@ -188,6 +188,28 @@ def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=0.05)
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_calls_are_warmed_up_too(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(backend)
+    from infersdk.models import YOLOv5
+
+    with YOLOv5(DETECTOR, backend, max_batch=4) as detector:
+        expected = detector(IMAGE)
+        network, shapes = detector.network, list[int]()
+        forward = type(network).forward
+
+        def recording(infer: Any) -> Any:
+            if infer is network:
+                shapes.append(infer.inputs["images"].shape[0])
+            return forward(infer)
+
+        monkeypatch.setattr(type(network), "forward", recording)
+        detector.warm_up()
+        assert set(shapes) == {1, 2, 4}
+        detector.warm_up(example=IMAGE)
+        np.testing.assert_array_equal(detector(IMAGE).data, expected.data)
+
+
 def test_while_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     from infersdk.models import load
     from infersdk.models.execution import FollowingBuffer

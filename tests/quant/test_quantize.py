@@ -485,6 +485,8 @@ def test_a_candidate_that_is_clearly_better_is_chosen(model: Path, data: list[An
     assert choice.agreements["minmax"].percent > choice.agreements["percentile 60"].percent
     same = quant.Candidate("percentile", percentile=100)  # next to nothing apart: the first stays
     assert quant.choose(planned, seen, measure, candidates=[same, same]).candidate is same
+    first = quant.choose(planned, seen, measure, candidates=[fine, coarse], enough=90)
+    assert list(first.agreements) == ["minmax"]  # good enough: nothing else is tried
     with pytest.raises(errors.ConfigError, match="no candidates"):
         quant.choose(planned, seen, measure, candidates=[])
 

@@ -11,7 +11,7 @@ import json
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
+from ...errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
 from ..processes import worker
 from .layers.activations import FUNCTIONS
 
@@ -48,9 +48,12 @@ def import_archive(request: Request) -> Imported:
     """The importer of `.keras` files.
 
     Raises:
+        ConfigError: shapes are given.
         BackendUnavailableError: Keras 3 or PyTorch is not installed.
         UnsupportedModelError: the configuration names code, or Keras does not export it.
     """
+    if request.shapes:
+        raise ConfigError("a Keras 3 archive says its shapes itself; leave shapes out")
     _check_archive(request.source)
     absent = [name for name in ("keras", "torch", "onnxscript") if importlib.util.find_spec(name) is None]
     if request.python is None and absent:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedModelError
 from ...graph.builder import GraphBuilder
-from ..conversion import Imported, Request
+from ..conversion import Imported, Request, sizes_by_name
 from ..missing import missing_operators
 from . import layers as _layers  # registers the translators
 from .config import MODELS, Layer, Network, TensorKey, read_network
@@ -37,7 +37,8 @@ def import_h5(request: Request) -> Imported:
     """The importer of Keras 2's `.h5` files."""
     file = KerasFile(request.source)
     model, notes = translate(file)
-    return Imported(model, reference_of(request, file), notes)
+    sizes = sizes_by_name([str(value.name) for value in model.graph.inputs], request.shapes)
+    return Imported(model, reference_of(request, file, sizes), notes)
 
 
 def translate(file: KerasFile) -> tuple[ir.Model, list[str]]:

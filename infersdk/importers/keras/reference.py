@@ -20,6 +20,7 @@ from .layers.activations import FUNCTIONS
 from .translation import LAYERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from .files import KerasFile
@@ -30,8 +31,12 @@ _CELLS = {"LSTMCell", "GRUCell", "SimpleRNNCell"}
 _ACTIVATIONS = {*FUNCTIONS, "softmax", "log_softmax"}
 
 
-def reference_of(request: Request, file: KerasFile) -> Reference | str:
-    """The reference of a file, or why there is none."""
+def reference_of(request: Request, file: KerasFile, sizes: Mapping[str, tuple[int, ...]]) -> Reference | str:
+    """The reference of a file, or why there is none.
+
+    Args:
+        sizes: of inputs, for those that have free axes.
+    """
     if request.python is None and all(importlib.util.find_spec(name) is None for name in ("tf_keras", "keras")):
         return "Keras is not installed: pip install tf_keras tensorflow, or name a Python that has it (--python)"
     try:
@@ -48,7 +53,7 @@ def reference_of(request: Request, file: KerasFile) -> Reference | str:
             return [work.read_arrays(f"outputs{number}.npz") for number in range(len(sets))]
 
     try:
-        return Reference(_runtime(request.python), run)
+        return Reference(_runtime(request.python), run, sizes=sizes)
     except InferSDKError as error:
         return str(error)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import ModelFormatError, UnsupportedModelError
+from ...errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ...graph.builder import GraphBuilder
 from ..conversion import Imported, Reference, Request
 from ..missing import missing_operators
@@ -30,6 +30,8 @@ _ENDS = {"pnnx.Input", "pnnx.Output", "pnnx.Attribute"}
 def import_pnnx(request: Request) -> Imported:
     """The importer of `.pnnx.param` files."""
     source = request.source
+    if request.shapes:
+        raise ConfigError("a PNNX graph says its shapes itself; leave shapes out, or run pnnx with inputshape=[...]")
     graph = PnnxGraph.read(source)
     model, notes = translate(graph)
     return Imported(model, _reference(graph), notes)

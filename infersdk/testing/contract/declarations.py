@@ -12,7 +12,7 @@ import pytest
 import infersdk
 from infersdk import Infer
 from infersdk.config import convert
-from infersdk.errors import ConfigError, PrecisionUnavailableError
+from infersdk.errors import ConfigError, MemoryLimitError, PrecisionUnavailableError
 from infersdk.options import BackendOptions, SharedOption
 from infersdk.precision import PRECISIONS
 from infersdk.registry import backend_class
@@ -33,6 +33,7 @@ _SHARED: dict[str, tuple[list[Any], list[Any]]] = {
     "half_io": ([True, False], [2, "yes"]),
     "progress": ([None, lambda phase, fraction: None], []),
     "cache_dir": ([None, "folder"], [3, True]),
+    "memory_limit": ([None, 1 << 30, "2GB"], [1.5, ["2GB"]]),
 }
 
 
@@ -82,6 +83,29 @@ class DeclarationContract(ContractBase):
             for value in wrong:
                 with pytest.raises(ConfigError, match=name):
                     convert({name: value}, kind, "options")
+
+    def test_a_memory_limit_is_kept_or_refused(
+        self, model: Callable[[str], Path], reference: Callable[..., Arrays]
+    ) -> None:
+        path, x = model("net"), self.images(1)
+        if self._memory is None or not backend_class(self.backend).Options.has("memory_limit"):
+            with pytest.raises(ConfigError, match="memory_limit='1GB'"):
+                self.load(path, memory_limit="1GB")
+            return
+        with pytest.raises(MemoryLimitError, match=rf"{path.name}.*raise memory_limit"):
+            self.load(path, memory_limit=1000)
+        with self.load(path, memory_limit="1GB") as infer:
+            assert infer.memory_budget is not None
+            self.close_to(infer(x)["y"], reference("net", x=x)["y"])
+            held = infer.memory_budget.used
+            with infer.clone() as twin:
+                assert twin.memory_budget is infer.memory_budget
+                self.close_to(twin(x)["y"], reference("net", x=x)["y"])
+                assert held < infer.memory_budget.used <= infer.memory_budget.limit
+            with infer.memory_budget.reserve(infer.memory_budget.limit - infer.memory_budget.used):
+                with pytest.raises(MemoryLimitError, match=path.name):
+                    infer.clone()
+                self.close_to(infer(x)["y"], reference("net", x=x)["y"])
 
     @pytest.mark.parametrize("precision", PRECISIONS)
     def test_gives_the_precision_asked_for_or_says_why_not(

@@ -180,6 +180,13 @@ def test_the_deadline_holds_for_all_parts(model: models.YOLOv5, large: np.ndarra
     assert len(tiled.submit(large, deadline=60).result(60)) > 20
 
 
+def test_warming_up_with_an_image(large: np.ndarray) -> None:
+    with Tiled(models.YOLOv5(DETECTOR, max_batch=2, threads=1), tile=200) as tiled:
+        before = tiled.pipelines[0].stats().done
+        tiled.warm_up(example=large)
+        assert tiled.pipelines[0].stats().done - before == len(tiled.tiles(large.shape[1::-1])) + 1
+
+
 def test_settings_go_by_name(model: models.YOLOv5) -> None:
     with pytest.raises(TypeError, match="takes model by position, and settings by name; it was given 2"):
         Tiled(model, 640)  # type: ignore[misc]

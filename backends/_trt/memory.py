@@ -1,0 +1,65 @@
+"""What an engine takes of its device, known before it is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from ...infer import tensor_nbytes
+
+if TYPE_CHECKING:
+    from ...memory_limit import MemoryBudget
+    from .details import EngineDetails
+
+__all__ = ["EngineMemory"]
+
+#: What makes it smaller.
+_REMEDY = "use a smaller max_batch, precision='fp16' with half_io=True, or fewer exact_batches"
+
+
+@dataclass
+class EngineMemory:
+    """The memory of an engine and of the first instance that runs it.
+
+    Attributes:
+        budget: what it counts against.
+        weights: bytes of the weights. Where the builder did not say, those of the whole engine, which holds them.
+        workspace: bytes that a context runs in; None where they are not known yet.
+        tensors: bytes of the inputs and outputs, as far as they are known.
+    """
+
+    budget: MemoryBudget
+    weights: int
+    workspace: int | None
+    tensors: int
+
+    @classmethod
+    def of(cls, budget: MemoryBudget, data: bytes, details: EngineDetails | None) -> EngineMemory:
+        """By what the manifest of a serialised engine says, if it has one."""
+        if details is None:
+            return cls(budget, len(data), None, 0)
+        weights = len(data) if details.weights_nbytes is None else details.weights_nbytes
+        return cls(budget, weights, details.workspace_nbytes, _tensors_nbytes(details))
+
+    @property
+    def workspace_left(self) -> int:
+        """Bytes that the limit leaves for the workspace."""
+        return self.budget.limit - self.budget.used - self.weights - self.tensors
+
+    def check(self, *, loaded: bool = False) -> None:
+        """Raises MemoryLimitError where it does not fit. `loaded`: the weights are there, and counted."""
+        needs = {"weights": 0 if loaded else self.weights, "workspace": self.workspace or 0}
+        self.budget.require({**needs, "inputs and outputs": self.tensors}, _REMEDY)
+
+
+def _tensors_nbytes(details: EngineDetails) -> int:
+    """The bytes of inputs and outputs at the largest shapes that the profiles allow."""
+    largest = [profile[name][2] for profile in details.profiles for name in profile]
+    batch = max((shape[0] for shape in largest if shape), default=None)
+    total = 0
+    for tensor in details.inputs:
+        shapes = [profile[tensor.name][2] for profile in details.profiles if tensor.name in profile]
+        spec = tensor.spec
+        total += max((prod(shape) * spec.dtype.itemsize for shape in shapes), default=tensor_nbytes(spec, batch))
+    return total + sum(tensor_nbytes(tensor.spec, batch) for tensor in details.outputs)

@@ -1,0 +1,238 @@
+"""PaddlePaddle: `.pdmodel` and the newer `.json`, each with `.pdiparams`, by paddle2onnx in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ..errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
+from ..graph.files import parse_model
+from ..graph.shapes import infer_shapes
+from .conversion import Imported, InputShape, Reference, Request, sizes_by_name
+from .processes import worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import onnx_ir as ir
+
+    from ..model_source import ModelSource
+
+__all__ = ["check_weights", "import_paddle", "weights_file"]
+
+#: Bytes of an element, by the number of its type in Paddle's `VarType`.
+_ELEMENT_BYTES = {0: 1, 1: 2, 2: 4, 3: 8, 4: 2, 5: 4, 6: 8, 20: 1, 21: 1, 22: 2, 23: 8, 24: 16, 32: 1, 33: 1}
+#: The description of a tensor has its type and its axes.
+_LARGEST_DESCRIPTION = 4096
+
+
+def import_paddle(request: Request) -> Imported:
+    """The importer of PaddlePaddle's inference models.
+
+    Raises:
+        BackendUnavailableError: PaddlePaddle or paddle2onnx is not installed.
+        ModelFormatError: a file is damaged, or the weights are missing.
+        UnsupportedModelError: paddle2onnx has no translation of operators, which are listed with their numbers.
+        ConfigError: a shape is of no input.
+    """
+    source = request.source
+    kind = source.format
+    assert kind is not None
+    absent = [name for name in ("paddle", "paddle2onnx") if importlib.util.find_spec(name) is None]
+    if request.python is None and absent:
+        packages = " and ".join("paddlepaddle" if name == "paddle" else name for name in absent)
+        others = "OpenVINO runs it as it is: backend='openvino'" if kind.key == "paddle" else ""
+        raise BackendUnavailableError(
+            f"converting {kind.title} needs {packages}, which is not installed: {kind.install} (1 GB), or name a "
+            f"Python that has it (--python){'. ' if others else ''}{others}"
+        )
+    weights = weights_file(source)
+    if weights is not None:
+        with open(weights, "rb") as stream:
+            check_weights(stream, weights.stat().st_size, str(weights))
+    with worker("paddle_export", request.python) as work:
+        _place(source, weights, work.folder)
+        answer = work.run({"task": "export"})
+        content = (work.folder / "model.onnx").read_bytes()
+    notes = [] if weights is not None else ["no weights: there is no .pdiparams beside the model"]
+    return Imported(_tidy(content), _reference(request, weights, answer), notes)
+
+
+def _tidy(content: bytes) -> ir.Model:
+    """Without nodes that do nothing, and with names of free axes that say what they are."""
+    import onnx_ir as ir
+    from onnx_ir.passes.common import IdentityEliminationPass, LiftConstantsToInitializersPass
+
+    model = parse_model(content)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    IdentityEliminationPass()(model)
+    for value in model.graph.inputs:
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                [
+                    size if isinstance(size, int) else "batch" if axis == 0 else f"{value.name}_{axis}"
+                    for axis, size in enumerate(value.shape)
+                ]
+            )
+    for value in model.graph.outputs:
+        if value.shape is not None:
+            value.shape = ir.Shape([size if isinstance(size, int) else None for size in value.shape])
+    infer_shapes(model)
+    for value in model.graph.outputs:  # inference makes names up
+        if value.shape is not None and value.shape != (known := _named(value.shape)):
+            value.shape = known
+    return model
+
+
+def _named(shape: ir.Shape) -> ir.Shape:
+    import onnx_ir as ir
+
+    names = [size if isinstance(size, int) else size.value for size in shape]
+    return ir.Shape([None if isinstance(name, str) and name.startswith("unk__") else name for name in names])
+
+
+def _place(source: ModelSource, weights: Path | None, folder: Path) -> None:
+    """The model and its weights under the names that the worker takes."""
+    kind = source.format
+    target = folder / ("model.json" if kind is not None and kind.key == "paddle-pir" else "model.pdmodel")
+    if source.path is not None:
+        target.symlink_to(source.path.absolute())
+    else:
+        target.write_bytes(source.read())
+    if weights is not None:
+        (folder / "model.pdiparams").symlink_to(weights.absolute())
+
+
+def weights_file(source: ModelSource) -> Path | None:
+    """The file of a model's weights; None where there is none.
+
+    Raises:
+        ConfigError: `external_data` of a model in memory is a folder.
+    """
+    if source.path is None:
+        path = source.external_data
+        if path is not None and path.is_dir():
+            raise ConfigError(f"external_data of a PaddlePaddle model is its .pdiparams, and {str(path)!r} is a folder")
+        return path
+    beside = [source.path.with_suffix(".pdiparams"), source.path.with_name("__params__")]
+    return next((path for path in beside if path.is_file()), None)
+
+
+# ---- the check ----
+
+
+def _reference(request: Request, weights: Path | None, answer: Mapping[str, Any]) -> Reference | str:
+    """PaddlePaddle, or why it is not asked: free sizes are not guessed."""
+    shapes: dict[str, list[int]] = dict(answer["inputs"])
+    sizes = _sizes(shapes, request.shapes)
+    free = [name for name in shapes if name not in sizes]
+    if free:
+        example = " ".join(f"--shape {name}={_example(shapes[name])}" for name in free)
+        return f"input {free[0]!r} has free sizes, {shapes[free[0]]}; give them: {example}"
+
+    def run(sets: list[list[Any]]) -> list[list[Any]]:
+        with worker("paddle_export", request.python) as work:
+            _place(request.source, weights, work.folder)
+            for number, arrays in enumerate(sets):
+                work.write_arrays(f"inputs{number}.npz", arrays)
+            work.run({"task": "run", "rounds": len(sets), "inputs": list(shapes)})
+            return [work.read_arrays(f"outputs{number}.npz") for number in range(len(sets))]
+
+    return Reference(str(answer["runtime"]), run, sizes=sizes)
+
+
+def _sizes(shapes: Mapping[str, Sequence[int]], given: Sequence[InputShape]) -> dict[str, tuple[int, ...]]:
+    """The sizes that each input gets; without those that have free sizes and were not given."""
+    known = {
+        name: tuple(2 if size < 0 else size for size in shape)  # a batch of two
+        for name, shape in shapes.items()
+        if all(size > 0 for size in shape[1:])
+    }
+    return known | sizes_by_name(list(shapes), given)
+
+
+def _example(shape: Sequence[int]) -> str:
+    return ",".join(str(size if size > 0 else 1 if axis == 0 else 64) for axis, size in enumerate(shape))
+
+
+# ---- the file of weights ----
+
+
+def check_weights(stream: BinaryIO, size: int, name: str) -> int:
+    """Walks the tensors of a `.pdiparams`; returns how many there are.
+
+    Each has a version, its levels of detail, another version, a description (a protobuf message: field 1 the type,
+    field 2 the axes) and its elements. PaddlePaddle would allocate what a description claims: here it is compared with
+    the bytes that are there.
+
+    Raises:
+        ModelFormatError: the file is not one, or is cut off.
+        UnsupportedModelError: a tensor has elements of an unknown type.
+    """
+    offset = count = 0
+
+    def take(length: int) -> bytes:
+        nonlocal offset
+        if length > size - offset:
+            raise ModelFormatError(
+                f"{name!r} is damaged or cut off: tensor {count} needs {length} bytes from {offset} on, and the file "
+                f"has {size}"
+            )
+        stream.seek(offset)
+        offset += length
+        return stream.read(length)
+
+    def skip(length: int) -> None:
+        nonlocal offset
+        take(0) if length <= size - offset else take(length)
+        offset += length
+
+    while offset < size:
+        version = int.from_bytes(take(4), "little")
+        for _ in range(_number(take(8), 64, name, "levels of detail")):
+            skip(int.from_bytes(take(8), "little"))
+        if version or int.from_bytes(take(4), "little"):
+            raise ModelFormatError(f"{name!r} is not a file of PaddlePaddle's weights: tensor {count} has no version 0")
+        description = take(_number(take(4), _LARGEST_DESCRIPTION, name, "bytes of a description"))
+        skip(_tensor_bytes(description, name, count))
+        count += 1
+    return count
+
+
+def _number(data: bytes, limit: int, name: str, what: str) -> int:
+    value = int.from_bytes(data, "little")
+    if value > limit:
+        raise ModelFormatError(f"{name!r} is damaged: it claims {value} {what}")
+    return value
+
+
+def _tensor_bytes(description: bytes, name: str, count: int) -> int:
+    """The bytes of a tensor's elements, of its description."""
+    fields = list(_varints(description))
+    kinds = [value for number, value in fields if number == 1]
+    if len(kinds) != 1 or any(number not in (1, 2) for number, _ in fields):
+        raise ModelFormatError(f"{name!r} is damaged: the description of tensor {count} is not of a type and axes")
+    if kinds[0] not in _ELEMENT_BYTES:
+        raise UnsupportedModelError(f"tensor {count} of {name!r} has elements of the unknown type {kinds[0]}")
+    return math.prod(value for number, value in fields if number == 2) * _ELEMENT_BYTES[kinds[0]]
+
+
+def _varints(message: bytes) -> Iterator[tuple[int, int]]:
+    """Field numbers and values of a protobuf message of whole numbers; field 0 where it has anything else."""
+    value = shift = 0
+    field: int | None = None
+    for byte in message:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte & 0x80:
+            continue
+        if field is None:
+            field = value >> 3 if not value & 7 else 0
+        else:
+            yield field, value
+            field = None
+        value = shift = 0
+    if field is not None or shift:
+        yield 0, 0

@@ -1,0 +1,229 @@
+"""PaddlePaddle models to ONNX by paddle2onnx, and their results on given inputs.
+
+The folder holds `model.pdmodel` or `model.json`, and `model.pdiparams` where the model has weights. A request exports
+the model, or runs it on `inputs0.npz`, `inputs1.npz` and so on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from .exchange import RefusedError, answer_request, load_arrays, save_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OPSET = 17
+#: Operators that reach files, other processes, or Python functions.
+REACHING = re.compile(
+    r"py_func|py_layer|run_program|save(_combine)?(_func)?|load(_combine)?(_func)?|.*read(er)?_?file.*|print"
+    r"|(c|partial)_(send|recv|allreduce|allgather|broadcast|comm).*|send.*|recv.*|listen_and_serv|distributed.*"
+)
+#: Operators that paddle2onnx takes, and does not list.
+STRUCTURE = frozenset({"data", "feed", "fetch", "if", "while", "yield", "parameter", "shadow_output", "constant"})
+
+#: Operators whose numbers paddle2onnx reads with 64 bits.
+FILLING = ("full", "assign_value")
+
+
+class Model:
+    """A model that PaddlePaddle has loaded. Nothing of it is run."""
+
+    def __init__(self, folder: Path) -> None:
+        import paddle
+
+        paddle.enable_static()
+        self.old = (folder / "model.pdmodel").exists()
+        self.executor = paddle.static.Executor(paddle.CPUPlace())
+        try:
+            with self.guard():
+                self.program, self.inputs, self.outputs = paddle.static.load_inference_model(
+                    str(folder / "model"), self.executor
+                )
+        except Exception as error:
+            text = f"PaddlePaddle {paddle.__version__} does not load the file: {reason(error)}"
+            raise RefusedError(text, "format") from None
+        self.refuse_reaching()
+        try:
+            self.current = paddle.pir.translate_to_pir(self.program.desc) if self.old else self.program
+        except Exception as error:
+            text = f"PaddlePaddle {paddle.__version__} does not translate it: {reason(error)}"
+            raise RefusedError(text, "unsupported") from None
+
+    def refuse_reaching(self) -> None:
+        """Raises RefusedError for a model that does what a model has no need to do."""
+        if self.old:
+            names = {operator.type for block in self.program.blocks for operator in block.ops}
+        else:
+            names = {name.rpartition(".")[2] for name in operator_names(self.program.global_block())}
+        reaching = sorted(name for name in names if REACHING.fullmatch(name.rstrip("_")))
+        if reaching:
+            raise RefusedError(f"the model has operators that reach out of it: {', '.join(reaching)}", "unsupported")
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """What a program of the old representation is loaded and run under."""
+        import paddle
+
+        with paddle.pir_utils.OldIrGuard() if self.old else contextlib.nullcontext():
+            yield
+
+    def operators(self) -> Counter[str]:
+        """How often each operator occurs, in blocks within blocks as well."""
+        return Counter(name.rpartition(".")[2] for name in operator_names(self.current.global_block()))
+
+    def shapes(self) -> dict[str, list[int]]:
+        """The shape of each input; a free size is -1."""
+        block = self.program.global_block()
+        with self.guard():
+            if self.old:
+                return {name: list(block.var(name).shape) for name in self.inputs}
+            data = {one.attrs()["name"]: one for one in block.ops if one.name() in ("pd_op.data", "pd_op.feed")}
+            return {name: list(data[name].results()[0].shape) for name in self.inputs}
+
+    def run(self, arrays: dict[str, Any]) -> list[Any]:
+        with self.guard():
+            return list(self.executor.run(self.program, feed=arrays, fetch_list=self.outputs))
+
+
+def operator_names(block: Any) -> Iterator[str]:
+    for operator in block.ops:
+        yield operator.name()
+        for inner in operator.blocks():
+            yield from operator_names(inner)
+
+
+def unsupported(operators: Counter[str]) -> Counter[str]:
+    """Those that paddle2onnx does not list under any of their names."""
+    from paddle2onnx.paddle2onnx_cpp2py_export import get_all_supported_operators_pir
+
+    older: dict[str, set[str]] = {}
+    with contextlib.suppress(ImportError):
+        from paddle.incubate.autograd.phi_ops_map import op_map
+
+        for name, entry in op_map.items():
+            older.setdefault(entry.get("phi_name", name), set()).add(name)
+    known = {name.rstrip("_") for name in get_all_supported_operators_pir()}
+    plain = {name: name.rstrip("_") for name in operators}
+    return Counter(
+        {
+            plain[name]: count
+            for name, count in operators.items()
+            if plain[name] not in STRUCTURE and not known & {plain[name], *older.get(plain[name], ())}
+        }
+    )
+
+
+def export(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    import paddle
+    import paddle2onnx
+
+    model = Model(folder)
+    operators = model.operators()
+    refusal = {"error": aborted(operators), "kind": "unsupported"}
+    (folder / "answer.json").write_text(json.dumps(refusal))  # paddle2onnx ends the process where it does not go on
+    path, weights = folder / "model.json", folder / "model.pdiparams"
+    if model.old:
+        paddle2onnx.load_parameter(model.current)
+        paddle2onnx.save_program(model.current, str(folder / "translated"))
+        path, weights = folder / "translated.json", folder / "translated.pdiparams"
+    program = json.loads(path.read_bytes())
+    shorten_numbers(program)
+    path = folder / "shortened.json"
+    path.write_text(json.dumps(program))
+    (folder / "model.onnx").write_bytes(by_paddle2onnx(path, weights))
+    check(folder / "model.onnx")
+    return {"runtime": f"PaddlePaddle {paddle.__version__}", "inputs": model.shapes()}
+
+
+def aborted(operators: Counter[str]) -> str:
+    missing = unsupported(operators)
+    listed = ", ".join(f"{name} ({count})" for name, count in sorted((missing or operators).items()))
+    if missing:
+        return f"paddle2onnx: {len(missing)} kinds of operators are not supported: {listed}"
+    return f"paddle2onnx ends while it converts the model; one of its operators stands in the way: {listed}"
+
+
+def shorten_numbers(value: Any, kind: str = "") -> None:
+    """Writes floating-point attributes with 32 bits.
+
+    PaddlePaddle 3.1 and later write those of many operators with 64 bits. paddle2onnx 2.1 passes over them without a
+    word and takes the operator's default: another slope of LeakyReLU, another value of padding.
+    """
+    if isinstance(value, list):
+        for inner in value:
+            shorten_numbers(inner, kind)
+    elif isinstance(value, dict):
+        if value.get("#") == "0.a_f64" and not kind.startswith(FILLING):
+            value["#"] = "0.a_f32"
+        if "A" in value and "I" in value:  # an operator, with its attributes and inputs
+            kind = str(value.get("#")).rpartition(".")[2]
+        for inner in value.values():
+            shorten_numbers(inner, kind)
+
+
+def by_paddle2onnx(path: Path, weights: Path) -> bytes:
+    import paddle2onnx
+    import paddle2onnx.convert
+
+    errors: list[str] = []
+    paddle2onnx.convert.logging.error = lambda message: errors.append(str(message))
+    try:
+        content = paddle2onnx.export(str(path), str(weights), None, opset_version=OPSET, enable_onnx_checker=True)
+    except (Exception, SystemExit) as error:
+        raise RefusedError(f"paddle2onnx fails: {(errors or [reason(error)])[0][:400]}", "unsupported") from None
+    if not isinstance(content, bytes) or not content:
+        raise RefusedError("paddle2onnx gives no model", "unsupported")
+    return content
+
+
+def check(path: Path) -> None:
+    """Its own check prints what is wrong, and gives the model all the same."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path))
+    except Exception as error:
+        raise RefusedError(f"paddle2onnx gives a model that is not valid: {reason(error)}", "unsupported") from None
+
+
+def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    model = Model(folder)
+    for number in range(int(request["rounds"])):
+        arrays = dict(zip(request["inputs"], load_arrays(folder / f"inputs{number}.npz"), strict=True))
+        try:
+            results = model.run(arrays)
+        except Exception as error:
+            shapes = ", ".join(f"{name}={array.shape}" for name, array in arrays.items())
+            raise RefusedError(
+                f"PaddlePaddle does not run the model with {shapes}: {reason(error)}", "config"
+            ) from None
+        save_arrays(folder / f"outputs{number}.npz", results)
+    return {}
+
+
+def reason(error: BaseException) -> str:
+    """The last paragraph of a message that begins with a stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    says = [line for line in lines if re.match(r"\(?\w*(Error|Invalid|Unavailable|NotFound|Fatal|OutOf)", line)]
+    return ((says or lines or [type(error).__name__])[-1])[:300]
+
+
+def perform(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    warnings.simplefilter("ignore")
+    os.environ["FLAGS_enable_pir_api"] = "1"  # noqa: SIM112 - its name
+    import paddle
+
+    paddle.disable_signal_handler()
+    return {"export": export, "run": run}[request["task"]](folder, request)
+
+
+if __name__ == "__main__":
+    answer_request(perform, '{name} is not installed: pip install "infersdk[paddle]"', reason)

@@ -89,16 +89,16 @@ def test_against_rapidocr(
     opened: ExitStack,
     claim: Callable[..., None],
 ) -> None:
-    ways = ours(assets, backend, opened)
+    scenarios = ours(assets, backend, opened)
     theirs = [rapid(page) for page in pages]
-    for run in ways.values():  # warms up as well
+    for run in scenarios.values():  # warms up as well
         for name, result, texts in zip(PAGES, run(pages), theirs, strict=True):
             missing = {text.replace(" ", "") for text in texts} - {text.replace(" ", "") for text in result.texts}
             print(f"{name}: {len(result)} lines, RapidOCR {len(texts)}, {len(missing)} of these read otherwise")
-    times: dict[str, list[float]] = {name: [] for name in ("RapidOCR", *ways)}
-        for number in range(ROUNDS):
+    times: dict[str, list[float]] = {name: [] for name in ("RapidOCR", *scenarios)}
+    for number in range(ROUNDS):
         runs = {"RapidOCR": lambda: [rapid(page) for page in pages],
-                **{name: (lambda run=run: run(pages)) for name, run in ways.items()}}  # fmt: skip
+                **{name: (lambda run=run: run(pages)) for name, run in scenarios.items()}}  # fmt: skip
         for name in list(runs) if number % 2 else list(runs)[::-1]:
             times[name].append(seconds(runs[name]))
     theirs_seconds = np.array(times.pop("RapidOCR"))

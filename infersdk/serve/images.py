@@ -10,6 +10,7 @@ from .datatypes import bytes_of, datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
 from .messages import InferRequest, TensorInfo
+from .regions import SharedTensor
 from .result_tensors import ResultTensors
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class ImageEndpoint(Endpoint):
         super().__init__(name, version, model.pipelines, queue)
         self.model, self._max_images = model, max_images
         self.platform = ", ".join(dict.fromkeys(network.backend for network in model.networks))
+
+        self._device = str(model.image_device)  # where frames may stay
         self.labels = tuple(model.class_names)
         self.parameters = frozenset(model.per_call)
         gray = np.full((64, 64, 3), 114, np.uint8)
@@ -62,11 +65,22 @@ class ImageEndpoint(Endpoint):
                 f"and {len(request.inputs)} of them were given",
             )
         ((name, given),) = request.inputs.items()
+        if isinstance(given, SharedTensor) and given.region.device == self._device:
+            return self._checked_count(self._on_device(given))
         array = np.asarray(given)
         images = self._encoded(array) if name == ENCODED.name else self._pixels(array)
+        return self._checked_count(images)
+
+    def _checked_count(self, images: list[Any]) -> list[Any]:
         if not 1 <= len(images) <= self._max_images:
             raise RequestError(Status.INVALID, f"a request has 1 to {self._max_images} images, not {len(images)}")
         return images
+
+    def _on_device(self, given: SharedTensor) -> list[Any]:
+        """Decoded images in memory of the model's own device, where they stay."""
+        if given.dtype != np.uint8 or given.ndim != 4:
+            raise self._wrong(given, PIXELS)
+        return [given[index].tensor(given.shape[1:]) for index in range(len(given))]
 
     def _encoded(self, array: npt.NDArray[Any]) -> list[Any]:
         if datatype_of(array.dtype) != ENCODED.datatype:
@@ -78,7 +92,7 @@ class ImageEndpoint(Endpoint):
             raise self._wrong(array, PIXELS)
         return list(array)
 
-    def _wrong(self, array: npt.NDArray[Any], info: TensorInfo) -> RequestError:
+    def _wrong(self, array: npt.NDArray[Any] | SharedTensor, info: TensorInfo) -> RequestError:
         return RequestError(
             Status.INVALID,
             f"input {info.name!r} of model {self.name!r} takes {info.datatype} {list(info.shape)}, not "

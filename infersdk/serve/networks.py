@@ -11,8 +11,9 @@ from ..pipeline import OneBucket, Pipeline
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
+from .in_place import PlacedTensor
 from .messages import InferRequest, Tensor, TensorInfo
-from .rows import Destination, PlacedTensor, RowItem, RowRequests
+from .rows import Destination, RowItem, RowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime")
 
 
 def chain(path: Path, shapes: list[tuple[int, ...]], pooled: bool = False) -> Path:
-    """Convolutions with weights of these shapes, each with a ReLU; after the first perhaps a pooling; then a sigmoid."""
+    """Convolutions of these shapes, each with a ReLU, perhaps a pooling after the first; then a sigmoid."""
     rng = np.random.default_rng(1)
     weights, nodes, source = {}, list[Any](), "x"
     for index, shape in enumerate(shapes):

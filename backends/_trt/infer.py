@@ -470,7 +470,10 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
         return self._layers
 
     def _instance_needs(self) -> dict[str, int]:
-        return {"workspace": self._scratch_nbytes, **super()._instance_needs()}
+        tensors = super()._instance_needs()
+        if self._memory is not None and self._memory.tensors:
+            tensors = {"inputs and outputs": self._memory.tensors}
+        return {"workspace": self._scratch_nbytes, **tensors}
 
     def _clone(self, twin: _TensorRt) -> None:
         with self._cuda:

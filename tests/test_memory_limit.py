@@ -16,8 +16,7 @@ import infersdk
 from infersdk import Device, Tensor, device_count
 from infersdk._sizes import size_text
 from infersdk.errors import ConfigError, DeviceUnavailableError, MemoryLimitError
-from infersdk.infer import tensor_nbytes
-from infersdk.memory_limit import MemoryBudget, charging
+from infersdk.memory_limit import MemoryBudget, charging, tensor_nbytes
 from infersdk.models import YOLOv5
 from infersdk.options import BackendOptions
 from infersdk.tensor_spec import TensorSpec

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ...infer import tensor_nbytes
+from ...memory_limit import tensor_nbytes
 
 if TYPE_CHECKING:
     from ...memory_limit import MemoryBudget

@@ -53,7 +53,8 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
 
     Requests of the Open Inference Protocol v2 have the inputs of `infersdk serve`. Images are BYTES over gRPC; over
     HTTP KServe takes text alone, and they are base64 with the parameter `encoding = "base64"` of the input. Requests of
-    V1 are for models of images: `{"instances": [{"b64": TEXT}, ...]}` gives `{"predictions": [ROWS, ...]}`. `stop()` frees the model.
+    V1 are for models of images: `{"instances": [{"b64": TEXT}, ...]}` gives `{"predictions": [ROWS, ...]}`. `stop()`
+    frees the model.
 
     Args:
         config: a file or a mapping, as `infersdk serve` takes it.

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import setup
@@ -20,6 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 VERSION = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))  # such a Python has no stable ABI yet
 ARCHS = ("75", "80", "90", "100", "120")  # code for 8.0 runs on 8.6 and 8.9 too
 
 
@@ -119,5 +121,5 @@ class BuildNative(build_ext):
 setup(
     cffi_modules=["native/build_ffi.py:ffibuilder"],
     cmdclass={"build_ext": BuildNative},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp310"}},
 )

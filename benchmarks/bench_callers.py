@@ -285,19 +285,59 @@ def test_on_a_simulated_h200(claim: Callable[..., None], kind: str) -> None:
 def _options() -> dict[str, Any]:
     if not BACKEND.startswith("tensorrt"):
         return {}
-    eager = {"kernel_specialization": "eager"} if BACKEND == "tensorrt-rtx" else {}
-    return {"cuda_graph": True, "half_io": True, **eager}
+    options: dict[str, Any] = {"cuda_graph": True, "half_io": True}
+    if exact := os.environ.get("INFERSDK_BENCH_EXACT"):
+        options["exact_batches"] = [int(size) for size in exact.split(",")]
+    return options
 
 
-def _page_locked(count: int) -> list[np.ndarray[Any, Any]]:
+def _engine_alone(model: YOLOv5, sizes: Sequence[int] = (1, 4, 8, 12, 16, 24, 32), runs: int = 60) -> str:
+    """Milliseconds of a run of each size, of runs that are queued one behind the other."""
+    result = []
+    with model.network.clone() as infer:
+        for size in sizes:
+            infer.inputs["images"].resize((size, 3, 640, 640))
+            for _ in range(5):
+                infer.forward()
+            start = perf_counter()
+            for _ in range(runs):
+                infer.enqueue()
+            infer.wait()
+            result.append(f"{size}: {1e3 * (perf_counter() - start) / runs:.2f}")
+    return f"ms of the engine alone by batch: {', '.join(result)}"
+
+
+@pytest.fixture(scope="module")
+def frames() -> list[np.ndarray[Any, Any]]:
+    """Of 1080p, in page-locked memory."""
+    if device_count() == 0:
+        pytest.skip("needs an NVIDIA GPU")
     rng = np.random.default_rng(0)
-    frames = [pinned_empty((1080, 1920, 3)) for _ in range(count)]
+    frames = [pinned_empty((1080, 1920, 3)) for _ in range(32)]
     for frame in frames:
         frame[:] = rng.integers(0, 256, frame.shape, np.uint8)
     return frames
 
 
-def _streamed(model: YOLOv5, frames: Sequence[Any], count: int = 8_000) -> float:
+@pytest.fixture(scope="module")
+def model(request: pytest.FixtureRequest, frames: list[Any]) -> Iterator[YOLOv5]:
+    """yolov5s in FP16, all batch sizes warmed up."""
+    assets: Path = request.getfixturevalue("assets")
+    path = assets / "models" / "yolov5s-random.onnx"
+    with YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=32, **_options()) as model:
+        start = perf_counter()
+        model.warm_up(example=frames[0])
+        print(f"\nwarmed up in {perf_counter() - start:.1f} s; {_engine_alone(model)}")
+        print(
+            f"Python {sys.version.split()[0]}, {os.cpu_count()} processors, kernel {os.uname().release}; a thread "
+            f"wakes another one in {1e6 * _hand_over():.0f} us"
+        )
+        _streamed(model, frames, 4_000)
+        print(f"images are preprocessed on the {sorted(set(model._placement.measured.values()))}", flush=True)
+        yield model
+
+
+def _streamed(model: YOLOv5, frames: Sequence[Any], count: int = 6_000) -> float:
     """Images per second of `stream()`."""
     start = perf_counter()
     for _ in model.stream(frames[i % len(frames)] for i in range(count)):
@@ -306,28 +346,26 @@ def _streamed(model: YOLOv5, frames: Sequence[Any], count: int = 8_000) -> float
 
 
 @pytest.mark.gpu
-def test_on_a_gpu(assets: Path, claim: Callable[..., None]) -> None:
-    """yolov5s in FP16, 1080p frames in page-locked memory, all batch sizes warmed up."""
-    if device_count() == 0:
-        pytest.skip("needs an NVIDIA GPU")
-    path = assets / "models" / "yolov5s-random.onnx"
-    frames = _page_locked(32)
-    with YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=32, **_options()) as model:
-        start = perf_counter()
-        model.warm_up()
-        print(f"\nwarmed up in {perf_counter() - start:.1f} s")
-        _streamed(model, frames, 4_000)
-        for kind, callers in CALLERS.items():
-            for count in COUNTS:
-                shares = []
-                for _ in range(3):
-                    streamed = _streamed(model, frames)
-                    sample = measured(callers, model.pipeline, frames[0], count, settle=0.5, seconds=1.0)
-                    shares.append(sample.rate / streamed)
-                shares.sort()
-                claim(f"{count} {kind}, one GPU", shares[1], low=shares[0], high=shares[-1])
-                print(f"{count} {kind}: {shares[1]:.0%} ({shares[0]:.0%} to {shares[-1]:.0%}) of {streamed:,.0f}/s")
-                print(f"  {sample}")
+@pytest.mark.parametrize("memory", ["page-locked", "ordinary"])
+def test_on_a_gpu(model: YOLOv5, frames: list[Any], claim: Callable[..., None], memory: str) -> None:
+    """1080p frames."""
+    own = frames if memory == "page-locked" else [frame.copy() for frame in frames]
+    _streamed(model, own, 2_000)
+    print()
+    for kind, callers in CALLERS.items():
+        for count in COUNTS if memory == "page-locked" else (64,):
+            shares = []
+            for _ in range(3):
+                streamed = _streamed(model, own)
+                sample = measured(callers, model.pipeline, own[0], count, settle=0.3, seconds=0.8)
+                shares.append(sample.rate / streamed)
+            shares.sort()
+            claim(f"{count} {kind}, {memory}, one GPU", shares[1], low=shares[0], high=shares[-1])
+            print(
+                f"{memory}, {count} {kind}: {shares[1]:.0%} ({shares[0]:.0%} to {shares[-1]:.0%}) of stream(), "
+                f"{streamed:,.0f}/s\n  {sample}",
+                flush=True,
+            )
 
 
 # ---- what is in the way ----
@@ -362,18 +400,14 @@ def _spread(pipeline: Pipeline[Any], batches: int) -> Iterator[None]:
         yield
 
 
-def _variants(pipeline: Pipeline[Any]) -> dict[str, Callable[[], Any]]:
+def _variants(pipeline: Pipeline[Any], kind: str) -> dict[str, Callable[[], Any]]:
     """One thing at a time is changed."""
     core = pipeline._core
-    wakeups = {
-        f"{n} threads wake at a time": lambda n=n: _replaced(core, "wakeup", StaggeredWakeup(n)) for n in (1, 4, 64)
-    }
+    threads = {f"{n} threads wake at a time": lambda n=n: _replaced(core, "wakeup", StaggeredWakeup(n)) for n in (1, 4)}
     return {
         "as it is": contextlib.nullcontext,
-        "interpreter's lock is asked for after 0.5 ms": lambda: _switch_interval(0.5e-3),
-        "after 0.1 ms": lambda: _switch_interval(0.1e-3),
-        **wakeups,
-        "2 batches": lambda: _spread(pipeline, 2),
+        "the interpreter's lock is asked for after 0.5 ms": lambda: _switch_interval(0.5e-3),
+        **(threads if kind == "threads" else {}),
         "3 batches": lambda: _spread(pipeline, 3),
         "no learning": lambda: learning(False),
     }
@@ -445,26 +479,16 @@ def _hand_over(rounds: int = 2_000) -> float:
 
 
 def _probe(pipeline: Pipeline[Any], frame: Any, seconds: float) -> None:
-    print(
-        f"\nPython {sys.version.split()[0]}, {os.cpu_count()} processors; "
-        f"a thread wakes another one in {1e6 * _hand_over():.0f} us"
-    )
-    print(f"map(): {measured(from_one_thread, pipeline, frame, settle=0.3, seconds=seconds)}")
-    trace = _Trace()
-    with trace.on():
-        measured(from_one_thread, pipeline, frame, settle=0.1, seconds=0.5)
-    print(f"  parts in ms: {trace}")
+    print(f"\nmap(): {measured(from_one_thread, pipeline, frame, settle=0.3, seconds=seconds)}")
     for kind, callers in CALLERS.items():
         for count in COUNTS:
             print(f"{count} {kind}")
-            for name, variant in _variants(pipeline).items():
-                if kind == "coroutines" and "wake" in name:
-                    continue
+            for name, variant in _variants(pipeline, kind).items():
                 with variant():
-                    print(f"  {name}: {measured(callers, pipeline, frame, count, settle=0.3, seconds=seconds)}")
+                    print(f"  {name}: {measured(callers, pipeline, frame, count, settle=0.2, seconds=seconds)}")
             trace = _Trace()
             with trace.on():
-                measured(callers, pipeline, frame, count, settle=0.1, seconds=0.5)
+                measured(callers, pipeline, frame, count, settle=0.1, seconds=0.4)
             print(f"  parts in ms: {trace}", flush=True)
 
 
@@ -474,15 +498,5 @@ def test_probe_a_simulated_h200() -> None:
 
 
 @pytest.mark.gpu
-def test_probe_a_gpu(assets: Path) -> None:
-    if device_count() == 0:
-        pytest.skip("needs an NVIDIA GPU")
-    path = assets / "models" / "yolov5s-random.onnx"
-    frames = _page_locked(32)
-    with YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=32, **_options()) as model:
-        start = perf_counter()
-        model.warm_up()
-        print(f"\nwarmed up in {perf_counter() - start:.1f} s")
-        _streamed(model, frames, 4_000)
-        print(f"stream(): {_streamed(model, frames):,.0f}/s")
-        _probe(model.pipeline, frames[0], 0.6)
+def test_probe_a_gpu(model: YOLOv5, frames: list[Any]) -> None:
+    _probe(model.pipeline, frames[0], 0.5)

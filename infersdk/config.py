@@ -28,9 +28,14 @@ from .errors import ConfigError
 if TYPE_CHECKING:
     import os
 
-__all__ = ["convert", "read"]
+__all__ = ["convert", "model_files", "read"]
 
 T = TypeVar("T")
+
+#: Fields that name a model file.
+_MODEL_FILES = ("path", "detection", "recognition", "orientation")
+#: Fields of a file that are relative to its folder.
+_PATHS = (*_MODEL_FILES, "names")
 
 _READERS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
@@ -101,7 +106,7 @@ def _inside(info: Any, step: str) -> list[Any]:
 def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
     """A configuration as a dict: from a file (by its suffix .toml, .yaml, .yml or .json), or a mapping as it is.
 
-    Relative `path` and `names` entries of a file are made relative to its folder.
+    Relative paths of model files and of class names are made relative to the folder of the configuration.
 
     Raises:
         ConfigError: no such file, an unknown suffix, a syntax error (with its line), or a file that is larger or nested
@@ -232,5 +237,11 @@ def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
         for inner in value if isinstance(value, list) else [value]:
             if isinstance(inner, dict):
                 _anchor_paths(inner, folder)
-        if key in ("path", "names") and isinstance(value, str):
+        if key in _PATHS and isinstance(value, str):
             data[key] = str(folder / value)
+
+
+def model_files(table: Mapping[str, Any]) -> set[str]:
+    """The model files that the table of a model names, those of its parts included."""
+    files = {value for key, value in table.items() if key in _MODEL_FILES and isinstance(value, str)}
+    return files.union(*(model_files(value) for value in table.values() if isinstance(value, Mapping)))

@@ -97,6 +97,8 @@ class Infer(Releasable, ABC):
     formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
+    #: Runs of a shape that prepare it: later ones take no longer than it always takes.
+    warm_up_runs: int = 1
     #: For the log: `"built"` from the model's file, `"cached"`, `"prebuilt"` (an engine file), or `""` for no line.
     _origin: str = "built"
 
@@ -169,11 +171,6 @@ class Infer(Releasable, ABC):
         """Whether the device computes runs that are made side by side one after another, and overlaps their copies."""
         return self.stream is not None
 
-    @property
-    def warm_up_runs(self) -> int:
-        """How many runs of a shape prepare it; later ones take no longer than that shape always takes."""
-        return 1
-
     def bucket_batch(self, n: int) -> int:
         """The batch in which to run the next `n` rows, up to `max_batch`; rows from `n` on are padding.
 
@@ -240,8 +237,8 @@ class Infer(Releasable, ABC):
     def current(self) -> Infer:
         """The Infer that serves from now on: this one, unless it was loaded with `while_building`.
 
-        Whoever prepares something for an Infer (streams, addresses, clones) calls this between runs, and prepares it
-        again when the answer is another object.
+        Code that prepares something for an Infer (streams, addresses, clones) calls this between runs, and prepares it
+        again when the result is another object.
 
         Raises:
             ClosedError: it is closed.

@@ -124,7 +124,7 @@ class MixMemory(Handle):
 
 def is_page_locked(array: npt.NDArray[Any]) -> bool:
     """Whether the array is in page-locked memory, from which a device copies directly."""
-    return bool(lib.ifs_is_page_locked(ffi.cast("void *", array.__array_interface__["data"][0])))
+    return bool(lib.held_ifs_is_page_locked(ffi.cast("void *", array.__array_interface__["data"][0])))
 
 
 def device_of(at: int) -> int:

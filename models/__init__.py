@@ -17,7 +17,8 @@ if __name__ != "infersdk.models":
 
 from .canvases import choose_canvases
 from .classifier import PRESETS, Classifier
-from .composed import GroupResult, ModelGroup, Tile, Tiled, TwoStage, tile_grid
+from .composed import Composed, GroupResult, ModelGroup, Tile, Tiled, TwoStage, tile_grid
+from .configuration import COMPOSITIONS, create
 from .declaration import UNCHECKED
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
@@ -25,7 +26,7 @@ from .embedder import Embedder
 from .end_to_end import EndToEnd
 from .execution import DevicePostprocess, Timings
 from .image_model import ImageModel
-from .loading import TYPES, create, fitting_types, load, named_type, wrapper_type
+from .loading import TYPES, fitting_types, load, named_type, wrapper_type
 from .obb import YOLOv8OBB
 from .ocr import OCR, TextLine, TextLines
 from .pose import EndToEndPose, YOLOv8Pose
@@ -51,6 +52,7 @@ from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
 
 __all__ = [
+    "COMPOSITIONS",
     "DETR",
     "OCR",
     "PRESETS",
@@ -65,6 +67,7 @@ __all__ = [
     "Classification",
     "Classifications",
     "Classifier",
+    "Composed",
     "Detection",
     "Detections",
     "DevicePostprocess",

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.files import read_model
+from ..graph.info import ModelInfo, onnx_info
 from ..graph.passes import FreeSize
 from ..graph.passes.resize_input import image_input
 from ..image import Geometry
 from ..model_source import ModelLike, ModelSource
 from ..registry import backend_class
+from .preprocessor import ImageInput
 
 if TYPE_CHECKING:
     from ..infer import Infer
-    from .preprocessor import ImageInput, Preprocessor
+    from .preprocessor import Preprocessor
 
-__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "usual_canvases"]
+__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "profiles_of_open_size", "usual_canvases"]
 
 Size = tuple[int, int]
 
@@ -47,6 +49,7 @@ class Canvases:
     Attributes:
         whole: the preprocessor of the whole input.
         sizes: (width, height) of each canvas; the whole input is the last one.
+        several: whether there is more than one.
     """
 
     def __init__(
@@ -57,11 +60,8 @@ class Canvases:
         self._preprocessors = {size: self._for(make(replace(input, size=size))) for size in smaller}
         self._preprocessors[input.size] = self.whole
         self.sizes = tuple(self._preprocessors)
+        self.several = len(self.sizes) > 1
         self._cached = lru_cache(maxsize=256)(self._smallest)
-
-    @property
-    def several(self) -> bool:
-        return len(self.sizes) > 1
 
     def on(self, canvas: Size) -> Preprocessor:
         """The preprocessor for this canvas."""
@@ -203,20 +203,49 @@ class CanvasPlan:
 
     def profiles(self, backend: str, whole: Size, max_batch: int | None) -> Mapping[str, Any]:
         """The option `profiles` for a backend that builds for ranges of shapes: one profile for each canvas."""
-        kind = backend_class(backend)
-        if "profiles" not in kind.Options.__struct_fields__:
-            return {}
-        value, rows = image_input(read_model(self.source))
-        assert value.shape is not None
-        batch = value.shape[0]
-        largest = batch if isinstance(batch, int) and batch > 0 else max_batch or kind.default_max_batch or 1
-        least = largest if isinstance(batch, int) and batch > 0 else 1
-        ranges = []
-        for width, height in self.canvases(whole):
-            image = [3, height, width] if rows == 2 else [height, width, 3]
-            low, high = [least, *image], [largest, *image]
-            ranges.append({"min": low, "opt": high, "max": high})
-        return {"profiles": {str(value.name): ranges}}
+        return _profiles(self.source, backend, lambda _: self.canvases(whole), max_batch)
+
+
+def profiles_of_open_size(
+    source: ModelSource,
+    backend: str,
+    asked: Callable[[ModelInfo], Size | None],
+    fallback: int,
+    max_batch: int | None,
+) -> Mapping[str, Any]:
+    """The option `profiles` of a model that leaves its height or width open, for the one size that its wrapper uses.
+
+    Args:
+        asked: the (width, height) that was asked for.
+        fallback: as `ImageInput.of` has it.
+
+    Returns:
+        nothing for a backend that takes any shape, and for a model whose shapes are fixed or are not one image.
+    """
+
+    def sizes(model: ModelInfo) -> Sequence[Size]:
+        specs = model.inputs
+        if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in _sides(specs[0].shape)):
+            return []
+        return [ImageInput.of(specs, asked(model), fallback).size]
+
+    return _profiles(source, backend, sizes, max_batch) if source.is_onnx else {}
+
+
+def _profiles(
+    source: ModelSource, backend: str, sizes: Callable[[ModelInfo], Sequence[Size]], max_batch: int | None
+) -> Mapping[str, Any]:
+    kind = backend_class(backend)
+    if "profiles" not in kind.Options.__struct_fields__:
+        return {}
+    model = onnx_info(source)
+    ranges = []
+    for size in sizes(model):
+        image = replace(ImageInput.of(model.inputs, None, 0), size=size)  # the passes that free its size come later
+        largest = image.spec.fixed_batch or max_batch or kind.default_max_batch or 1
+        low, high = [image.spec.fixed_batch or 1, *image.image_shape], [largest, *image.image_shape]
+        ranges.append({"min": low, "opt": high, "max": high})
+    return {"profiles": {model.inputs[0].name: ranges}} if ranges else {}
 
 
 def usual_canvases(whole: Size, stride: int = STRIDE, border: int = 0) -> list[Size]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ..graph.info import ModelInfo
     from .description import ModelDescription
 
 __all__ = ["PRESETS", "Classifier"]
@@ -150,19 +151,25 @@ class Classifier(VisionModel[Classifications]):
     @cached_property
     def _stated(self) -> dict[str, Any]:
         """The settings that the model's metadata holds, of those that are not given."""
+        return self._stated_in(self.network.metadata)
+
+    def _stated_in(self, metadata: Mapping[str, str]) -> dict[str, Any]:
         names = ("mean", "std", "scale", "input_order", "crop", "resize", "interpolation")
         given = {name for name in names if getattr(self, name) is not None}
         if self.preset is not None:
             given |= PRESETS[self.preset].keys()
         if self.framing == "stretch":
             given.add("resize")
-        return pixel_settings(self.network.metadata, given)
+        return pixel_settings(metadata, given)
 
     def asked_size(self) -> tuple[int, int] | None:
         if self.crop is not None:
             return as_size(self.crop, "crop")
         shape = self.network.input_specs[0].shape  # a size in the metadata is for models that leave it open
         return self._stated.get("crop") if sum(isinstance(side, int) for side in shape[1:]) < 3 else None
+
+    def size_to_build(self, model: ModelInfo) -> tuple[int, int] | None:
+        return as_size(self.crop, "crop") or self._stated_in(model.metadata).get("crop")
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         name, shape = next(iter(shapes.items()))

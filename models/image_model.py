@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from typing_extensions import Self
+
     from ..device import Device
     from ..image import HostImage, ImageSource
     from ..infer import Infer
@@ -91,8 +93,12 @@ class ImageModel(Protocol[Result]):
     ) -> Result:
         """From asyncio: the result of one image. See `Pipeline.infer()`."""
 
-    def warm_up(self, progress: Progress | None = None) -> None:
+    def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
         """Runs batches of all sizes: the first request takes no longer than later ones."""
 
     def close(self) -> None:
         """Frees the model. Requests that have not begun to run are cancelled."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...

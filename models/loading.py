@@ -1,23 +1,18 @@
-"""From a model file, or a configuration, to the wrapper that fits."""
+"""From a model file to the wrapper that fits."""
 
 from __future__ import annotations
 
 import builtins
 import importlib
 import logging
-import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
-from ..config import convert, read
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.info import onnx_info
 from ..infer import Infer
 from ..model_source import ModelSource
-from ..pipeline import PipelineSettings
 from ..registry import load as load_network
 from .classifier import Classifier
 from .description import ModelDescription
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
     from ..model_source import ModelLike
     from ..options import Progress
 
-__all__ = ["TYPES", "create", "fitting_types", "load", "named_type", "wrapper_type"]
+__all__ = ["TYPES", "fitting_types", "load", "named_type", "type_names", "wrapper_type"]
 
 _log = logging.getLogger("infersdk.models")
 
@@ -202,9 +197,14 @@ def named_type(name: str) -> builtins.type[VisionModel[Any]]:
     kind = TYPES.get(_SAME.get(name, name))
     if kind is None:
         raise ConfigError(
-            f"unknown type {name!r}; the types are {', '.join([*TYPES, *_SAME])}, or module:Class for your own wrapper"
+            f"unknown type {name!r}; the types are {', '.join(type_names())}, or module:Class for your own wrapper"
         )
     return kind
+
+
+def type_names() -> list[str]:
+    """The names that `named_type()` knows."""
+    return [*TYPES, *_SAME]
 
 
 def _imported(name: str) -> builtins.type[VisionModel[Any]]:
@@ -216,60 +216,3 @@ def _imported(name: str) -> builtins.type[VisionModel[Any]]:
     if not (isinstance(kind, builtins.type) and issubclass(kind, VisionModel)):
         raise ConfigError(f"type {name!r} is not a subclass of infersdk.models.VisionModel")
     return kind
-
-
-def _from_table(kind: builtins.type[VisionModel[Any]], fields: dict[str, Any]) -> VisionModel[Any]:
-    """A wrapper from its table: `path`, `backend`, settings, `options` (the backend's), `pipeline` (its requests')."""
-    for name, what in (("options", "the backend's own settings"), ("pipeline", "the settings of submit() and map()")):
-        if not isinstance(fields.get(name, {}), Mapping):
-            raise ConfigError(f"{name} is a table of {what}, not {fields[name]!r}")
-    pipeline = convert(fields.pop("pipeline", {}), PipelineSettings, f"{kind.__name__} pipeline")
-    path = fields.pop("path", None)
-    if not isinstance(path, str):
-        raise ConfigError(f"{kind.__name__}: path names the model file, and is {path!r}")
-    known = {"backend", *kind.Settings.__struct_fields__}
-    if unknown := sorted(set(fields) - known):
-        raise ConfigError(
-            f"{kind.__name__}: no setting {unknown[0]!r}; there are {', '.join(sorted(known))}; the backend's own "
-            "settings go under options, those of submit() and map() under pipeline"
-        )
-    model = kind(path, **fields)
-    model.set_pipeline_defaults(msgspec.structs.asdict(pipeline))
-    return model
-
-
-def create(config: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, VisionModel[Any]]:
-    """The wrappers that a configuration describes, by name: `create("app.toml")["detector"]`.
-
-    Args:
-        config: a TOML, YAML or JSON file, or a mapping, with a table `models` (see `infersdk.config`).
-
-    Raises:
-        ConfigError: names the table and the field at fault.
-        BackendError, ModelError: what loading raises. Models that were loaded before are closed.
-    """
-    tables = read(config).get("models")
-    if not isinstance(tables, Mapping) or not tables:
-        raise ConfigError("a configuration has a table for each model, [models.detector] for instance; there is none")
-    made: dict[str, VisionModel[Any]] = {}
-    try:
-        for name, table in tables.items():
-            made[name] = _create_one(name, table)
-    except BaseException:
-        for model in made.values():
-            model.close()
-        raise
-    return made
-
-
-def _create_one(name: str, table: Any) -> VisionModel[Any]:
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"models.{name} is a table, not {table!r}")
-    fields = dict(table)
-    kind = fields.pop("type", None)
-    if not isinstance(kind, str):
-        raise ConfigError(f"models.{name}: type is one of {', '.join(TYPES)}, not {kind!r}")
-    try:
-        return _from_table(named_type(kind), fields)
-    except (ConfigError, TypeError) as error:
-        raise ConfigError(f"models.{name}: {error}") from None

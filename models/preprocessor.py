@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -91,17 +92,17 @@ class ImageInput:
     def dtype(self) -> str:
         return str(self.spec.dtype.name)
 
-    @property
+    @cached_property
     def has_free_batch(self) -> bool:
         return self.spec.has_free_batch
 
-    @property
+    @cached_property
     def image_shape(self) -> tuple[int, int, int]:
         """The shape of one image in the input, without the batch."""
         width, height = self.size
         return (3, height, width) if self.layout == "chw" else (height, width, 3)
 
-    @property
+    @cached_property
     def image_nbytes(self) -> int:
         """The bytes of one image in the input."""
         return math.prod(self.image_shape) * self.spec.dtype.itemsize
@@ -205,7 +206,7 @@ class Preprocessor:
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
         """As `read()`; an array on a CUDA device stays there."""
         if isinstance(source, DeviceImage):
-            return source
+            return copy.copy(source)  # several models may borrow it, each for work on its own stream
         if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
             if self.interpolation != "bilinear":
                 raise ImageError(
@@ -234,14 +235,15 @@ class Preprocessor:
             batch: its C arrays are used.
             shares_cpu: see `shared_workers()`.
         """
+        if len(images) == 1:
+            image, geometry = images[0], self._cached(images[0].size)
+            preprocess_into(view_of(image), geometry_of_pixels(image, geometry), self.transform, address, nbytes)
+            return [geometry]
         geometries = [self._cached(image.size) for image in images]
         views = [view_of(image) for image in images]
         sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
-        if len(views) == 1:
-            preprocess_into(views[0], sampled[0], self.transform, address, nbytes)
-        else:
-            batch.fill(views, sampled)
-            batch.preprocess(self.transform, address, nbytes, workers=shared_workers(shares_cpu=shares_cpu))
+        batch.fill(views, sampled)
+        batch.preprocess(self.transform, address, nbytes, workers=shared_workers(shares_cpu=shares_cpu))
         return geometries
 
     def array(self, images: Sequence[HostImage], rows: int | None = None) -> npt.NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from time import monotonic
@@ -11,11 +10,26 @@ from typing import TYPE_CHECKING
 from ..errors import InferenceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["IdleRelease"]
 
 _log = logging.getLogger("infersdk.models")
+
+
+class _Use:
+    """`with` for each call of a model: a generator's context manager would take 3 us."""
+
+    __slots__ = ("_idle",)
+
+    def __init__(self, idle: IdleRelease) -> None:
+        self._idle = idle
+
+    def __enter__(self) -> None:
+        self._idle.begin_use()
+
+    def __exit__(self, *error: object) -> None:
+        self._idle.end_use()
 
 
 class IdleRelease:
@@ -30,24 +44,29 @@ class IdleRelease:
 
     def __init__(self, release: Callable[[], Callable[[], None]], requests: Callable[[], int], name: str) -> None:
         self._release, self._requests, self._name = release, requests, name
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._use = _Use(self)
         self._uses = 0
         self._last_use = monotonic()
         self._released_at = -1.0  # the last use before the last release
         self._after: float | None = None
         self._thread: threading.Thread | None = None
 
-    @contextlib.contextmanager
-    def use(self) -> Iterator[None]:
-        """While the model is used; it is not released meanwhile."""
-        with self._changed:
+    def use(self) -> _Use:
+        """While the model is used, as a context manager; it is not released meanwhile."""
+        return self._use
+
+    def begin_use(self) -> None:
+        """Until `end_use()` the model is not released."""
+        with self._lock:
             self._uses += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._uses -= 1
-                self._last_use = monotonic()
+
+    def end_use(self) -> None:
+        """Ends what `begin_use()` began."""
+        with self._lock:
+            self._uses -= 1
+            self._last_use = monotonic()
 
     def now(self) -> None:
         """Releases the model.

@@ -104,11 +104,17 @@ class Requests(Generic[Result]):
         return await self.pipeline.infer(image, deadline=deadline, **parameters)
 
     def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
-        """Makes the pipeline, and runs batches of all sizes on all of its instances: the first request takes no longer
-        than later ones. See `infersdk.pipeline.Pipeline.warm_up()`.
+        """Makes the pipeline, and runs batches of all sizes on all of its instances, and as calls do: the first request
+        and the first call take no longer than later ones. See `infersdk.pipeline.Pipeline.warm_up()`.
+
+        Requests may come meanwhile; calls may not, since a wrapper serves the calls of one thread at a time.
         """
         with self._idle.use():
+            self._warm_up_calls(progress, example)
             self.pipeline.warm_up(progress, example=example)
+
+    def _warm_up_calls(self, progress: Progress | None, example: ImageSource | HostImage | None) -> None:
+        """Runs batches of all sizes as calls do, where calls do not go through the pipeline."""
 
     def release(self, *, after: float | None = None) -> None:
         """Gives the memory of the model back, and keeps what it is loaded from again in milliseconds on the host.

@@ -16,10 +16,10 @@ from ..config import convert
 from ..device import Device
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
-from ..model_source import ModelLike
+from ..model_source import ModelLike, ModelSource
 from ..registry import load
 from .calls import Calls
-from .canvases import Canvases, CanvasPlan
+from .canvases import Canvases, CanvasPlan, profiles_of_open_size
 from .declaration import UNCHECKED, Declared, argument
 from .description import ModelDescription
 from .execution import (
@@ -30,6 +30,7 @@ from .execution import (
     ModelStages,
     Parameters,
     PreprocessPlacement,
+    RunOrder,
     Timings,
     make_executor,
 )
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
+    from ..graph.info import ModelInfo
     from ..image import Geometry
 
 __all__ = ["VisionModel"]
@@ -142,9 +144,9 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
                 )
             self.network = path
         else:
-            if self._plan is not None and "profiles" not in options:
-                options |= self._plan.profiles(backend, self._whole_size(), self.settings.max_batch)
-            source = path if self._plan is None else self._plan.source
+            source = ModelSource.of(path) if self._plan is None else self._plan.source
+            if "profiles" not in options:
+                options |= self._profiles(source, backend)
             self.network = _load_network(type(self), source, backend, self.settings, options)
         try:
             self._prepare()
@@ -231,6 +233,10 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     def asked_size(self) -> tuple[int, int] | None:
         """The (width, height) of the input that was asked for, for models that leave it open."""
         return None
+
+    def size_to_build(self, model: ModelInfo) -> tuple[int, int] | None:
+        """As `asked_size()`, before the network is loaded: for a backend that builds an engine for ranges of shapes."""
+        return self.asked_size()
 
     # ---- for pipelines ----
 
@@ -343,6 +349,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             canvases, self._verify, self._postprocess, self.device_postprocess, decode=self.settings.decode
         )
         self._placement = PreprocessPlacement(self.settings.preprocess)
+        self._order = RunOrder()
         self._variants = _Variants()
         self._pipeline_holder = PipelineHolder({})
         self._start()
@@ -369,6 +376,13 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         assert self._plan is not None
         return self._plan.whole or (self.fallback_size, self.fallback_size)
 
+    def _profiles(self, source: ModelSource, backend: str) -> Mapping[str, Any]:
+        """The option `profiles` of a backend that builds for ranges of shapes, where the model leaves its size open."""
+        if self._plan is not None:
+            return self._plan.profiles(backend, self._whole_size(), self.settings.max_batch)
+        limit = self.settings.max_batch
+        return profiles_of_open_size(source, backend, self.size_to_build, self.fallback_size, limit)
+
     def _start(self) -> None:
         self.timings = Timings()
         self._limit = self._input.batch_limit(self.network)
@@ -378,7 +392,8 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     def _maker(self, capacity: int | None, *, shares_cpu: bool = False) -> Callable[[Infer], Executor[Result]]:
         def make(infer: Infer) -> Executor[Result]:
             limit = self._input.batch_limit(infer, capacity)
-            return make_executor(infer, self._stages, limit, self._placement, shares_cpu=shares_cpu)
+            order = self._order if shares_cpu else None
+            return make_executor(infer, self._stages, limit, self._placement, shares_cpu=shares_cpu, order=order)
 
         return make
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -13,6 +12,7 @@ from ..image import Geometry, PixelTransform
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
 from .description import GRIDS, ModelDescription, count_cells
+from .execution import OutputRow
 from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Detections
@@ -147,7 +147,7 @@ class YOLO(VisionModel[Detections]):
             address, row = int(output.ctypes.data), output.nbytes // len(output)
             for i, geometry in enumerate(geometries):
                 boxes, stats = decode(address + i * row, geometry)
-                columns = self.columns({name: array[i] for name, array in outputs.items()}, boxes, geometry)
+                columns = self.columns(OutputRow(outputs, i), boxes, geometry)
                 results.append(Detections(boxes, self.class_names, geometry.source, stats, columns))
         return results
 
@@ -220,14 +220,24 @@ class _DecoderPool:
     def __init__(self) -> None:
         self._idle: dict[tuple[tuple[int, ...], np.dtype[Any]], list[DetectionDecoder]] = {}
 
-    @contextmanager
-    def borrow(self, model: YOLO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[DetectionDecoder]:
+    def borrow(self, model: YOLO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Borrowed:
         idle = self._idle.setdefault((shape[1:], dtype), [])
-        decoder = idle.pop() if idle else model.decoder(shape, dtype)
-        try:
-            yield decoder
-        finally:
-            idle.append(decoder)
+        return _Borrowed(idle, idle.pop() if idle else model.decoder(shape, dtype))
+
+
+class _Borrowed:
+    """`with` for each batch: a generator's context manager would take 2 us."""
+
+    __slots__ = ("_decoder", "_idle")
+
+    def __init__(self, idle: list[DetectionDecoder], decoder: DetectionDecoder) -> None:
+        self._idle, self._decoder = idle, decoder
+
+    def __enter__(self) -> DetectionDecoder:
+        return self._decoder
+
+    def __exit__(self, *error: object) -> None:
+        self._idle.append(self._decoder)
 
 
 Model = TypeVar("Model", bound=YOLO)

@@ -44,13 +44,20 @@ def declarations(header: str) -> str:
     return status + "\n" + body
 
 
-#: Functions that only queue work on a stream, and never wait. cffi releases the GIL around each call, and a thread gets
-#: it back only after the threads that run Python at that moment. For these few microseconds of work that can take
-#: milliseconds, so each of these functions has a second version, `held_ifs_...`, that keeps the GIL.
+#: Functions that compute little or only queue work on a stream, and never wait. cffi releases the GIL around each call,
+#: and a thread gets it back only after the threads that run Python at that moment. For these few microseconds of work
+#: that can take milliseconds, so each of these functions has a second version, `held_ifs_...`, that keeps the GIL.
 KEEP_GIL = (
     "ifs_tensor_device_ptr",
     "ifs_tensor_memory",
     "ifs_memory_fetch",
+    "ifs_is_page_locked",
+    "ifs_upload_nbytes",
+    "ifs_upload",
+    "ifs_cuda_preprocess",
+    "ifs_cuda_graph_launch",
+    "ifs_event_record",
+    "ifs_stream_wait",
     "ifs_cuda_detection_decoder_run",
 )
 

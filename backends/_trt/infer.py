@@ -45,6 +45,7 @@ from .plugins import register_operators, takes_plugins
 from .profiles import fits
 from .profiling import ProfiledRuns
 from .queued import QueuedRuns
+from .releasing import ReleasableEngine
 
 if TYPE_CHECKING:
     import tensorrt
@@ -63,7 +64,7 @@ _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 _BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
-class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
+class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
     """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
 
     default_device = "cuda:0"
@@ -253,6 +254,7 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
         self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
         self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
         self._captures = self.options.cuda_graph
+        self.warm_up_runs = 2 if self._captures else 1  # the second one captures the graph
         self._first = True
         with self._engine.guard:
             self._context = self._context_for(0)
@@ -386,7 +388,7 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
                 self._execute()
                 return
             try:
-                # Nobody else makes contexts or compiles meanwhile: that may end a capture, too.
+                # No other thread makes contexts or compiles meanwhile: that may end a capture, too.
                 with self._engine.guard:
                     captured.graph = CudaGraph(self.stream, self._queue)
             except (NativeError, InferenceError) as error:
@@ -449,11 +451,6 @@ class _TensorRt(QueuedRuns, ProfiledRuns, Infer):
                 self._outputs[name].resize(allocator.shape)
 
     # ---- the rest ----
-
-    @property
-    def warm_up_runs(self) -> int:
-        """The second run of a shape captures its graph."""
-        return 2 if self._captures else 1
 
     def bucket_batch(self, n: int) -> int:
         """Kernels are compiled (TensorRT-RTX) and graphs captured for each size anew, which takes seconds: so there are

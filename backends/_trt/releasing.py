@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .engine import Engine
 
@@ -21,7 +21,7 @@ __all__ = ["ReleasableEngine"]
 class ReleasableEngine:
     """The part of the Infer on TensorRT that releases it."""
 
-    flavour: Flavour
+    flavour: ClassVar[Flavour]
     model: ModelSource
     _cuda: CudaDevice
     _engine: Engine

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._http import without_password
+from ..device import Device
 from ..errors import ConfigError, UnsupportedModelError
 from .common import (
     add_backend_arguments,
@@ -58,6 +59,10 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--give-up", type=float, metavar="SECONDS", help="how long a camera or stream that broke off is opened again, "
         "before it counts as failed (default: 60)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--decode", choices=("cpu", "gpu"), help="where videos and JPEG files are decoded (default: cpu); gpu needs a "
+        "model on a GPU, and infersdk[nvvideo] for videos, infersdk[gpu-decode] for JPEG files",
     )  # fmt: skip
     tiles = parser.add_argument_group("large images")
     tiles.add_argument(
@@ -120,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
     alone = len(videos) == 1 and videos[0][0].is_live
     serving = _share_processor(backend, live=alone) if videos else {}
     settings = given_settings(arguments, _SETTINGS)
+    if len(videos) < len(sources):
+        settings |= given_settings(arguments, ["decode"])
     with ExitStack() as stack:
         model = stack.enter_context(load(arguments.model, **wrapper_arguments(arguments), **settings, **backend))
         if not issubclass(model.result_type(), Detections):
@@ -138,7 +145,9 @@ def run(arguments: argparse.Namespace) -> int:
             if not source.is_video:
                 rows.append(_detect_image(runner, source, target, arguments, lines))
             elif videos:
-                error = detect_videos(runner, videos, _video_options(arguments, lines))
+                error = detect_videos(
+                    runner, videos, _video_options(arguments, lines, Device.parse(model.network.device))
+                )
                 videos = []
     if arguments.json and not to_stdout:
         print_json(rows)
@@ -153,10 +162,14 @@ def _refuse_double(names: list[str]) -> None:
         raise ConfigError(f"two streams are called {double!r}; give each video and camera once")
 
 
-def _video_options(arguments: argparse.Namespace, lines: Emit | None) -> VideoOptions:
+def _video_options(arguments: argparse.Namespace, lines: Emit | None, device: Device) -> VideoOptions:
+    decode = arguments.decode or "cpu"
+    if decode == "gpu" and device.kind != "cuda":
+        raise ConfigError(f"--decode gpu: the model is on {device}; give it a GPU by --backend and --device")
     return VideoOptions(
-        quiet=arguments.json, emit=lines, font=arguments.font, track=arguments.track, give_up_after=arguments.give_up
-    )
+        quiet=arguments.json, emit=lines, font=arguments.font, track=arguments.track,
+        give_up_after=arguments.give_up, decode=decode, device=str(device),
+    )  # fmt: skip
 
 
 def _detect_image(

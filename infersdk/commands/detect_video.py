@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InferSDKError
+from ..image import DeviceImage
 from .common import console
 from .progress import ProgressReporter, show_progress
 
 if TYPE_CHECKING:
     from ..models import Detections, Tracker
-    from ..video import Frame, StreamHealth, StreamInfo, StreamResult, Submits, VideoWriter
+    from ..video import AnyFrame, StreamHealth, StreamInfo, StreamResult, Submits, VideoWriter
     from .sources import Source
 
 __all__ = ["VideoOptions", "detect_videos"]
@@ -41,6 +42,7 @@ class VideoOptions:
         font: for the labels.
         track: give the objects numbers, which they keep from frame to frame.
         give_up_after: see `Streams`; None is a minute.
+        decode, device: where the frames are decoded; see `Streams`.
     """
 
     quiet: bool
@@ -48,6 +50,8 @@ class VideoOptions:
     font: Path | None = None
     track: bool = False
     give_up_after: float | None = None
+    decode: str = "cpu"
+    device: str = "cuda:0"
 
 
 def detect_videos(
@@ -87,6 +91,7 @@ def detect_videos(
         streams = Streams(
             [source.name for source, _ in sources],
             files_at_once=FILES_AT_ONCE, give_up_after=give_up, retry_first=False, on_end=end,
+            decode=options.decode, device=options.device,
         )  # fmt: skip
         videos = {name: _Video(name, target, options) for name, (_, target) in zip(streams.names, sources, strict=True)}
         progress = stack.enter_context(show_progress(quiet=options.quiet))
@@ -124,7 +129,7 @@ class _Video:
         self._tracker: Tracker | None = None
         self._advance: Callable[[float], None] = lambda done: None
 
-    def begin(self, frame: Frame, info: StreamInfo, progress: ProgressReporter) -> None:
+    def begin(self, frame: AnyFrame, info: StreamInfo, progress: ProgressReporter) -> None:
         """Makes what the first frame needs; later calls do nothing."""
         if self._start is not None:
             return
@@ -149,7 +154,8 @@ class _Video:
         result = item.result if self._tracker is None else self._tracker.update(item.result)
         with self._keeping_errors():
             if self._writer is not None:
-                self._writer.write(result.draw(item.frame, font=self._options.font), item.frame.time)
+                image = item.frame.to_host() if isinstance(item.frame, DeviceImage) else item.frame
+                self._writer.write(result.draw(image, font=self._options.font), item.frame.time)
         if self._options.emit is not None:
             self._options.emit(_row(self.name, item.frame, result, self._live))
         self._labels.update(result.labels)
@@ -185,7 +191,7 @@ class _Video:
             summary["output"] = str(self._writer.path)
         return summary
 
-    def _report(self, error: Exception, frame: Frame | None) -> None:
+    def _report(self, error: Exception, frame: AnyFrame | None) -> None:
         self.error = self.error or error
         if self._options.emit is not None:
             at = {} if frame is None else {"frame": frame.number, "time": round(frame.time, 6)}
@@ -204,7 +210,7 @@ class _Video:
                     writer.close()
 
 
-def _row(name: str, frame: Frame, detections: Detections, live: bool) -> dict[str, Any]:
+def _row(name: str, frame: AnyFrame, detections: Detections, live: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"stream": name, "frame": frame.number, "time": round(frame.time, 6)}
     if live:  # the time of the clock, by which streams are compared
         row["clock"] = round(time.time() - (time.monotonic() - frame.decoded), 3)

@@ -7,13 +7,14 @@ those that the processor decodes: the colours are upsampled by another rule.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
 import sys
 import tempfile
 import threading
 from collections import deque
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ class JpegDecoder:
 
     def __init__(self, device: Device) -> None:
         self._module = module = _nvimgcodec()
-        self._stream = Stream(device)
+        self._stream = _stream_of(os.getpid(), device)
         self._device = device
         try:
             with _without_needless_messages():
@@ -183,6 +184,15 @@ def _as_bgr(pixels: Any, kind: str) -> Any:
     if kind == "gray":
         return np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
     return pixels[..., 2::-1] if kind == "rgba" else pixels[..., :3]
+
+
+@cache
+def _stream_of(process: int, device: Device) -> Stream:
+    """The stream of all decoders on a device. An image frees its memory on the stream that decoded it, however late it
+    is collected; so this stream is never destroyed, not even when the process ends."""
+    stream = Stream(device)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
+    return stream
 
 
 @lru_cache(maxsize=16)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuar
 import numpy as np
 
 from .._pillow import pixels_of
+from ..device import Device
 from ..errors import ImageError, relative_to
 from .jpeg import PILLOW, SIDEWAYS, decode_jpeg, is_jpeg, orientation_of, reduction
 from .view import device_image_view
@@ -97,6 +98,11 @@ class DeviceImage:
         self._stride = shape[1] * self._pixel
         self._corner = (0, 0)
 
+    @property
+    def device(self) -> Device:
+        """The CUDA device that it lies on."""
+        return Device("cuda", int(self._source.__dlpack_device__()[1]))
+
     def on(self, stream: Any) -> DeviceImage:
         """Borrows the memory for work on `stream`, which waits for what still writes to it. Returns itself."""
         from ..tensor import Tensor
@@ -109,6 +115,18 @@ class DeviceImage:
         x, y = self._corner
         self._tensor, self._at = tensor, tensor.device_ptr(stream=stream) + y * self._stride + x * self._pixel
         return self
+
+    def to_host(self) -> HostImage:
+        """A copy of the image on the host."""
+        from ..tensor import Tensor
+
+        pixels = Tensor.from_dlpack(self._source).numpy().copy()
+        image = HostImage(
+            pixels.reshape(pixels.shape[:2]) if self.format == "nv12" else pixels, self.format, self.decoder
+        )
+        (left, top), (width, height) = self._corner, self.size
+        whole = (left, top) == (0, 0) and self.size == image.pixel_size
+        return image if whole else image.crop((left, top, left + width, top + height))
 
     def view(self) -> Any:
         """What the kernels take."""
@@ -124,7 +142,9 @@ class DeviceImage:
 
     @staticmethod
     def is_one(source: object) -> bool:
-        """Whether `source` lies on a CUDA device and says so through DLPack."""
+        """Whether `source` lies on a CUDA device: a DeviceImage, or what says so through DLPack."""
+        if isinstance(source, DeviceImage):
+            return True
         ask = getattr(source, "__dlpack_device__", None)
         if ask is None or isinstance(source, np.ndarray):
             return False
@@ -237,12 +257,12 @@ def read_image(
         ImageError: there is no such file or address, or it is no image or a damaged one, or the array has another type
             or shape.
     """
+    if isinstance(source, np.ndarray):
+        return _from_array(source, channel_order)
     if isinstance(source, HostImage):
         return source
     if isinstance(source, SharedImage):
         return source.read(channel_order)
-    if isinstance(source, np.ndarray):
-        return _from_array(source, channel_order)
     if isinstance(source, (str, os.PathLike)):
         if is_http(source):
             return _from_address(source, at_least)
@@ -254,8 +274,9 @@ def read_image(
     if isinstance(source, Image.Image):
         return _from_pil(source, "the PIL image given")
     if DeviceImage.is_one(source):
+        copying = "by to_host()" if isinstance(source, DeviceImage) else "to the host"
         raise ImageError(
-            f"the {type(source).__name__} is on a GPU; load the model with device='cuda:0', or copy it to the host"
+            f"the {type(source).__name__} is on a GPU; load the model with device='cuda:0', or copy it {copying}"
         )
     if hasattr(source, "__dlpack__"):
         return _from_array(_from_dlpack(source), channel_order)

@@ -30,14 +30,14 @@ from ..serve.result_tensors import plain_rows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ..models import VisionModel
+    from ..models import ImageModel
 
 __all__ = ["ImageBatches", "deployment"]
 
 _Config = str | os.PathLike[str] | Mapping[str, Any]
 
 
-def _load(config: _Config, model: str) -> VisionModel[Any]:
+def _load(config: _Config, model: str) -> ImageModel[Any]:
     """One model of a configuration, warmed up; the others are not loaded."""
     from ..config import read
 

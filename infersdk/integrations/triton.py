@@ -122,10 +122,13 @@ def _copy_weights(path: Path, target: Path) -> None:
 def _export_wrapper(name: str, table: dict[str, Any], target: Path) -> None:
     path = table.get("path")
     if not isinstance(path, str):
-        raise ConfigError(f"models.{name}: path names the model file, and is {path!r}")
+        raise ConfigError(
+            f"models.{name}: path names the model file, and is {path!r}; compositions and OCR are not exported, "
+            "infersdk serve serves them"
+        )
     with create({"models": {name: table}})[name] as model:
         outputs = ResultTensors(model(np.full((64, 64, 3), 114, np.uint8))).outputs
-        batch = model.pipeline.max_batch
+        batch = model.pipelines[0].max_batch
         labels = list(model.class_names)
     version = target / "1"
     version.mkdir(parents=True)

@@ -148,7 +148,7 @@ class ImageBatch:
     @property
     def upload_nbytes(self) -> int:
         """The bytes that `upload` copies to a device."""
-        check(lib.ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
+        check(lib.held_ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
         return int(self._size[0])
 
     def upload(self, staging: int, device: int, nbytes: int, stream: Stream, *, workers: Workers | None = None) -> None:
@@ -180,7 +180,7 @@ class ImageBatch:
     def preprocess_on_device(self, transform: PixelTransform, device: int, nbytes: int, stream: Stream) -> None:
         """Queues the preprocessing of the images on the device to the address `device`, on `stream`."""
         check(
-            lib.ifs_cuda_preprocess(
+            lib.held_ifs_cuda_preprocess(
                 self._on_device,
                 self._geometries_on_device,
                 len(self._keep),

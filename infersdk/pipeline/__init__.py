@@ -45,6 +45,7 @@ from __future__ import annotations
 
 from .batch_buffer import BatchBuffer, OneBucket, TensorBatchBuffer
 from .pipeline import Pipeline, PipelineSettings
+from .request import RequestStages, stage_listener
 from .stats import Percentiles, PipelineStats
 
 __all__ = [
@@ -54,5 +55,7 @@ __all__ = [
     "Pipeline",
     "PipelineSettings",
     "PipelineStats",
+    "RequestStages",
     "TensorBatchBuffer",
+    "stage_listener",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .futures import hand_out
 from .prepare_workers import fail_expired
-from .request import BatchState, Request
+from .request import BatchState, Request, RequestStages
 from .threads import Lifecycle, PipelineThread, Supervisor, log_error
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class BatchRunners:
             if sizes is not None:
                 self._group.batch_sizes = sizes
             self._admission.release(batch)
+        _notify_listeners(requests, left, ran, done)
         hand_out(requests, results)
 
     def _results(self, batch: BatchState, requests: list[Request]) -> tuple[Sequence[Any], float]:
@@ -140,3 +141,15 @@ class BatchRunners:
             except BaseException as error:
                 results = [error] * count
         return results, ran
+
+
+def _notify_listeners(requests: Sequence[Request], left: float, ran: float, done: float) -> None:
+    """Calls the listeners of requests that have their results."""
+    for request in requests:
+        if request.listener is None:
+            continue
+        stages = RequestStages(request.submitted, request.prepared_at, left, ran, done, len(requests))
+        try:
+            request.listener(stages)
+        except Exception as error:  # of whoever listens
+            log_error("a listener to the stages of a request raised", error)

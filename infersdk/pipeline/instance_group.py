@@ -30,6 +30,7 @@ class InstanceGroup:
     def __init__(
         self, index: int, buffers: Sequence[BatchBuffer], max_in_flight: int, max_running: int, lock: threading.Lock
     ) -> None:
+        self.index = index
         self.batches = [BatchState(buffer, index, lock) for buffer in buffers]
         self.free: deque[BatchState] = deque(self.batches)
         self.full: deque[BatchState] = deque()  # in the order in which they became full

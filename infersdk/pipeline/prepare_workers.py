@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import DeadlineExceeded
-from .request import BatchState, Request
+from .request import BatchState, Request, prepare_row
 from .threads import Lifecycle, PipelineThread, Supervisor, end_request
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class PrepareWorkers:
         batch = request.batch
         assert batch is not None
         try:
-            batch.buffer.prepare(request.row, request.item, request.parameters)
+            prepare_row(batch, request)
         except BaseException as error:
             self._finish(batch, [request], {request: error})
             if isinstance(error, KeyboardInterrupt):  # it is meant for this thread, not for the holder of the future
@@ -94,12 +94,12 @@ class PrepareWorkers:
         return expired
 
     def _prepare_rows(self, batch: BatchState, requests: Sequence[Request]) -> None:
-        prepare, errors = batch.buffer.prepare, dict[Request, BaseException]()
+        errors = dict[Request, BaseException]()
         for request in requests:
             if request.settled:
                 continue
             try:
-                prepare(request.row, request.item, request.parameters)
+                prepare_row(batch, request)
             except BaseException as error:
                 errors[request] = error
         self._finish(batch, requests, errors)

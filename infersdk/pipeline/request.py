@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from contextvars import ContextVar
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .staggered_wakeup import Waiter
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
     from .staggered_wakeup import StaggeredWakeup
 
-__all__ = ["BatchState", "Request", "RequestOwner"]
+__all__ = ["BatchState", "Request", "RequestOwner", "RequestStages", "prepare_row", "stage_listener"]
 
 
 class RequestOwner(Protocol):
@@ -27,16 +28,40 @@ class RequestOwner(Protocol):
         """Cancels a request, unless its batch has left or it has ended."""
 
 
+class RequestStages(NamedTuple):
+    """When the stages of a request that was run began and ended, in seconds of `time.monotonic()`.
+
+    Attributes:
+        submitted: it was submitted.
+        prepare: its row was read, decoded and preprocessed: (begin, end).
+        left: its batch left for the model.
+        ran: the model had run the batch.
+        done: its result was there.
+        batch: how many requests the batch had.
+    """
+
+    submitted: float
+    prepare: tuple[float, float]
+    left: float
+    ran: float
+    done: float
+    batch: int
+
+
+#: Is called for each request that is submitted in its context, by a thread of the pipeline that has run it: for traces.
+stage_listener: ContextVar[Callable[[RequestStages], None] | None] = ContextVar("stage_listener", default=None)
+
+
 class Request(ABC):
     """What a caller asked for, where it is now, and how it ends.
 
-    The attributes change under the pipeline's lock. Whoever sets `settled` there, once, ends the request afterwards:
-    `start()`, then `succeed()` or `fail()`, without the lock, since they run the caller's callbacks.
+    The attributes change under the pipeline's lock. The thread that sets `settled` there, once, ends the request
+    afterwards: `start()`, then `succeed()` or `fail()`, without the lock, since they run the caller's callbacks.
     """
 
     __slots__ = (
-        "_end_waiters", "batch", "bucket", "deadline", "dispatched", "ended", "item", "owner", "parameters",
-        "preparing", "row", "settled", "slot_waiter", "submitted", "time_limit",
+        "_end_waiters", "batch", "bucket", "deadline", "dispatched", "ended", "item", "listener", "owner", "parameters",
+        "prepared_at", "preparing", "row", "settled", "slot_waiter", "submitted", "time_limit",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +69,8 @@ class Request(ABC):
     ) -> None:
         self.owner, self.item, self.parameters = owner, item, parameters
         self.submitted = monotonic()
+        self.listener = stage_listener.get()  # is called with the times of the request's stages
+        self.prepared_at = (0.0, 0.0)  # where there is a listener: when its preparation began and ended
         self.time_limit = time_limit  # seconds within which its batch has to leave
         self.deadline = None if time_limit is None else self.submitted + time_limit  # on the monotonic clock
         self.bucket: Hashable = None  # it shares a batch with requests of this bucket
@@ -149,3 +176,15 @@ class BatchState:
             self.buffer.move(source, row)
             rows[row], rows[source] = rows[source], None
         return [request for request in rows if request is not None]
+
+
+def prepare_row(batch: BatchState, request: Request) -> None:
+    """Prepares the row of a request."""
+    if request.listener is None:
+        batch.buffer.prepare(request.row, request.item, request.parameters)
+        return
+    began = monotonic()
+    try:
+        batch.buffer.prepare(request.row, request.item, request.parameters)
+    finally:
+        request.prepared_at = (began, monotonic())

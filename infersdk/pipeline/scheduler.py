@@ -76,7 +76,9 @@ class Scheduler:
         occupied = batch.add(request)
         if occupied == 1:
             batch.oldest = request.submitted
-            self.groups[batch.group].changed.notify()  # a thread waits until the batch is due
+            group = self.groups[batch.group]
+            if group.in_flight < group.max_running:  # otherwise the end of a batch wakes the thread
+                group.changed.notify()  # a thread waits until the batch is due
         if preparing:
             request.preparing = True
             batch.preparing += 1
@@ -221,7 +223,7 @@ class Scheduler:
         )
 
     def _share(self, group: InstanceGroup) -> int:
-        """How many callers a batch gets, in the next size that the model runs: padding would serve nobody."""
+        """How many callers share a batch: rounded up to a size that the model runs, because padding does no work."""
         expected = self._callers.expected
         if expected is None:
             return group.batches[0].capacity
@@ -233,7 +235,9 @@ class Scheduler:
         """A batch of this group is off the model."""
         group.in_flight -= 1
         group.spread.batch_ended(self._clock())
-        group.changed.notify()
+        # A thread that finds nothing to do takes the interpreter's lock from one that has.
+        if group.full or any(batch.group == group.index for batch in self._filling.values()):
+            group.changed.notify()
 
     def free(self, batch: BatchState) -> None:
         """This batch has no request any more."""

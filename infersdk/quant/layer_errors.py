@@ -73,7 +73,7 @@ def _compared(graph: ir.Graph, planned: Plan, table: CalibrationTable, layer: st
 
     def quantised(value: ir.Value, name: str) -> ir.Value:
         """The value, or what 8 bits make of it."""
-        if name not in planned.points:
+        if planned.source(name) is None:
             return value
         return insert_quantizer(graph, value, range_of_point(planned, table, name), planned.scheme, f"{layer}/{name}")
 

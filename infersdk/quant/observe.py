@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,9 @@ __all__ = ["MIN_SAMPLES", "Observations", "Observer", "calibrate", "observe"]
 
 #: Fewer samples than this say too little of the data to come.
 MIN_SAMPLES = 8
+
+#: Batches in memory: while one is looked at, the next one runs. Runs on fewer threads each take less CPU time.
+_IN_FLIGHT = 2
 
 #: Is called with how many samples are done.
 Progress = Callable[[int], None]
@@ -141,7 +145,8 @@ class Observer:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        options.enable_cpu_mem_arena = False  # it keeps the largest of each size that ever was
+        options.enable_mem_pattern = False  # it keeps a plan, and the memory for it, for each shape of the data
+        options.intra_op_num_threads = max(1, (os.cpu_count() or 1) // _IN_FLIGHT)
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other threads work between the runs
         exposed = self._plan.model.clone()
         values = {value.name: value for value in _results(exposed.graph)}
@@ -188,6 +193,8 @@ class Observer:
             for name, mean in means.items():  # [batch, channels, 1, 1]
                 each = values[self._derived[name][0]].size / mean.size
                 sums[name] = sums.get(name, 0) + each * mean.sum(axis=0, dtype=np.float64).reshape(-1)
+            values.clear()  # the next run takes the same memory
+            means.clear()
             _check_finite({name: ranges[name] for name in self._seen}, samples, samples + count)
             samples += count
             if progress:
@@ -202,23 +209,42 @@ class Observer:
 
     def _runs(self, data: Inputs) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]]:
         """How many samples a batch has, its activations by name, and the means of the channels of others."""
+        waiting: deque[tuple[dict[str, npt.NDArray[Any]], Future[list[Any]]]] = deque()
+        with ThreadPoolExecutor(_IN_FLIGHT) as runner:
+            for feeds in batches_of(data, self._inputs):
+                waiting.append((feeds, runner.submit(self._run, feeds)))
+                if len(waiting) == _IN_FLIGHT:
+                    yield self._taken(*waiting.popleft())
+            while waiting:
+                yield self._taken(*waiting.popleft())
+
+    def _run(self, feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
+        """The arrays of `_computed`, and the means of `_derived`."""
         names = [*self._computed, *(_mean_of(name) for name in self._derived)]
-        for feeds in batches_of(data, self._inputs):
-            try:
-                result = self._session.run(names, feeds) if names else []  # no names would mean all outputs
-            except Exception as error:  # the runtime has no root of its own exceptions
-                shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
-                if "INVALID_ARGUMENT" in str(error):
-                    raise CalibrationError(f"the data ({shapes}) does not fit the model: {error}") from None
-                raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
-            # Whole numbers may be 0 throughout, such as the kinds of tokens.
-            self._blank = {name for name in self._blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
-            means = dict(zip(self._derived, result[len(self._computed) :], strict=True))
-            values = dict(zip(self._computed, result, strict=False))
-            del result
-            values |= {name: feeds[name] for name in self._seen if name in feeds}
-            first = next(iter(feeds.values()))
-            yield (len(first) if np.ndim(first) else 1), values, means
+        if not names:
+            return []  # no names would mean all outputs
+        try:
+            result: list[Any] = self._session.run(names, feeds)
+        except Exception as error:  # the runtime has no root of its own exceptions
+            shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
+            if "INVALID_ARGUMENT" in str(error):
+                raise CalibrationError(f"the data ({shapes}) does not fit the model: {error}") from None
+            raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
+        return result
+
+    def _taken(
+        self, feeds: dict[str, npt.NDArray[Any]], running: Future[list[Any]]
+    ) -> tuple[int, dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
+        """What `_runs` gives, of a run that may still go on."""
+        result = running.result()
+        # Whole numbers may be 0 throughout, such as the kinds of tokens.
+        self._blank = {name for name in self._blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
+        means = dict(zip(self._derived, result[len(self._computed) :], strict=True))
+        values = dict(zip(self._computed, result, strict=False))
+        result.clear()  # the future holds the list
+        values |= {name: feeds[name] for name in self._seen if name in feeds}
+        first = next(iter(feeds.values()))
+        return (len(first) if np.ndim(first) else 1), values, means
 
     def close(self) -> None:
         self._session = None

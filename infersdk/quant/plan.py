@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from .functions import BOUNDED
+from .moves import move_quantizers
 from .prepare import prepare
 from .schemes import WEIGHTED, Scheme, find_scheme
 
@@ -49,6 +50,7 @@ class Plan:
         nodes: of all nodes that are.
         points: the values that are quantised, in order, each with the value whose range it has: MaxPool and the like
             give the values that they take.
+        moved: likewise the values whose quantiser stands further in front, before what only moves values.
         left: layers that stay in floating point by default, with the reason.
         excluded: layers that stay so because they were named.
     """
@@ -58,15 +60,18 @@ class Plan:
     layers: tuple[str, ...]
     nodes: tuple[str, ...]
     points: Mapping[str, str]
+    moved: Mapping[str, str]
     left: Mapping[str, str]
     excluded: tuple[str, ...] = ()
     _graph: _Graph = field(repr=False, kw_only=True)
 
     @functools.cached_property
     def activations(self) -> tuple[str, ...]:
-        """The values to observe: those whose range is needed, and what enters a layer, whose mean is."""
+        """The values to observe: those whose range is needed here or for another target, and what enters a layer."""
         needed = {name for name in self.points.values() if not self._graph.is_bounded(name)}
-        needed |= {data_input(self.nodes_by_name[name]).name or "" for name in self.layers}
+        averages = [average for layer, average in self._graph.averages.items() if layer in self.layers]
+        readers = [*(self.nodes_by_name[name] for name in self.layers), *averages]
+        needed |= {data_input(node).name or "" for node in readers}
         return tuple(name for name in self._graph.order if name in needed)
 
     @property
@@ -82,6 +87,10 @@ class Plan:
     def is_bounded(self, name: str) -> bool:
         """Whether a value lies between 0 and 1, whatever the data."""
         return self._graph.is_bounded(name)
+
+    def source(self, name: str) -> str | None:
+        """The value whose range a value in 8 bits has; None for one in floating point."""
+        return self.points.get(name, self.moved.get(name))
 
     def without(self, exclude: Collection[str]) -> Plan:
         """The same with more nodes in floating point; with a layer its activation function stays so.
@@ -100,7 +109,8 @@ class Plan:
         """The plan that quantises one layer and its activation function, and nothing else."""
         kept = {layer, *self._graph.functions[layer]}
         chosen = [name for name in self.nodes if name in kept]
-        return replace(self, layers=(layer,), nodes=tuple(chosen), points=self._graph.points(self.scheme, chosen))
+        points = self._graph.points(self.scheme, chosen)
+        return replace(self, layers=(layer,), nodes=tuple(chosen), points=points, moved={})
 
 
 def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, exclude: Sequence[str] = ()) -> Plan:
@@ -152,24 +162,42 @@ class _Graph:
         self.floats = {value for value in _values(graph) if _is_float(value)}
         self.bounded = {value.name for node in graph if node.op_type in BOUNDED for value in node.outputs}
         self.order = [value.name or "" for value in _values(graph)]
-        self.body = _ancestors(graph, [node for node in self.layers if node.name not in self.tail])
+        self.averages = self._averages()
+        ends = [*(node for node in self.layers if node.name not in self.tail), *self.averages.values()]
+        self.body = _ancestors(graph, ends)
 
     def candidates(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
         """Nodes with weights that stay in floating point, with the reason; functions behind them have none."""
         left = {}
         for node in self.layers:
             name = node.name or ""
-            channels = weight_array(node).shape[1]
             if name in self.tail:
                 left[name] = "it takes the mean of a distribution"
             elif node.op_type not in scheme.operators:
                 left[name] = f"{scheme.name} computes {node.op_type} in floating point"
             elif is_depthwise(node) and not scheme.depthwise:
                 left[name] = "a depthwise convolution gains nothing in 8 bits, and loses most"
-            elif channels < scheme.least_channels and not is_depthwise(node) and self._feeds_only_layers(node):
-                left[name] = f"{scheme.name} computes {channels} input channels faster in floating point"
             elif not scheme.float_results and self._feeds_tail(node):
                 left[name] = f"its result stays in floating point, and {scheme.name} then computes all of it so"
+        early = self._early(scheme, {*left, *excluded})
+        # If no layer is worth it, all are as good.
+        return early | left if len(early | left) < len(self.layers) else left
+
+    def _early(self, scheme: Scheme, floating: Collection[str]) -> dict[str, str]:
+        """Layers from the start of the model that are faster in floating point, with the reason."""
+        left: dict[str, str] = {}
+        behind = set[str]()  # nodes that 8 bits reach
+        layers = {node.name for node in self.layers}
+        for name, node in self.nodes.items():
+            makers = [value.producer() for value in node.inputs if value is not None]
+            if any(maker is not None and maker.name in behind for maker in makers):
+                behind.add(name)
+            elif name in layers and name not in floating:
+                products = _products(node)
+                if products < scheme.least_products and not self._feeds_pooling(node):
+                    left[name] = f"{scheme.name} computes {products} products a value faster in floating point"
+                else:
+                    behind.add(name)
         return left
 
     def is_bounded(self, name: str) -> bool:
@@ -187,9 +215,12 @@ class _Graph:
                 what = f"has no layer left to quantise for {scheme.name}: {reason}"
             raise UnsupportedModelError(f"the model {what}")
         chosen = self._chosen(scheme, layers, floating)
-        return Plan(
-            self.model, scheme, tuple(layers), tuple(chosen), self.points(scheme, chosen), left, excluded, _graph=self
-        )
+        points, moved = self.points(scheme, chosen), dict[str, str]()
+        if scheme.moves:
+            moves = move_quantizers(self.model.graph, points, chosen, self.floats)
+            points, moved = moves.points, moves.moved
+            chosen = [name for name in self.nodes if name in moves.nodes or name in chosen]
+        return Plan(self.model, scheme, tuple(layers), tuple(chosen), points, moved, left, excluded, _graph=self)
 
     def points(self, scheme: Scheme, chosen: Sequence[str]) -> dict[str, str]:
         """The values that are quantised for these nodes, each with the value whose range it has."""
@@ -230,6 +261,8 @@ class _Graph:
     def _chosen(self, scheme: Scheme, layers: Sequence[str], floating: Collection[str]) -> list[str]:
         """The nodes that are quantised, in order."""
         chosen = set(layers)
+        if scheme.moves:
+            chosen |= {average.name or "" for layer, average in self.averages.items() if layer in chosen}
         if not scheme.between:
             return [name for name in self.nodes if name in chosen]
         results = [self._result(scheme, self.nodes[name]).producer() for name in layers]
@@ -249,15 +282,27 @@ class _Graph:
                     chosen.discard(name)
         return [name for name in self.nodes if name in chosen]
 
-    def _feeds_only_layers(self, node: ir.Node) -> bool:
-        """Whether layers alone take the result of a convolution, behind its activation function.
+    def _averages(self) -> dict[str, ir.Node]:
+        """The averages over all positions that alone read the result of a layer, by the name of the layer.
 
-        What stands between it and a layer, a pooling say, would stay in floating point with it, and costs more there.
+        What 8 bits do to single values is nothing in the mean of hundreds, so the layer may give 8 bits.
         """
+        result = {}
+        for node in self.layers:
+            members = [node, *(self.nodes[name] for name in self.functions[node.name or ""])]
+            made = {value for member in members for value in member.outputs}
+            readers = {use for value in made for use in value.consumers()}.difference(members)
+            last = next(iter(readers)) if len(readers) == 1 else None
+            output = any(value.is_graph_output() for value in made)
+            if last is not None and last.op_type == "GlobalAveragePool" and not output and node.name not in self.tail:
+                result[node.name or ""] = last
+        return result
+
+    def _feeds_pooling(self, node: ir.Node) -> bool:
+        """Whether a pooling takes the result of a layer: in floating point it costs more than the layer gains."""
         inner = {node.name, *self.functions[node.name or ""]}
-        results = [value for name in inner for value in self.nodes[name or ""].outputs]
-        readers = {use for value in results for use in value.consumers() if use.name not in inner}
-        return node.op_type == "Conv" and all(_has_weights(use) for use in readers)
+        readers = {use for name in inner for value in self.nodes[name or ""].outputs for use in value.consumers()}
+        return any(use.op_type in ("AveragePool", "MaxPool") for use in readers)
 
     def _feeds_tail(self, node: ir.Node) -> bool:
         """Whether the result goes to the model's outputs or to what decodes them."""
@@ -275,6 +320,15 @@ def _has_weights(node: ir.Node) -> bool:
         and node.inputs[0] is not None
         and not node.inputs[0].is_initializer()
     )
+
+
+def _products(node: ir.Node) -> int:
+    """How many products a layer sums up for each value of its result."""
+    shape = weight_array(node).shape
+    if node.op_type == "Conv":
+        return int(np.prod(shape[1:]))
+    turned = node.op_type == "Gemm" and "transB" in node.attributes and bool(node.attributes["transB"].as_int())
+    return int(shape[-1] if turned else shape[0] if node.op_type in ("ConvTranspose", "Gemm") else shape[-2])
 
 
 def _is_mean(node: ir.Node) -> bool:

@@ -7,10 +7,12 @@
 - OpenVINO and TensorRT fuse what stands between layers into the layers themselves, in floating point. So quantising
   what enters a layer is enough. ONNX Runtime computes a layer in 8 bits only if its result is quantised, too, and
   whatever stands between two layers goes back to floating point unless it is quantised as well.
+- OpenVINO pools and concatenates in 8 bits if the quantiser stands in front; TensorRT moves quantisers by itself.
 - A depthwise convolution reads more than it computes. In 8 bits it is hardly faster, and one scale for channels that
   share nothing loses most.
-- ONNX Runtime computes a convolution over the three channels of an image faster in floating point, unless a pooling
-  behind it would stay there with it.
+- ONNX Runtime computes a SiLU in 8 bits in two steps over all values, which take longer than its one in floating point.
+  A layer gains more than that only if it sums up many products for each value. So from the image on layers stay in
+  floating point up to the first that does; a layer behind that would cost two conversions.
 - TensorRT-RTX 1.6 has no INT8 convolutions.
 """
 
@@ -38,18 +40,21 @@ class Scheme:
         name: what `--target` calls it.
         signed: activations are int8 with zero point 0; else uint8 with a zero point.
         between: what stands between layers is quantised, too; else only what enters them.
+        moves: quantisers stand in front of what only moves values, such as a pooling of maxima or a concatenation.
         float_results: a layer may be INT8 while its result stays in floating point.
         depthwise: depthwise convolutions are quantised.
-        least_channels: a convolution over fewer input channels stays in floating point if only layers take its result.
+        least_products: a layer that sums up fewer products for each value of its result stays in floating point if all
+            layers before it do.
         operators: those with weights that are quantised.
     """
 
     name: str
     signed: bool
     between: bool
+    moves: bool = False
     float_results: bool = True
     depthwise: bool = True
-    least_channels: int = 1
+    least_products: int = 1
     operators: frozenset[str] = WEIGHTED
 
     @property
@@ -64,10 +69,10 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         scheme.name: scheme
         for scheme in (
             Scheme(
-                "onnxruntime", signed=False, between=True, float_results=False, least_channels=8,
+                "onnxruntime", signed=False, between=True, float_results=False, least_products=128,
                 operators=WEIGHTED - {"ConvTranspose"},
             ),
-            Scheme("openvino", signed=False, between=False, depthwise=False),
+            Scheme("openvino", signed=False, between=False, moves=True, depthwise=False),
             Scheme("tensorrt", signed=True, between=False, depthwise=False),
             Scheme("tensorrt-rtx", signed=True, between=False, operators=frozenset({"Gemm", "MatMul"})),
             Scheme("portable", signed=True, between=True),
@@ -86,7 +91,7 @@ def find_scheme(target: str | Scheme) -> Scheme:
     """The scheme of a name; a `Scheme` is returned as it is.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: there is no scheme of that name.
     """
     if isinstance(target, Scheme):
         return target

@@ -91,6 +91,7 @@ def search(
     measure: Measure,
     max_drop: float,
     *,
+    whole: Agreement | None = None,
     max_score_shift: float | None = None,
     times: Callable[[], Times | None] | None = None,
     max_layers: int | None = None,
@@ -107,6 +108,7 @@ def search(
         planned, table: as `quantize` takes them.
         measure: says how far the results of a model file agree with FP32.
         max_drop: per cent that the agreement may be below 100.
+        whole: the agreement with no layer left out, if it is known.
         max_score_shift: by how much scores may change on average; None is no limit.
         times: gives the milliseconds of each layer in FP32 and in INT8, as `layer_times` has them; None where they are
             not known. It is called if the first file does not keep the limits.
@@ -125,6 +127,8 @@ def search(
     limit = len(planned.layers) // 2 if max_layers is None else max_layers
     limit = min(limit, len(planned.layers) - 1)
     tried: dict[frozenset[str], Step] = {}
+    if whole is not None:
+        tried[frozenset()] = Step((), whole, 0.0)
     with tempfile.TemporaryDirectory() as folder:
 
         def attempt(floating: Sequence[str]) -> Step:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Speed", "compare_speed"]
+    from ..infer import Infer
+
+__all__ = ["Speed", "compare_runs", "compare_speed"]
 
 #: Rounds that are measured at least, however long they take.
 _LEAST_ROUNDS = 5
@@ -64,19 +65,31 @@ def compare_speed(
     feeds = next(iter(inputs), None)
     if feeds is None:
         raise InputError("there is no data to measure the speed with")
+    with load(fp32, backend, **options) as plain, load(int8, backend, **options) as quantized:
+        return compare_runs(plain, quantized, feeds, rounds=rounds, seconds=seconds)
+
+
+def compare_runs(
+    fp32: Infer, int8: Infer, feeds: Mapping[str, npt.NDArray[Any]], *, rounds: int = 20, seconds: float = 1.0
+) -> Speed:
+    """The same for two models that are loaded.
+
+    Args:
+        fp32, int8: on one backend and device.
+        feeds: arrays by input name.
+        rounds, seconds: as `compare_speed` takes them.
+    """
     times: tuple[list[float], list[float]] = ([], [])
-    with contextlib.ExitStack() as stack:
-        infers = [stack.enter_context(load(path, backend, **options)) for path in (fp32, int8)]
-        for infer in infers:
-            infer(feeds)
-        began = perf_counter()
-        for number in range(rounds + 1):
-            for infer, spent in zip(infers, times, strict=True):
-                start = perf_counter()
-                infer.forward()
-                if number:
-                    spent.append(perf_counter() - start)
-            if number >= _LEAST_ROUNDS and perf_counter() - began > seconds:
-                break
-        first, second = (statistics.median(spent) * 1e3 for spent in times)
-        return Speed(infers[0].backend, str(infers[0].device), first, second)
+    for infer in (fp32, int8):
+        infer(feeds)
+    began = perf_counter()
+    for number in range(rounds + 1):
+        for infer, spent in zip((fp32, int8), times, strict=True):
+            start = perf_counter()
+            infer.forward()
+            if number:
+                spent.append(perf_counter() - start)
+        if number >= _LEAST_ROUNDS and perf_counter() - began > seconds:
+            break
+    first, second = (statistics.median(spent) * 1e3 for spent in times)
+    return Speed(fp32.backend, str(fp32.device), first, second)

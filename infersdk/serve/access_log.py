@@ -26,7 +26,7 @@ class AccessLog:
     """
 
     def __init__(self, stream: TextIO | None = None, *, enabled: bool = True) -> None:
-        self._stream, self._enabled = stream, enabled
+        self._stream, self.enabled = stream, enabled
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_LINES)
         self._dropped = 0
         self._thread = threading.Thread(target=self._work, name="infersdk-access-log", daemon=True)
@@ -35,7 +35,7 @@ class AccessLog:
 
     def write(self, protocol: str, method: str, path: str, status: int | str, seconds: float, **fields: Any) -> None:
         """Puts a request down. Fields that are empty are left out."""
-        if not self._enabled:
+        if not self.enabled:
             return
         line = {
             "time": time.time(), "protocol": protocol, "method": method, "path": path, "status": status,
@@ -55,7 +55,7 @@ class AccessLog:
 
     def close(self) -> None:
         """Writes what is left, for a second at most."""
-        if self._enabled:
+        if self.enabled:
             with contextlib.suppress(queue.Full):
                 self._lines.put(None, timeout=1)
             self._thread.join(1)

@@ -19,10 +19,15 @@ _OPEN_CALLS = {"ServerLive", "ServerReady", "Check"}
 
 
 class Authentication:
-    """Checks that a request has one of the keys; without any key all requests pass."""
+    """Checks that a request has one of the keys; without any key all requests pass.
+
+    Attributes:
+        needs_key: whether there are keys: otherwise nothing need be looked up.
+    """
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+        self.needs_key = bool(keys)
 
     def check_http(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         """Raises RequestError for a request without a valid key."""

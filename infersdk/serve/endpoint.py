@@ -47,6 +47,10 @@ class Counters:
 class Endpoint(ABC):
     """A model that answers requests. Its methods but `close()` run in the thread of the event loop.
 
+    Args:
+        pipelines: of the model; the first one takes its rows.
+        queue: how many requests may wait; see `Admission`.
+
     Attributes:
         platform: what runs it, as metadata names it: `"onnxruntime"`, ...
         inputs, outputs: what it takes and gives.
@@ -62,10 +66,11 @@ class Endpoint(ABC):
     batched: bool
     parameters: frozenset[str] = frozenset()
 
-    def __init__(self, name: str, version: str, pipeline: Pipeline[Any], queue: int | None) -> None:
-        self.name, self.version, self.pipeline = name, version, pipeline
+    def __init__(self, name: str, version: str, pipelines: Sequence[Pipeline[Any]], queue: int | None) -> None:
+        self.name, self.version = name, version
+        self.pipelines, self.pipeline = pipelines, pipelines[0]
         self.counters = Counters()
-        self.admission = Admission(pipeline.slots, pipeline.slots * 8 if queue is None else queue, name)
+        self.admission = Admission(self.pipeline.slots, self.pipeline.slots * 8 if queue is None else queue, name)
         self._leases = 0
         self._lock = threading.Lock()
         self._unused = threading.Condition(self._lock)
@@ -85,6 +90,10 @@ class Endpoint(ABC):
     @abstractmethod
     def release(self) -> None:
         """Frees the model. Its pipeline has no more requests."""
+
+    async def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Any:
+        """The result of one row."""
+        return await self.pipeline.infer(item, deadline=deadline, **parameters)
 
     # ---- requests ----
 
@@ -128,7 +137,7 @@ class Endpoint(ABC):
         try:
             if deadline is not None:
                 deadline -= monotonic() - came
-            return await self.pipeline.infer(item, deadline=deadline, **request.parameters)
+            return await self.run(item, deadline, request.parameters)
         except DeadlineExceeded:
             raise DeadlineExceeded(
                 f"the request to model {self.name!r} had not left for the model within its {request.deadline:g} s"
@@ -188,5 +197,6 @@ class Endpoint(ABC):
         """
         with self._lock:
             self._unused.wait_for(lambda: not self._leases, drain)
-        self.pipeline.close(drain=not self._leases)
+        for pipeline in self.pipelines:
+            pipeline.close(drain=not self._leases)
         self.release()

@@ -1,4 +1,4 @@
-"""Model wrappers: images in, boxes or classes out."""
+"""Models of images, wrappers and compositions: images in, boxes, classes or text out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from .datatypes import bytes_of, datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
 from .messages import InferRequest, TensorInfo
+from .regions import SharedTensor
 from .result_tensors import ResultTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
-    from ..models import VisionModel
+    from ..models import ImageModel
 
 __all__ = ["ENCODED", "PIXELS", "ImageEndpoint"]
 
@@ -27,7 +28,7 @@ PIXELS = TensorInfo("pixels", "UINT8", (-1, -1, -1, -1), optional=True)
 
 
 class ImageEndpoint(Endpoint):
-    """A wrapper of `infersdk.models`: preprocessing and postprocessing are part of the model.
+    """A model of `infersdk.models`: preprocessing and postprocessing are part of the model.
 
     Args:
         model: belongs to the endpoint, which closes it. It is warmed up, and runs one gray image.
@@ -38,10 +39,12 @@ class ImageEndpoint(Endpoint):
     batched = True
     inputs = (ENCODED, PIXELS)
 
-    def __init__(self, name: str, version: str, model: VisionModel[Any], queue: int | None, max_images: int) -> None:
-        super().__init__(name, version, model.pipeline, queue)
+    def __init__(self, name: str, version: str, model: ImageModel[Any], queue: int | None, max_images: int) -> None:
+        super().__init__(name, version, model.pipelines, queue)
         self.model, self._max_images = model, max_images
-        self.platform = model.network.backend
+        self.platform = ", ".join(dict.fromkeys(network.backend for network in model.networks))
+
+        self._device = str(model.image_device)  # where frames may stay
         self.labels = tuple(model.class_names)
         self.parameters = frozenset(model.per_call)
         gray = np.full((64, 64, 3), 114, np.uint8)
@@ -62,11 +65,22 @@ class ImageEndpoint(Endpoint):
                 f"and {len(request.inputs)} of them were given",
             )
         ((name, given),) = request.inputs.items()
+        if isinstance(given, SharedTensor) and given.region.device == self._device:
+            return self._checked_count(self._on_device(given))
         array = np.asarray(given)
         images = self._encoded(array) if name == ENCODED.name else self._pixels(array)
+        return self._checked_count(images)
+
+    def _checked_count(self, images: list[Any]) -> list[Any]:
         if not 1 <= len(images) <= self._max_images:
             raise RequestError(Status.INVALID, f"a request has 1 to {self._max_images} images, not {len(images)}")
         return images
+
+    def _on_device(self, given: SharedTensor) -> list[Any]:
+        """Decoded images in memory of the model's own device, where they stay."""
+        if given.dtype != np.uint8 or given.ndim != 4:
+            raise self._wrong(given, PIXELS)
+        return [given[index].tensor(given.shape[1:]) for index in range(len(given))]
 
     def _encoded(self, array: npt.NDArray[Any]) -> list[Any]:
         if datatype_of(array.dtype) != ENCODED.datatype:
@@ -78,12 +92,15 @@ class ImageEndpoint(Endpoint):
             raise self._wrong(array, PIXELS)
         return list(array)
 
-    def _wrong(self, array: npt.NDArray[Any], info: TensorInfo) -> RequestError:
+    def _wrong(self, array: npt.NDArray[Any] | SharedTensor, info: TensorInfo) -> RequestError:
         return RequestError(
             Status.INVALID,
             f"input {info.name!r} of model {self.name!r} takes {info.datatype} {list(info.shape)}, not "
             f"{datatype_of(array.dtype)} {list(array.shape)}",
         )
+
+    async def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Any:
+        return await self.model.infer(item, deadline=deadline, **parameters)
 
     def gather(
         self, request: InferRequest, results: Sequence[Any], names: Sequence[str]

@@ -1,6 +1,7 @@
 """The numbers of a server, as Prometheus reads them.
 
-Those of the pipelines (`infersdk.pipeline.prometheus`), and of the server itself:
+Those of the pipelines (`infersdk.pipeline.prometheus`), by `model/version`, and by `model/version/2` for the second one
+of a composition; and of the server itself:
 `infersdk_server_requests_total{model, version, outcome}`, `infersdk_server_request_seconds_total{...}`,
 `infersdk_server_waiting{model, version}`, `infersdk_server_ready`, `infersdk_model_loads_total{model}`.
 """
@@ -24,7 +25,11 @@ def metrics_text(service: InferenceService) -> bytes:
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
-    pipelines = {f"{one.name}/{one.version}": one.pipeline for one in service.repository.endpoints()}
+    pipelines = {
+        f"{one.name}/{one.version}" + (f"/{number}" if number > 1 else ""): pipeline
+        for one in service.repository.endpoints()
+        for number, pipeline in enumerate(one.pipelines, 1)
+    }
     registry.register(PipelineCollector(pipelines))
     registry.register(_ServerCollector(service))
     text: bytes = generate_latest(registry)

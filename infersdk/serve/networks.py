@@ -11,8 +11,9 @@ from ..pipeline import OneBucket, Pipeline
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
+from .in_place import PlacedTensor
 from .messages import InferRequest, Tensor, TensorInfo
-from .rows import Destination, PlacedTensor, RowItem, RowRequests
+from .rows import Destination, RowItem, RowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +55,7 @@ class NetworkEndpoint(Endpoint):
             side is None or isinstance(side, str) for spec in network.input_specs for side in spec.shape[1:]
         )
         served = RowRequests(network) if self.batched else WholeRequests(network)
-        super().__init__(name, version, Pipeline(served, **pipeline), queue)
+        super().__init__(name, version, (Pipeline(served, **pipeline),), queue)
         self.platform = network.backend
         self.inputs = tuple(tensor_info(spec) for spec in network.input_specs)
         self.outputs = tuple(tensor_info(spec) for spec in network.output_specs)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import registry
-from ..config import convert, read
+from ..config import convert, model_files, read
 from ..errors import ConfigError, InferSDKError, text_of
 from ..models import create
 from ..pipeline import PipelineSettings
@@ -132,8 +132,7 @@ class Repository:
 
     def files(self, table: Any) -> set[str]:
         """The files that the versions of a model are loaded from, as its table names them."""
-        tables = _version_tables("", table).values()
-        return {path for one in tables if isinstance(path := one.get("path"), str)}
+        return set().union(*map(model_files, _version_tables("", table).values()))
 
     # ---- loading ----
 

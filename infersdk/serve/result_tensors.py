@@ -17,6 +17,10 @@ output                      type     shape
 `embedding`                 FP32     [N, D]             a vector of length 1 for each image
 `class_map`                 UINT8    [N, H, W]          the class of each pixel; 255 right of and below a smaller image
 `class_map_NAME`            UINT8    [N, H, W]          the same of a model with several maps
+`num_lines`                 INT32    [N]                lines of text of each image
+`line_texts`                BYTES    [N, M]             what they say
+`line_scores`               FP32     [N, M]             0 to 1
+`line_polygons`             FP32     [N, M, 4, 2]       corners in pixels of the image, from where a line begins above
 `result`                    BYTES    [N]                of any other result: its rows as JSON
 ==========================  =======  =================  =====================================================
 
@@ -30,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from ..models import Classifications, ClassMap, ClassMaps, Detections, Embedding
+from ..models import Classifications, ClassMap, ClassMaps, Detections, Embedding, TextLines
 from ..ops import NO_CLASS
 from .datatypes import datatype_of
 from .messages import TensorInfo
@@ -82,6 +86,8 @@ def _makers(example: Any) -> dict[str, _Make]:
         return {**_DETECTIONS, **{f"detection_{name}": _column(name, example) for name in example.columns}}
     if isinstance(example, Classifications):
         return _CLASSIFICATIONS
+    if isinstance(example, TextLines):
+        return _LINES
     if isinstance(example, Embedding):
         return {"embedding": lambda results: np.stack([result.vector for result in results])}
     if isinstance(example, ClassMap):
@@ -152,4 +158,10 @@ _CLASSIFICATIONS: dict[str, _Make] = {
     "class_ids": lambda results: _padded([result.class_ids for result in results], -1),
     "class_scores": lambda results: _padded([result.scores for result in results]),
     "class_labels": lambda results: _texts([result.labels for result in results]),
+}
+_LINES: dict[str, _Make] = {
+    "num_lines": lambda results: np.array([len(result) for result in results], np.int32),
+    "line_texts": lambda results: _texts([result.texts for result in results]),
+    "line_scores": lambda results: _padded([result.scores for result in results]),
+    "line_polygons": lambda results: _padded([result.polygons for result in results]),
 }

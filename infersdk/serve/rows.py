@@ -1,16 +1,21 @@
 """Batches of rows of several requests, whose tensors may lie in shared memory on both sides.
 
 An input is read from there straight into its row, and an output is written there straight from the model's tensor, in
-the thread that ran the batch: no array in between, and nothing for the thread of the event loop to copy.
+the thread that ran the batch: no array in between, and nothing for the thread of the event loop to copy. A request of
+one row that has a batch for itself is not copied at all: the model reads and writes the shared memory in place.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedModelError
 from ..pipeline import TensorBatchBuffer
+from .in_place import InPlace, PlacedTensor
+from .regions import SharedTensor
+from .shared_memory import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,14 +36,6 @@ _QUICK_NBYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedTensor:
-    """An output, or a row of one, that lies in shared memory already."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Destination:
     """Where a row of an output goes: one of `rows`, which lie one after another in a part of a region."""
 
@@ -55,6 +52,16 @@ class Destination:
         """
         self.regions.write_row(self.part, array, self.row, self.rows, output)
         return PlacedTensor(array.shape, array.dtype)
+
+    def tensor(self, dtype: np.dtype[Any], shape: tuple[int, ...], output: str) -> SharedTensor:
+        """The only row, in place.
+
+        Raises:
+            RequestError: the part is too small for it, or not in its region.
+        """
+        size = dtype.itemsize * math.prod(shape)
+        check_size(self.part, size, output)
+        return SharedTensor(self.regions.region(self.part), self.part.offset, dtype, shape, size)
 
 
 class RowItem(dict[str, Any]):
@@ -82,26 +89,47 @@ class RowRequests:
 
 
 class _RowBuffer(TensorBatchBuffer):
-    """A buffer that remembers of each row where its outputs go."""
+    """A buffer that remembers of each row where its outputs go, and runs a row in place that is alone."""
 
     def __init__(self, infer: Infer, capacity: int) -> None:
         super().__init__(infer, capacity)
         self._network = infer
         self._items: list[RowItem | None] = [None] * capacity
+        self._in_place = InPlace(infer)
+        self._unread: RowItem | None = None  # the item of row 0, if it has not been read into its row
 
     def prepares_quickly(self, item: Any) -> bool:
         return bool(sum(value.nbytes for value in item.values()) <= _QUICK_NBYTES)
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
-        super().prepare(row, item, parameters)
+        later = row == 0 and not parameters and isinstance(item, RowItem) and self._in_place.suits(item)
+        if not later:
+            super().prepare(row, item, parameters)
+        if row == 0:
+            self._unread = item if later else None
         self._items[row] = item
 
     def move(self, source: int, target: int) -> None:
         super().move(source, target)
         self._items[target] = self._items[source]
+        if target == 0:
+            self._unread = None
+
+    def run(self, count: int) -> None:
+        item, self._unread = self._unread, None
+        if item is not None and count == 1 and self._network.bucket_batch(1) == 1:
+            self._in_place.bind(item)
+            self._network.forward()
+            return
+        self._in_place.unbind()
+        if item is not None:
+            super().prepare(0, item, None)
+        super().run(count)
 
     def results(self, count: int) -> Sequence[Any]:
-        views = {name: tensor.numpy() for name, tensor in self._network.outputs.items()}
+        views = {
+            name: tensor.numpy() for name, tensor in self._network.outputs.items() if name not in self._in_place.bound
+        }
         for name, array in views.items():
             if len(array) < count:
                 raise UnsupportedModelError(f"output {name!r} has {len(array)} rows for a batch of {count}")
@@ -113,10 +141,22 @@ class _RowBuffer(TensorBatchBuffer):
             return None
         try:
             return {
-                name: views[name][row].copy()
+                name: self._in_place.placed(name)
+                if name not in views
+                else views[name][row].copy()
                 if (destination := item.destinations.get(name)) is None
                 else destination.write(views[name][row], name)
                 for name in item.outputs
             }
         except Exception as error:  # of this row alone
             return error
+
+    def refresh(self) -> bool:
+        changed = super().refresh()
+        if changed:
+            self._in_place.refresh()
+        return changed
+
+    def close(self) -> None:
+        self._in_place.unbind()
+        super().close()

@@ -22,6 +22,7 @@ from .http.predict import PredictHandler
 from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
+from .tracing import Tracing
 from .watcher import signatures, watch
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Server:
 
     Raises:
         ConfigError: a wrong setting.
-        BackendUnavailableError: a package of the extra `serve` is missing.
+        BackendUnavailableError: a package of the extra `serve`, or of `otel` for traces, is missing.
     """
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], **settings: Any) -> None:
@@ -69,6 +70,7 @@ class Server:
         self.grpc_port: int | None = None
         self.repository = Repository(config, self.settings)
         self.service = InferenceService(self.repository, self.settings)
+        self.tracing = Tracing() if self.settings.traces else None
         self._config = config
         self._stop: Callable[[], None] = lambda: None
         self._ready = threading.Event()
@@ -130,6 +132,8 @@ class Server:
             await self.repository.close()
             self.service.regions.close()
             log.close()
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.close)
 
     async def _until(self, ending: asyncio.Future[Any], loaded: dict[str, Any]) -> None:
         """Serves until the end, and watches the files of the models meanwhile."""
@@ -152,7 +156,7 @@ class Server:
         from .http.protocol import protocol_class
 
         routes = [*PredictHandler(self.service).routes(), *PageHandlers(self.service).routes()]
-        application = Application(self.service, authentication, log, routes)
+        application = Application(self.service, authentication, log, routes, self.tracing)
         listener = _listen(self.settings.host, self.settings.http_port or 0)
         self.http_port = listener.getsockname()[1]
         config = uvicorn.Config(
@@ -181,7 +185,7 @@ class Server:
     ) -> None:
         from .grpc.server import open_grpc
 
-        self.grpc_port, close = await open_grpc(self.service, authentication, log)
+        self.grpc_port, close = await open_grpc(self.service, authentication, log, self.tracing)
         ports.push_async_callback(close)
 
     # ---- in a thread of its own ----

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..stream import device_count
 from .datatypes import array_of, pack
 from .errors import RequestError, Status
+from .in_place import PlacedTensor
 from .messages import InferRequest, InferResponse, RequestedOutput
 from .model_config import model_config
-from .rows import PlacedTensor
+from .regions import SharedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .endpoint import Endpoint
+    from .regions import Region
     from .repository import Repository
     from .settings import ServerSettings
 
@@ -66,7 +69,8 @@ class InferenceService:
     def server_metadata(self) -> dict[str, Any]:
         from .. import __version__
 
-        return {"name": self.settings.name, "version": __version__, "extensions": list(EXTENSIONS)}
+        extensions = [*EXTENSIONS, *(["cuda_shared_memory"] if device_count() else [])]
+        return {"name": self.settings.name, "version": __version__, "extensions": extensions}
 
     def model_metadata(self, name: str, version: str) -> dict[str, Any]:
         endpoint = self.repository.find(name, version)
@@ -98,6 +102,8 @@ class InferenceService:
             outputs = await endpoint.infer(request)
         finally:
             endpoint.put_back()
+        for region in _regions(request):
+            region.check()
         for wanted in request.outputs or ():
             if wanted.classification:
                 outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification, endpoint.labels)
@@ -110,6 +116,7 @@ class InferenceService:
             if (part := output.shared_memory) is not None:
                 array = response.outputs[output.name]
                 if isinstance(array, PlacedTensor):
+                    self.regions.region(part).check()
                     sizes[output.name] = array.dtype.itemsize * math.prod(array.shape)
                     continue
                 data = pack(array)
@@ -214,6 +221,11 @@ class InferenceService:
             "trace_file": "", "trace_level": ["OFF"], "trace_rate": "0", "trace_count": "-1", "log_frequency": "0",
             "trace_mode": "opentelemetry",
         }  # fmt: skip
+
+
+def _regions(request: InferRequest) -> set[Region]:
+    """The shared memory that a request was read from."""
+    return {tensor.region for tensor in request.inputs.values() if isinstance(tensor, SharedTensor)}
 
 
 def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -> npt.NDArray[Any]:

@@ -41,6 +41,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         keep_alive: seconds that a connection stays open between requests.
         drain: seconds for requests that run when the server or a model ends.
         access_log: whether each request is written as a line of JSON to stderr.
+        traces: whether requests are traced by OpenTelemetry, as its environment variables say (the extra `otel`).
         page: whether `/` shows the page to try the models on.
     """
 
@@ -66,6 +67,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     keep_alive: _Seconds = 60.0
     drain: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     access_log: bool = True
+    traces: bool = False
     page: bool = True
 
     @classmethod

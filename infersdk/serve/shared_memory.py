@@ -1,45 +1,34 @@
-"""POSIX shared memory that clients register: parts of it are inputs, or take outputs.
+"""The shared memory that clients have registered, by name: parts of it are inputs, or take outputs.
 
-It is read and written through its file descriptor, not mapped: a client that shrinks it meanwhile gets an error, where
-access to mapped memory would end the server.
+Memory of the host is mapped: a model reads and writes it in place where it can. A client that shrinks it meanwhile gets
+an error (`SharedMap`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from .datatypes import element_count, numpy_dtype, pack, unpack
 from .errors import RequestError, Status
 from .messages import SharedMemory
+from .regions import HANDLE_NBYTES, CudaRegion, HostRegion, Region, SharedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-__all__ = ["Region", "SharedMemoryRegions", "SharedTensor"]
+__all__ = ["SharedMemoryRegions"]
 
 _FOLDER = "/dev/shm"  # see shm_overview(7)
 #: The most regions that are registered at a time: each holds a file open.
 _MOST_REGIONS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A registered region; the names of its attributes are the protocol's."""
-
-    name: str
-    key: str
-    offset: int
-    byte_size: int
-    file: int
+_Region = TypeVar("_Region", bound=Region)
 
 
 class SharedMemoryRegions:
@@ -55,7 +44,7 @@ class SharedMemoryRegions:
         self._lock = threading.Lock()
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Opens a region.
+        """Maps a region of the host.
 
         Raises:
             RequestError: the name is taken, the key is not allowed, or there is no such memory of that size.
@@ -65,10 +54,7 @@ class SharedMemoryRegions:
         if offset < 0 or byte_size < 1:
             raise RequestError(Status.INVALID, f"{what}: offset {offset} and byte_size {byte_size} are not valid")
         with self._lock:
-            if name in self._regions:
-                raise RequestError(Status.EXISTS, f"shared memory region {name!r} already in manager; unregister it")
-            if len(self._regions) >= _MOST_REGIONS:
-                raise RequestError(Status.TOO_LARGE, f"{what}: {_MOST_REGIONS} are registered; unregister others")
+            self._check_name(name, what)
             try:
                 file = os.open(_FOLDER + key, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             except (OSError, ValueError) as error:
@@ -79,15 +65,44 @@ class SharedMemoryRegions:
             except BaseException:
                 os.close(file)
                 raise
-            self._regions[name] = Region(name, key, offset, byte_size, file)
+            self._regions[name] = HostRegion(name, key, offset, byte_size, file)
+
+    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Opens a region of a CUDA device.
+
+        Raises:
+            RequestError: the name is taken, no region is allowed, or there is no such memory of that size.
+        """
+        what = f"failed to register CUDA shared memory region {name!r}"
+        if self._prefix is None:
+            raise self._not_allowed(what)
+        if len(handle) != HANDLE_NBYTES:
+            raise RequestError(
+                Status.INVALID,
+                f"{what}: raw_handle has the {HANDLE_NBYTES} bytes of a cudaIpcMemHandle_t, not {len(handle)}",
+            )
+        if byte_size < 1 or not 0 <= device_id < 1 << 31:
+            raise RequestError(Status.INVALID, f"{what}: device_id {device_id}, byte_size {byte_size} are not valid")
+        with self._lock:
+            self._check_name(name, what)
+            self._regions[name] = CudaRegion(name, handle, device_id, byte_size)
+
+    def _check_name(self, name: str, what: str) -> None:
+        if name in self._regions:
+            raise RequestError(Status.EXISTS, f"shared memory region {name!r} already in manager; unregister it")
+        if len(self._regions) >= _MOST_REGIONS:
+            raise RequestError(Status.TOO_LARGE, f"{what}: {_MOST_REGIONS} are registered; unregister others")
+
+    def _not_allowed(self, what: str) -> RequestError:
+        return RequestError(
+            Status.FORBIDDEN,
+            f"{what}: this server takes none; its configuration allows it by shared_memory_prefix = "
+            '"/frames-" under [server]',
+        )
 
     def _check_key(self, name: str, key: str) -> None:
         if self._prefix is None:
-            raise RequestError(
-                Status.FORBIDDEN,
-                f"failed to register shared memory region {name!r}: this server takes none; its configuration "
-                'allows it by shared_memory_prefix = "/frames-" under [server]',
-            )
+            raise self._not_allowed(f"failed to register shared memory region {name!r}")
         rooted = key if key.startswith("/") else f"/{key}"
         if key != rooted or not key.startswith(self._prefix) or "/" in key[1:] or key in ("/", "/.", "/.."):
             raise RequestError(
@@ -105,29 +120,45 @@ class SharedMemoryRegions:
                 Status.INVALID, f"{what}: key {key!r} has {status.st_size:,} bytes, and {end:,} are registered"
             )
 
-    def unregister(self, name: str) -> None:
-        """Forgets a region, or all of them where `name` is empty. One that is not there is no error, as in Triton."""
+    def unregister(self, name: str, *, cuda: bool = False) -> None:
+        """Forgets a region, or all of its kind where `name` is empty. As in Triton it is no error if there is none."""
+        kind = CudaRegion if cuda else HostRegion
         with self._lock:
-            gone = list(self._regions) if not name else [name]
-            for one in gone:
-                if (region := self._regions.pop(one, None)) is not None:
-                    os.close(region.file)
+            names = [name] if name else list(self._regions)
+            for one in names:
+                if isinstance(self._regions.get(one), kind):
+                    del self._regions[one]
 
-    def status(self, name: str) -> list[Region]:
-        """The regions, or the one of this name.
+    def status(self, name: str) -> list[HostRegion]:
+        """The regions of the host, or the one of this name.
 
         Raises:
             RequestError: there is no such region.
         """
+        return self._of_kind(HostRegion, name, "system")
+
+    def cuda_status(self, name: str) -> list[CudaRegion]:
+        """The regions of CUDA devices, or the one of this name.
+
+        Raises:
+            RequestError: there is no such region.
+        """
+        return self._of_kind(CudaRegion, name, "CUDA")
+
+    def _of_kind(self, kind: type[_Region], name: str, text: str) -> list[_Region]:
         with self._lock:
-            if not name:
-                return list(self._regions.values())
-            return [self._get(name)]
+            regions = [region for region in self._regions.values() if isinstance(region, kind)]
+        if not name:
+            return regions
+        named = [region for region in regions if region.name == name]
+        if not named:
+            raise RequestError(Status.NOT_FOUND, f"Unable to find {text} shared memory region: {name!r}; register it")
+        return named
 
     def tensor(
         self, part: SharedMemory, datatype: str, shape: Sequence[int], what: str
     ) -> SharedTensor | npt.NDArray[Any]:
-        """A tensor in a part of a region; numbers are read when they are needed.
+        """A tensor in a part of a region; numbers stay there.
 
         Raises:
             RequestError: the part is not in the region, or does not fit the shape.
@@ -135,71 +166,58 @@ class SharedMemoryRegions:
         dtype, count = numpy_dtype(datatype), element_count(shape, what)
         if dtype.kind in "Ob":  # what has to be looked at
             return unpack(self.read(part), datatype, shape, what)
-        with self._lock:
-            self._part(part)
+        region = self.region(part)
         if part.nbytes != count * dtype.itemsize:
             raise RequestError(
                 Status.INVALID,
                 f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and its part of shared memory "
                 f"has {part.nbytes:,}",
             )
-        return SharedTensor(self, part, dtype, tuple(shape))
+        return SharedTensor(region, part.offset, dtype, tuple(shape), part.nbytes)
 
     def read(self, part: SharedMemory) -> memoryview:
-        """A copy of a part of a region."""
-        data: memoryview = np.empty(part.nbytes, np.uint8).data
-        self.read_into(part, data)
-        return data
+        """A copy of a part of a region.
 
-    def read_into(self, part: SharedMemory, data: memoryview) -> None:
-        """Copies a part of a region into memory of its size."""
-        with self._lock:  # it is not closed meanwhile
-            region = self._part(part)
-            done = os.preadv(region.file, [data], region.offset + part.offset)
-        if done != part.nbytes:
-            raise RequestError(
-                Status.INVALID,
-                f"shared memory region {part.region!r} is shorter than when it was registered: {done:,} of "
-                f"{part.nbytes:,} bytes from offset {part.offset:,} are there",
-            )
+        Raises:
+            RequestError: the part is not in the region, or the region has shrunk.
+        """
+        region, data = self.region(part), np.empty(part.nbytes, np.uint8)
+        region.read_into(part.offset, data)
+        region.check()
+        return data.data
 
     def write(self, part: SharedMemory, data: memoryview, output: str) -> None:
         """Writes an output into a part of a region.
 
         Raises:
-            RequestError: the part is too small.
+            RequestError: the part is too small, or the region has shrunk.
         """
-        _check_size(part, data.nbytes, output)
-        with self._lock:
-            region = self._part(part)
-            at = region.offset + part.offset
-            # A write behind the end would make a region longer that its owner has shrunk.
-            if os.fstat(region.file).st_size < at + data.nbytes:
-                raise RequestError(
-                    Status.INVALID, f"shared memory region {part.region!r} is shorter than when it was registered"
-                )
-            while data.nbytes:
-                done = os.pwrite(region.file, data, at)
-                data, at = data[done:], at + done
+        check_size(part, data.nbytes, output)
+        region = self.region(part)
+        region.write(part.offset, np.frombuffer(data, np.uint8))
+        region.check()
 
     def write_row(self, part: SharedMemory, row: npt.NDArray[Any], index: int, count: int, output: str) -> None:
         """Writes one of `count` rows of an output, which lie one after another in a part of a region.
 
         Raises:
-            RequestError: the part is too small for all of them.
+            RequestError: the part is too small for all of them, or the region has shrunk.
         """
-        _check_size(part, row.nbytes * count, output)
+        check_size(part, row.nbytes * count, output)
         own = SharedMemory(part.region, part.offset + index * row.nbytes, row.nbytes)
         self.write(own, pack(row), output)
 
-    def _get(self, name: str) -> Region:
-        region = self._regions.get(name)
-        if region is None:
-            raise RequestError(Status.NOT_FOUND, f"Unable to find system shared memory region: {name!r}; register it")
-        return region
+    def region(self, part: SharedMemory) -> Region:
+        """The region of a part.
 
-    def _part(self, part: SharedMemory) -> Region:
-        region = self._get(part.region)
+        Raises:
+            RequestError: there is none of that name, or the part is not in it.
+        """
+        region = self._regions.get(part.region)
+        if region is None:
+            raise RequestError(
+                Status.NOT_FOUND, f"Unable to find system shared memory region: {part.region!r}; register it"
+            )
         if part.offset < 0 or part.nbytes < 0 or part.offset + part.nbytes > region.byte_size:
             raise RequestError(
                 Status.INVALID,
@@ -210,55 +228,15 @@ class SharedMemoryRegions:
 
     def close(self) -> None:
         """Forgets all regions."""
-        with contextlib.suppress(OSError):
-            self.unregister("")
+        with self._lock:
+            self._regions.clear()
 
 
-def _check_size(part: SharedMemory, needed: int, output: str) -> None:
+def check_size(part: SharedMemory, needed: int, output: str) -> None:
+    """Raises a RequestError if a part is too small for an output."""
     if needed > part.nbytes:
         raise RequestError(
             Status.INVALID,
             f"shared memory size specified with the request for output {output!r} ({part.nbytes} bytes) should be at "
             f"least {needed} bytes to hold the results",
         )
-
-
-class SharedTensor:
-    """Numbers in a part of a shared memory region, not yet read.
-
-    It has of an array what a request needs: `shape`, `dtype`, `nbytes`, its rows, and `np.asarray()`.
-    """
-
-    __slots__ = ("_part", "_regions", "dtype", "shape")
-
-    def __init__(
-        self, regions: SharedMemoryRegions, part: SharedMemory, dtype: np.dtype[Any], shape: tuple[int, ...]
-    ) -> None:
-        self._regions, self._part, self.dtype, self.shape = regions, part, dtype, shape
-
-    @property
-    def nbytes(self) -> int:
-        return self._part.nbytes
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, row: int) -> SharedTensor:
-        if not 0 <= row < self.shape[0]:
-            raise IndexError(row)
-        size = self._part.nbytes // self.shape[0]
-        part = SharedMemory(self._part.region, self._part.offset + row * size, size)
-        return SharedTensor(self._regions, part, self.dtype, self.shape[1:])
-
-    def read_into(self, array: npt.NDArray[Any]) -> None:
-        """Reads it into an array of its shape and type, in C order."""
-        self._regions.read_into(self._part, array.reshape(-1).view(np.uint8).data)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        array = np.empty(self.shape, self.dtype)
-        self.read_into(array)
-        return array if dtype is None else array.astype(dtype)

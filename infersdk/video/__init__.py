@@ -13,11 +13,16 @@ only a few of them wait at any place, so the memory is bounded.
 """
 
 from .._prefetch import Prefetch, paired
-from .reader import Frame, VideoReader
+from .frames import AnyFrame, DeviceFrame, Frame
+from .nvdec import DeviceVideoReader
+from .reader import VideoReader
 from .streams import StreamHealth, StreamInfo, StreamResult, Streams, Submits
 from .writer import VideoWriter
 
 __all__ = [
+    "AnyFrame",
+    "DeviceFrame",
+    "DeviceVideoReader",
     "Frame",
     "Prefetch",
     "StreamHealth",

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from .._http import without_password
 from ..errors import InferSDKError, Overloaded, VideoError
-from .reader import Frame, VideoReader
+from .nvdec import DeviceVideoReader
+from .reader import VideoReader
 
 if TYPE_CHECKING:
     import os
+
+    from .frames import AnyFrame
 
 __all__ = ["Source", "Stream", "StreamHealth", "StreamInfo", "StreamResult", "StreamSettings", "looks_live"]
 
@@ -46,7 +49,7 @@ class StreamResult(Generic[Result]):
     """
 
     stream: str
-    frame: Frame | None
+    frame: AnyFrame | None
     result: Result | None
     error: Exception | None = None
     seconds: float = 0.0
@@ -104,6 +107,7 @@ class StreamSettings:
     in_flight: int
     give_up_after: float
     retry_first: bool
+    on_device: bool
     reading: Mapping[str, Any]
 
 
@@ -131,10 +135,10 @@ class Stream:
         self._stopped = threading.Event()
         self._guard = threading.Lock()
         #: Frames under way and results that wait, in order: (frame, its request or error).
-        self._items: deque[tuple[Frame | None, Future[Any] | Exception | None]] = deque()
+        self._items: deque[tuple[AnyFrame | None, Future[Any] | Exception | None]] = deque()
         self._ready = 0  # how many items at the head have been announced
-        self._submit: Callable[[Frame], Future[Any]]
-        self._reader: VideoReader | None = None
+        self._submit: Callable[[AnyFrame], Future[Any]]
+        self._reader: VideoReader | DeviceVideoReader | None = None
         self._state, self._error = "connecting", ""
         self._frames = self._results = self._errors = self._dropped = self._connects = 0
         self._first = 0.0  # when the first frame of all was decoded
@@ -142,7 +146,7 @@ class Stream:
         self._last: float | None = None
         self._latencies: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
 
-    def start(self, submit: Callable[[Frame], Future[Any]]) -> None:
+    def start(self, submit: Callable[[AnyFrame], Future[Any]]) -> None:
         self._submit = submit
         threading.Thread(target=self._work, name=f"infersdk-stream-{self.name}", daemon=True).start()
 
@@ -199,7 +203,8 @@ class Stream:
 
     def _read(self) -> bool:
         """Reads the source to its end; whether it is a live one."""
-        reader = VideoReader(self.source, prefetch=1 if looks_live(self.source) else 4, **self._settings.reading)
+        kind = DeviceVideoReader if self._settings.on_device else VideoReader
+        reader = kind(self.source, prefetch=1 if looks_live(self.source) else 4, **self._settings.reading)
         self._reader = reader
         self.info = StreamInfo(reader.size, reader.fps, reader.frames, reader.duration, reader.live)
         self._connects += 1
@@ -216,15 +221,16 @@ class Stream:
             with suppress(InferSDKError):
                 reader.close()
 
-    def _give_all(self, reader: VideoReader, dropped: int) -> None:
+    def _give_all(self, reader: VideoReader | DeviceVideoReader, dropped: int) -> None:
         """Gives the frames to the model. The slot comes first: a live source gives the frame that is newest then."""
+        frames: Iterator[AnyFrame] = reader
         numbers, shift = self._numbers, None
         while True:
             self._slots.acquire()
             if self._stopped.is_set():
                 return
             try:
-                frame = next(reader)
+                frame = next(frames)
             except BaseException as error:
                 self._slots.release()
                 if isinstance(error, StopIteration):
@@ -241,7 +247,7 @@ class Stream:
             self._frames += 1
             self._add(frame, self._request(frame))
 
-    def _request(self, frame: Frame) -> Future[Any]:
+    def _request(self, frame: AnyFrame) -> Future[Any]:
         try:
             return self._submit(frame)
         except Overloaded as error:  # it is this frame's alone
@@ -249,7 +255,7 @@ class Stream:
             request.set_exception(error)
             return request
 
-    def _add(self, frame: Frame | None, request: Future[Any] | Exception | None) -> None:
+    def _add(self, frame: AnyFrame | None, request: Future[Any] | Exception | None) -> None:
         with self._guard:
             self._items.append((frame, request))
         if isinstance(request, Future):

@@ -18,7 +18,8 @@ from .stream import Source, Stream, StreamHealth, StreamInfo, StreamResult, Stre
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .reader import Frame
+    from ..device import Device
+    from .frames import AnyFrame
 
 __all__ = ["StreamHealth", "StreamInfo", "StreamResult", "Streams", "Submits"]
 
@@ -59,7 +60,10 @@ class Streams:
             0 never opens it again.
         retry_first: whether a live source that cannot be opened at the start is tried again, as one that broke off is.
         on_end: called with the name of each stream after its last result, in the thread that takes the results.
-        format, timeout, options: as `VideoReader` takes them.
+        decode: `"cpu"`, or `"gpu"`: `device` decodes the frames, which stay there as `DeviceFrame`s in NV12 (see
+            `DeviceVideoReader`). The model has to be on the same device.
+        format: of the frames that the processor decodes, as `VideoReader` takes it; None is `"rgb"`.
+        timeout, options: as `VideoReader` takes them.
 
     Raises:
         ConfigError: there is no source, two have one name, or a setting has a wrong value.
@@ -74,7 +78,9 @@ class Streams:
         give_up_after: float = math.inf,
         retry_first: bool = True,
         on_end: Callable[[str], None] | None = None,
-        format: str = "rgb",
+        decode: str = "cpu",
+        device: str | Device = "cuda:0",
+        format: str | None = None,
         timeout: float = 10.0,
         options: Mapping[str, str] | None = None,
     ) -> None:
@@ -83,14 +89,22 @@ class Streams:
         _check_count("files_at_once", "files", files_at_once)
         if not give_up_after >= 0:
             raise ConfigError(f"give_up_after is a number of seconds from 0, not {give_up_after!r}")
-        reading = {"format": format, "timeout": timeout, "options": options}
+        reading: dict[str, Any] = {"timeout": timeout, "options": options}
+        if decode not in ("cpu", "gpu"):
+            raise ConfigError(f"unknown decode {decode!r}; use 'cpu' or 'gpu'")
+        if decode == "gpu":
+            if format not in (None, "nv12"):
+                raise ConfigError(f"decode='gpu' gives frames in NV12, not {format!r}; leave format out")
+            reading["device"] = device
+        else:
+            reading["format"] = format or "rgb"
         self._done: queue.SimpleQueue[Stream | None] = queue.SimpleQueue()
         files = min(max(FILES_IN_FLIGHT // min(len(named), files_at_once), LEAST), MOST)
         self._files_at_once, self._on_end = files_at_once, on_end
         self._streams = {}
         for name, source in named.items():
             under_way = in_flight or (LIVE_IN_FLIGHT if looks_live(source) else files)
-            settings = StreamSettings(under_way, give_up_after, retry_first, reading)
+            settings = StreamSettings(under_way, give_up_after, retry_first, decode == "gpu", reading)
             self._streams[name] = Stream(name, source, settings, self._done)
         self._running = False
 
@@ -113,7 +127,7 @@ class Streams:
             raise ClosedError("these streams have been run, or were closed; make new ones")
         self._running = True
 
-        def submit(frame: Frame) -> Future[Result]:
+        def submit(frame: AnyFrame) -> Future[Result]:
             return model.submit(frame, **parameters)
 
         files = deque(stream for stream in self._streams.values() if not looks_live(stream.source))

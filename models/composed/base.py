@@ -93,6 +93,17 @@ class Composed(Declared, ABC, Generic[Result]):
     ) -> Future[Result]:
         """One image, which runs together with whatever else is waiting. See `Pipeline.submit()`."""
 
+    @abstractmethod
+    def map(
+        self,
+        images: Iterable[ImageSource | HostImage],
+        *,
+        in_flight: int | None = None,
+        return_exceptions: bool = False,
+        **parameters: Any,
+    ) -> Iterator[Result]:
+        """As `stream()`, through the pipelines of the models. See `Pipeline.map()`."""
+
     @overload  # a HostImage is a tuple, too
     def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
     @overload
@@ -146,10 +157,16 @@ class Composed(Declared, ABC, Generic[Result]):
         """The pipelines of all models."""
         return tuple(pipeline for model in self._models for pipeline in model.pipelines)
 
-    def warm_up(self, progress: Progress | None = None) -> None:
-        """Runs batches of all sizes of each model; see `Pipeline.warm_up()`."""
+    def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
+        """Runs batches of all sizes of each model; see `Pipeline.warm_up()`.
+
+        Args:
+            example: an image that goes through the whole composition after that.
+        """
         for model in self._models:
             model.warm_up(progress)
+        if example is not None:
+            self.submit(example).result()
 
     def close(self) -> None:
         """Closes the models. Requests that have not begun to run are cancelled."""

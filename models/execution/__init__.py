@@ -6,9 +6,10 @@ families. `make_executor()` is the one place that chooses.
 
 from __future__ import annotations
 
-from .executor import BatchItem, DevicePostprocess, Executor, HostOutputs, ModelStages, Parameters, Timings
+from .executor import BatchItem, DevicePostprocess, Executor, HostOutputs, ModelStages, OutputRow, Parameters, Timings
 from .following import FollowingBuffer, FollowingExecutor, make_executor
 from .placement import PreprocessPlacement
+from .run_order import RunOrder
 
 __all__ = [
     "BatchItem",
@@ -18,8 +19,10 @@ __all__ = [
     "FollowingExecutor",
     "HostOutputs",
     "ModelStages",
+    "OutputRow",
     "Parameters",
     "PreprocessPlacement",
+    "RunOrder",
     "Timings",
     "make_executor",
 ]

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...image import DeviceImage, HostImage, SharedImage
 from ...ops.batch import ImageBatch, shared_workers
+from ...stream import Event
 from ...tensor import Tensor
 from ..preprocessor import geometry_of_pixels, view_of
 from .device_decoding import DeviceDecoding
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ...image.nvimgcodec import DecodedBatch, EncodedImage
     from ...infer import Infer
     from .placement import PreprocessPlacement
+    from .run_order import RunOrder
 
 __all__ = ["CudaExecutor", "InFlightBatch"]
 
@@ -58,6 +60,21 @@ class FetchOutputs:
         """It holds nothing of its own."""
 
 
+class _HostAddress:
+    """Where a tensor lies on the host. It may be written there at any time: the last batch of its context is done."""
+
+    __slots__ = ("_address", "_generation")
+
+    def __init__(self) -> None:
+        self._generation, self._address = -1, 0
+
+    def of(self, tensor: Tensor) -> int:
+        # To ask only when it may have moved spares a wait for the interpreter's lock.
+        if self._generation != tensor._generation:
+            self._generation, self._address = tensor._generation, tensor.host_ptr(read=False, write=True)
+        return self._address
+
+
 class InFlightBatch:
     """One execution context with its stream and memory, and the batch that is on it.
 
@@ -66,9 +83,12 @@ class InFlightBatch:
         stages: of the model.
         capacity: the most images in a batch.
         shares_cpu: see `shared_workers()`.
+        order: of the runs on the device; None is whatever the device does.
     """
 
-    def __init__(self, infer: Infer, stages: ModelStages[Any], capacity: int, shares_cpu: bool) -> None:
+    def __init__(
+        self, infer: Infer, stages: ModelStages[Any], capacity: int, shares_cpu: bool, order: RunOrder | None = None
+    ) -> None:
         assert infer.stream is not None
         self.infer, self.stream = infer, infer.stream
         self._stages, self._capacity = stages, capacity
@@ -77,7 +97,9 @@ class InFlightBatch:
         self._frames = Tensor((0,), "uint8", self.stream.device)  # the images as they are
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
-        self._host_input = (-1, 0)  # the address of the input on the host, for its generation
+        self._host_input, self._host_frames = _HostAddress(), _HostAddress()
+        self._order = order
+        self._run_end = Event(self.stream.device)
         self._borrowed: list[DeviceImage] = []
         self._decoders: list[str | None] = []
 
@@ -105,21 +127,34 @@ class InFlightBatch:
         preprocessor = self._stages.canvases.on(geometries[0].canvas)
         tensor = preprocessor.input.tensor(self.infer, len(batch), self._capacity)
         self._bring_in(tensor, location)
-        self.infer.enqueue()
-        if not self._stages.verified:
-            self._stages.verify_once(HostOutputs(self.infer.outputs))
         parameters = [item.parameters for item in batch]
-        self._postprocess.queue(geometries, parameters)
+        self._queue_run(geometries, parameters)
         self._queued = geometries, parameters
         self._decoders = [item.image.decoder for item in batch]
+
+    def _queue_run(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
+        """Queues the model and the postprocessing."""
+        order = self._order
+        if order is None:
+            self.infer.enqueue()
+        else:
+            order.wait(self.stream)
+            self.infer.enqueue()
+            order.queued(self._run_end, self.stream)
+        try:
+            if not self._stages.verified:
+                self._stages.verify_once(HostOutputs(self.infer.outputs))
+            self._postprocess.queue(geometries, parameters)
+        except BaseException:
+            if order is not None:
+                order.finished()
+            raise
 
     def _bring_in(self, tensor: Tensor, location: str) -> None:
         """Queues what brings the batch's images into the model's input; `location` is where they are preprocessed."""
         batch, transform, stream = self._batch, self._stages.preprocessor.transform, self.stream
         if location == "host":
-            if self._host_input[0] != tensor._generation:
-                self._host_input = (tensor._generation, tensor.host_ptr(read=False, write=True))
-            host = self._host_input[1]  # may be written: the last batch of this context is done
+            host = self._host_input.of(tensor)
             at = tensor.device_ptr(read=False, write=True, stream=stream)
             batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
@@ -128,7 +163,7 @@ class InFlightBatch:
             if nbytes > self._frames.nbytes:
                 self._frames.resize((nbytes,))
             # Used on this stream alone, one batch after the other: the copies need no head.
-            staging = self._frames.host_ptr(read=False, write=True)
+            staging = self._host_frames.of(self._frames)
             frames = self._frames.device_ptr(read=False, write=True, stream=stream)
             batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
         else:
@@ -157,6 +192,8 @@ class InFlightBatch:
             results = self._postprocess.collect(*queued)
         finally:
             self._borrowed = []
+            if self._order is not None:
+                self._order.finished()
         self._stages.name_decoders(results, self._decoders)
         return results
 
@@ -174,6 +211,7 @@ class CudaExecutor(Generic[Result]):
         capacity: the most images in a batch.
         placement: where images are preprocessed; shared by a model and its clones.
         shares_cpu: see `shared_workers()`.
+        order: in which the device runs the batches of several executors, each with one in flight at a time.
     """
 
     def __init__(
@@ -184,13 +222,14 @@ class CudaExecutor(Generic[Result]):
         placement: PreprocessPlacement,
         *,
         shares_cpu: bool = False,
+        order: RunOrder | None = None,
     ) -> None:
         self.infer, self.capacity = infer, capacity
         self.timings = Timings()
         self._stages, self._placement, self._shares_cpu = stages, placement, shares_cpu
         self._canvas = stages.preprocessor  # of the rows
         self._decoding = DeviceDecoding.of(stages.decode, infer)
-        self._contexts = [InFlightBatch(infer, stages, capacity, shares_cpu)]  # more when batches overlap
+        self._contexts = [InFlightBatch(infer, stages, capacity, shares_cpu, order)]  # more when batches overlap
         self._next_context = 0
         self._items: list[BatchItem | None] = [None] * capacity
         self._geometries: list[Geometry | None] = [None] * capacity
@@ -239,6 +278,16 @@ class CudaExecutor(Generic[Result]):
                 for context, _ in begun:  # an image could not be read, or the caller stopped asking
                     context.finish()
                 self.timings.infer += perf_counter() - start
+
+    def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
+        batch, decoded = [BatchItem(self.read(source))] * count, None
+        if self._decoding is not None:
+            batch, decoded = self._decoding.decode(batch)
+        preprocessor = self._stages.canvases.on(canvas)
+        geometries = [preprocessor.geometry_of(item.image.size) for item in batch]
+        for _ in range(self.infer.warm_up_runs):
+            self._run(batch, geometries)
+        self._recycle(decoded)
 
     def _finish(self, context: InFlightBatch, decoded: DecodedBatch | None) -> list[Result]:
         results = context.finish()

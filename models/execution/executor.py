@@ -23,6 +23,7 @@ __all__ = [
     "Executor",
     "HostOutputs",
     "ModelStages",
+    "OutputRow",
     "Parameters",
     "Timings",
 ]
@@ -74,10 +75,7 @@ class CanvasSet(Protocol):
 
     whole: Preprocessor
     sizes: tuple[tuple[int, int], ...]  # the whole one is the last
-
-    @property
-    def several(self) -> bool:
-        """Whether there is more than one."""
+    several: bool  # whether there is more than one
 
     def on(self, canvas: tuple[int, int]) -> Preprocessor:
         """The preprocessor for this canvas."""
@@ -150,6 +148,28 @@ class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
         return len(self._tensors)
 
 
+class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
+    """The outputs of one image of a batch, each looked up when it is needed.
+
+    Args:
+        outputs: those of the batch.
+        row: of the image.
+    """
+
+    def __init__(self, outputs: Mapping[str, npt.NDArray[Any]], row: int) -> None:
+        self._outputs, self._row = outputs, row
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = self._outputs[name][self._row]
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+
 class Executor(Protocol[Result]):
     """Runs batches of images on one network. One thread at a time.
 
@@ -171,6 +191,11 @@ class Executor(Protocol[Result]):
 
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         """The results of each batch, in order."""
+
+    def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
+        """Runs a batch of `count` times an image on a canvas, as `run()` does, until that takes no longer than later
+        ones.
+        """
 
     def open_rows(self) -> None:
         """Called once before the first `prepare()`."""

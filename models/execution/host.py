@@ -68,6 +68,14 @@ class HostExecutor(Generic[Result]):
         for batch in batches:
             yield self.run(batch)
 
+    def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
+        image, preprocessor = self.read(source), self._stages.canvases.on(canvas)
+        geometry = preprocessor.geometry_of(image.size)
+        for _ in range(self.infer.warm_up_runs):
+            preprocessor.input.tensor(self.infer, count, self.capacity).numpy(writable=True)[:] = 0
+            self.infer.forward()
+            self._results([geometry] * count, [None] * count)
+
     # ---- rows of requests ----
 
     def open_rows(self) -> None:

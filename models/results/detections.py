@@ -138,11 +138,12 @@ class Detections(Rows[Detection]):
         return cls(data, names, size, stats or DetectStats(len(boxes), 0, len(boxes), 0), columns)
 
     def __post_init__(self) -> None:
+        if not self.columns:
+            return
         for name, column in self.columns.items():
             if len(column) != len(self.data):
                 raise ShapeError(f"column {name!r} has {len(column)} rows for {len(self.data)} boxes")
-        if self.columns:
-            object.__setattr__(self, "columns", _checked(self.columns, self.size))
+        object.__setattr__(self, "columns", _checked(self.columns, self.size))
 
     @property
     def xyxy(self) -> npt.NDArray[np.float32]:

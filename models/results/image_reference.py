@@ -6,6 +6,8 @@ import os
 import weakref
 from typing import Any
 
+import numpy as np
+
 from ...image import HostImage, read_image
 
 __all__ = ["ImageReference"]
@@ -25,6 +27,8 @@ class ImageReference:
     @classmethod
     def of(cls, source: Any, channel_order: str = "bgr") -> ImageReference | None:
         """The reference to an image source; None for bytes, streams and what else cannot be referred to."""
+        if isinstance(source, np.ndarray):
+            return cls(None, weakref.ref(source), channel_order)
         if isinstance(source, (str, os.PathLike)):
             return cls(os.fspath(source), None, channel_order)
         if isinstance(source, HostImage):

@@ -19,6 +19,7 @@
  *  12. Batches                many images on many threads, and their copies to a device
  *  13. Kernels                the operations of sections 7 to 10 on a device
  *  14. Calibration            ranges and histograms of activations, and the thresholds for INT8
+ *  15. Other processes        their shared memory, on the host and on a device
  *
  * Rules that hold everywhere
  *
@@ -886,6 +887,36 @@ ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t lev
  */
 ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t levels, int32_t plain, int32_t *best,
                                  double *divergence);
+
+/* ---- 15. Other processes -------------------------------------------------------------------------------------- */
+
+/*
+ * Memory of a file that another process can shrink at any time, mapped for reading and writing. An access behind the
+ * end of a mapped file is the signal SIGBUS, which ends the process. Here it does not: zeros take the place of the
+ * whole mapping, which has nothing to do with the file from then on, and is damaged. Reads go on with zeros, and writes
+ * are lost; who uses the memory asks afterwards whether it is damaged. This holds for whatever code reads or writes
+ * there, a runtime of another vendor for instance, on any thread.
+ *
+ * The first mapping installs a handler of SIGBUS. It passes all other faults on to the handler that was there before.
+ */
+typedef struct ifs_shared_map ifs_shared_map;
+
+/* Maps `nbytes` bytes of an open file from `offset`, which need not be at a page. The file may be closed afterwards.
+ * ERR_INVALID_ARGUMENT: a size of 0 or a negative offset, or the system refuses to map it. ERR_OUT_OF_MEMORY: too many
+ * mappings. ERR_UNSUPPORTED: the system has no such mappings. */
+ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, ifs_shared_map **out);
+void ifs_shared_map_destroy(ifs_shared_map *map);
+void *ifs_shared_map_address(const ifs_shared_map *map);
+int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map);
+
+/* Device memory of another process, by the bytes of its cudaIpcMemHandle_t. `nbytes` is how much of its allocation lies
+ * behind the address that is returned. Each address is closed once. */
+#define IFS_CUDA_IPC_NBYTES 64
+ifs_status ifs_cuda_ipc_open(int32_t device, const uint8_t *handle, void **address, size_t *nbytes);
+ifs_status ifs_cuda_ipc_close(int32_t device, void *address);
+
+/* The handle of device memory of this process, by which another one opens it. */
+ifs_status ifs_cuda_ipc_export(int32_t device, void *address, uint8_t *handle);
 
 /* [/cdef] */
 

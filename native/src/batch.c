@@ -167,9 +167,11 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
         return ifs__fail(IFS_ERR_TOO_SMALL, "%d images need %zu bytes on the device, but the destination has %zu",
                          (int)n, needed, nbytes);
     const uint8_t *at = device_ptr;
+    bool page_locked = true;
     for (int32_t i = 0; i < n; i++) {
         plane planes[2];
         IFS__TRY(planes_of(&images[i], &geometries[i], planes, &out_images[i], &out_geometries[i]));
+        page_locked = page_locked && ifs_is_page_locked(planes[0].data);
         out_images[i].data = at;
         at += plane_nbytes(&planes[0]);
         if (planes[1].rows)
@@ -177,5 +179,11 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
         at += plane_nbytes(&planes[1]);
     }
     upload_job j = {images, out_images, geometries, staging, device_ptr, stream};
-    return ifs__workers_run(workers, upload_band, &j, (int64_t)n * BANDS);
+    if (!page_locked)
+        return ifs__workers_run(workers, upload_band, &j, (int64_t)n * BANDS);
+    /* There is nothing to copy on the host. Waking other threads up, and their queueing for the driver, takes longer
+     * than to queue all copies here. */
+    for (int32_t i = 0; i < n; i++)
+        IFS__TRY(upload_band(&j, (int64_t)i * BANDS));
+    return IFS_OK;
 }

@@ -45,6 +45,9 @@ MISSING_ON(ifs__copy, void *dst, const void *src, size_t nbytes, ifs_stream *str
 MISSING_ON(ifs__copy_rows, void *dst, const void *src, size_t stride, size_t nbytes, size_t rows, ifs_stream *stream)
 MISSING(ifs__copy_between, int32_t dst_device, void *dst, int32_t src_device, const void *src, size_t nbytes)
 int32_t ifs_is_page_locked(const void *address) { return 0; }
+MISSING_ON(ifs_cuda_ipc_open, const uint8_t *handle, void **address, size_t *nbytes)
+MISSING_ON(ifs_cuda_ipc_close, void *address)
+MISSING_ON(ifs_cuda_ipc_export, void *address, uint8_t *handle)
 
 /* ---- streams, events, graphs ---- */
 

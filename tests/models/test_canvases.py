@@ -12,8 +12,9 @@ from accuracy import coco_map
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.graph.passes import ResizeInput, prepared_model
 from infersdk.image import Geometry, HostImage, image_size, read_image
+from infersdk.model_source import ModelSource
 from infersdk.models import Classifier, YOLOv5, YOLOv8, choose_canvases, load
-from infersdk.models.canvases import Canvases, CanvasPlan, usual_canvases
+from infersdk.models.canvases import Canvases, CanvasPlan, profiles_of_open_size, usual_canvases
 from infersdk.models.execution import BatchItem
 from infersdk.models.grouping import MOST_WAITING, Grouped
 from infersdk.models.preprocessor import ImageInput, Preprocessor
@@ -173,6 +174,18 @@ def test_profiles_for_tensorrt(assets: Path) -> None:
     expected = {"profiles": {"images": [{"min": low, "opt": high, "max": high}, whole]}}
     assert plan.profiles("tensorrt-rtx", (640, 640), 4) == expected
     assert plan.profiles("onnxruntime", (640, 640), 4) == {}
+
+
+def test_a_profile_for_a_model_of_open_size(assets: Path) -> None:
+    pytest.importorskip("tensorrt_rtx_bindings")
+    faces = ModelSource.of(assets / "face" / "yunet_n_dynamic.onnx")
+    wide = {"min": [1, 3, 96, 160], "opt": [4, 3, 96, 160], "max": [4, 3, 96, 160]}
+    square = {"min": [1, 3, 64, 64], "opt": [1, 3, 64, 64], "max": [1, 3, 64, 64]}
+    assert profiles_of_open_size(faces, "tensorrt-rtx", lambda _: (160, 96), 64, 4) == {"profiles": {"input": [wide]}}
+    assert profiles_of_open_size(faces, "tensorrt-rtx", lambda _: None, 64, None) == {"profiles": {"input": [square]}}
+    assert profiles_of_open_size(faces, "onnxruntime", lambda _: None, 64, None) == {}
+    detector = ModelSource.of(assets / "models" / "yolov8n.onnx")
+    assert profiles_of_open_size(detector, "tensorrt-rtx", lambda _: None, 64, None) == {}
 
 
 # ---- boxes ----

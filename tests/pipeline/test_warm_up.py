@@ -1,4 +1,4 @@
-"""Warming up runs every batch size on every instance, before the first request and instead of nobody's."""
+"""Warming up runs every batch size on every instance, before the first request; no request is needed for it."""
 
 from __future__ import annotations
 
@@ -186,6 +186,28 @@ def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for found in detector.map([IMAGE] * 9):
             np.testing.assert_array_equal(found.class_ids, expected.class_ids)
             np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=0.05)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_calls_are_warmed_up_too(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(backend)
+    from infersdk.models import YOLOv5
+
+    with YOLOv5(DETECTOR, backend, max_batch=4) as detector:
+        expected = detector(IMAGE)
+        network, shapes = detector.network, list[int]()
+        forward = type(network).forward
+
+        def recording(infer: Any) -> Any:
+            if infer is network:
+                shapes.append(infer.inputs["images"].shape[0])
+            return forward(infer)
+
+        monkeypatch.setattr(type(network), "forward", recording)
+        detector.warm_up()
+        assert set(shapes) == {1, 2, 4}
+        detector.warm_up(example=IMAGE)
+        np.testing.assert_array_equal(detector(IMAGE).data, expected.data)
 
 
 def test_while_loading(monkeypatch: pytest.MonkeyPatch) -> None:

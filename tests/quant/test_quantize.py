@@ -96,7 +96,7 @@ def test_each_target_has_its_points(model: Path) -> None:
     assert set(openvino.points) == set(tensorrt.points) == {"x", "a1", "sum"}
     assert openvino.layers == tensorrt.layers == ("Conv_0", "Conv_3", "Conv_6")
     # ONNX Runtime: the layer whose result stays in floating point is left there. The ReLU is part of the codes of the
-    # layer before it. Three channels would be faster in floating point, but the sum takes the result, too.
+    # layer before it. Both sum up few products; where none would be left, that does not count.
     assert ort.layers == ("Conv_0", "Conv_3")
     assert set(ort.left) == {"Conv_6"}
     assert set(ort.points) >= {"a1", "r2"}
@@ -485,6 +485,8 @@ def test_a_candidate_that_is_clearly_better_is_chosen(model: Path, data: list[An
     assert choice.agreements["minmax"].percent > choice.agreements["percentile 60"].percent
     same = quant.Candidate("percentile", percentile=100)  # next to nothing apart: the first stays
     assert quant.choose(planned, seen, measure, candidates=[same, same]).candidate is same
+    first = quant.choose(planned, seen, measure, candidates=[fine, coarse], enough=90)
+    assert list(first.agreements) == ["minmax"]  # good enough: nothing else is tried
     with pytest.raises(errors.ConfigError, match="no candidates"):
         quant.choose(planned, seen, measure, candidates=[])
 

@@ -19,6 +19,7 @@ from .add_nms import AddNms
 from .clean_up import CleanUp
 from .free_batch import FreeBatch
 from .free_size import FreeSize
+from .hard_swish import HardSwish
 from .image_in import ImageIn
 from .name_axes import NameAxes
 from .name_nodes import NameNodes
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "AddNms", "CleanUp", "FreeBatch", "FreeSize", "ImageIn", "NameAxes", "NameNodes", "NarrowIndices",
-    "Pass", "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16",
-    "UnsignedActivations", "WeightsOffInputs", "apply_passes", "loading_passes", "pass_keys", "prepared_model",
+    "PASSES", "AddNms", "CleanUp", "FreeBatch", "FreeSize", "HardSwish", "ImageIn", "NameAxes", "NameNodes",
+    "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants", "StaticReshapes",
+    "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes", "loading_passes", "pass_keys",
+    "prepared_model",
 ]  # fmt: skip
 
 _log = logging.getLogger("infersdk.graph")
@@ -57,8 +59,8 @@ class Pass(Protocol):
 
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
-    AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, NameAxes, NameNodes, NarrowIndices, QuantizedOperators, ResizeInput,
-    SetOpset, ShrinkConstants, StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
+    AddNms, CleanUp, FreeBatch, FreeSize, HardSwish, ImageIn, NameAxes, NameNodes, NarrowIndices, QuantizedOperators,
+    ResizeInput, SetOpset, ShrinkConstants, StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
 )  # fmt: skip
 
 
@@ -81,6 +83,8 @@ def loading_passes(
     if precision == "fp16" and backend in ("onnxruntime", "tensorrt", "tensorrt-rtx"):
         # They run a graph in the types that it is written in. OpenVINO has a setting for it.
         yield ToFloat16(keep_nodes=tuple(keep_nodes), keep_io=keep_io)
+    if backend == "onnxruntime" and device == "cpu":
+        yield HardSwish()  # OpenVINO knows all its forms
     if backend == "onnxruntime" and device == "cpu" and x86:
         # Signed activations would be computed in floating point, or slowly.
         yield UnsignedActivations()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RequestError, Status
 from .infer_codec import parameter_values
 
 if TYPE_CHECKING:
@@ -76,12 +75,18 @@ class ProtocolCalls:
         return self._pb.SystemSharedMemoryUnregisterResponse()
 
     async def cuda_shared_memory_status(self, request: Any) -> Any:
-        return self._pb.CudaSharedMemoryStatusResponse()
+        response = self._pb.CudaSharedMemoryStatusResponse()
+        for region in self._service.regions.cuda_status(request.name):
+            one = response.regions[region.name]
+            one.name, one.device_id, one.byte_size = region.name, region.device_id, region.byte_size
+        return response
 
     async def cuda_shared_memory_register(self, request: Any) -> Any:
-        raise RequestError(Status.UNIMPLEMENTED, "this server takes no CUDA shared memory; use system shared memory")
+        self._service.regions.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
+        return self._pb.CudaSharedMemoryRegisterResponse()
 
     async def cuda_shared_memory_unregister(self, request: Any) -> Any:
+        self._service.regions.unregister(request.name, cuda=True)
         return self._pb.CudaSharedMemoryUnregisterResponse()
 
     # ---- trace and log ----

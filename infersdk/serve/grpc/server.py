@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..access_log import AccessLog
     from ..authentication import Authentication
     from ..service import InferenceService
+    from ..tracing import RequestTrace, Tracing
 
 __all__ = ["open_grpc"]
 
@@ -26,7 +27,7 @@ _OVERHEAD = 1 << 16
 
 
 async def open_grpc(
-    service: InferenceService, authentication: Authentication, log: AccessLog
+    service: InferenceService, authentication: Authentication, log: AccessLog, tracing: Tracing | None
 ) -> tuple[int, Callable[[], Awaitable[None]]]:
     """Opens the port; returns it, and what closes it when the calls that run have ended.
 
@@ -49,7 +50,7 @@ async def open_grpc(
         ],
         maximum_concurrent_rpcs=settings.max_connections,
     )
-    calls = _Calls(service, authentication, log)
+    calls = _Calls(service, authentication, log, tracing)
     server.add_generic_rpc_handlers(calls.handlers())
     address = f"{settings.host}:{settings.grpc_port}"
     try:
@@ -80,8 +81,10 @@ def _credentials(certificate: str, private_key: str) -> Any:
 class _Calls:
     """The calls as gRPC sees them: each is authenticated, answered or refused, and put into the access log."""
 
-    def __init__(self, service: InferenceService, authentication: Authentication, log: AccessLog) -> None:
-        self._service, self._authentication, self._log = service, authentication, log
+    def __init__(
+        self, service: InferenceService, authentication: Authentication, log: AccessLog, tracing: Tracing | None
+    ) -> None:
+        self._service, self._authentication, self._log, self._tracing = service, authentication, log, tracing
         self._plain = ProtocolCalls(service)
 
     def handlers(self) -> tuple[Any, ...]:
@@ -118,14 +121,23 @@ class _Calls:
 
     async def _infer(self, message: bytes, context: Any) -> bytes:
         notes: dict[str, Any] = {"received": len(message)}
+        trace = self._start_trace("ModelInfer", context)
 
         async def answer() -> bytes:
             response = await self._run(message, context.time_remaining(), notes, {})
             notes["sent"] = len(response)
             return response
 
-        result: bytes = await self._answer("ModelInfer", context, answer, notes)
+        result: bytes = await self._answer("ModelInfer", context, answer, notes, trace)
         return result
+
+    def _start_trace(self, name: str, context: Any) -> RequestTrace | None:
+        """Begins the span of an inference request."""
+        if self._tracing is None:
+            return None
+        metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+        attributes = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": name}
+        return self._tracing.start(f"{_SERVICE}/{name}", metadata, attributes)
 
     async def _run(
         self, message: bytes, remaining: float | None, notes: dict[str, Any], parameters: dict[str, bool]
@@ -140,21 +152,47 @@ class _Calls:
             parameters = {**parameters, "triton_final_response": True}
         return write_response(response, placed, parameters)
 
-    async def _answer(self, name: str, context: Any, call: Callable[[], Awaitable[Any]], notes: dict[str, Any]) -> Any:
-        started, status, message = perf_counter(), "OK", ""
+    async def _answer(
+        self,
+        name: str,
+        context: Any,
+        call: Callable[[], Awaitable[Any]],
+        notes: dict[str, Any],
+        trace: RequestTrace | None = None,
+    ) -> Any:
+        started = perf_counter()
+        refused: RequestError | None = None
         try:
-            self._authentication.check_grpc(name, dict(context.invocation_metadata()))
+            if self._authentication.needs_key:
+                self._authentication.check_grpc(name, dict(context.invocation_metadata()))
             return await call()
         except asyncio.CancelledError:
-            status = "CANCELLED"
+            refused = RequestError(Status.CANCELLED, "the client went away")
             raise
         except Exception as error:
             refused = as_request_error(error)
-            status, message = refused.status.grpc, refused.message
         finally:
+            self._write(name, context, started, refused, notes, trace)
+        return await _abort(context, refused)
+
+    def _write(
+        self,
+        name: str,
+        context: Any,
+        started: float,
+        refused: RequestError | None,
+        notes: dict[str, Any],
+        trace: RequestTrace | None,
+    ) -> None:
+        """Puts a call that has ended into the access log and the traces."""
+        status, message = ("OK", "") if refused is None else (refused.status.grpc, refused.message)
+        if trace is not None:
+            notes["trace_id"] = trace.trace_id
+            model = {"infersdk.model": notes["model"]} if "model" in notes else {}
+            trace.end(refused, {"rpc.grpc.status": status, **model})
+        if self._log.enabled:
             self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
                             client=context.peer(), **notes)  # fmt: skip
-        return await _abort(context, refused)
 
     async def _stream_infer(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answers in the order of the requests, which run side by side. A failed one does not end the stream."""
@@ -184,21 +222,21 @@ class _Calls:
     async def _stream_answer(self, message: bytes, context: Any) -> bytes:
         from tritonclient.grpc import service_pb2
 
-        started, status, text = perf_counter(), "OK", ""
+        started = perf_counter()
+        refused: RequestError | None = None
         notes: dict[str, Any] = {"received": len(message)}
+        trace = self._start_trace("ModelStreamInfer", context)
         try:
             body = await self._run(message, None, notes, {})
             return _in_stream(body)
         except Exception as error:
             refused = as_request_error(error)
-            status, text = refused.status.grpc, refused.message
             response = service_pb2.ModelStreamInferResponse(error_message=refused.message)
             response.infer_response.id = notes.get("id", "")
             encoded: bytes = response.SerializeToString()
             return encoded
         finally:
-            self._log.write("grpc", "POST", f"/{_SERVICE}/ModelStreamInfer", status, perf_counter() - started,
-                            error=text, client=context.peer(), **notes)  # fmt: skip
+            self._write("ModelStreamInfer", context, started, refused, notes, trace)
 
 
 def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..authentication import Authentication
     from ..messages import InferRequest
     from ..service import InferenceService
+    from ..tracing import RequestTrace, Tracing
 
 __all__ = ["Application", "Handler", "Route", "route"]
 
@@ -44,7 +46,7 @@ class Application:
 
     Args:
         routes: besides those of the protocol.
-        open_paths: those for which no API key is needed.
+        tracing: makes spans of inference requests.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Application:
         authentication: Authentication,
         log: AccessLog,
         routes: list[Route],
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._service, self._authentication, self._log = service, authentication, log
         self._routes = [*ProtocolHandlers(service).routes(), *routes]
 
@@ -66,20 +70,33 @@ class Application:
         request = Request(scope["method"], path, scope["query_string"], dict(scope["headers"]), b"")
         if client := scope.get("client"):
             request.client = f"{client[0]}:{client[1]}"
-        message = ""
+        refused: RequestError | None = None
+        trace = self._start_trace(request)
         try:
             response = await self._respond(request, receive)
         except asyncio.CancelledError:
-            response, message = Response(Status.CANCELLED.http), "the client went away"
+            refused = RequestError(Status.CANCELLED, "the client went away")
+            response = Response(Status.CANCELLED.http)
             _uncancel()
         except Exception as error:
             refused = as_request_error(error)
-            response, message = error_response(refused), refused.message
+            response = error_response(refused)
+        if trace is not None:
+            request.notes["trace_id"] = trace.trace_id
+            trace.end(refused, {"http.response.status_code": response.status, **_attributes(request.notes)})
         if response.status != Status.CANCELLED.http:
             await _send_response(response, send)
         self._log.write("http", request.method, request.path, response.status, perf_counter() - started,
-                        received=len(request.body), sent=response.nbytes, client=request.client, error=message,
-                        **request.notes)  # fmt: skip
+                        received=len(request.body), sent=response.nbytes, client=request.client,
+                        error="" if refused is None else refused.message, **request.notes)  # fmt: skip
+
+    def _start_trace(self, request: Request) -> RequestTrace | None:
+        """Begins the span of an inference request."""
+        if self._tracing is None or not request.path.endswith(("/infer", "/predict")):
+            return None
+        carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
+        attributes = {"http.request.method": request.method, "url.path": request.path}
+        return self._tracing.start(f"{request.method} {request.path}", carrier, attributes)
 
     async def _respond(self, request: Request, receive: _Receive) -> Response:
         handler, arguments = self._find(request)
@@ -252,7 +269,8 @@ class ProtocolHandlers:
 
     async def region_status(self, request: Request, kind: str, name: str = "") -> Response:
         if kind == "cuda":
-            return json_response([])
+            found = self._service.regions.cuda_status(name)
+            return json_response([{"name": r.name, "device_id": r.device_id, "byte_size": r.byte_size} for r in found])
         regions = self._service.regions.status(name)
         return json_response(
             [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.byte_size} for r in regions]
@@ -261,9 +279,8 @@ class ProtocolHandlers:
     async def register(self, request: Request, kind: str, name: str = "") -> Response:
         body = request.json()
         if kind == "cuda":
-            raise RequestError(
-                Status.UNIMPLEMENTED, "this server takes no CUDA shared memory; use system shared memory"
-            )
+            self._service.regions.register_cuda(name, *_cuda_region(name, body))
+            return Response(200)
         key, offset, size = body.get("key"), body.get("offset", 0), body.get("byte_size")
         if not name or not isinstance(key, str) or type(offset) is not int or type(size) is not int:
             raise RequestError(
@@ -273,8 +290,7 @@ class ProtocolHandlers:
         return Response(200)
 
     async def unregister(self, request: Request, kind: str, name: str = "") -> Response:
-        if kind == "system":
-            self._service.regions.unregister(name)
+        self._service.regions.unregister(name, cuda=kind == "cuda")
         return Response(200)
 
     async def trace(self, request: Request, name: str = "") -> Response:
@@ -284,11 +300,31 @@ class ProtocolHandlers:
         return json_response(self._service.log_settings(request.json() if request.method == "POST" else {}))
 
 
+def _cuda_region(name: str, body: Mapping[str, Any]) -> tuple[bytes, int, int]:
+    """The handle, the device and the size of a region of a CUDA device."""
+    handle, device, size = body.get("raw_handle"), body.get("device_id", 0), body.get("byte_size")
+    text = handle.get("b64") if isinstance(handle, dict) else None
+    if not name or not isinstance(text, str) or type(device) is not int or type(size) is not int:
+        raise RequestError(
+            Status.INVALID,
+            'a CUDA region is registered with its name in the path, and with raw_handle: {"b64": TEXT}, device_id and '
+            "byte_size",
+        )
+    try:
+        return base64.b64decode(text, validate=True), device, size
+    except ValueError:
+        raise RequestError(Status.INVALID, "raw_handle has text of base64 in b64; it cannot be decoded") from None
+
+
 def _parameters(request: Request) -> dict[str, Any]:
     parameters = request.json().get("parameters") or {}
     if not isinstance(parameters, dict):
         raise RequestError(Status.INVALID, "parameters is a JSON object")
     return parameters
+
+
+def _attributes(notes: Mapping[str, Any]) -> dict[str, Any]:
+    return {"infersdk.model": notes["model"]} if "model" in notes else {}
 
 
 def _notes(request: InferRequest) -> dict[str, Any]:

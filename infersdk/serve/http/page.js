@@ -36,6 +36,12 @@ const draw = (bitmap, results) => {
       pen.fill();
       pen.globalAlpha = 1;
     }
+    if (Array.isArray(found.polygon)) {
+      pen.beginPath();
+      found.polygon.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
+      pen.closePath();
+      pen.stroke();
+    }
     for (const [x, y] of found.keypoints ?? []) pen.fillRect(x - width, y - width, 2 * width, 2 * width);
     if (!found.xyxy) continue;
     const [x1, y1, x2, y2] = found.xyxy;
@@ -55,7 +61,7 @@ const list = (results) => {
   table.tBodies[0].replaceChildren();
   for (const found of results) {
     const where = found.xyxy ? found.xyxy.map((side) => Math.round(side)).join(", ") : "";
-    row(table.tBodies[0], [found.label ?? JSON.stringify(found), (found.score ?? 0).toFixed(3), where]);
+    row(table.tBodies[0], [found.label ?? found.text ?? JSON.stringify(found), (found.score ?? 0).toFixed(3), where]);
   }
   table.hidden = !results.length;
 };

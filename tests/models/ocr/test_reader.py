@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -9,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from ocr_models import finder, page, reads
 from PIL import Image
 
+from infersdk import load
 from infersdk.cli import main
-from infersdk.errors import ConfigError, ImageError, ShapeError, UnsupportedModelError
+from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, ShapeError, UnsupportedModelError
 from infersdk.models import OCR
-from infersdk.models.ocr.reader import _along_the_text, _sides
+from infersdk.models.ocr.quads import along_the_text, sides
 
 pytest.importorskip("cv2")
 
@@ -27,60 +28,10 @@ real = [pytest.mark.assets, pytest.mark.skipif(not REAL[0].exists(), reason=f"no
 BACKENDS = ["onnxruntime", "openvino"]
 
 
-# ---- small networks: dark pixels are text, and a line reads as the brightness of its columns ----
-
-
-def save(path: Path, nodes: list[Any], output: list[Any], weights: list[Any], **metadata: str) -> Path:
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes, "graph", [value("x", TensorProto.FLOAT, ["n", 3, "h", "w"])], [value("y", TensorProto.FLOAT, output)],
-        [numpy_helper.from_array(np.asarray(array, kind), name) for name, array, kind in weights],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    helper.set_model_props(model, metadata)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-    return path
-
-
-def finder(path: Path) -> Path:
-    """A map that is 1 where the image is black, and 0 where it is white."""
-    nodes = [
-        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
-        helper.make_node("Mul", ["mean", "steep"], ["scaled"]),
-        helper.make_node("Sigmoid", ["scaled"], ["y"]),
-    ]
-    return save(path, nodes, ["n", 1, "h", "w"], [("steep", [-9.0], np.float32)])
-
-
-def reads(path: Path, characters: str = "a\nb\nc") -> Path:
-    """One step for each 8 columns, and 5 classes: blank, and four shades from black to white."""
-    nodes = [
-        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1, 2], keepdims=1),
-        helper.make_node("AveragePool", ["mean"], ["steps"], kernel_shape=[1, 8], strides=[1, 8]),
-        helper.make_node("Squeeze", ["steps", "one"], ["rows"]),
-        helper.make_node("Transpose", ["rows"], ["columns"], perm=[0, 2, 1]),
-        helper.make_node("Sub", ["columns", "shades"], ["difference"]),
-        helper.make_node("Abs", ["difference"], ["distance"]),
-        helper.make_node("Neg", ["distance"], ["near"]),
-        helper.make_node("Softmax", ["near"], ["y"], axis=2),
-    ]
-    weights = [("one", [1], np.int64), ("shades", [[[0.0, -1.0, -0.5, 0.5, 1.0]]], np.float32)]
-    return save(path, nodes, ["n", "t", 5], weights, character=characters)
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[OCR]:
     with OCR(finder(tmp_path / "det.onnx"), reads(tmp_path / "rec.onnx"), threads=1, text_score=0.2) as reader:
         yield reader
-
-
-def page(*lines: tuple[int, int, int, int], size: tuple[int, int] = (800, 760)) -> np.ndarray:
-    """White, with black lines: (left, top, right, bottom)."""
-    image = np.full((size[1], size[0], 3), 255, np.uint8)
-    for left, top, right, bottom in lines:
-        image[top:bottom, left:right] = 0
-    return image
 
 
 def test_lines_are_found_in_the_order_of_reading(small: OCR) -> None:
@@ -132,9 +83,9 @@ def test_a_page_of_two_hundred_lines(small: OCR) -> None:
 
 def test_text_from_top_to_bottom_begins_at_the_right(small: OCR) -> None:
     quad = np.array([[0, 0], [10, 0], [10, 40], [0, 40]], np.float32)
-    assert _sides(quad) == (10, 40)
-    np.testing.assert_array_equal(_along_the_text(quad), quad[[1, 2, 3, 0]])
-    np.testing.assert_array_equal(_along_the_text(quad[[1, 2, 3, 0]]), quad[[1, 2, 3, 0]])
+    assert sides(quad) == (10, 40)
+    np.testing.assert_array_equal(along_the_text(quad), quad[[1, 2, 3, 0]])
+    np.testing.assert_array_equal(along_the_text(quad[[1, 2, 3, 0]]), quad[[1, 2, 3, 0]])
 
 
 def test_results_go_anywhere(small: OCR, tmp_path: Path) -> None:
@@ -210,3 +161,65 @@ def test_a_page_that_is_upside_down(reader: OCR) -> None:
     image = np.asarray(Image.open(ASSETS / "ch_en_num.jpg").convert("RGB"))[..., ::-1]
     upright, turned = reader(image), reader(np.ascontiguousarray(image[::-1, ::-1]))
     assert len(set(upright.texts) & set(turned.texts)) > 10
+
+
+# ---- requests ----
+
+
+def test_every_way_reads_the_same(small: OCR) -> None:
+    images = [page((100, 100, 300, 120)), page(), page((100, 100, 300, 120), (100, 300, 500, 340)), "missing.png"]
+    expected = [small(image).to_dicts() for image in images[:3]]
+    small.configure_pipeline(instances=2, max_batch=2)
+
+    async def coroutines() -> list[Any]:
+        return await asyncio.gather(*(small.infer(image) for image in images[:3]))
+
+    for results in (
+        list(small.stream(images[:3])), list(small.map(images[:3])), asyncio.run(coroutines()),
+        [future.result(60) for future in small.submit_many(images[:3])],
+    ):  # fmt: skip
+        assert [result.to_dicts() for result in results] == expected
+    *_, error = small.map(images, return_exceptions=True)
+    assert isinstance(error, ImageError)
+    assert small.timings.infer > 0
+
+
+def test_the_score_of_a_call(small: OCR) -> None:
+    image = page((100, 100, 300, 120))
+    assert (len(small(image)), small(image).dropped) == (1, 0)
+    assert (len(small(image, text_score=1.0)), small(image, text_score=1).dropped) == (0, 1)
+    assert len(small.submit(image, text_score=1.0).result(60)) == 0
+    for call in (small, lambda *a, **k: small.submit(*a, **k).result(60)):
+        with pytest.raises(ConfigError, match="'conf' cannot be given with a call of OCR; what can: text_score"):
+            call(image, conf=0.5)
+        with pytest.raises(ConfigError, match="text_score is a number from 0 to 1, not 'high'"):
+            call(image, text_score="high")
+
+
+def test_deadlines_and_cancelling_reach_the_pages(small: OCR) -> None:
+    small.configure_pipeline(instances=1, slots=16)
+    with pytest.raises(DeadlineExceeded):
+        small.submit(page(), deadline=0.0).result(60)
+    futures = [small.submit(page((100, 100, 300, 120))) for _ in range(12)]
+    assert futures[-1].cancel()
+    assert all(len(future.result(60)) == 1 for future in futures[:-1])
+    stats = small.pipeline.stats()
+    assert (stats.done, stats.cancelled, stats.expired) == (11, 1, 1)
+
+
+def test_warming_up_and_releasing(small: OCR) -> None:
+    image = page((100, 100, 300, 120))
+    small.warm_up()
+    small.warm_up(example=image)
+    expected = small.submit(image).result(60).texts
+    small.release()
+    assert small(image).texts == small.submit(image).result(60).texts == expected
+
+
+def test_networks_that_are_loaded_already(tmp_path: Path) -> None:
+    det, rec = load(finder(tmp_path / "det.onnx")), load(reads(tmp_path / "rec.onnx"))
+    with pytest.raises(ConfigError, match="threads: these belong to load"):
+        OCR(det, rec, threads=1)
+    with OCR(det, rec, text_score=0.2) as reader:
+        assert len(reader(page((100, 100, 300, 120)))) == 1
+        assert reader.networks == (det, rec)

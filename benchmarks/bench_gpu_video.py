@@ -1,0 +1,177 @@
+"""Videos decoded on a GPU: eight files against the decoder alone, and how many live streams one GPU takes.
+
+Run: `pytest -s benchmarks/bench_gpu_video.py` (an NVIDIA GPU with a video decoder, `infersdk[nvvideo]`, the test data
+of INFERSDK_ASSETS).
+
+The decoder alone is the loop of PyNvVideoCodec's own sample for performance: a demuxer and a decoder on each thread,
+whose frames are counted and dropped. Ours keeps each frame on the device, with its time.
+
+Live streams are files of 1080p that are given at their frame rate, 30 a second: a frame that the model has not taken
+when the next one comes is dropped and counted, as with a camera. Their number grows until frames are dropped, or until
+the 99th percentile from the decoded frame to its boxes is above 100 ms.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import device_count
+from infersdk.models import load
+from infersdk.video import DeviceVideoReader, VideoReader, VideoWriter
+
+pytest.importorskip("av")
+pytestmark = pytest.mark.gpu
+ROUNDS, FILES, FRAMES, RATE = 3, 8, 300, 30.0
+SIZE = (1920, 1080)
+#: Seconds that each number of live streams is run, and the delay that they may have.
+SECONDS, DELAY = 5.0, 0.1
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    if not device_count():
+        pytest.skip("no CUDA device on this machine")
+    return pytest.importorskip("PyNvVideoCodec")
+
+
+@pytest.fixture(scope="module")
+def video(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """People who walk, in 1080p."""
+    from PIL import Image
+
+    path = tmp_path_factory.mktemp("gpu_video") / "people.mp4"
+    with VideoReader(assets / "video" / "people.mp4") as reader, VideoWriter(path, SIZE, RATE) as writer:
+        for frame in itertools.islice(reader, FRAMES):
+            writer.write(Image.fromarray(frame.pixels).resize(SIZE))
+    return path
+
+
+def on_threads(work: Callable[[], int], count: int) -> tuple[int, float]:
+    """What `work` counts on all threads together, and the seconds."""
+    counts: list[int] = []
+    threads = [threading.Thread(target=lambda: counts.append(work())) for _ in range(count)]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts), time.perf_counter() - start
+
+
+def decoder_alone(module: Any, path: Path) -> int:
+    demuxer = module.CreateDemuxer(filename=str(path))
+    decoder = module.CreateDecoder(gpuid=0, codec=demuxer.GetNvCodecId(), usedevicememory=True)
+    return sum(1 for packet in demuxer for _ in decoder.Decode(packet))
+
+
+def our_reader(path: Path) -> int:
+    with DeviceVideoReader(path) as reader:
+        return sum(1 for _ in reader)
+
+
+def processor(path: Path) -> int:
+    with VideoReader(path, format="nv12") as reader:
+        return sum(1 for _ in reader)
+
+
+def test_eight_files_against_the_decoder_alone(module: Any, video: Path, claim: Callable[..., None]) -> None:
+    rates = []
+    for _ in range(ROUNDS):
+        alone, alone_seconds = on_threads(lambda: decoder_alone(module, video), FILES)
+        ours, our_seconds = on_threads(lambda: our_reader(video), FILES)
+        assert ours == FILES * FRAMES
+        rates.append((alone / alone_seconds, ours / our_seconds))
+    count, seconds = on_threads(lambda: processor(video), FILES)
+    alone_rate, our_rate = np.median(np.array(rates), axis=0)
+    ratios = sorted(ours / alone for alone, ours in rates)
+    print(
+        f"\n{FILES} files of 1080p H.264, frames a second in sum: the decoder alone {alone_rate:.0f}, "
+        f"DeviceVideoReader {our_rate:.0f} ({ratios[ROUNDS // 2]:.3f} of it, {ratios[0]:.3f} to {ratios[-1]:.3f}), "
+        f"VideoReader on the processor {count / seconds:.0f}"
+    )
+    claim(f"{FILES} videos decoded on a GPU, against PyNvVideoCodec's own loop", ratios[ROUNDS // 2])
+
+
+class Paced:
+    """A file that is given at its frame rate, like a camera; a frame that comes too early for the model is dropped."""
+
+    def __init__(self, path: Path, reader: Any, late: float) -> None:
+        self.path, self.reader = path, reader
+        self.slots = threading.Semaphore(2)
+        self.late = late
+        self.frames = self.dropped = 0
+        self.delays: list[float] = []
+
+    def run(self, submit: Callable[[Any], Any], until: float) -> None:
+        begin = time.monotonic() + self.late
+        for number, frame in enumerate(self._frames()):
+            due = begin + number / RATE
+            if due > until:
+                return
+            time.sleep(max(0.0, due - time.monotonic()))
+            self.frames += 1
+            if not self.slots.acquire(blocking=False):
+                self.dropped += 1
+                continue
+            came = max(due, frame.decoded)  # it is decoded ahead, as the file is there already
+            submit(frame).add_done_callback(lambda _, came=came: self._done(came))
+
+    def _frames(self) -> Iterator[Any]:
+        while True:
+            with self.reader(self.path) as frames:
+                yield from frames
+
+    def _done(self, came: float) -> None:
+        self.delays.append(time.monotonic() - came)
+        self.slots.release()
+
+
+def run_streams(model: Any, video: Path, count: int, reader: Any) -> tuple[float, float, float, float]:
+    """Frames a second, the share that was dropped, and the median and 99th percentile of the delay in seconds."""
+    streams = [Paced(video, reader, number / count / RATE) for number in range(count)]
+    start = time.monotonic() + 1.0
+    threads = [threading.Thread(target=stream.run, args=(model.submit, start + SECONDS)) for stream in streams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    time.sleep(0.5)
+    delays = np.concatenate([stream.delays for stream in streams])
+    frames, dropped = sum(s.frames for s in streams), sum(s.dropped for s in streams)
+    return frames / (SECONDS + 1), dropped / frames, float(np.median(delays)), float(np.percentile(delays, 99))
+
+
+def device_reader(path: Path) -> DeviceVideoReader:
+    return DeviceVideoReader(path, prefetch=2)
+
+
+def host_reader(path: Path) -> VideoReader:
+    return VideoReader(path, format="nv12", prefetch=2)
+
+
+@pytest.mark.parametrize("reader", [device_reader, host_reader])
+def test_live_streams(module: Any, assets: Path, video: Path, reader: Any, claim: Callable[..., None]) -> None:
+    pytest.importorskip("tensorrt_rtx_bindings")
+    largest = 0
+    with load(assets / "models" / "yolov8n.onnx", "tensorrt-rtx", max_batch=16, precision="fp16") as model:
+        model.warm_up()
+        with reader(video) as frames:
+            list(model.map(itertools.islice(frames, 64)))
+        for count in (8, 16, 32, 48, 64, 96, 128):
+            rate, dropped, median, p99 = run_streams(model, video, count, reader)
+            print(
+                f"\n{reader.__name__}: {count} streams of 1080p at 30: {rate:.0f} frames/s, {dropped:.2%} dropped, "
+                f"frame to boxes {1e3 * median:.1f} ms, 99 % {1e3 * p99:.1f} ms"
+            )
+            if dropped > 0.001 or p99 > DELAY:
+                break
+            largest = count
+    claim(f"live streams of 1080p at 30 frames a second in real time, {reader.__name__}", largest)

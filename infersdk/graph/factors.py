@@ -1,0 +1,196 @@
+"""Constant factors and offsets next to convolutions, folded into their weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .weights import add_weight, graph_values
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx_ir as ir
+
+__all__ = ["constant_of", "fold_factors"]
+
+#: A factor nearer to 0 than this is not divided by.
+_SMALLEST = 1e-3
+
+
+def constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
+    """The array of a weight, or of a Constant node; None for any other value."""
+    if value is None or value.is_graph_input():
+        return None
+    if value.is_initializer():
+        return None if value.const_value is None else value.const_value.numpy()
+    node = value.producer()
+    if node is None or node.op_type != "Constant" or "value" not in node.attributes:
+        return None
+    return node.attributes["value"].as_tensor().numpy()
+
+
+def fold_factors(graph: ir.Graph) -> int:
+    """Folds constant factors (Mul) and offsets (Add) into the convolutions next to them; returns how many.
+
+    A factor or an offset behind a convolution, one number or one for each channel, goes into its weights and its bias.
+    A single number in front of convolutions goes into their weights: a factor always, an offset where they have no
+    padding, which would not be 0 any more. Of x * s + b in front of padded convolutions s goes into their weights, and
+    b / s stays in front. Results stay the same but for rounding.
+    """
+    folder = _Folder(graph)
+    count = 0
+    while changed := sum(folder.fold(node) for node in list(graph) if node.op_type in ("Mul", "Add")):
+        count += changed
+    return count
+
+
+class _Folder:
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._names = {name for name, _ in graph_values(graph)}
+
+    def fold(self, node: ir.Node) -> bool:
+        """Folds a factor or an offset, if that can be done."""
+        if node.graph is not self._graph or node.outputs[0].is_graph_output():
+            return False  # folded already with another one
+        for constant, data in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+            array = constant_of(constant)
+            if array is not None and data is not None and array.dtype.kind == "f":
+                return self._behind(node, data, array) or self._in_front(node, data, array)
+        return False
+
+    def _behind(self, node: ir.Node, data: ir.Value, array: npt.NDArray[Any]) -> bool:
+        """Folds what is behind a convolution into it."""
+        conv = data.producer()
+        if conv is None or data.is_graph_output() or len(list(data.uses())) != 1:
+            return False
+        weights = _weights_of(conv)
+        if weights is None or (conv.op_type == "ConvTranspose" and _group(conv) != 1):
+            return False
+        axis = 0 if conv.op_type == "Conv" else 1
+        channels = _channels(array, weights.shape[axis], weights.ndim)
+        if channels is None:
+            return False
+        bias = _bias_of(conv, weights.shape[axis])
+        if node.op_type == "Mul":
+            shape = [-1 if at == axis else 1 for at in range(weights.ndim)]
+            self._set(conv, weights * channels.reshape(shape), bias * channels)
+        else:
+            self._set(conv, None, bias + channels)
+        self._bypass(node, data)
+        return True
+
+    def _in_front(self, node: ir.Node, data: ir.Value, array: npt.NDArray[Any]) -> bool:
+        """Folds a number in front of convolutions into them."""
+        if array.size != 1 or array.ndim > 4:
+            return False
+        number = float(array.item())
+        uses = list(node.outputs[0].uses())
+        convs = [use.node for use in uses if use.idx == 0 and use.node.op_type == "Conv"]
+        if not uses or len(convs) != len(uses) or any(_weights_of(conv) is None for conv in convs):
+            return False
+        if node.op_type == "Mul":
+            self._scale(convs, number)
+            self._bypass(node, data)
+            return True
+        if not any(map(_is_padded, convs)):
+            for conv in convs:
+                weights = _weights_of(conv)
+                assert weights is not None
+                sums = weights.sum(axis=tuple(range(1, weights.ndim)))
+                self._set(conv, None, _bias_of(conv, len(weights)) + number * sums)
+            self._bypass(node, data)
+            return True
+        return self._swap(node, data, number, convs)
+
+    def _swap(self, add: ir.Node, data: ir.Value, offset: float, convs: list[ir.Node]) -> bool:
+        """x * s + b becomes x + b / s, and s goes into the convolutions behind."""
+        mul = data.producer()
+        if mul is None or mul.op_type != "Mul" or data.is_graph_output() or len(list(data.uses())) != 1:
+            return False
+        for constant, source in ((mul.inputs[0], mul.inputs[1]), (mul.inputs[1], mul.inputs[0])):
+            factor = constant_of(constant)
+            if factor is not None and factor.size == 1 and factor.ndim <= 4 and source is not None:
+                number = float(factor.item())
+                if not abs(number) >= _SMALLEST:
+                    return False
+                self._scale(convs, number)
+                shifted = np.array([offset / number], factor.dtype)
+                weight = add_weight(self._graph, self._free_name(f"{add.outputs[0].name}_offset"), shifted)
+                add.replace_input_with(0, source)
+                add.replace_input_with(1, weight)
+                self._graph.remove(mul, safe=True)
+                return True
+        return False
+
+    def _scale(self, convs: list[ir.Node], number: float) -> None:
+        for conv in convs:
+            weights = _weights_of(conv)
+            assert weights is not None
+            self._set(conv, weights * number, None)
+
+    def _set(self, conv: ir.Node, weights: npt.NDArray[Any] | None, bias: npt.NDArray[Any] | None) -> None:
+        """Gives a convolution weights and a bias of its own; None keeps what it has."""
+        before = constant_of(conv.inputs[1])
+        assert before is not None
+        inputs = list(conv.inputs[:3]) + [None] * (3 - len(conv.inputs))
+        name = conv.outputs[0].name
+        for at, new, what in ((1, weights, "weight"), (2, bias, "bias")):
+            if new is not None:
+                inputs[at] = add_weight(self._graph, self._free_name(f"{name}_{what}"), new.astype(before.dtype))
+        if len(conv.inputs) < 3 and inputs[2] is not None:
+            conv.resize_inputs(3)
+        for at in range(len(conv.inputs)):
+            conv.replace_input_with(at, inputs[at])
+
+    def _bypass(self, node: ir.Node, data: ir.Value) -> None:
+        """Gives the users of a node its data, and removes the node."""
+        for use in list(node.outputs[0].uses()):
+            use.node.replace_input_with(use.idx, data)
+        self._graph.remove(node, safe=True)
+
+    def _free_name(self, base: str) -> str:
+        number, name = 2, base
+        while name in self._names:
+            name, number = f"{base}_{number}", number + 1
+        self._names.add(name)
+        return name
+
+
+def _weights_of(conv: ir.Node) -> npt.NDArray[np.float64] | None:
+    """The constant weights of a convolution of floating-point numbers; None for any other node."""
+    if conv.op_type not in ("Conv", "ConvTranspose") or conv.domain not in ("", "ai.onnx"):
+        return None
+    array = constant_of(conv.inputs[1])
+    if array is None or array.dtype not in (np.float32, np.float64):
+        return None
+    if len(conv.inputs) > 2 and conv.inputs[2] is not None and constant_of(conv.inputs[2]) is None:
+        return None
+    return array.astype(np.float64)
+
+
+def _bias_of(conv: ir.Node, channels: int) -> npt.NDArray[np.float64]:
+    array = constant_of(conv.inputs[2]) if len(conv.inputs) > 2 else None
+    return np.zeros(channels) if array is None else array.astype(np.float64)
+
+
+def _group(conv: ir.Node) -> int:
+    return int(conv.attributes.get_int("group", 1))
+
+
+def _is_padded(conv: ir.Node) -> bool:
+    if conv.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return True
+    return any(conv.attributes.get_ints("pads", ()))
+
+
+def _channels(array: npt.NDArray[Any], count: int, ndim: int) -> npt.NDArray[np.float64] | None:
+    """A number for each channel, where an array is one number, or broadcasts along the channels alone."""
+    if array.ndim > ndim:
+        return None
+    if array.size == 1:
+        return np.full(count, float(array.item()))
+    shape = (1,) * (ndim - array.ndim) + array.shape
+    wanted = tuple(count if axis == 1 else 1 for axis in range(ndim))
+    return array.astype(np.float64).reshape(-1) if shape == wanted else None

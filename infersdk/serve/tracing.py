@@ -1,0 +1,132 @@
+"""Traces of requests, by OpenTelemetry: a span for each, and for its stages in the model."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BackendUnavailableError
+from ..pipeline import RequestStages, stage_listener
+from .errors import RequestError, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextvars import Token
+
+__all__ = ["RequestTrace", "Tracing"]
+
+#: Failures that are the server's. The others are the client's, and its span says so.
+_OF_THE_SERVER = {Status.INTERNAL, Status.UNIMPLEMENTED, Status.UNAVAILABLE, Status.DEADLINE}
+
+
+class Tracing:
+    """Makes the spans of a server.
+
+    Args:
+        provider: a `TracerProvider`. None is the one that the process has set, or else one that is made here: it sends
+            spans by OTLP over HTTP, as OpenTelemetry's environment variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...).
+
+    Raises:
+        BackendUnavailableError: the packages of OpenTelemetry are missing.
+    """
+
+    def __init__(self, provider: Any = None) -> None:
+        try:
+            from opentelemetry import propagate, trace
+        except ImportError as error:
+            raise _missing(error) from None
+        self._trace, self._extract = trace, propagate.extract
+        self._own: Any = None
+        if provider is None:
+            provider = trace.get_tracer_provider()
+            if isinstance(provider, trace.ProxyTracerProvider):
+                provider = self._own = _exporting_provider()
+        from .. import __version__
+
+        self._tracer = provider.get_tracer("infersdk.serve", __version__)
+
+    def start(self, name: str, carrier: Mapping[str, str], attributes: Mapping[str, Any]) -> RequestTrace:
+        """Begins the span of a request, in the task that runs it.
+
+        Args:
+            carrier: the headers of the request, in lower case: `traceparent` names the parent.
+        """
+        span = self._tracer.start_span(
+            name, self._extract(dict(carrier)), kind=self._trace.SpanKind.SERVER, attributes=dict(attributes)
+        )
+        return RequestTrace(self._trace, self._tracer, span)
+
+    def close(self) -> None:
+        """Sends what is left."""
+        if self._own is not None:
+            self._own.shutdown()
+
+
+class RequestTrace:
+    """The span of one request. `end()` follows in the same task."""
+
+    def __init__(self, api: Any, tracer: Any, span: Any) -> None:
+        self._api, self._tracer, self._span = api, tracer, span
+        self._stages: list[RequestStages] = []
+        self._listening: Token[Any] | None = None
+        if span.is_recording():
+            self._listening = stage_listener.set(self._stages.append)
+
+    @property
+    def trace_id(self) -> str:
+        """As traces show it: 32 hexadecimal digits."""
+        return self._api.format_trace_id(self._span.get_span_context().trace_id)  # type: ignore[no-any-return]
+
+    def end(self, error: RequestError | None, attributes: Mapping[str, Any]) -> None:
+        """Ends the span, after those of the stages.
+
+        Args:
+            error: why the request failed.
+            attributes: what is known of the request by now.
+        """
+        if self._listening is not None:
+            stage_listener.reset(self._listening)
+            self._add_stages()
+        self._span.set_attributes(dict(attributes))
+        if error is not None:
+            self._span.set_attribute("error.type", error.status.grpc)
+            if error.status in _OF_THE_SERVER:
+                self._span.set_status(self._api.Status(self._api.StatusCode.ERROR, error.message))
+        self._span.end()
+
+    def _add_stages(self) -> None:
+        clock = time.time_ns() - time.monotonic_ns()
+        parent = self._api.set_span_in_context(self._span)
+
+        def add(name: str, begin: float, end: float, context: Any, **attributes: Any) -> Any:
+            span = self._tracer.start_span(
+                name, context, start_time=clock + round(begin * 1e9), attributes=attributes or None
+            )
+            span.end(end_time=clock + round(end * 1e9))
+            return self._api.set_span_in_context(span)
+
+        for stages in list(self._stages):
+            queue = add("queue", stages.submitted, stages.left, parent)
+            add("decode", *stages.prepare, queue)
+            add("run", stages.left, stages.ran, parent, **{"infersdk.batch": stages.batch})
+            add("postprocess", stages.ran, stages.done, parent)
+
+
+def _exporting_provider() -> Any:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise _missing(error) from None
+    resource = Resource.create()
+    if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):  # the environment names none
+        resource = resource.merge(Resource({"service.name": "infersdk"}))
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
+
+
+def _missing(error: ImportError) -> BackendUnavailableError:
+    return BackendUnavailableError(f'traces need more packages ({error}): pip install "infersdk[otel]"')

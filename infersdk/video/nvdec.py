@@ -1,0 +1,248 @@
+"""Frames that an NVIDIA GPU decodes, and that stay on it (`pip install "infersdk[nvvideo]"`).
+
+PyAV reads the packets, so sources, times and errors are those of `VideoReader`; PyNvVideoCodec decodes them by the
+hardware decoder. A decoder writes over its frames with the next packet, so each is copied on the device, into memory
+that later frames use again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import threading
+from collections import deque
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from ..device import Device
+from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, VideoError
+from ..stream import device_count
+from ..tensor import Tensor
+from .frames import DeviceFrame
+from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
+
+__all__ = ["DeviceVideoReader"]
+
+#: What results call the decoder.
+NAME = "nvdec"
+#: The codecs, as FFmpeg and as PyNvVideoCodec name them.
+_CODECS = {
+    "h264": "H264", "hevc": "HEVC", "av1": "AV1", "vp8": "VP8", "vp9": "VP9", "mpeg1video": "MPEG1",
+    "mpeg2video": "MPEG2", "mpeg4": "MPEG4", "mjpeg": "JPEG",
+}  # fmt: skip
+#: The filters of FFmpeg that bring packets into the form that the decoder reads.
+_FILTERS = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb", "mpeg4": "dump_extra"}
+#: Stands for the time of a packet that has none.
+_NO_TIME = -(2**62)
+_USE_CPU = "use decode='cpu'"
+
+
+class DeviceVideoReader(SourceReader[DeviceFrame]):
+    """An iterator over the frames of a video, which a GPU decodes; a `DeviceFrame` in NV12 stays on the device.
+
+    Everything else is as with `VideoReader`: the arguments, the attributes, the times, live sources, damaged files.
+
+    Args:
+        device: the CUDA device that decodes; that of the model.
+
+    Raises:
+        VideoError: as `VideoReader`; also for a codec, a pixel format or an odd size that the decoder does not have,
+            and for a video that is rotated.
+        BackendUnavailableError: PyAV or PyNvVideoCodec is not installed, or does not find its driver.
+        DeviceUnavailableError: the machine does not have the device.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | int,
+        *,
+        device: str | Device = "cuda:0",
+        prefetch: int = 8,
+        drop: str | None = None,
+        timeout: float = TIMEOUT,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.device = Device.parse(device)
+        if self.device.kind != "cuda":
+            raise ConfigError(f"device {str(device)!r} decodes no video; use a CUDA device such as 'cuda:0'")
+        if self.device.index >= device_count():
+            raise DeviceUnavailableError(
+                f"{self.device} decodes videos, and this machine has {device_count()} CUDA devices; {_USE_CPU}"
+            )
+        self._module = _pynvvideocodec()
+        super().__init__(source, even=True, prefetch=prefetch, drop=drop, timeout=timeout, options=options)
+
+    def _decode(self, stream: Any, so_far: Decoded) -> Generator[DeviceFrame, None, None]:
+        codec = stream.codec_context.codec.canonical_name
+        if codec not in _CODECS:
+            raise VideoError(f"{self._shown!r} is in {codec}, which the GPU does not decode; {_USE_CPU}")
+        if not self.live:
+            self._refuse_rotated()
+        decoder = _Decoder(self._module, self.device, stream, codec, self._shown, live=self.live)
+        return _decode(self._av, stream, decoder, so_far, self._shown, self.fps)
+
+    def _refuse_rotated(self) -> None:
+        """Only a decoded frame says that it is rotated: the first one, on the processor."""
+        with contextlib.suppress(self._av.error.FFmpegError), self._av.open(self.source) as container:
+            first = next(container.decode(video=0), None)
+            if first is not None and first.rotation:
+                raise VideoError(
+                    f"{self._shown!r} is rotated by {first.rotation} degrees, which the GPU does not undo; {_USE_CPU}"
+                )
+
+
+def _decode(
+    av: Any, stream: Any, decoder: _Decoder, so_far: Decoded, shown: str, fps: float | None
+) -> Generator[DeviceFrame, None, None]:
+    """All frames; packets that cannot be decoded are skipped and counted."""
+    clock = Clock(stream, fps)
+    unit = float(stream.time_base)
+    reason = ""
+    for packet in packets_of(av, stream, so_far, shown):
+        try:
+            frames = decoder.decode(packet)
+        except decoder.errors as error:
+            so_far.damaged += 1
+            reason = _line(error)
+            continue
+        for pixels, pts in frames:
+            at = clock.time_of(None if pts == _NO_TIME else pts * unit)
+            yield DeviceFrame(pixels, at, so_far.add(at, fps), NAME)
+    if reason and not so_far.frames:
+        raise VideoError(f"{shown!r} has no frame that the GPU can decode: {reason}; {_USE_CPU}")
+
+
+class _Decoder:
+    """One session of the hardware decoder. It is used by one thread.
+
+    Args:
+        stream: of PyAV.
+        live: frames are wanted at once, where their order allows it.
+    """
+
+    def __init__(self, module: Any, device: Device, stream: Any, codec: str, shown: str, *, live: bool) -> None:
+        self._module, self._shown = module, shown
+        self.errors = (module.PyNvVCException, RuntimeError)
+        self._pool = _Pool(device)
+        self._discarded: set[int] = set()
+        self._filter = None
+        if codec in _FILTERS:
+            bitstream = importlib.import_module("av.bitstream")
+            self._filter = bitstream.BitStreamFilterContext(_FILTERS[codec], stream)
+        latency = module.DisplayDecodeLatencyType
+        # Frames that refer to later ones come in another order than they are shown in: those must wait.
+        self._at_once = live and not stream.codec_context.has_b_frames
+        try:
+            self._decoder = module.CreateDecoder(
+                gpuid=device.index,
+                codec=getattr(module.cudaVideoCodec, _CODECS[codec]),
+                usedevicememory=True,
+                latency=latency.LOW if self._at_once else latency.NATIVE,
+            )
+        except Exception as error:
+            raise VideoError(f"{device} has no decoder for {shown!r} ({codec}): {_line(error)}; {_USE_CPU}") from None
+
+    def decode(self, packet: Any) -> list[tuple[_Pixels, int]]:
+        """The frames that come out after this packet, with their times in units of the stream. The empty packet at the
+        end gives all that are left.
+        """
+        last = not packet.size  # asked before: the filter takes the bytes away
+        if packet.is_discard and packet.pts is not None:
+            self._discarded.add(packet.pts)
+        filtered = [packet] if self._filter is None else self._filter.filter(None if last else packet)
+        frames = [frame for one in filtered if one.size for frame in self._decoded(one)]
+        return frames + self._decoded(None) if last else frames
+
+    def _decoded(self, packet: Any) -> list[tuple[_Pixels, int]]:
+        data = self._module.PacketData()
+        if packet is not None:
+            data.bsl_data, data.bsl = packet.buffer_ptr, packet.size
+            data.pts = _NO_TIME if packet.pts is None else packet.pts
+            if self._at_once:
+                data.decode_flag = self._module.VideoPacketFlag.ENDOFPICTURE.value
+        frames = self._decoder.Decode(data)
+        if not frames:
+            return []
+        self._decoder.SyncOnCUStream()  # the copies below are on another stream
+        copied = []
+        for frame in frames:
+            pts = frame.getPTS()
+            if pts in self._discarded:  # an edit list leaves it out
+                self._discarded.remove(pts)
+                continue
+            copied.append((self._pool.copy_of(self._address_of(frame), self._shape_of(frame), frame), pts))
+        return copied
+
+    def _shape_of(self, frame: Any) -> tuple[int, int]:
+        """(height * 3 / 2, width) of a frame in NV12."""
+        if frame.format != self._module.Pixel_Format.NV12:
+            raise VideoError(f"{self._shown!r} is decoded to {frame.format.name}, not to NV12 of 8 bits; {_USE_CPU}")
+        rows, width = [int(side) for side in frame.shape if side != 1]
+        return rows, width
+
+    def _address_of(self, frame: Any) -> int:
+        rows, width = self._shape_of(frame)
+        luma, chroma = int(frame.GetPtrToPlane(0)), int(frame.GetPtrToPlane(1))
+        if chroma - luma != rows // 3 * 2 * width:
+            raise VideoError(
+                f"{self._shown!r}: the planes of a frame of {width} x {rows // 3 * 2} are {chroma - luma} bytes apart, "
+                f"not {rows // 3 * 2 * width}; {_USE_CPU}"
+            )
+        return luma
+
+
+class _Pool:
+    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._free: deque[Tensor] = deque()
+
+    def copy_of(self, address: int, shape: tuple[int, int], lender: object) -> _Pixels:
+        """A copy of the pixels at an address of the device; `lender` owns them."""
+        tensor = self._take(shape)
+        tensor.copy_from(Tensor._over(address, shape, "uint8", self._device, lender=lender))
+        return _Pixels(tensor, self._free)
+
+    def _take(self, shape: tuple[int, int]) -> Tensor:
+        with contextlib.suppress(IndexError):
+            tensor = self._free.pop()
+            if tensor.shape == shape:
+                return tensor
+            self._free.clear()  # the size of the video has changed
+        return Tensor(shape, "uint8", self._device)
+
+
+class _Pixels:
+    """The pixels of a frame, for DLPack. Its end gives the memory back to the pool."""
+
+    def __init__(self, tensor: Tensor, pool: deque[Tensor]) -> None:
+        self._tensor, self._pool = tensor, pool
+        self._lock = threading.Lock()
+        self.shape = tensor.shape
+
+    def __dlpack__(self, **options: Any) -> Any:
+        with self._lock:  # several models may borrow it at the same time
+            return self._tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()
+
+    def __del__(self) -> None:
+        self._pool.append(self._tensor)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _pynvvideocodec() -> Any:
+    try:
+        return importlib.import_module("PyNvVideoCodec")
+    except Exception as error:  # without a driver it raises a RuntimeError of many lines
+        lines = str(error).strip().splitlines()
+        raise BackendUnavailableError(
+            f"decode='gpu' of videos needs PyNvVideoCodec ({lines[0] if lines else type(error).__name__}): "
+            'pip install "infersdk[nvvideo]"'
+        ) from None

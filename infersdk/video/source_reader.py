@@ -1,0 +1,259 @@
+"""What the readers of videos share: opening a source, what it says about itself, and its frames on a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .._http import without_password
+from .._prefetch import Prefetch
+from ..errors import ClosedError, ConfigError, VideoError, relative_to
+from ._av import import_av, reason
+from .frames import DeviceFrame, Frame
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "packets_of"]
+
+FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
+
+#: Protocols of live sources: the sender does not wait for its reader.
+_LIVE = frozenset({"rtsp", "rtsps", "rtmp", "rtmps", "rtp", "udp", "srt", "mms", "tcp", "unix"})
+#: Seconds without data after which a live source counts as dead.
+TIMEOUT = 10.0
+
+
+@dataclass
+class Decoded:
+    """What the decoding thread has done so far."""
+
+    frames: int = 0
+    damaged: int = 0
+    end: float = 0.0
+
+    def add(self, at: float, fps: float | None) -> int:
+        """Counts a frame that is shown at this time; returns its number."""
+        self.end = max(self.end, at + (1 / fps if fps else 0.0))
+        self.frames += 1
+        return self.frames - 1
+
+
+class SourceReader(ABC, Generic[FrameKind]):
+    """See `VideoReader`. A reader says in `_decode()` how packets become frames.
+
+    Args:
+        even: whether the frames need even sides, as NV12 does.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | int,
+        *,
+        even: bool,
+        prefetch: int,
+        drop: str | None,
+        timeout: float,
+        options: Mapping[str, str] | None,
+    ) -> None:
+        self._buffer: Prefetch[FrameKind] | None = None
+        self._closed = False
+        self.damage = ""
+        self.source = f"/dev/video{source}" if isinstance(source, int) else os.fspath(source)
+        self._shown = without_password(self.source)
+        scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
+        camera = self.source.startswith("/dev/")
+        if drop not in (None, "never", "oldest"):
+            raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
+        if drop == "oldest" and not scheme and not camera:
+            raise ConfigError(f"drop='oldest' is for live sources, and {self._shown!r} is a file; leave it out")
+        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
+            raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
+        self._av = import_av()
+        self._container = self._open(bool(scheme), camera, timeout, dict(options or {}))
+        try:
+            stream = self._stream()
+            live = camera or (scheme is not None and scheme[1].lower() in _LIVE)
+            # A web server may have a file or a camera: a source without a length is live.
+            self.live = live or (bool(scheme) and self._container.duration is None and not stream.frames)
+            self._describe(stream, even)
+            stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames would delay as many frames
+            self._decoded = Decoded()
+            self._frames: Generator[FrameKind, None, None] = self._decode(stream, self._decoded)
+            # Only the first frame shows whether there is one, and how it is rotated.
+            first = next(self._frames, None)
+            if first is None:
+                raise VideoError(f"{self._shown!r} has no frame that can be decoded")
+        except BaseException:
+            self._container.close()
+            raise
+        self.size: tuple[int, int] = first.size
+        self._first: FrameKind = first
+        self._prefetch = prefetch
+        self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
+
+    @abstractmethod
+    def _decode(self, stream: Any, so_far: Decoded) -> Generator[FrameKind, None, None]:
+        """All frames of a stream of PyAV, counted in `so_far`. It closes the container at its end, and knows nothing of
+        the reader, so that the garbage collector can take that.
+        """
+
+    def _open(self, url: bool, camera: bool, timeout: float, options: dict[str, str]) -> Any:
+        av = self._av
+        try:
+            kind = "v4l2" if camera and sys.platform == "linux" and self.source.startswith("/dev/video") else None
+            wait = timeout if url or camera else None
+            return av.open(self.source, format=kind, options=options, timeout=wait)
+        except FileNotFoundError:
+            raise VideoError(f"no video at {self._shown!r}{relative_to(self.source)}") from None
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            raise VideoError(f"{self._shown!r} cannot be opened as a video: {reason(error)}") from None
+
+    def _stream(self) -> Any:
+        if self._container.format.name == "tty":  # FFmpeg renders text as a video of a terminal
+            raise VideoError(f"{self._shown!r} is not a video, but text")
+        streams = self._container.streams.video
+        images = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
+        if not streams or images or streams[0].codec_context is None or not streams[0].codec_context.width:
+            what = ", ".join(stream.type for stream in self._container.streams) or "nothing"
+            raise VideoError(f"{self._shown!r} is not a video: it contains {'one image' if images else what}")
+        return streams[0]
+
+    def _describe(self, stream: Any, even: bool) -> None:
+        context = stream.codec_context
+        if even and (context.width % 2 or context.height % 2):
+            raise VideoError(
+                f"{self._shown!r} is {context.width} x {context.height}; NV12 needs even sides: use format='rgb'"
+            )
+        rate = stream.average_rate or stream.guessed_rate
+        self.fps: float | None = float(rate) if rate else None
+        length = stream.duration * stream.time_base if stream.duration else None
+        if length is None and self._container.duration:
+            length = self._container.duration / self._av.time_base
+        self.duration: float | None = float(length) if length is not None and not self.live else None
+        self.frames: int | None = (stream.frames or None) if not self.live else None
+        if self.frames is None and self.duration and self.fps:
+            self._expected, self.frames = None, round(self.duration * self.fps)
+        else:
+            self._expected = self.frames  # the file says it, so it is no estimate
+
+    @property
+    def dropped(self) -> int:
+        """Frames of a live source that were dropped, since `prefetch` newer ones waited."""
+        return self._buffer.dropped if self._buffer is not None else 0
+
+    # ---- frames ----
+
+    def __iter__(self) -> Iterator[FrameKind]:
+        return self
+
+    def __next__(self) -> FrameKind:
+        if self._closed:
+            raise ClosedError(f"the video {self._shown!r} was closed; open it again")
+        if self._buffer is None:
+            self._buffer = Prefetch(_rest(self._first, self._frames), self._prefetch, drop_oldest=self._drops)
+            del self._first
+        try:
+            return next(self._buffer)
+        except StopIteration:
+            self._check_end()
+            raise
+
+    def _check_end(self) -> None:
+        decoded = self._decoded
+        if self.live or self.damage or self._closed:
+            return
+        problems = []
+        tolerated = max(2, decoded.frames // 50)  # edit lists leave some frames out
+        if self._expected is not None and self._expected - decoded.frames > tolerated + decoded.damaged:
+            problems.append(f"it ends after {decoded.frames} of {self._expected} frames")
+        elif self._expected is None and self.duration and self.duration - decoded.end > max(1.0, self.duration / 50):
+            problems.append(f"it ends after {decoded.end:.1f} of {self.duration:.1f} seconds")
+        if decoded.damaged:
+            problems.append(f"{decoded.damaged} packets could not be decoded")
+        if problems:
+            self.damage = "; ".join(problems)
+            warnings.warn(f"the video {self._shown!r} is damaged: {self.damage}", RuntimeWarning, 3)
+
+    def close(self) -> None:
+        """Stops decoding and closes the source. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._buffer is None:
+            self._frames.close()
+        else:
+            self._buffer.close()  # its thread closes the container
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        rate = f", {self.fps:g} fps" if self.fps else ""
+        return f"<VideoReader {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
+
+
+class Clock:
+    """The times of frames in seconds from the start of the video.
+
+    Frames without a time, such as the first ones of a stream that is joined, follow one another at the frame rate.
+
+    Args:
+        stream: of PyAV.
+    """
+
+    def __init__(self, stream: Any, fps: float | None) -> None:
+        start = stream.start_time
+        self._begin = float(start * stream.time_base) if start is not None else None  # what the source calls its start
+        self._interval = 1 / (fps or 30.0)
+        self._start: float | None = None
+        self._next = 0.0
+
+    def time_of(self, time: float | None) -> float:
+        if time is None:
+            at = self._next
+        else:
+            if self._start is None:
+                self._start = time - self._next
+                if self._next == 0.0 and self._begin is not None and self._begin <= time:
+                    self._start = self._begin
+            at = time - self._start
+        self._next = at + self._interval
+        return at
+
+
+def _rest(first: FrameKind, frames: Generator[FrameKind, None, None]) -> Iterator[FrameKind]:
+    with contextlib.closing(frames):
+        yield first
+        yield from frames
+
+
+def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[Any]:
+    """The packets of a stream of PyAV, the empty one at the end included. The container is closed then.
+
+    Raises:
+        VideoError: the source has sent no data for too long.
+    """
+    with stream.container as container:
+        packets = container.demux(stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except av.error.FFmpegError as error:
+                if isinstance(error, (av.error.ExitError, TimeoutError)):
+                    raise VideoError(f"{shown!r} has sent no data for too long: {reason(error)}") from None
+                so_far.damaged += 1
+                return
+            if packet is None:
+                return
+            yield packet

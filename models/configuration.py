@@ -1,0 +1,147 @@
+"""From a configuration to its models: wrappers, compositions of them, and readers of text.
+
+::
+
+    [models.aerial]                  # a composition has a table for each of its models
+    type = "tiled"
+    tile = 640
+
+    [models.aerial.model]
+    type = "yolov8"
+    path = "yolov8n.onnx"
+
+    [models.reader]
+    type = "ocr"
+    detection = "det.onnx"
+    recognition = "rec.onnx"
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..config import convert, read
+from ..errors import ConfigError
+from ..pipeline import PipelineSettings
+from .composed import Composed, Tiled, TwoStage
+from .loading import named_type, type_names
+from .ocr import OCR
+
+if TYPE_CHECKING:
+    from .image_model import ImageModel
+    from .vision import VisionModel
+
+__all__ = ["COMPOSITIONS", "create"]
+
+#: Compositions by the name that a configuration uses.
+COMPOSITIONS: dict[str, type[Composed[Any]]] = {"tiled": Tiled, "two-stage": TwoStage}
+#: The name of readers of text.
+_READER = "ocr"
+
+
+def create(config: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, ImageModel[Any]]:
+    """The models that a configuration describes, by name: `create("app.toml")["detector"]`.
+
+    Args:
+        config: a TOML, YAML or JSON file, or a mapping, with a table `models` (see `infersdk.config`).
+
+    Raises:
+        ConfigError: names the table and the field at fault.
+        BackendError, ModelError: what loading raises. Models that were loaded before are closed.
+    """
+    tables = read(config).get("models")
+    if not isinstance(tables, Mapping) or not tables:
+        raise ConfigError("a configuration has a table for each model, [models.detector] for instance; there is none")
+    with ExitStack() as opened:
+        models: dict[str, ImageModel[Any]] = {}
+        for name, table in tables.items():
+            models[name] = _create_one(f"models.{name}", table)
+            opened.callback(models[name].close)
+        opened.pop_all()
+    return models
+
+
+def _create_one(name: str, table: Any) -> ImageModel[Any]:
+    """The model of a table. `name` leads to it, for messages."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{name} is a table, not {table!r}")
+    fields = dict(table)
+    kind = fields.pop("type", None)
+    known = [*type_names(), *COMPOSITIONS, _READER]
+    if not isinstance(kind, str) or not (kind in known or ":" in kind):
+        raise ConfigError(
+            f"{name}: type is one of {', '.join(known)}, or module:Class for your own wrapper, not {kind!r}"
+        )
+    if kind in COMPOSITIONS:
+        return _composition(name, COMPOSITIONS[kind], fields)
+    try:
+        return _reader(fields) if kind == _READER else _wrapper(named_type(kind), fields)
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def _composition(name: str, kind: type[Composed[Any]], fields: dict[str, Any]) -> ImageModel[Any]:
+    """A composition from its table: a table for each model, and settings."""
+    if missing := [part for part in kind.parts if not isinstance(fields.get(part), Mapping)]:
+        raise ConfigError(
+            f"{name}: {kind.__name__} has a table for its {missing[0]}, [{name}.{missing[0]}], with a type and a path"
+        )
+    with ExitStack() as opened:
+        models = []
+        for part in kind.parts:
+            models.append(_create_one(f"{name}.{part}", fields.pop(part)))
+            opened.callback(models[-1].close)
+        try:
+            model = kind(*models, **fields)
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(f"{name}: {error}") from None
+        opened.pop_all()
+    return model
+
+
+def _wrapper(kind: type[VisionModel[Any]], fields: dict[str, Any]) -> ImageModel[Any]:
+    """A wrapper from its table: `path`, `backend`, settings, `options` (the backend's), `pipeline` (its requests')."""
+    pipeline = _pipeline(kind.__name__, fields)
+    path = fields.pop("path", None)
+    if not isinstance(path, str):
+        raise ConfigError(f"{kind.__name__}: path names the model file, and is {path!r}")
+    _check_fields(kind.__name__, fields, {"backend", *kind.Settings.__struct_fields__})
+    model = kind(path, **fields)
+    model.set_pipeline_defaults(pipeline)
+    return model
+
+
+def _reader(fields: dict[str, Any]) -> ImageModel[Any]:
+    """A reader of text from its table: its networks, `backend`, settings, `options` and `pipeline`."""
+    pipeline = _pipeline("OCR", fields)
+    files = {name: fields.pop(name, None) for name in ("detection", "recognition", "orientation")}
+    for name, path in files.items():
+        if not isinstance(path, str) and (path is not None or name != "orientation"):
+            raise ConfigError(f"OCR: {name} names a model file, and is {path!r}")
+    _check_fields("OCR", fields, {"backend", *OCR.Settings.__struct_fields__})
+    model = OCR(**files, **fields)
+    model.set_pipeline_defaults(pipeline)
+    return model
+
+
+def _pipeline(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Takes the settings of the pipeline out of a table."""
+    for name, what in (("options", "the backend's own settings"), ("pipeline", "the settings of submit() and map()")):
+        if not isinstance(fields.get(name, {}), Mapping):
+            raise ConfigError(f"{name} is a table of {what}, not {fields[name]!r}")
+    settings = convert(fields.pop("pipeline", {}), PipelineSettings, f"{kind} pipeline")
+    return msgspec.structs.asdict(settings)
+
+
+def _check_fields(kind: str, fields: Mapping[str, Any], known: set[str]) -> None:
+    """Raises ConfigError for a field that is not known."""
+    if unknown := sorted(set(fields) - known):
+        raise ConfigError(
+            f"{kind}: no setting {unknown[0]!r}; there are {', '.join(sorted(known))}; the backend's own settings go "
+            "under options, those of submit() and map() under pipeline"
+        )

@@ -1,0 +1,161 @@
+/*
+ * shared_map.c - memory of a file that another process can shrink, mapped so that this ends in no signal.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The idea is that of display servers, whose clients share buffers: the handler of SIGBUS maps zeros over the range
+ * that faulted, notes it, and the instruction runs again.
+ */
+#include "internal.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#if defined(__unix__) || defined(__APPLE__)
+#define HAS_MAPPINGS 1
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+struct ifs_shared_map {
+    uint8_t *base; /* at a page */
+    size_t length; /* from there, in bytes */
+    size_t lead; /* from there to the first byte that was asked for */
+    int32_t slot;
+};
+
+#ifdef HAS_MAPPINGS
+
+/* What the handler looks at. It takes no lock: a slot is complete when its `base` is set. */
+#define SLOTS 4096
+static struct slot {
+    _Atomic uintptr_t base; /* 0: free, 1: being filled in */
+    _Atomic size_t length;
+    _Atomic int32_t damaged;
+} slots[SLOTS];
+static _Atomic int32_t slots_used; /* those from here on were never used */
+
+static struct sigaction previous;
+
+static void pass_on(int number, siginfo_t *info, void *context) {
+    if (previous.sa_flags & SA_SIGINFO) {
+        previous.sa_sigaction(number, info, context);
+    } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+        previous.sa_handler(number);
+    } else {
+        /* The instruction runs and faults again, and the system does what it does by default. */
+        struct sigaction action = {.sa_handler = SIG_DFL};
+        sigaction(number, &action, NULL);
+        if (info->si_code <= 0) /* sent by a process: no instruction faults again */
+            raise(number);
+    }
+}
+
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    int before = errno;
+    uintptr_t at = (uintptr_t)info->si_addr;
+    int32_t used = atomic_load(&slots_used);
+    for (int32_t i = 0; info->si_code > 0 && i < used; i++) {
+        uintptr_t base = atomic_load(&slots[i].base);
+        size_t length = atomic_load(&slots[i].length);
+        if (base <= 1 || at < base || at - base >= length)
+            continue;
+        void *zeros =
+            mmap((void *)base, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        if (zeros == MAP_FAILED)
+            break;
+        atomic_store(&slots[i].damaged, 1);
+        errno = before;
+        return;
+    }
+    /* A handler that was installed later passes faults on by raise(). The instruction runs again, and comes here. */
+    if (info->si_code > 0 || info->si_pid != getpid())
+        pass_on(number, info, context);
+    errno = before;
+}
+
+static void install(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaction(SIGBUS, &action, &previous);
+}
+
+static int32_t take_slot(void) {
+    for (int32_t i = 0; i < SLOTS; i++) {
+        uintptr_t expected = 0;
+        if (!atomic_compare_exchange_strong(&slots[i].base, &expected, 1))
+            continue;
+        int32_t used = atomic_load(&slots_used);
+        while (used <= i && !atomic_compare_exchange_weak(&slots_used, &used, i + 1)) {
+        }
+        return i;
+    }
+    return -1;
+}
+
+ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, ifs_shared_map **out) {
+    static pthread_once_t installed = PTHREAD_ONCE_INIT;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (offset < 0 || nbytes == 0 || nbytes > SIZE_MAX / 2 || offset > INT64_MAX / 2)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%zu bytes from offset %lld cannot be mapped", nbytes,
+                         (long long)offset);
+    ifs_shared_map *map = malloc(sizeof *map);
+    if (!map)
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *map);
+    map->lead = (size_t)(offset % (int64_t)page);
+    map->length = (map->lead + nbytes + page - 1) / page * page;
+    map->slot = take_slot();
+    if (map->slot < 0) {
+        free(map);
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "%d parts of files are mapped, the most there can be; unmap others",
+                         SLOTS);
+    }
+    struct slot *slot = &slots[map->slot];
+    pthread_once(&installed, install);
+    map->base = mmap(NULL, map->length, PROT_READ | PROT_WRITE, MAP_SHARED, file, offset - (int64_t)map->lead);
+    if (map->base == MAP_FAILED) {
+        atomic_store(&slot->base, 0);
+        free(map);
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the file cannot be mapped: %s", strerror(errno));
+    }
+    atomic_store(&slot->damaged, 0);
+    atomic_store(&slot->length, map->length);
+    atomic_store(&slot->base, (uintptr_t)map->base);
+    *out = map;
+    return IFS_OK;
+}
+
+void ifs_shared_map_destroy(ifs_shared_map *map) {
+    if (!map)
+        return;
+    atomic_store(&slots[map->slot].base, 1); /* the addresses may belong to others as soon as they are unmapped */
+    munmap(map->base, map->length);
+    atomic_store(&slots[map->slot].base, 0);
+    free(map);
+}
+
+int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map) { return atomic_load(&slots[map->slot].damaged); }
+
+#else
+
+ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, ifs_shared_map **out) {
+    (void)file, (void)offset, (void)nbytes, (void)out;
+    return ifs__fail(IFS_ERR_UNSUPPORTED, "this system has no memory that is mapped from files as POSIX has it");
+}
+
+void ifs_shared_map_destroy(ifs_shared_map *map) { (void)map; }
+
+int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map) {
+    (void)map;
+    return 1;
+}
+
+#endif
+
+void *ifs_shared_map_address(const ifs_shared_map *map) { return map->base + map->lead; }

@@ -1,0 +1,142 @@
+"""Hard swish in its forms, and the factors around it: the same numbers, and only where it is safe."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_models import node, save, value
+
+from infersdk.graph.passes import HardSwish, prepared_model
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+RNG = np.random.default_rng(5)
+
+#: y = hard swish of x, as PaddlePaddle and as PyTorch write it.
+FORMS = {
+    "paddle": ["Add x three a", "Clip a zero six b", "Mul x b c", "Div c six y"],
+    "turned": ["Add three x a", "Clip a zero six b", "Mul b x c", "Mul sixth c y"],
+    "torch": ["Add x three a", "Clip a zero six b", "Div b six c", "Mul x c y"],
+}
+CONSTANTS = {"zero": 0.0, "three": 3.0, "six": 6.0, "sixth": 1 / 6}
+
+
+def weights(**others: Any) -> dict[str, Any]:
+    return {**{name: np.float32(number) for name, number in CONSTANTS.items()}, **others}
+
+
+def nodes_of(lines: list[str], **renamed: str) -> list[Any]:
+    result = []
+    for line in lines:
+        operator, *names = line.split()
+        names = [renamed.get(name, name) for name in names]
+        result.append(node(operator, " ".join(names[:-1]), names[-1]))
+    return result
+
+
+def run(model: Any, x: np.ndarray) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+
+
+def operators(content: bytes) -> Counter[str]:
+    return Counter(one.op_type for one in onnx.load_from_string(content).graph.node)
+
+
+def checked(path: Path, x: np.ndarray) -> Counter[str]:
+    """The operators that are left; the results are the same."""
+    content = prepared_model(path, [HardSwish()])
+    assert content is not None
+    expected = run(str(path), x)
+    np.testing.assert_allclose(run(content, x), expected, rtol=2e-6, atol=2e-6 * np.abs(expected).max())
+    return operators(content)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str, tmp_path: Path) -> None:
+    kernel = RNG.normal(size=(3, 3, 1, 1)).astype(np.float32)
+    nodes = [*nodes_of(FORMS[form], y="z"), node("Conv", "z w", "y")]
+    path = save(tmp_path / "m.onnx", nodes, [value("x", ["n", 3, 5, 4])], [value("y", ["n", 3, 5, 4])],
+                weights(w=kernel), opset=13)  # fmt: skip
+    left = checked(path, (RNG.normal(size=(2, 3, 5, 4)) * 4).astype(np.float32))
+    assert left == {"HardSigmoid": 1, "Mul": 1, "Conv": 1}
+
+
+def block(path: Path, *, pads: int, transposed: bool = False, shared: bool = False) -> Path:
+    """Convolution, factor and offset, hard swish, factor and offset, convolution: a block of PP-OCR's backbone."""
+    size = 2 * pads + 1
+    arrays = {
+        "w0": RNG.normal(size=(4, 4, 3, 3)) if not transposed else RNG.normal(size=(4, 4, 2, 2)),
+        "b0": RNG.normal(size=4), "s0": RNG.normal(size=1), "t0": RNG.normal(size=(1, 4, 1, 1)), "s1": [1.7],
+        "t1": [-0.4], "w1": RNG.normal(size=(4, 1, size, size)),
+    }  # fmt: skip
+    first = node("ConvTranspose", "x w0 b0", "c0", strides=[2, 2]) if transposed else node("Conv", "x w0 b0", "c0")
+    lines = ["Mul s0 c0 m0", "Add m0 t0 h0", *FORMS["paddle"], "Mul s1 h1 m1", "Add m1 t1 n1"]
+    last = node("Conv", "n1 w1", "y", group=4, pads=[pads] * 4)
+    nodes = [first, *nodes_of(lines, x="h0", y="h1"), last]
+    outputs = [value("y", ["n", 4, None, None])]
+    if shared:  # another node needs what the second factor gives
+        nodes.append(node("Relu", "n1", "r"))
+        outputs.append(value("r", ["n", 4, None, None]))
+    own = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    return save(path, nodes, [value("x", ["n", 4, "h", "w"])], outputs, weights(**own), opset=12)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_factors_go_into_convolutions(transposed: bool, tmp_path: Path) -> None:
+    x = RNG.normal(size=(2, 4, 9, 7)).astype(np.float32)
+    first = "ConvTranspose" if transposed else "Conv"
+    bare = checked(block(tmp_path / "m.onnx", pads=0, transposed=transposed), x)
+    assert bare == Counter({"HardSigmoid": 1, "Mul": 1, first: 1}) + Counter({"Conv": 1})
+    padded = checked(block(tmp_path / "p.onnx", pads=2, transposed=transposed), x)
+    assert padded == bare + Counter({"Add": 1})  # an offset would change the border
+
+
+def test_what_others_need_stays(tmp_path: Path) -> None:
+    x = RNG.normal(size=(2, 4, 9, 7)).astype(np.float32)
+    left = checked(block(tmp_path / "m.onnx", pads=0, shared=True), x)
+    assert left == {"HardSigmoid": 1, "Mul": 2, "Add": 1, "Conv": 2, "Relu": 1}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Clip x zero six y"],  # ReLU6
+        ["Add x three a", "Clip a zero six b", "Mul x b y"],  # without the sixth
+        ["Add x six a", "Clip a zero six b", "Mul x b c", "Div c six y"],  # another offset
+        ["Add x three a", "Clip a zero six b", "Mul a b c", "Div c six y"],  # another factor
+    ],
+)
+def test_other_graphs_stay(lines: list[str], tmp_path: Path) -> None:
+    nodes = [*nodes_of(lines, y="z"), node("Conv", "z w", "y")]
+    ones = np.ones((3, 3, 1, 1), np.float32)
+    path = save(tmp_path / "m.onnx", nodes, [value("x", ["n", 3, 5, 4])], [value("y", ["n", 3, 5, 4])],
+                weights(w=ones), opset=13)  # fmt: skip
+    assert prepared_model(path, [HardSwish()]) is None
+    assert not HardSwish().concerns(_source(save(tmp_path / "r.onnx", [node("Relu", "x", "y")], [value("x", ["n"])],
+                                                 [value("y", ["n"])])))  # fmt: skip
+
+
+def _source(path: Path) -> Any:
+    from infersdk.model_source import ModelSource
+
+    return ModelSource.of(path)
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("name", ["PP-OCRv4_det", "PP-OCRv4_rec", "ppocr_mobile_v2.0_cls"])
+def test_networks_of_paddleocr(name: str, assets: Path, tmp_path: Path) -> None:
+    shape = (2, 3, 64, 96) if name.endswith("det") else (2, 3, 48, 192)
+    x = RNG.normal(size=shape).astype(np.float32)
+    path = assets / "ocr" / f"ch_{name}_infer.onnx"
+    content = prepared_model(path, [HardSwish()])
+    assert content is not None
+    np.testing.assert_allclose(run(content, x), run(str(path), x), atol=2e-5)
+    before, left = operators(path.read_bytes()), operators(content)
+    assert left["Clip"] == 0
+    assert left["Add"] <= before["Add"] - before["Clip"]

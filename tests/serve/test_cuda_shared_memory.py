@@ -1,0 +1,182 @@
+"""Tensors in the memory of CUDA devices, by the handles of CUDA's interprocess communication."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import serve_models
+from served_requests import NAMES, ask
+
+from infersdk import Tensor, device_count
+from infersdk._lib import check, ffi, lib
+
+NO_GPU = device_count() == 0
+HANDLE = bytes(64)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.skipif(not NO_GPU, reason="there is a GPU here")
+def test_without_a_gpu_a_region_is_refused(request: pytest.FixtureRequest, protocol: str) -> None:
+    client = request.getfixturevalue(protocol)
+    with pytest.raises(Exception, match="no device cuda:0.*use system shared memory"):
+        client.register_cuda_shared_memory("frames", base64.b64encode(HANDLE), 0, 64)
+    assert not client.get_cuda_shared_memory_status(**({"as_json": True} if protocol == "grpc" else {}))
+    client.unregister_cuda_shared_memory()
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_what_is_no_region(request: pytest.FixtureRequest, protocol: str) -> None:
+    client = request.getfixturevalue(protocol)
+    for handle, device, size, message in (
+        (bytes(63), 0, 64, "has the 64 bytes of a cudaIpcMemHandle_t, not 63"),
+        (HANDLE, -1, 64, "device_id -1"),
+        (HANDLE, 0, 0, "byte_size 0"),
+        (HANDLE, 99, 64, "no device cuda:99"),
+    ):
+        with pytest.raises(Exception, match=message):
+            client.register_cuda_shared_memory("frames", base64.b64encode(handle), device, size)
+
+
+def test_json_that_is_no_region(server: Any) -> None:
+    path = "/v2/cudasharedmemory/region/frames/register"
+    for body in ({}, {"raw_handle": "x", "byte_size": 1}, {"raw_handle": {"b64": 1}, "byte_size": 1}):
+        answer = ask(server.http_port, path, body)
+        assert (answer.status, "raw_handle" in answer.json()["error"]) == (400, True)
+    answer = ask(server.http_port, path, {"raw_handle": {"b64": "?"}, "device_id": 0, "byte_size": 1})
+    assert (answer.status, "base64" in answer.json()["error"]) == (400, True)
+
+
+def handle_of(tensor: Tensor) -> bytes:
+    """By which another process opens the memory of a tensor, which is the start of an allocation."""
+    raw = ffi.new("uint8_t[]", lib.IFS_CUDA_IPC_NBYTES)
+    check(lib.ifs_cuda_ipc_export(0, ffi.cast("void *", tensor.device_ptr(write=True)), raw))
+    return base64.b64encode(bytes(raw))
+
+
+@contextlib.contextmanager
+def served(config: Path) -> Iterator[dict[str, int]]:
+    """A server in a process of its own: none can open its own handles. Its ports."""
+    program = (
+        "import sys; from infersdk.serve import Server; "
+        "Server(sys.argv[1]).run(lambda s: print(s.http_port, s.grpc_port, flush=True))"
+    )
+    running = subprocess.Popen([sys.executable, "-P", "-c", program, str(config)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert running.stdout is not None
+        line = running.stdout.readline().split()
+        assert len(line) == 2, "the server did not start; its error is above"
+        yield dict(zip(("http", "grpc"), map(int, line), strict=True))
+    finally:
+        running.terminate()
+        running.wait(60)
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """A server in another process, whose models run on the host and on the GPU; its ports."""
+    folder = tmp_path_factory.mktemp("cuda")
+    path = str(serve_models.identity(folder / "add.onnx", "float32", ["batch", 4096]))
+    tables = {
+        name: {"type": "network", "path": path, "max_batch": 4, "device": device}
+        for name, device in (("host", "cpu"), ("cuda", "cuda:0"))
+    }
+    settings = {"http_port": 0, "grpc_port": 0, "shared_memory_prefix": "/", "access_log": False}
+    (folder / "app.json").write_text(json.dumps({"models": tables, "server": settings}))
+    with served(folder / "app.json") as ports:
+        yield ports
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(NO_GPU, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("model", ["host", "cuda"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_in_and_out(process: dict[str, int], protocol: str, model: str, rows: int, rng: np.random.Generator) -> None:
+    module = importlib.import_module(NAMES[protocol])
+    x = rng.normal(size=(rows, 4096)).astype(np.float32)
+    memory = Tensor((2, rows, 4096), "float32", "cuda:0")
+    handle = handle_of(memory)
+    with module.InferenceServerClient(f"127.0.0.1:{process[protocol]}") as client:
+        client.register_cuda_shared_memory("frames", handle, 0, 2 * x.nbytes)
+        try:
+            own, output = module.InferInput("INPUT0", list(x.shape), "FP32"), module.InferRequestedOutput("OUTPUT0")
+            own.set_shared_memory("frames", x.nbytes)
+            output.set_shared_memory("frames", x.nbytes, offset=x.nbytes)
+            for factor in (1, 2):
+                memory.numpy(writable=True)[:] = np.stack([x * factor, np.zeros_like(x)])
+                memory.device_ptr(write=True)  # up to date there, and newer from now on
+                client.infer(model, [own], outputs=[output])
+                np.testing.assert_array_equal(memory.numpy()[1], x * factor)
+            assert "frames" in str(client.get_cuda_shared_memory_status())
+            result = client.infer(model, [own])
+            np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), x * 2)
+            with pytest.raises(Exception, match="already in manager"):
+                client.register_cuda_shared_memory("frames", handle, 0, x.nbytes)
+            with pytest.raises(Exception, match="are registered"):
+                client.register_cuda_shared_memory("more", handle, 0, 1 << 40)
+        finally:
+            client.unregister_cuda_shared_memory("frames")
+        with pytest.raises(Exception, match="Unable to find"):
+            client.infer(model, [own])
+    memory.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(NO_GPU, reason="needs an NVIDIA GPU")
+def test_the_utilities_of_the_client(process: dict[str, int]) -> None:
+    """As its examples use them: `pip install cuda-python`."""
+    shm: Any = pytest.importorskip("tritonclient.utils.cuda_shared_memory", exc_type=Exception)
+    x = np.arange(4096, dtype=np.float32)[None]
+    module = importlib.import_module(NAMES["grpc"])
+    region = shm.create_shared_memory_region("utilities", 2 * x.nbytes, 0)
+    try:
+        shm.set_shared_memory_region(region, [x])
+        with module.InferenceServerClient(f"127.0.0.1:{process['grpc']}") as client:
+            client.register_cuda_shared_memory("utilities", shm.get_raw_handle(region), 0, 2 * x.nbytes)
+            own, output = module.InferInput("INPUT0", list(x.shape), "FP32"), module.InferRequestedOutput("OUTPUT0")
+            own.set_shared_memory("utilities", x.nbytes)
+            output.set_shared_memory("utilities", x.nbytes, offset=x.nbytes)
+            client.infer("cuda", [own], outputs=[output])
+            client.unregister_cuda_shared_memory("utilities")
+        found = shm.get_contents_as_numpy(region, np.float32, [1, 4096], offset=x.nbytes)
+        np.testing.assert_array_equal(found, x)
+    finally:
+        shm.destroy_shared_memory_region(region)
+
+
+@pytest.mark.gpu
+@pytest.mark.assets
+@pytest.mark.skipif(NO_GPU, reason="needs an NVIDIA GPU")
+def test_frames_of_a_wrapper(assets: Path, tmp_path: Path) -> None:
+    """Decoded frames on the device of the model: the boxes of the process."""
+    from infersdk.image import read_image
+    from infersdk.models import YOLOv5
+
+    path = assets / "models" / "yolov5n.onnx"
+    frame = np.ascontiguousarray(read_image(assets / "images" / "bus.jpg").pixels)
+    with YOLOv5(path, device="cuda:0") as detector:
+        expected = detector(frame).xyxy
+    table = {"detector": {"type": "yolov5", "path": str(path), "device": "cuda:0"}}
+    settings = {"http_port": 0, "grpc_port": 0, "shared_memory_prefix": "/", "access_log": False}
+    (tmp_path / "app.json").write_text(json.dumps({"models": table, "server": settings}))
+    with served(tmp_path / "app.json") as ports:
+        module = importlib.import_module(NAMES["grpc"])
+        memory = Tensor(frame.shape, "uint8", "cuda:0")
+        memory.numpy(writable=True)[:] = frame
+        with module.InferenceServerClient(f"127.0.0.1:{ports['grpc']}") as client:
+            client.register_cuda_shared_memory("frame", handle_of(memory), 0, frame.nbytes)
+            own = module.InferInput("pixels", [1, *frame.shape], "UINT8")
+            own.set_shared_memory("frame", frame.nbytes)
+            found = client.infer("detector", [own]).as_numpy("detection_boxes")[0]
+            client.unregister_cuda_shared_memory("frame")
+        np.testing.assert_allclose(found, expected, atol=0.5)

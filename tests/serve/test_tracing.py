@@ -1,0 +1,217 @@
+"""Traces of requests: their spans, and their parents in the headers."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from served_requests import ask, inputs_of, simple_body
+
+sdk: Any = pytest.importorskip("opentelemetry.sdk.trace", reason="traces need the extra otel")
+export: Any = pytest.importorskip("opentelemetry.sdk.trace.export")
+memory: Any = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+api: Any = pytest.importorskip("opentelemetry.trace")
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+TRACE_ID, SPAN_ID = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
+
+
+@pytest.fixture(scope="module")
+def traced(tables: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """A server whose spans stay in memory, and these."""
+    from infersdk.serve import Server
+    from infersdk.serve.tracing import Tracing
+
+    exporter = memory.InMemorySpanExporter()
+    provider = sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
+    settings = {"http_port": 0, "grpc_port": 0, "access_log": False}
+    models = {name: tables[name] for name in ("simple", "simple_string")}
+    server = Server({"models": models, "server": settings})
+    server.tracing = Tracing(provider)
+    with server.start():
+        yield server, exporter
+    provider.shutdown()
+
+
+@pytest.fixture
+def spans(traced: tuple[Any, Any]) -> Any:
+    """The spans of the test, by name."""
+    _server, exporter = traced
+    exporter.clear()
+
+    def found() -> dict[str, Any]:
+        ended = exporter.get_finished_spans()
+        by_name = {span.name: span for span in ended}
+        assert len(by_name) == len(ended)
+        return by_name
+
+    return found
+
+
+def check(found: dict[str, Any], name: str, batch: int) -> Any:
+    """The spans of the stages lie in that of the request, and in their order; returns that one."""
+    assert set(found) == {name, "queue", "decode", "run", "postprocess"}
+    root = found[name]
+    assert root.kind is api.SpanKind.SERVER
+    assert {span.context.trace_id for span in found.values()} == {root.context.trace_id}
+    for stage in ("queue", "run", "postprocess"):
+        assert found[stage].parent.span_id == root.context.span_id
+    assert found["decode"].parent.span_id == found["queue"].context.span_id
+    order = [
+        root.start_time, found["queue"].start_time, found["decode"].start_time, found["decode"].end_time,
+        found["queue"].end_time, found["run"].start_time, found["run"].end_time, found["postprocess"].start_time,
+        found["postprocess"].end_time, root.end_time,
+    ]  # fmt: skip
+    slack = 2_000_000  # of two clocks
+    assert all(later - earlier > -slack for earlier, later in itertools.pairwise(order)), order
+    assert found["run"].attributes["infersdk.batch"] == batch
+    return root
+
+
+def test_over_http(traced: tuple[Any, Any], spans: Any) -> None:
+    path = "/v2/models/simple/infer"
+    assert ask(traced[0].http_port, path, simple_body(), headers={"traceparent": PARENT}).status == 200
+    root = check(spans(), f"POST {path}", 1)
+    assert (root.context.trace_id, root.parent.span_id) == (TRACE_ID, SPAN_ID)
+    assert dict(root.attributes) == {
+        "http.request.method": "POST", "url.path": path, "http.response.status_code": 200, "infersdk.model": "simple",
+    }  # fmt: skip
+
+
+def test_over_grpc(traced: tuple[Any, Any], spans: Any) -> None:
+    import tritonclient.grpc
+
+    a = np.zeros((1, 16), np.int32)
+    inputs = inputs_of("grpc", {"INPUT0": a, "INPUT1": a}, "INT32")
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{traced[0].grpc_port}") as client:
+        client.infer("simple", inputs, headers={"traceparent": PARENT})
+    root = check(spans(), "inference.GRPCInferenceService/ModelInfer", 1)
+    assert (root.context.trace_id, root.parent.span_id) == (TRACE_ID, SPAN_ID)
+    assert root.attributes["rpc.grpc.status"] == "OK"
+    assert root.attributes["infersdk.model"] == "simple"
+
+
+def test_without_a_parent(traced: tuple[Any, Any], spans: Any) -> None:
+    assert ask(traced[0].http_port, "/v2/models/simple/infer", simple_body()).status == 200
+    assert check(spans(), "POST /v2/models/simple/infer", 1).parent is None
+
+
+def test_a_parent_that_is_not_sampled(traced: tuple[Any, Any], spans: Any) -> None:
+    headers = {"traceparent": f"{PARENT[:-1]}0"}
+    assert ask(traced[0].http_port, "/v2/models/simple/infer", simple_body(), headers=headers).status == 200
+    assert not spans()
+
+
+def test_the_rows_of_a_request(traced: tuple[Any, Any]) -> None:
+    """Each has its stages; together they are three."""
+    server, exporter = traced
+    exporter.clear()
+    assert ask(server.http_port, "/v2/models/simple/infer", simple_body(3)).status == 200
+    names = [span.name for span in exporter.get_finished_spans()]
+    assert sorted(set(names)) == ["POST /v2/models/simple/infer", "decode", "postprocess", "queue", "run"]
+    assert names.count("run") == 3
+
+
+def test_other_paths_have_none(traced: tuple[Any, Any], spans: Any) -> None:
+    assert ask(traced[0].http_port, "/v2/health/ready").status == 200
+    assert not spans()
+
+
+def test_failures(traced: tuple[Any, Any], spans: Any) -> None:
+    """The client's are no errors of the server."""
+    assert ask(traced[0].http_port, "/v2/models/simple/infer", {"inputs": []}).status == 400
+    (root,) = spans().values()
+    assert root.attributes["error.type"] == "INVALID_ARGUMENT"
+    assert root.status.status_code is api.StatusCode.UNSET
+
+
+def test_failures_of_the_model(traced: tuple[Any, Any], spans: Any) -> None:
+    texts = {"name": "INPUT0", "shape": [1, 16], "datatype": "BYTES", "data": ["x"] * 16}
+    body = {"inputs": [texts, {**texts, "name": "INPUT1"}]}
+    assert ask(traced[0].http_port, "/v2/models/simple_string/infer", body).status == 500
+    root = spans()["POST /v2/models/simple_string/infer"]
+    assert root.status.status_code is api.StatusCode.ERROR
+    assert root.attributes["http.response.status_code"] == 500
+
+
+def test_an_image(assets: Any) -> None:
+    """The decoding of an image is in its span."""
+    from infersdk.serve import Server
+    from infersdk.serve.tracing import Tracing
+
+    exporter = memory.InMemorySpanExporter()
+    provider = sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
+    table = {"type": "yolov5", "path": str(assets / "models" / "yolov5n.onnx")}
+    server = Server({"models": {"detector": table}}, http_port=0, grpc_port=None, access_log=False)
+    server.tracing = Tracing(provider)
+    data = io.BytesIO()
+    Image.new("RGB", (2000, 1500)).save(data, "JPEG")
+    with server.start():
+        assert ask(server.http_port, "/predict", data.getvalue()).status == 200
+    found = {span.name: span for span in exporter.get_finished_spans()}
+    check(found, "POST /predict", 1)
+    assert found["decode"].end_time - found["decode"].start_time > 1_000_000
+
+
+def test_nothing_is_imported_without_traces() -> None:
+    program = (
+        "import sys, infersdk.serve; from infersdk.serve import Server; "
+        "Server({'models': {'x': {}}}, http_port=0); assert not any('opentelemetry' in name for name in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=60)
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes what is exported."""
+
+    def do_POST(self) -> None:
+        self.server.bodies.append((self.path, self.rfile.read(int(self.headers["content-length"]))))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing is printed."""
+
+
+def test_spans_go_where_the_environment_says(tables: dict[str, Any], tmp_path: Any) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        collector.bodies = []  # type: ignore[attr-defined]
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        config = {
+            "models": {"simple": tables["simple"]},
+            "server": {"http_port": 0, "grpc_port": None, "traces": True},
+        }
+        (tmp_path / "app.json").write_text(json.dumps(config))
+        program = (
+            "import sys, threading, urllib.request\n"
+            "from infersdk.serve import Server\n"
+            "with Server(sys.argv[1]).start() as server:\n"
+            "    url = f'http://127.0.0.1:{server.http_port}/v2/models/simple/infer'\n"
+            "    urllib.request.urlopen(url, sys.argv[2].encode()).read()\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program, str(tmp_path / "app.json"), json.dumps(simple_body())],
+            check=True, timeout=120, capture_output=True, text=True,
+            env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}"},
+        )  # fmt: skip
+        collector.shutdown()
+        line = json.loads(next(line for line in done.stderr.splitlines() if line.startswith("{")))
+    ((path, body),) = collector.bodies  # type: ignore[attr-defined]
+    assert path == "/v1/traces"
+    assert b"postprocess" in body
+    assert b"service.name" in body
+    assert bytes.fromhex(line["trace_id"]) in body  # the log names the trace

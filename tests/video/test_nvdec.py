@@ -1,0 +1,256 @@
+"""Videos decoded on a GPU: the very pixels of the processor's decoder, through every codec and through Streams."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from infersdk import ModelGroup, models
+from infersdk.data import DETECTOR
+from infersdk.errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, ImageError, VideoError
+from infersdk.memory import memory_stats
+from infersdk.stream import device_count
+from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, nvdec
+
+if TYPE_CHECKING:
+    from rtsp import RtspServer
+
+av = pytest.importorskip("av")
+has_gpu = device_count() > 0
+
+
+@pytest.fixture
+def gpu() -> None:
+    if not has_gpu:
+        pytest.skip("no CUDA device on this machine")
+    pytest.importorskip("PyNvVideoCodec")
+
+
+def moving(path: Path, count: int, size: tuple[int, int] = (320, 240), **settings: Any) -> Path:
+    """Coarse noise that moves, so that frames refer to one another."""
+    rng = np.random.default_rng(len(path.name))
+    blocks = rng.integers(0, 255, (size[1] // 8, size[0] // 8, 3), np.uint8)
+    image = np.kron(blocks, np.ones((8, 8, 1), np.uint8))
+    with VideoWriter(path, size, 25, **settings) as writer:
+        for number in range(count):
+            writer.write(np.roll(image, (3 * number, 5 * number), axis=(0, 1)))
+    return path
+
+
+# ---- on every machine ----
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="device 'cpu' decodes no video; use a CUDA device"):
+        DeviceVideoReader("a.mp4", device="cpu")
+    with pytest.raises(ConfigError, match="unknown decode 'tpu'; use 'cpu' or 'gpu'"):
+        Streams(["a.mp4"], decode="tpu")
+    with pytest.raises(ConfigError, match="gives frames in NV12, not 'rgb'; leave format out"):
+        Streams(["a.mp4"], decode="gpu", format="rgb")
+
+
+@pytest.mark.skipif(has_gpu, reason="this machine has a GPU")
+def test_without_a_gpu(tmp_path: Path) -> None:
+    path = moving(tmp_path / "a.mp4", 3)
+    with pytest.raises(DeviceUnavailableError, match="this machine has 0 CUDA devices; use decode='cpu'"):
+        DeviceVideoReader(path)
+    with Streams([path], decode="gpu") as streams:
+        (item,) = streams.run(Brightness())
+    assert isinstance(item.error, DeviceUnavailableError)
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(nvdec.importlib, "import_module", missing)
+    with pytest.raises(BackendUnavailableError, match=r'No module named .*pip install "infersdk\[nvvideo\]"'):
+        nvdec._pynvvideocodec()
+
+
+# ---- on a GPU ----
+
+
+class Brightness:
+    """A model that copies each frame home."""
+
+    def submit(self, frame: Any, **parameters: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(frame.to_host().pixels if hasattr(frame, "to_host") else frame.pixels)
+        return done
+
+
+def assert_same_frames(path: Path, count: int | None = None) -> None:
+    """The frames, times and numbers of both decoders are equal."""
+    compared = 0
+    with VideoReader(path, format="nv12") as expected, DeviceVideoReader(path) as reader:
+        assert (reader.size, reader.fps, reader.frames, reader.live) == (
+            expected.size, expected.fps, expected.frames, expected.live,
+        )  # fmt: skip
+        for ours, theirs in itertools.zip_longest(reader, expected):
+            assert ours is not None, f"the GPU gives {compared} frames"
+            assert theirs is not None, f"the GPU gives more than {compared} frames"
+            assert (ours.number, ours.size, ours.format) == (theirs.number, theirs.size, "nv12")
+            assert ours.time == pytest.approx(theirs.time, abs=1e-6)
+            np.testing.assert_array_equal(ours.to_host().pixels, theirs.pixels, err_msg=f"frame {compared}")
+            compared += 1
+    assert compared == (count or compared) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("h264.mp4", {}),
+        ("h264.ts", {}),
+        ("h264.mkv", {"options": {"bf": "0", "preset": "veryfast"}}),
+        ("hevc.mp4", {"codec": "libx265"}),
+        ("vp9.webm", {}),
+        ("vp8.webm", {"codec": "libvpx"}),
+        ("av1.mp4", {"codec": "libsvtav1"}),
+    ],
+)
+def test_the_pixels_of_the_processor(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """Decoding is exact in these codecs."""
+    try:
+        path = moving(tmp_path / name, 30, **settings)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert_same_frames(path, 30)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("size", [(64, 48), (1280, 718), (1920, 1080), (322, 242)])
+def test_sizes(size: tuple[int, int], tmp_path: Path) -> None:
+    """Also those that are no multiple of a codec's blocks."""
+    assert_same_frames(moving(tmp_path / "a.mp4", 12, size), 12)
+
+
+@pytest.mark.gpu
+@pytest.mark.assets
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("name", ["video/people.mp4", "driving/drive.mp4"])
+def test_real_videos(name: str, assets: Path) -> None:
+    assert_same_frames(assets / name)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_frames_stay_as_they_are_while_others_are_decoded(tmp_path: Path) -> None:
+    """And their memory is used again afterwards: it does not grow with the video."""
+    path = moving(tmp_path / "a.mp4", 60)
+    with VideoReader(path, format="nv12") as reader:
+        expected = [frame.pixels for frame in reader]
+    with DeviceVideoReader(path) as reader:
+        frames = list(reader)
+    for frame, pixels in zip(frames, expected, strict=True):
+        np.testing.assert_array_equal(frame.to_host().pixels, pixels)
+    del frames, frame, reader
+    gc.collect()
+    before = memory_stats()["device_bytes"]
+    with DeviceVideoReader(path, prefetch=2) as reader:
+        peak = max(memory_stats()["device_bytes"] for _ in reader) - before
+    assert peak <= 6 * 320 * 240 * 3 // 2
+    del reader
+    gc.collect()
+    assert memory_stats()["device_bytes"] <= before
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_a_damaged_file(tmp_path: Path) -> None:
+    path = moving(tmp_path / "a.mkv", 200)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.warns(RuntimeWarning, match="is damaged: it ends after"), DeviceVideoReader(path) as reader:
+        assert 20 < len(list(reader)) < 200
+    (tmp_path / "text.mp4").write_text("no video")
+    with pytest.raises(VideoError, match="cannot be opened as a video"):
+        DeviceVideoReader(tmp_path / "text.mp4")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_a_codec_that_the_gpu_does_not_have(tmp_path: Path) -> None:
+    with av.open(str(tmp_path / "a.mkv"), "w") as container:
+        stream = container.add_stream("ffv1", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8))
+        for packet in [*stream.encode(frame.reformat(format="yuv420p")), *stream.encode(None)]:
+            container.mux(packet)
+    with pytest.raises(VideoError, match="is in ffv1, which the GPU does not decode; use decode='cpu'"):
+        DeviceVideoReader(tmp_path / "a.mkv")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_several_streams_at_once(tmp_path: Path) -> None:
+    paths = [moving(tmp_path / f"{'x' * n}_.mp4", 40 + n, (320 + 16 * n, 240)) for n in range(8)]
+    results: dict[str, list[Any]] = {str(path): [] for path in paths}
+    with Streams(paths, decode="gpu") as streams:
+        for item in streams.run(Brightness()):
+            assert item.error is None
+            results[item.stream].append(item.result)
+    for path in paths:
+        with VideoReader(path, format="nv12") as reader:
+            for ours, theirs in itertools.zip_longest(results[str(path)], reader):
+                np.testing.assert_array_equal(ours, theirs.pixels)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_a_camera(rtsp: RtspServer) -> None:
+    numbers, times = [], []
+    with Streams([rtsp.url], decode="gpu", options={"rtsp_transport": "tcp"}) as streams:
+        for item in streams.run(Brightness()):
+            assert item.error is None
+            assert item.result.shape == (180, 160)
+            numbers.append(item.frame.number)
+            times.append(item.frame.time)
+            if len(numbers) == 20:
+                break
+    assert numbers == sorted(set(numbers))
+    assert times == sorted(set(times))
+
+
+@pytest.mark.gpu
+@pytest.mark.assets
+@pytest.mark.usefixtures("gpu")
+def test_a_model_gives_what_it_gives_for_frames_of_the_host(assets: Path) -> None:
+    """A frame that stays on the GPU has the same boxes; also in a group, where two models borrow it."""
+    pytest.importorskip("tensorrt_rtx_bindings")
+    path = assets / "video" / "people.mp4"
+    settings = {"backend": "tensorrt-rtx", "max_batch": 8}
+    detector = models.load(assets / "models" / "yolov8n.onnx", **settings)
+    pose = models.load(assets / "models" / "yolov8n-pose.onnx", **settings)
+    with (
+        ModelGroup(detector=detector, pose=pose) as group,
+        VideoReader(path, format="nv12") as reader,
+        DeviceVideoReader(path) as on_device,
+    ):
+        pairs = list(itertools.islice(zip(reader, on_device, strict=True), 64, 96))
+        expected = list(detector.map([frame for frame, _ in pairs]))
+        together = list(group.map([frame for _, frame in pairs]))
+    assert sum(map(len, expected)) > 20
+    for boxes, result in zip(expected, together, strict=True):
+        np.testing.assert_array_equal(result["detector"].xyxy, boxes.xyxy)
+        np.testing.assert_array_equal(result["detector"].scores, boxes.scores)
+        assert len(result["pose"]) >= 0
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_a_model_on_the_processor_refuses_it(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with DeviceVideoReader(moving(tmp_path / "a.mp4", 3)) as reader, models.YOLOv5(DETECTOR) as model:
+        frame = next(reader)
+        with pytest.raises(ImageError, match=r"is on a GPU; load the model with device='cuda:0', or .* by to_host\(\)"):
+            model(frame)
+        assert model(frame.to_host()).size == (320, 240)

@@ -139,8 +139,8 @@ def require_detector(model: ir.Model) -> None:
     task = model.metadata_props.get("task", "detect")
     if task != "detect":
         raise UnsupportedModelError(
-            f"the task of the model is {task!r} by its metadata, so its rows have more than a box and scores of classes; "
-            "boxes come out of detectors alone"
+            f"the task of the model is {task!r} by its metadata, so its rows have more than a box and scores of "
+            "classes; boxes come out of detectors alone"
         )
 
 

@@ -1,18 +1,19 @@
 """Quantisers side by side: ours, NNCF's, ONNX Runtime's `quantize_static` and modelopt's, on the same samples.
 
 Run: `python benchmarks/bench_quant.py [--models yolov5n ...] [--backends ...] [--output table.md]` (the test data of
-INFERSDK_ASSETS; `pip install nncf`). All of it takes about 20 minutes on two quiet cores; the table is written after each
-pair of model and backend. A tool that needs an environment of its own, as modelopt with its own versions of ONNX and ONNX
-Runtime, runs in that: `--python modelopt=/path/to/venv/bin/python`. What cannot be installed is a row that says so.
+INFERSDK_ASSETS; `pip install nncf`). All of it takes about 20 minutes on two quiet cores; the table is written after
+each pair of model and backend. A tool that needs an environment of its own, as modelopt with its own versions of ONNX
+and ONNX Runtime, runs in that: `--python modelopt=/path/to/venv/bin/python`. What cannot be installed is a row that
+says so.
 
 Each model is quantised on one half of the images and scored on the other half, both ways, so no figure is of the images
-that it was made with. All quantisers have their defaults, and the ignored scope that their own examples use for the heads
-of detectors.
+that it was made with. All quantisers have their defaults, and the ignored scope that their own examples use for the
+heads of detectors.
 
 Each quantiser runs in a process of its own, which reads and prepares the images itself: its CPU time and its peak of
 memory are the process's. Ours includes what it does beyond the others: it compares candidates, results and speed.
-Speed is measured in rounds that take turns over all files: the median of what FP32 took against INT8 in each round. The interval of a difference is of 300 resamplings of the
-images, FP32 and INT8 on the same ones.
+Speed is measured in rounds that take turns over all files: the median over the rounds of FP32's time over INT8's. The
+interval of a difference is of 300 resamplings of the images, FP32 and INT8 on the same ones.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..device import Device
 from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, VideoError
-from ..stream import device_count
+from ..stream import Stream, device_count
 from ..tensor import Tensor
 from .frames import DeviceFrame
 from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
@@ -126,7 +126,8 @@ class _Decoder:
         self._module, self._shown = module, shown
         self.errors = (module.PyNvVCException, RuntimeError)
         self._device, self._codec = device, codec
-        self._pool = _Pool(device)
+        stream_of_copies = Stream(device)
+        self._pool = _Pool(stream_of_copies)
         self._discarded: set[int] = set()
         self._filter = None
         if codec in _FILTERS:
@@ -139,6 +140,7 @@ class _Decoder:
             self._decoder = module.CreateDecoder(
                 gpuid=device.index,
                 codec=getattr(module.cudaVideoCodec, _CODECS[codec]),
+                cudastream=stream_of_copies.handle,
                 usedevicememory=True,
                 latency=latency.LOW if self._at_once else latency.NATIVE,
             )
@@ -169,7 +171,6 @@ class _Decoder:
             raise self._unsupported(error) from None
         if not frames:
             return []
-        self._decoder.SyncOnCUStream()  # the copies below are on another stream
         copied = []
         for frame in frames:
             pts = frame.getPTS()
@@ -203,17 +204,20 @@ class _Decoder:
 class _Pool:
     """Memory for frames on a device. What a frame had is used again when nothing refers to it any more: the work on it
     is done then, so a new frame waits for no stream that the one before was used on.
+
+    Args:
+        stream: the decoder writes its frames on it, and they are copied on it: neither waits for the other.
     """
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._device = stream, stream.device
         self._free: deque[Tensor] = deque()
 
     def copy_of(self, address: int, shape: tuple[int, int], lender: object) -> _Pixels:
         """A copy of the pixels at an address of the device; `lender` owns them."""
         memory = self._take(shape)
         tensor = self._over(memory.device_ptr(read=False, write=True), shape, memory)
-        tensor.copy_from(self._over(address, shape, lender))
+        tensor.copy_from(self._over(address, shape, lender), stream=self._stream)
         return _Pixels(tensor, memory, self._free)
 
     def _over(self, address: int, shape: tuple[int, int], lender: object) -> Tensor:

@@ -144,7 +144,7 @@ def lend_dlpack(
         tensor: The `ifs_tensor *`.
         shape, dtype, ordinal: What it is.
         stream: The consumer's stream as DLPack numbers it; it waits for the work that is queued for the tensor. None is
-            the legacy default stream, and with -1 nobody waits.
+            the legacy default stream; -1 asks for no waiting.
         lender: Kept until the consumer is done.
     """
     at, block = out("void *"), out("ifs_block *")

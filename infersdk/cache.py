@@ -386,7 +386,7 @@ class Cache:
         if folder.st_uid not in (user, 0):
             return (
                 f"the cache folder {path!r} belongs to the user with number {folder.st_uid}, and this process runs as "
-                f"{user}: whoever owns it could replace engines, which carry code"
+                f"{user}: its owner could replace engines, which carry code"
             )
         # Many systems give each user a group of the same number, and let it write by default.
         own_group = folder.st_gid == os.getegid() == user

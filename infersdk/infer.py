@@ -240,8 +240,8 @@ class Infer(Releasable, ABC):
     def current(self) -> Infer:
         """The Infer that serves from now on: this one, unless it was loaded with `while_building`.
 
-        Whoever prepares something for an Infer (streams, addresses, clones) calls this between runs, and prepares it
-        again when the answer is another object.
+        Code that prepares something for an Infer (streams, addresses, clones) calls this between runs, and prepares it
+        again when the result is another object.
 
         Raises:
             ClosedError: it is closed.

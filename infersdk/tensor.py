@@ -319,8 +319,8 @@ class Tensor(Handle):
         """A DLPack capsule of the device side if there is one, else of the host side. That side becomes the newer one.
 
         `stream` is the consumer's CUDA stream as the standard numbers it: 1 and None are the legacy default stream, 2
-        is the per-thread one, and with -1 nobody waits. The stream waits for the work that is queued for the tensor;
-        the host does not.
+        is the per-thread one. The stream waits for the work that is queued for the tensor; the host does not. -1 asks
+        for no waiting.
 
         Raises:
             BufferError: The memory is read-only and the consumer does not support that, or a copy or another device is

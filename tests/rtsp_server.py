@@ -1,6 +1,6 @@
 """An RTSP server for tests, run by the system's Python, which has GStreamer's bindings: `rtsp_server.py PORT`.
 
-It serves a test picture of 160 x 120 at 20 frames a second under /test, without end.
+It serves a test image of 160 x 120 at 20 frames a second under /test, without end.
 """
 
 import sys

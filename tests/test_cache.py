@@ -203,7 +203,7 @@ def test_clear_where_there_is_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def blocked(tmp_path: Path) -> Path:
-    """A folder that can be made by nobody, the superuser included: a file is in its way."""
+    """A folder that no user can make, the superuser included: a file of that name exists."""
     (tmp_path / "file").write_text("")
     return tmp_path / "file" / "cache"
 
@@ -301,7 +301,7 @@ def holder(cache: Cache, key: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_maker_that_is_killed_holds_nobody_up(cache: Cache) -> None:
+def test_a_maker_that_is_killed_blocks_no_other(cache: Cache) -> None:
     process = holder(cache, KEYS[0])
     (cache.folder / f".{KEYS[0]}.bin.{process.pid}.abcd.tmp").write_bytes(bytes(1000))  # half of what it was writing
     waited: list[int] = []

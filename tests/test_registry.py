@@ -24,7 +24,7 @@ from infersdk.errors import (
     ModelNotFoundError,
 )
 
-# A backend of somebody else's, whole: it adds one to what it is given, and its models are text files.
+# A whole backend of another package: it adds one to its inputs, and its models are text files.
 MINE = """
 import msgspec
 import numpy as np

@@ -66,7 +66,7 @@ class TestOnDevice:
         assert tensor.device_ptr() == at  # what fits the capacity allocates nothing
         np.testing.assert_array_equal(tensor.numpy(), content[:10])
 
-    def test_work_on_a_stream_is_seen_by_whoever_reads(self, torch: Any) -> None:
+    def test_every_reader_sees_work_on_a_stream(self, torch: Any) -> None:
         tensor, stream = Tensor((1 << 20,), "float32", "cuda:0"), Stream()
         for value in range(1, 20):
             tensor.device_ptr(read=False, write=True, stream=stream)
@@ -202,7 +202,7 @@ class TestOnDevice:
 
         graph = CudaGraph(stream, add_and_free)
         graph.launch(stream)
-        tensor.device_ptr(write=True, stream=stream)  # what the graph does there, nobody has told the tensor
+        tensor.device_ptr(write=True, stream=stream)  # the tensor does not know what the graph writes
         assert tensor.numpy().tolist() == [8.0] * 8
 
     def test_pinned_arrays(self) -> None:

@@ -590,7 +590,7 @@ def test_a_live_source_that_is_read_too_slowly(drop: str | None) -> None:
             assert reader.frames is reader.duration is None
             frames = [next(reader)]
             sender.join(20)
-            time.sleep(0.3)  # the rest arrives, and nobody takes it
+            time.sleep(0.3)  # the rest arrives, and is not taken
             frames += reader
             numbers = [frame.number for frame in frames]
             assert numbers == sorted(set(numbers))

@@ -67,7 +67,7 @@ def start_session(
 
 
 def _written_to_disk(source: str | bytes, options: Any, providers: Any) -> tuple[Any, bytes]:
-    """A session and its graph, by way of a file; the weights are written beside it and not read."""
+    """A session and its graph, through a file; the weights go to another file, which is not read."""
     with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
         file = Path(folder, "executed.onnx")
         options.optimized_model_filepath = str(file)
@@ -78,7 +78,7 @@ def _written_to_disk(source: str | bytes, options: Any, providers: Any) -> tuple
 
 
 def _written_to_memory(source: str | bytes, options: Any, providers: Any) -> tuple[Any, bytes]:
-    """The same by way of a file that is only in memory, weights included."""
+    """The same through a file in memory, weights included."""
     descriptor = os.memfd_create("infersdk-executed", os.MFD_CLOEXEC)
     with open(descriptor, "rb") as file:
         options.optimized_model_filepath = f"/proc/self/fd/{descriptor}"

@@ -152,7 +152,7 @@ def _make_logger(trt: Any) -> Any:
     }
 
     class Logger(trt.ILogger):  # type: ignore[misc]
-        """Hands messages to `logging`, and errors to whoever listens."""
+        """Passes messages to `logging`, and errors to the listeners."""
 
         def __init__(self) -> None:
             trt.ILogger.__init__(self)

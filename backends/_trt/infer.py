@@ -387,7 +387,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
                 self._execute()
                 return
             try:
-                # Nobody else makes contexts or compiles meanwhile: that may end a capture, too.
+                # No other thread makes contexts or compiles meanwhile: that may end a capture, too.
                 with self._engine.guard:
                     captured.graph = CudaGraph(self.stream, self._queue)
             except (NativeError, InferenceError) as error:

@@ -101,7 +101,7 @@ class NcnnInfer(Infer):
         batch = batches.pop()
         for s in self.output_specs:
             self._outputs[s.name].resize((batch, *s.shape[1:]))
-        # A Mat over an array looks at its memory, without a copy, as long as somebody keeps that: here, `_kept`.
+        # A Mat over an array uses its memory without a copy. `_kept` keeps the array alive.
         self._kept = {name: tensor.numpy() for name, tensor in self._inputs.items()}
         self._rows = [{name: ncnn.Mat(array[i]) for name, array in self._kept.items()} for i in range(batch)]
 

@@ -47,7 +47,7 @@ class ProgressReporter(ABC):
         """A stage of its own, in a `with` statement: call what it gives with how much of `total` is done.
 
         Args:
-            total: None where nobody knows, as with a camera.
+            total: None where it is unknown, as with a camera.
             unit: what is counted, such as "frames": then counts and their rate are shown, too.
         """
 

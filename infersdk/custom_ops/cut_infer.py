@@ -207,7 +207,7 @@ class CutInfer(Infer):
     # ---- tensors ----
 
     def _create_tensors(self) -> None:
-        """Each value has one tensor, which whoever makes it and whoever uses it are bound to."""
+        """Each value has one tensor: the part that computes it and the parts that use it are bound to it."""
         super()._create_tensors()
         self._values: dict[str, Tensor] = dict(self._inputs)
         for name, array in self.plan.weights.items():

@@ -351,7 +351,7 @@ def _checked(status: int) -> None:
 
 
 def _answer(pointer: Any, nbytes: int, work: Callable[[], None]) -> int:
-    """Does what was asked; a failure is a text, and the exception is kept for whoever claims it."""
+    """Does the work. A failure is returned as a text, and the exception is kept until it is claimed."""
     try:
         work()
     except BaseException as error:

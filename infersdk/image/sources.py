@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuar
 import numpy as np
 
 from .._pillow import pixels_of
+from ..device import Device
 from ..errors import ImageError, relative_to
 from .jpeg import PILLOW, SIDEWAYS, decode_jpeg, is_jpeg, orientation_of, reduction
 from .view import device_image_view
@@ -96,6 +97,11 @@ class DeviceImage:
         self._pixel = shape[2] if len(shape) == 3 else 1
         self._stride = shape[1] * self._pixel
         self._corner = (0, 0)
+
+    @property
+    def device(self) -> Device:
+        """The CUDA device that it lies on."""
+        return Device("cuda", int(self._source.__dlpack_device__()[1]))
 
     def on(self, stream: Any) -> DeviceImage:
         """Borrows the memory for work on `stream`, which waits for what still writes to it. Returns itself."""

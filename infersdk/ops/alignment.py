@@ -15,7 +15,7 @@ from .preprocess import preprocess
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["FIVE_POINTS", "aligned_crops", "similarity"]
+__all__ = ["FIVE_POINTS", "aligned_crops", "alignments", "similarity"]
 
 #: Where ArcFace and the networks after it expect five landmarks in a face of 112 x 112 pixels, in coordinates of pixel
 #: centres: the eye that is left in the image, the other eye, the tip of the nose, the left and the right corner of the
@@ -94,6 +94,32 @@ def aligned_crops(
     """
     if not isinstance(image, ImageView):
         image = image_view(image, format)
+    geometries = alignments(image.size, landmarks, size, template=template)
+    transform = transform or PixelTransform("bgr", "hwc", "uint8", fill=0, scale=1.0)
+    canvas = (size, size) if isinstance(size, int) else size
+    shape = transform.shape(Geometry.stretch(image.size, canvas))
+    crops = np.empty((len(geometries), *shape), transform.dtype)
+    for crop, geometry in zip(crops, geometries, strict=True):
+        preprocess(image, geometry, transform, out=crop)
+    return crops
+
+
+def alignments(
+    source: tuple[int, int],
+    landmarks: npt.ArrayLike,
+    size: int | tuple[int, int] = _TEMPLATE_SIDE,
+    *,
+    template: npt.ArrayLike | None = None,
+) -> list[Geometry]:
+    """The map from each crop of `aligned_crops()` to an image, for images that lie elsewhere: on a device.
+
+    Args:
+        source: (width, height) of the image.
+        landmarks, size, template: see `aligned_crops()`.
+
+    Raises:
+        ShapeError, InputError: see `aligned_crops()`.
+    """
     width, height = (size, size) if isinstance(size, int) else size
     if template is None:
         if width != height:
@@ -106,13 +132,7 @@ def aligned_crops(
         raise ShapeError(
             f"landmarks have shape {points.shape} and the template {target.shape}; use (N, points, 2) and (points, 2)"
         )
-    transform = transform or PixelTransform("bgr", "hwc", "uint8", fill=0, scale=1.0)
-    geometries = [_geometry(image.size, (width, height), one[:, :2], target) for one in points]
-    shape = transform.shape(Geometry.stretch(image.size, (width, height)))
-    crops = np.empty((len(points), *shape), transform.dtype)
-    for crop, geometry in zip(crops, geometries, strict=True):
-        preprocess(image, geometry, transform, out=crop)
-    return crops
+    return [_geometry(source, (width, height), one[:, :2], target) for one in points]
 
 
 def _geometry(

@@ -55,8 +55,8 @@ stage_listener: ContextVar[Callable[[RequestStages], None] | None] = ContextVar(
 class Request(ABC):
     """What a caller asked for, where it is now, and how it ends.
 
-    The attributes change under the pipeline's lock. Whoever sets `settled` there, once, ends the request afterwards:
-    `start()`, then `succeed()` or `fail()`, without the lock, since they run the caller's callbacks.
+    The attributes change under the pipeline's lock. The thread that sets `settled` there, once, ends the request
+    afterwards: `start()`, then `succeed()` or `fail()`, without the lock, since they run the caller's callbacks.
     """
 
     __slots__ = (

@@ -223,7 +223,7 @@ class Scheduler:
         )
 
     def _share(self, group: InstanceGroup) -> int:
-        """How many callers a batch gets, in the next size that the model runs: padding would serve nobody."""
+        """How many callers share a batch: rounded up to a size that the model runs, because padding does no work."""
         expected = self._callers.expected
         if expected is None:
             return group.batches[0].capacity

@@ -171,7 +171,7 @@ def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[A
     """What reads a value as 8 bits."""
     maker = value.producer()
     if scheme.between and maker is not None and (maker.name in chosen or _behind_layer(maker, chosen)):
-        # What is computed in 8 bits is there in 8 bits alone: whoever reads it in floating point converts it.
+        # What is computed in 8 bits exists in 8 bits alone: each user in floating point converts it.
         return list(value.uses())
     return [use for use in value.uses() if use.node.name in chosen and not _is_weight_input(use)]
 

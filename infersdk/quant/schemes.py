@@ -89,7 +89,7 @@ def find_scheme(target: str | Scheme) -> Scheme:
     """The scheme of a name; a `Scheme` is returned as it is.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: there is no scheme of that name.
     """
     if isinstance(target, Scheme):
         return target

@@ -263,7 +263,7 @@ def _split(images: Sequence[ImageSource]) -> tuple[list[ImageSource] | None, lis
 
 @contextlib.contextmanager
 def _without_target_warnings() -> Iterator[None]:
-    """Whoever asks for a target and measures on another backend knows that it is another one."""
+    """No warning for a measurement on another backend than the target's: the caller chose both."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*it was quantised for", RuntimeWarning)
         yield

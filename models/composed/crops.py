@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from ...errors import ConfigError, ImageError, InferSDKError, InputError
+from ...errors import ConfigError, InferSDKError, InputError
 from ...image import DeviceImage, Geometry, HostImage, PixelTransform, image_view
-from ...ops import aligned_crops, preprocess
+from ...ops import preprocess
+from ...ops.alignment import alignments
+from ...ops.device import preprocess_batch
+from ...stream import default_stream
+from ...tensor import Tensor
 
 if TYPE_CHECKING:
     from ..results import Detections
 
 __all__ = ["CropKind", "Cutter", "cutter"]
 
+T = TypeVar("T")
 Image: TypeAlias = "HostImage | DeviceImage"
 #: The parts of an image for its boxes, in order; the reason where one cannot be cut out.
 Cutter: TypeAlias = "Callable[[Image, Detections], Sequence[Image | Exception]]"
@@ -41,23 +47,26 @@ def cutter(kind: CropKind, margin: float = 0.0, size: int = 112) -> Cutter:
     if not (math.isfinite(margin) and margin >= 0):
         raise ConfigError(f"margin is a share of a box's side, from 0, not {margin}")
     if kind == "landmarks":
-        return lambda image, boxes: _each(boxes, lambda index: _by_landmarks(image, boxes, index, size))
+        return lambda image, boxes: _turned(image, [_by_landmarks(image, boxes, i, size) for i in range(len(boxes))])
     if kind == "oriented":
-        return lambda image, boxes: _each(boxes, lambda index: _upright(image, boxes, index, margin))
-    return lambda image, boxes: _each(boxes, lambda index: _within(image, boxes, index, margin))
+        return lambda image, boxes: _turned(image, [_upright(image, boxes, i, margin) for i in range(len(boxes))])
+    return lambda image, boxes: [_within(image, boxes, index, margin) for index in range(len(boxes))]
 
 
-def _each(boxes: Detections, cut: Callable[[int], Image]) -> list[Image | Exception]:
-    """A part for each box, or the error that keeps it from being cut out."""
-    parts: list[Image | Exception] = []
-    for index in range(len(boxes)):
+def _reason_instead(cut: Callable[..., T]) -> Callable[..., T | Exception]:
+    """The function, which returns the reason where a box cannot be cut out."""
+
+    @functools.wraps(cut)
+    def tried(*arguments: Any) -> T | Exception:
         try:
-            parts.append(cut(index))
+            return cut(*arguments)
         except InferSDKError as error:
-            parts.append(error)
-    return parts
+            return error
+
+    return tried
 
 
+@_reason_instead
 def _within(image: Image, boxes: Detections, index: int, margin: float) -> Image:
     x1, y1, x2, y2 = boxes.xyxy[index].tolist()
     if not (x2 > x1 and y2 > y1):
@@ -69,35 +78,56 @@ def _within(image: Image, boxes: Detections, index: int, margin: float) -> Image
     return image.crop((left, top, right, bottom))
 
 
-def _upright(image: Image, boxes: Detections, index: int, margin: float) -> HostImage:
+@_reason_instead
+def _upright(image: Image, boxes: Detections, index: int, margin: float) -> Geometry:
     x, y, width, height, angle = boxes.oriented[index].tolist()
     if not (width > 0 and height > 0):
         raise InputError(f"box {index} is {width:g} x {height:g} pixels, so there is nothing to cut out")
-    host = _on_host(image)
     width, height = width * (1 + 2 * margin), height * (1 + 2 * margin)
     canvas = max(round(width), 1), max(round(height), 1)
     cosine, sine = math.cos(angle), math.sin(angle)
     along, across = width / canvas[0], height / canvas[1]
     matrix = np.array([[cosine * along, -sine * across, 0.0], [sine * along, cosine * across, 0.0]])
     matrix[:, 2] = np.array([x, y]) - matrix[:, :2] @ (np.array(canvas) / 2)
-    geometry = Geometry.affine(host.size, canvas, matrix)
-    pixels = preprocess(image_view(host.pixels, host.format), geometry, _BGR)  # type: ignore[arg-type]
-    return HostImage(pixels, "bgr", host.decoder)
+    return Geometry.affine(image.size, canvas, matrix)
 
 
-def _by_landmarks(image: Image, boxes: Detections, index: int, size: int) -> HostImage:
-    host = _on_host(image)
+@_reason_instead
+def _by_landmarks(image: Image, boxes: Detections, index: int, size: int) -> Geometry:
     points = boxes.keypoints[index : index + 1]
     if points.shape[1] != 5:
         raise InputError(f"box {index} has {points.shape[1]} keypoints; a crop by landmarks needs the five of a face")
-    view = image_view(host.pixels, host.format)  # type: ignore[arg-type]
-    return HostImage(aligned_crops(view, points, size)[0], "bgr", host.decoder)
+    (geometry,) = alignments(image.size, points, size)
+    return geometry
+
+
+def _turned(image: Image, geometries: Sequence[Geometry | Exception]) -> list[Image | Exception]:
+    """The parts of an image that geometries say, cut where the image is; an exception stays in its row."""
+    if isinstance(image, DeviceImage):
+        return _turned_on_device(image, geometries)
+    view = image_view(image.pixels, image.format)  # type: ignore[arg-type]
+    return [
+        one if isinstance(one, Exception) else HostImage(preprocess(view, one, _BGR), "bgr", image.decoder)
+        for one in geometries
+    ]
+
+
+def _turned_on_device(image: DeviceImage, geometries: Sequence[Geometry | Exception]) -> list[Image | Exception]:
+    """As `_turned`: those of one canvas in one launch, on the default stream of the device."""
+    parts: list[Any] = list(geometries)
+    by_canvas: dict[tuple[int, int], list[int]] = {}
+    for index, one in enumerate(geometries):
+        if isinstance(one, Geometry):
+            by_canvas.setdefault(one.canvas, []).append(index)
+    stream = default_stream(image.device)
+    view = image.crop((0, 0, *image.size)).on(stream).view()  # of a copy: the model may use the image on its own stream
+    for (width, height), rows in by_canvas.items():
+        below = Tensor((len(rows) * height, width, 3), "uint8", image.device)  # one part below the other
+        preprocess_batch([view] * len(rows), [parts[index] for index in rows], _BGR, below, stream=stream)
+        whole = DeviceImage(below, "bgr", image.decoder)
+        for row, index in enumerate(rows):
+            parts[index] = whole.crop((0, row * height, width, (row + 1) * height))
+    return parts
 
 
 _BGR = PixelTransform("bgr", "hwc", "uint8", fill=0, scale=1.0)
-
-
-def _on_host(image: Image) -> HostImage:
-    if isinstance(image, HostImage):
-        return image
-    raise ImageError("parts that are turned are cut from images on the host; give the image as an array on the host")

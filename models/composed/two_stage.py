@@ -175,7 +175,7 @@ class TwoStage(Composed[Detections]):
     def _read(self, source: Any) -> HostImage | DeviceImage:
         """The image; on the device of both models if its parts can be cut there."""
         first, second = self.detector.image_device, self.second.image_device
-        on_device = self.crop == "box" and first == second
+        on_device = isinstance(self.crop, str) and first == second  # a function may need the pixels on the host
         return whole_image(source, self.channel_order, first if on_device else None)
 
     def _parts(self, image: HostImage | DeviceImage, boxes: Detections) -> Sequence[Any]:

@@ -148,7 +148,7 @@ struct ifs_memory {
     size_t copied;
     ifs_block *host_block, *device_block;
     /* Queued work. `last_stream` is the stream on which the device side was last used; NULL: nothing is queued. Events
-     * are created when first needed. A copy is pending from the record of its event until somebody has waited for it.
+     * are created when first needed. A copy is pending from the record of its event until the event was waited for.
      */
     ifs_stream *last_stream;
     ifs_event *to_host_done, *to_device_done, *order;

@@ -50,7 +50,7 @@ def test_the_session_reads_and_writes_the_tensors_where_they_lie(tmp_path: Path)
     bound: list[tuple[str, int]] = []
 
     class Watched:
-        """Passes on to the binding what it is told, and notes the addresses."""
+        """Passes its calls on to the binding, and notes the addresses."""
 
         def __init__(self, binding: Any) -> None:
             self._binding = binding

@@ -125,7 +125,7 @@ class Simulation:
 
 
 class SimulatedFuture(Future[Any]):
-    """Whoever waits for it makes the time pass."""
+    """Waiting for it makes the simulated time pass."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ def test_a_stage_that_counts() -> None:
     with lines.stage("film.mp4", 1394, "frames") as advance:
         clock.now += 4
         advance(100)
-    with lines.stage("camera", None, "frames") as advance:  # nobody knows how many will come
+    with lines.stage("camera", None, "frames") as advance:  # the number of frames is unknown
         clock.now += 1
         advance(20)  # too soon
         clock.now += 4

@@ -126,8 +126,8 @@ def infersdk_input(path: Path) -> Any:
     """An image as the network takes it: letterboxed, RGB, 0 to 1."""
     from PIL import Image
 
-    picture = Image.open(path).convert("RGB")
-    picture.thumbnail((640, 640))
+    image = Image.open(path).convert("RGB")
+    image.thumbnail((640, 640))
     canvas = np.full((640, 640, 3), 114, np.uint8)
-    canvas[: picture.height, : picture.width] = np.asarray(picture)
+    canvas[: image.height, : image.width] = np.asarray(image)
     return (canvas.transpose(2, 0, 1) / 255).astype("float32")

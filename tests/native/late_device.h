@@ -1,5 +1,5 @@
 /*
- * late_device.h - two devices made of the host's memory, whose streams do nothing before somebody waits for them.
+ * late_device.h - two devices made of the host's memory, whose streams do nothing before they are waited for.
  *
  * It stands in for cuda/device.cu where there is no GPU, so that the sanitizers see what the host code asks of one: a
  * copy or kernel that was not waited for has not run, and reads and writes its memory as late as it may.

@@ -1,4 +1,4 @@
-"""Tensor files that a C++ program of its own wrote, and ours that it reads; and what each malformed one is told."""
+"""Tensor files that a C++ program wrote, and ours that it reads; and the error for each malformed one."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_a_full_batch_leaves_at_once(model: Squares) -> None:
         assert pipeline.stats().batch_sizes == {4: 1}
 
 
-def test_without_a_delay_nobody_waits(model: Squares) -> None:
+def test_without_a_delay_no_request_waits(model: Squares) -> None:
     with Pipeline(model, max_delay=0) as pipeline:
         for i in range(20):
             assert pipeline.submit(i).result(LONG) == i * i
@@ -209,7 +209,7 @@ def test_cancelled_before_it_left(model: Squares) -> None:
         assert drop.cancel()
         assert drop.cancel()  # once more is no matter
         assert not running.cancel()
-        assert wait([drop], timeout=LONG).done  # those who wait are told
+        assert wait([drop], timeout=LONG).done  # the waiting ends
         model.go.set()
         assert (running.result(LONG), keep.result(LONG)) == (1, 4)
         assert not keep.cancel()
@@ -454,7 +454,7 @@ def test_an_exception_in_the_block_does_not_wait_for_the_rest(model: Squares) ->
     assert all(f.cancelled() for f in futures)
 
 
-def test_a_pipeline_that_nobody_holds_ends(model: Squares) -> None:
+def test_a_pipeline_without_references_ends(model: Squares) -> None:
     pipeline = Pipeline(model, max_delay=0)
     assert pipeline.submit(3).result(LONG) == 9
     threads = list(pipeline._core.threads)

@@ -1,4 +1,4 @@
-"""What Prometheus is told is what the pipeline counts."""
+"""Prometheus gets what the pipeline counts."""
 
 from __future__ import annotations
 

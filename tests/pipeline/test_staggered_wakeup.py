@@ -1,4 +1,4 @@
-"""Threads that wait and are let through a few at a time: nobody is forgotten, whatever ends the waiting."""
+"""Threads that wait and are woken a few at a time: each of them is woken, whatever ends the waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warming up runs every batch size on every instance, before the first request and instead of nobody's."""
+"""Warming up runs every batch size on every instance, before the first request; no request is needed for it."""
 
 from __future__ import annotations
 

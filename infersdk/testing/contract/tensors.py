@@ -26,7 +26,7 @@ __all__ = ["TensorContract"]
 
 
 class TensorContract(ContractBase):
-    """They stay where they are, whoever owns them."""
+    """Bound tensors keep their memory, whatever owns it."""
 
     def test_bound_tensors_stay_where_they_are(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         source, result = net.inputs["x"], net.outputs["y"]

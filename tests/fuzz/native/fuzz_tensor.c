@@ -83,7 +83,7 @@ static void create(entry *e) {
     *e = (entry){tensor, memory, 0, nbytes, 0};
 }
 
-/* The content, or NULL where the owner has shrunk so far that a view has lost its bytes: that is told, and not read. */
+/* The content, or NULL where the owner has shrunk so far that a view has lost its bytes: an error, and no read. */
 static void *content(const entry *e, int32_t access) {
     void *at = NULL;
     ifs_status status = counted(ifs_tensor_host_ptr(e->tensor, access, &at));

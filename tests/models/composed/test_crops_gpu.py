@@ -1,0 +1,100 @@
+"""Parts that are cut out on a CUDA device: the pixels of the host, and results of two stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import device_count, models
+from infersdk.device import Device
+from infersdk.errors import InputError
+from infersdk.image import DeviceImage, HostImage, SharedImage, read_image
+from infersdk.models import Detections, Tiled, TwoStage
+from infersdk.models.composed import cutter
+from infersdk.models.composed.base import whole_image
+from infersdk.tensor import Tensor
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
+SIZE = (320, 240)
+
+
+def on_device(image: HostImage) -> DeviceImage:
+    return DeviceImage(Tensor(image.pixels.shape, "uint8", "cuda:0").copy_from(image.pixels), "bgr", image.decoder)
+
+
+def pixels(part: Any) -> np.ndarray:
+    """Of a part on the device: by a map that leaves the pixels as they are."""
+    from infersdk.image import Geometry, PixelTransform
+    from infersdk.ops.device import preprocess_batch
+    from infersdk.stream import default_stream
+
+    stream = default_stream("cuda:0")
+    width, height = part.size
+    out = Tensor((1, height, width, 3), "uint8", "cuda:0")
+    keep = PixelTransform("bgr", "hwc", "uint8", fill=0, scale=1.0)
+    preprocess_batch([part.on(stream).view()], [Geometry.stretch(part.size, part.size)], keep, out, stream=stream)
+    return out.numpy()[0]
+
+
+@pytest.fixture
+def image() -> HostImage:
+    rng = np.random.default_rng(4)
+    return HostImage(rng.integers(0, 255, (SIZE[1], SIZE[0], 3), np.uint8), "bgr")
+
+
+def boxes(**columns: Any) -> Detections:
+    corners = [[10, 20, 90, 80], [100, 50, 300, 230], [5, 5, 40, 60]]
+    return Detections.of(corners, [0.9, 0.8, 0.7], names=("a",), size=SIZE, **columns)
+
+
+@pytest.mark.parametrize("kind", ["oriented", "landmarks", "box"])
+def test_parts_have_the_pixels_of_the_host(kind: Any, image: HostImage) -> None:
+    rng = np.random.default_rng(7)
+    points = np.array([[30, 40], [70, 38], [50, 60], [35, 80], [66, 82]]) + rng.normal(size=(3, 5, 2)) * 3
+    points[2] = 0  # all of them coincide
+    oriented = np.float32([[50, 60, 80, 40, 0.4], [200, 120, 81, 41, -1.2], [20, 20, 0, 9, 0.1]])
+    own = boxes(keypoints=points.astype(np.float32), oriented=oriented)
+    there, here = cutter(kind)(on_device(image), own), cutter(kind)(image, own)
+    for index, (part, expected) in enumerate(zip(there, here, strict=True)):
+        if isinstance(expected, Exception):
+            assert (type(part), str(part)) == (type(expected), str(expected))
+            assert index == 2
+            assert isinstance(part, InputError)
+            continue
+        assert isinstance(part, DeviceImage)
+        np.testing.assert_array_equal(pixels(part), expected.pixels)
+
+
+def test_a_shared_image_is_uploaded_once(image: HostImage) -> None:
+    shared = SharedImage(image)
+    device = Device.parse("cuda:0")
+    first, second = (whole_image(shared, "bgr", device) for _ in range(2))
+    assert first._source is second._source
+    np.testing.assert_array_equal(pixels(first), image.pixels)
+
+
+@pytest.mark.assets
+def test_two_stages_and_tiles_on_the_device(assets: Path) -> None:
+    """Faces and vectors of them: on the device what the host gives."""
+    pytest.importorskip("tensorrt_rtx_bindings")
+    picture = assets / "images" / "zidane.jpg"
+    faces = models.YuNet(assets / "face" / "yunet_n_dynamic.onnx")
+    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "max_batch": 4}
+    second = models.Embedder(assets / "models" / "osnet_x0_25_msmt17.onnx", **settings)
+    detector = models.YOLOv5(assets / "models" / "yolov5n.onnx", **settings)
+    with faces, second, detector:
+        whole = read_image(picture)
+        upright = TwoStage(faces, second, crop="landmarks", column="vector")
+        parts = cutter("landmarks")(whole, faces(whole))
+        expected = [one.vector for one in second(list(parts))]
+        for result in (upright(picture), upright.submit(picture).result(60)):
+            np.testing.assert_allclose([one.vector for one in result.columns["vector"]], expected, atol=2e-2)
+        tiled = Tiled(detector, tile=400)
+        shared, alone = tiled(SharedImage(picture)), tiled(picture)
+        np.testing.assert_allclose(shared.xyxy, alone.xyxy, atol=0.5)
+        people = TwoStage(Tiled(detector, tile=400), second, column="vector")
+        for one in people(SharedImage(picture)).columns["vector"]:
+            assert np.linalg.norm(one.vector) == pytest.approx(1, abs=1e-3)

@@ -126,9 +126,10 @@ class _Decoder:
         self._module, self._shown = module, shown
         self.errors = (module.PyNvVCException, RuntimeError)
         self._device, self._codec = device, codec
-        stream_of_copies = Stream(device)
-        self._pool = _Pool(stream_of_copies)
+        self._stream = Stream(device)
+        self._pool = _Pool(self._stream)
         self._discarded: set[int] = set()
+        self._decoder: Any = None
         self._filter = None
         if codec in _FILTERS:
             bitstream = importlib.import_module("av.bitstream")
@@ -140,12 +141,15 @@ class _Decoder:
             self._decoder = module.CreateDecoder(
                 gpuid=device.index,
                 codec=getattr(module.cudaVideoCodec, _CODECS[codec]),
-                cudastream=stream_of_copies.handle,
+                cudastream=self._stream.handle,
                 usedevicememory=True,
                 latency=latency.LOW if self._at_once else latency.NATIVE,
             )
         except Exception as error:
             raise self._unsupported(error) from None
+
+    def __del__(self) -> None:
+        self._decoder = None  # before the stream, which it may use until its end
 
     def decode(self, packet: Any) -> list[tuple[_Pixels, int]]:
         """The frames that come out after this packet, with their times in units of the stream. The empty packet at the

@@ -13,6 +13,7 @@ INFERSDK_BENCH_IMAGES is how many images a round has (default 640), INFERSDK_BEN
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from itertools import cycle, islice
@@ -33,7 +34,7 @@ DEVICE = os.environ.get("INFERSDK_BENCH_DEVICE")
 BATCH = 64
 
 
-def test_ray_data(assets: Path, claim: Callable[..., None]) -> None:
+def test_ray_data(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: Callable[..., None]) -> None:
     """One worker with all processors, against this process."""
     from infersdk.integrations.ray import ImageBatches
     from infersdk.models import create
@@ -63,6 +64,10 @@ def test_ray_data(assets: Path, claim: Callable[..., None]) -> None:
         assert len(ended) == IMAGES
         return (IMAGES - BATCH) / (ended[-1] - ended[0])
 
+    # Ray's workers look for modules where this process does, and in its folder: they shall find the installed package.
+    checkout = Path(__file__).resolve().parents[1]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry or ".").resolve() != checkout])
     package = Path(infersdk.__path__[0]).parent
     paths = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
     ray.init(

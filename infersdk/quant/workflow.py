@@ -42,8 +42,9 @@ _ONE_IN = 5
 #: Seconds after which the speed is known well enough.
 _SPEED_SECONDS = 0.3
 
-#: By how many per cent results may differ from FP32 before layers are left in floating point.
-MAX_DROP = 15.0
+#: By how many per cent results may differ from FP32 before layers are left in floating point. Boxes of low scores count
+#: as well: detectors that agreed by 93 % lost .007 of mAP, by 81 % .012, and by 46 % .09.
+MAX_DROP = 25.0
 
 
 #: Makes the wrapper of a model file, for a `with` statement.

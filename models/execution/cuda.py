@@ -17,6 +17,7 @@ import numpy as np
 
 from ...image import DeviceImage, HostImage, SharedImage
 from ...ops.batch import ImageBatch, shared_workers
+from ...stream import Event
 from ...tensor import Tensor
 from ..preprocessor import geometry_of_pixels, view_of
 from .device_decoding import DeviceDecoding
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ...image.nvimgcodec import DecodedBatch, EncodedImage
     from ...infer import Infer
     from .placement import PreprocessPlacement
+    from .run_order import RunOrder
 
 __all__ = ["CudaExecutor", "InFlightBatch"]
 
@@ -81,9 +83,12 @@ class InFlightBatch:
         stages: of the model.
         capacity: the most images in a batch.
         shares_cpu: see `shared_workers()`.
+        order: of the runs on the device; None is whatever the device does.
     """
 
-    def __init__(self, infer: Infer, stages: ModelStages[Any], capacity: int, shares_cpu: bool) -> None:
+    def __init__(
+        self, infer: Infer, stages: ModelStages[Any], capacity: int, shares_cpu: bool, order: RunOrder | None = None
+    ) -> None:
         assert infer.stream is not None
         self.infer, self.stream = infer, infer.stream
         self._stages, self._capacity = stages, capacity
@@ -93,6 +98,8 @@ class InFlightBatch:
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
         self._host_input, self._host_frames = _HostAddress(), _HostAddress()
+        self._order = order
+        self._run_end = Event(self.stream.device)
         self._borrowed: list[DeviceImage] = []
         self._decoders: list[str | None] = []
 
@@ -120,13 +127,28 @@ class InFlightBatch:
         preprocessor = self._stages.canvases.on(geometries[0].canvas)
         tensor = preprocessor.input.tensor(self.infer, len(batch), self._capacity)
         self._bring_in(tensor, location)
-        self.infer.enqueue()
-        if not self._stages.verified:
-            self._stages.verify_once(HostOutputs(self.infer.outputs))
         parameters = [item.parameters for item in batch]
-        self._postprocess.queue(geometries, parameters)
+        self._queue_run(geometries, parameters)
         self._queued = geometries, parameters
         self._decoders = [item.image.decoder for item in batch]
+
+    def _queue_run(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
+        """Queues the model and the postprocessing."""
+        order = self._order
+        if order is None:
+            self.infer.enqueue()
+        else:
+            order.wait(self.stream)
+            self.infer.enqueue()
+            order.queued(self._run_end, self.stream)
+        try:
+            if not self._stages.verified:
+                self._stages.verify_once(HostOutputs(self.infer.outputs))
+            self._postprocess.queue(geometries, parameters)
+        except BaseException:
+            if order is not None:
+                order.finished()
+            raise
 
     def _bring_in(self, tensor: Tensor, location: str) -> None:
         """Queues what brings the batch's images into the model's input; `location` is where they are preprocessed."""
@@ -170,6 +192,8 @@ class InFlightBatch:
             results = self._postprocess.collect(*queued)
         finally:
             self._borrowed = []
+            if self._order is not None:
+                self._order.finished()
         self._stages.name_decoders(results, self._decoders)
         return results
 
@@ -187,6 +211,7 @@ class CudaExecutor(Generic[Result]):
         capacity: the most images in a batch.
         placement: where images are preprocessed; shared by a model and its clones.
         shares_cpu: see `shared_workers()`.
+        order: in which the device runs the batches of several executors, each with one in flight at a time.
     """
 
     def __init__(
@@ -197,13 +222,14 @@ class CudaExecutor(Generic[Result]):
         placement: PreprocessPlacement,
         *,
         shares_cpu: bool = False,
+        order: RunOrder | None = None,
     ) -> None:
         self.infer, self.capacity = infer, capacity
         self.timings = Timings()
         self._stages, self._placement, self._shares_cpu = stages, placement, shares_cpu
         self._canvas = stages.preprocessor  # of the rows
         self._decoding = DeviceDecoding.of(stages.decode, infer)
-        self._contexts = [InFlightBatch(infer, stages, capacity, shares_cpu)]  # more when batches overlap
+        self._contexts = [InFlightBatch(infer, stages, capacity, shares_cpu, order)]  # more when batches overlap
         self._next_context = 0
         self._items: list[BatchItem | None] = [None] * capacity
         self._geometries: list[Geometry | None] = [None] * capacity

@@ -160,6 +160,8 @@ class Engine:
         device: current in the calling thread.
         cache: where what the runtime compiles is kept (TensorRT-RTX); None keeps nothing.
         memory: what its weights count against, as long as it lives.
+        digest: of the engine that this one is read from again; None is that of `data`. Kernels are kept by it, and the
+            runtime writes the same engine differently.
 
     Raises:
         EngineError: the runtime does not take it.
@@ -173,6 +175,7 @@ class Engine:
         device: CudaDevice,
         cache: Cache | None,
         memory: EngineMemory | None = None,
+        digest: str | None = None,
     ) -> None:
         trt = flavour.trt
         self.memory = memory
@@ -202,11 +205,12 @@ class Engine:
                 or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it anew "
                 "from its ONNX file"
             )
+        self.digest = digest or hashlib.sha256(data).hexdigest()
         self.compiled: Compiled | None = None
         if flavour.runtime_cache:
             key = key_of(
                 {"compiled": 1, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
-                 "capability": device.capability, "engine": hashlib.sha256(data).hexdigest()}
+                 "capability": device.capability, "engine": self.digest}
             )  # fmt: skip
             rtx_config: Any = self._engine.create_runtime_config()
             make = rtx_config.create_runtime_cache

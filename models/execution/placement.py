@@ -40,7 +40,7 @@ class PreprocessPlacement:
             if key not in self.measured:
                 seconds = {location: measure(location) for location in ("device", "host")}
                 # About even, the device: that leaves the processor to other work, such as other devices' batches.
-                # Copies out of page-locked memory go on while the processor prepares the next batch: they may be slower.
+                # Copies out of page-locked memory may be slower: the processor prepares the next batch meanwhile.
                 queued = len(images) > 1 and key[1]
                 self.measured[key] = (
                     "host" if seconds["host"] < (0.5 if queued else 0.9) * seconds["device"] else "device"

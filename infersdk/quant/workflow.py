@@ -203,11 +203,18 @@ class Workflow:
 
     def _search(self, wrapper: VisionModel[Any], whole: Agreement, stage: Stage) -> None:
         assert self.table is not None
-        with stage("searching layers") as advance:
+        with contextlib.ExitStack() as stack:
+            steps: list[Callable[[float], None]] = []
+
+            def progress(done: int) -> None:
+                if not steps:  # only a search that tries a file is shown
+                    steps.append(stack.enter_context(stage("searching layers")))
+                steps[0](1 - 1 / done)
+
             self.search = search(
                 self.planned, self.table, self.measure, self._limits["max_drop"] or 0, whole=whole,
                 max_score_shift=self._limits["max_score_shift"], times=lambda: self.layer_times(wrapper),
-                progress=lambda done: advance(1 - 1 / done),
+                progress=progress,
             )  # fmt: skip
         self.agreement = self.search.agreement
 

@@ -44,7 +44,7 @@ class Candidate:
 
 #: Per cent of agreement with FP32 from which the candidates differ by less than some dozens of images can show. Where
 #: results agree less, one of the candidates may be better by several per cent.
-ENOUGH = 90.0
+ENOUGH = 92.0
 #: What `auto` tries.
 CANDIDATES = (Candidate(), Candidate("percentile"), Candidate(bias_correction=False))
 

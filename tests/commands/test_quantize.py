@@ -50,7 +50,7 @@ def test_a_detector(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert report["output"] == str(output)
     methods = ["mse", "percentile 99.999", "mse, no bias correction"]
     # The first that agrees well enough is taken.
-    assert list(report["methods"]) == (methods[:1] if report["methods"]["mse"] >= 90 else methods)
+    assert list(report["methods"]) == (methods[:1] if report["methods"]["mse"] >= 92 else methods)
     assert report["agreement"] > 85
     assert abs(report["score_shift"]) < 0.05
     assert report["target"] == "onnxruntime"

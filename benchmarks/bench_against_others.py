@@ -17,7 +17,13 @@ else differs is printed with each row. Ultralytics needs torchvision for one fun
 few boxes that are left: where torchvision does not import (its wheels on PyPI need CUDA's libraries), OpenCV's stands
 in for that function, and the row says so; all the rest is Ultralytics' own.
 
+A folder of files is what each tool has for it: `stream()` here, `predict(folder, stream=True)` of Ultralytics, a loop
+around model_api. With `canvas="fit"` the canvas is as large as the image needs, which the others do not do with a model
+of a fixed size.
+
 INFERSDK_BENCH_SECONDS is how long a round runs (default 2), INFERSDK_BENCH_ROUNDS how many there are (default 15).
+INFERSDK_BENCH_OTHERS is the interpreter that runs the others, of an environment that has their packages (default: this
+one).
 Packages that are not installed, or do not work here, are skipped with the reason: `pip install ultralytics
 openvino-model-api polyinfer` gets those of the last part.
 """
@@ -40,7 +46,7 @@ import pytest
 
 from infersdk.bench import BenchSettings, Combination, bench
 from infersdk.bench.statistics import Estimate, median_of_rounds
-from infersdk.models import YOLOv8
+from infersdk.models import Classifier, YOLOv8
 from infersdk.target import Target
 
 if TYPE_CHECKING:
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
 
 SECONDS = float(os.environ.get("INFERSDK_BENCH_SECONDS", "2"))
 ROUNDS = int(os.environ.get("INFERSDK_BENCH_ROUNDS", "15"))
+OTHERS_PYTHON = os.environ.get("INFERSDK_BENCH_OTHERS", sys.executable)
 TARGET = 0.03
 
 #: As onnxruntime_perf_test does it: one session, inputs and outputs bound once, run after run for a while.
@@ -236,13 +243,21 @@ def ultralytics(model: Path, image: Path) -> Other:
         nms = torchvision_or_stand_in()
         detector = YOLO(str(model), task="detect")
         settings = {"conf": 0.25, "iou": 0.45, "imgsz": 640, "rect": False, "device": "cpu", "verbose": False}
-        call = lambda: len(detector.predict(str(image), **settings)[0].boxes)  # noqa: E731
+
+        def call() -> int:
+            return sum(len(result.boxes) for result in detector.predict(str(image), stream=True, **settings))
+
         call()
     except Exception as error:  # it needs torch, of a version that fits
         pytest.skip(f"ultralytics does not run here: {type(error).__name__}: {error}")
     options = detector.predictor.model.backend.session.get_session_options()
     assert options.intra_op_num_threads in (0, len(os.sched_getaffinity(0)))  # 0: one a core, as ours
     return Other(call, f"reads by OpenCV, letterbox by OpenCV and torch, {nms}; its results keep the image")
+
+
+def files_of(image: Path) -> list[str]:
+    """The file, or those of a folder."""
+    return [str(file) for file in sorted(image.iterdir())] if image.is_dir() else [str(image)]
 
 
 def model_api(model: Path, image: Path) -> Other:
@@ -253,10 +268,18 @@ def model_api(model: Path, image: Path) -> Other:
     # In float32, as ours: left alone, OpenVINO computes in bfloat16 where the processor can.
     properties = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     adapter = adapters.OpenvinoAdapter(adapters.create_core(), str(model), device="CPU", plugin_config=properties)
+    files = files_of(image)
+    if "squeezenet" in model.name:
+        settings = {"topk": 1, "resize_type": "crop", "mean_values": [104.0, 117.0, 123.0], "scale_values": [1.0] * 3}
+        classifier = module.Model.create_model(adapter, model_type="Classification", configuration=settings)
+        return Other(
+            lambda: sum(int(classifier(cv2.imread(file)).top_labels[0].id) for file in files),
+            "reads by OpenCV, resizes and crops within the compiled model",
+        )
     settings = {"confidence_threshold": 0.25, "iou_threshold": 0.45}
     detector = module.Model.create_model(adapter, model_type="YOLOv8", configuration=settings)
     return Other(
-        lambda: len(detector(cv2.cvtColor(cv2.imread(str(image)), cv2.COLOR_BGR2RGB)).bboxes),
+        lambda: sum(len(detector(cv2.cvtColor(cv2.imread(file), cv2.COLOR_BGR2RGB)).bboxes) for file in files),
         "reads by OpenCV, letterbox within the compiled model, NMS by NumPy",
     )
 
@@ -285,10 +308,24 @@ def polyinfer(model: Path, image: Path) -> Other:
     return Other(call, "runs the network alone; around it OpenCV and NumPy by hand, and OpenCV's NMS")
 
 
-def ours_from_file(model: Path, image: Path, backend: str) -> Other:
+def ours_from_file(model: Path, image: Path, backend: str, canvas: str) -> Other:
     pytest.importorskip(backend)
-    detector = YOLOv8(model, backend)
-    return Other(lambda: len(detector(str(image))), "reads by Pillow")
+    files = files_of(image)
+    if "squeezenet" in model.name:
+        classifier = Classifier(model, backend, preset="caffe", resize=227, max_batch=4)
+        (first,) = classifier.stream(files[:1])
+        return Other(
+            lambda: sum(result[0].class_id for result in classifier.stream(files)),
+            f"reads by {first.decoder} on all cores, batches of 4",
+        )
+    settings: dict[str, Any] = {"canvas": canvas, **({"max_batch": 4} if image.is_dir() else {})}
+    detector = YOLOv8(model, backend, iou=0.45, **settings)
+    decoder = detector(files[0]).decoder
+    if image.is_dir():
+        return Other(
+            lambda: sum(len(boxes) for boxes in detector.stream(files)), f"reads by {decoder} on all cores, {settings}"
+        )
+    return Other(lambda: len(detector(files[0])), f"reads by {decoder}, {settings}")
 
 
 OTHERS = {"ultralytics": ultralytics, "model_api": model_api, "polyinfer": polyinfer}
@@ -301,10 +338,10 @@ def in_a_process(name: str, model: Path, image: Path, backend: str) -> None:
     that is done still spin for a while.
     """
     answers, sys.stdout = sys.stdout, sys.stderr  # what the packages print is no answer
-    made = OTHERS[name](model, image) if name in OTHERS else ours_from_file(model, image, backend)
+    made = OTHERS[name](model, image) if name in OTHERS else ours_from_file(model, image, backend, name)
     print(json.dumps({"boxes": made.call(), "differs": made.differs}), file=answers, flush=True)
     for line in sys.stdin:
-        for _ in range(3):  # warm again
+        for _ in range(1 if image.is_dir() else 3):  # warm again
             made.call()
         times: list[float] = []
         until = perf_counter() + float(line)
@@ -319,7 +356,8 @@ class Contender:
     """The other end of `in_a_process`."""
 
     def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, "-P", __file__, *map(str, arguments)]
+        python = OTHERS_PYTHON if arguments[0] in OTHERS else sys.executable
+        command = [python, "-P", __file__, *map(str, arguments)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -347,25 +385,54 @@ class Contender:
         self._answers.close()
 
 
-@pytest.mark.parametrize(
-    ("theirs", "backend"), [("ultralytics", "onnxruntime"), ("model_api", "openvino"), ("polyinfer", "onnxruntime")]
-)
-def test_from_file_to_boxes(assets: Path, claim: Callable[..., None], theirs: str, backend: str) -> None:
-    """The same model, image, thresholds and runtime, many short rounds."""
-    task = assets / "models" / "yolov8n.onnx", assets / "images" / "bus.jpg", backend
-    with closing(Contender("ours", *task)) as mine, closing(Contender(theirs, *task)) as other:
-        assert abs(mine.boxes - other.boxes) <= 2  # the same work: letterboxes and orders of NMS differ a little
+BACKENDS = {"ultralytics": "onnxruntime", "model_api": "openvino", "polyinfer": "onnxruntime"}
+
+
+def against(
+    what: str, model: Path, image: Path, theirs: str, canvas: str, claim: Callable[..., None], *, same: bool = True
+) -> None:
+    """Ours and theirs in processes of their own, by turns."""
+    task = model, image, BACKENDS[theirs]
+    with closing(Contender(canvas, *task)) as mine, closing(Contender(theirs, *task)) as other:
+        if same:  # the same work: letterboxes and orders of NMS differ a little
+            assert abs(mine.boxes - other.boxes) <= 2 + 0.05 * other.boxes
         spent = in_rounds(lambda: mine.run(SECONDS / 4), lambda: other.run(SECONDS / 4), 2 * ROUNDS)
     ratio = paired(spent[1], spent[0])
-    claim(theirs, ratio.value, low=ratio.low, high=ratio.high)
+    claim(f"{what}, {theirs}", ratio.value, low=ratio.low, high=ratio.high)
     assert ratio.low is not None
     assert ratio.high is not None
     verdict = "faster" if ratio.low > 1 else "slower" if ratio.high < 1 else "the same within noise"
     print(
-        f"\nfile to boxes on {backend}: ours {np.median(spent[0]):.2f} ms, {theirs} {np.median(spent[1]):.2f} ms: "
+        f"\n{what} on {task[2]}: ours {np.median(spent[0]):.2f} ms, {theirs} {np.median(spent[1]):.2f} ms: "
         f"{ratio.value:.3f} times (95 %: {ratio.low:.3f} to {ratio.high:.3f}), {verdict}\n"
         f"    ours {mine.differs}; {theirs} {other.differs}"
     )
+
+
+@pytest.mark.parametrize("canvas", ["fixed", "fit"])
+@pytest.mark.parametrize("theirs", ["ultralytics", "model_api", "polyinfer"])
+def test_from_file_to_boxes(assets: Path, claim: Callable[..., None], theirs: str, canvas: str) -> None:
+    """The same model, image, thresholds and runtime, many short rounds."""
+    model, image = assets / "models" / "yolov8n.onnx", assets / "images" / "bus.jpg"
+    against(f"file to boxes, canvas={canvas!r}", model, image, theirs, canvas, claim)
+
+
+@pytest.mark.parametrize("canvas", ["fixed", "fit"])
+@pytest.mark.parametrize("theirs", ["ultralytics", "model_api"])
+def test_from_a_folder_to_boxes(
+    assets: Path, tmp_path: Path, claim: Callable[..., None], theirs: str, canvas: str
+) -> None:
+    for file in sorted((assets / "coco" / "val").glob("*.jpg"))[:12]:
+        (tmp_path / file.name).symlink_to(file)
+    model = assets / "models" / "yolov8n.onnx"
+    against(f"a folder to boxes, canvas={canvas!r}", model, tmp_path, theirs, canvas, claim)
+
+
+def test_from_a_folder_to_classes(assets: Path, tmp_path: Path, claim: Callable[..., None]) -> None:
+    for file in sorted((assets / "imagenet").glob("*.JPEG"))[:24]:
+        (tmp_path / file.name).symlink_to(file)
+    model = assets / "models" / "squeezenet1.1.onnx"
+    against("a folder to classes", model, tmp_path, "model_api", "fixed", claim, same=False)
 
 
 if __name__ == "__main__":

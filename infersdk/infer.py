@@ -97,6 +97,8 @@ class Infer(Releasable, ABC):
     formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
+    #: Runs of a shape that prepare it: later ones take no longer than it always takes.
+    warm_up_runs: int = 1
     #: For the log: `"built"` from the model's file, `"cached"`, `"prebuilt"` (an engine file), or `""` for no line.
     _origin: str = "built"
 
@@ -168,11 +170,6 @@ class Infer(Releasable, ABC):
     def serializes_runs(self) -> bool:
         """Whether the device computes runs that are made side by side one after another, and overlaps their copies."""
         return self.stream is not None
-
-    @property
-    def warm_up_runs(self) -> int:
-        """How many runs of a shape prepare it; later ones take no longer than that shape always takes."""
-        return 1
 
     def bucket_batch(self, n: int) -> int:
         """The batch in which to run the next `n` rows, up to `max_batch`; rows from `n` on are padding.

@@ -94,7 +94,7 @@ class Stream(Handle):
 
     def wait(self, event: Event) -> None:
         """Makes work that is queued from now on wait for `event`. The host does not wait."""
-        check(lib.ifs_stream_wait(self._open, event._open))
+        check(lib.held_ifs_stream_wait(self._open, event._open))
 
     def __repr__(self) -> str:
         return "<Stream closed>" if self._c is None else f"<Stream {self.handle:#x} on {self.device}>"
@@ -116,7 +116,7 @@ class Event(Handle):
 
     def record(self, stream: Stream) -> Event:
         """Puts the event after all work that is queued on `stream` now, and returns the event."""
-        check(lib.ifs_event_record(self._open, stream._open))
+        check(lib.held_ifs_event_record(self._open, stream._open))
         return self
 
     def synchronize(self) -> None:

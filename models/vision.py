@@ -30,6 +30,7 @@ from .execution import (
     ModelStages,
     Parameters,
     PreprocessPlacement,
+    RunOrder,
     Timings,
     make_executor,
 )
@@ -348,6 +349,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             canvases, self._verify, self._postprocess, self.device_postprocess, decode=self.settings.decode
         )
         self._placement = PreprocessPlacement(self.settings.preprocess)
+        self._order = RunOrder()
         self._variants = _Variants()
         self._pipeline_holder = PipelineHolder({})
         self._start()
@@ -390,7 +392,8 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     def _maker(self, capacity: int | None, *, shares_cpu: bool = False) -> Callable[[Infer], Executor[Result]]:
         def make(infer: Infer) -> Executor[Result]:
             limit = self._input.batch_limit(infer, capacity)
-            return make_executor(infer, self._stages, limit, self._placement, shares_cpu=shares_cpu)
+            order = self._order if shares_cpu else None
+            return make_executor(infer, self._stages, limit, self._placement, shares_cpu=shares_cpu, order=order)
 
         return make
 

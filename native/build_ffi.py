@@ -53,8 +53,11 @@ KEEP_GIL = (
     "ifs_memory_fetch",
     "ifs_is_page_locked",
     "ifs_upload_nbytes",
+    "ifs_upload",
     "ifs_cuda_preprocess",
     "ifs_cuda_graph_launch",
+    "ifs_event_record",
+    "ifs_stream_wait",
     "ifs_cuda_detection_decoder_run",
 )
 

@@ -160,6 +160,8 @@ class Engine:
         device: current in the calling thread.
         cache: where what the runtime compiles is kept (TensorRT-RTX); None keeps nothing.
         memory: what its weights count against, as long as it lives.
+        compiled: the kernels of the engine that `data` was serialised from again. Such bytes are others than those that
+            the engine was first read from, so nothing would be found under their digest.
 
     Raises:
         EngineError: the runtime does not take it.
@@ -173,6 +175,7 @@ class Engine:
         device: CudaDevice,
         cache: Cache | None,
         memory: EngineMemory | None = None,
+        compiled: Compiled | None = None,
     ) -> None:
         trt = flavour.trt
         self.memory = memory
@@ -202,8 +205,8 @@ class Engine:
                 or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it anew "
                 "from its ONNX file"
             )
-        self.compiled: Compiled | None = None
-        if flavour.runtime_cache:
+        self.compiled = compiled
+        if flavour.runtime_cache and compiled is None:
             key = key_of(
                 {"compiled": 1, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
                  "capability": device.capability, "engine": hashlib.sha256(data).hexdigest()}

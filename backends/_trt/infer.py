@@ -254,6 +254,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
         self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
         self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
         self._captures = self.options.cuda_graph
+        self.warm_up_runs = 2 if self._captures else 1  # the second one captures the graph
         self._first = True
         with self._engine.guard:
             self._context = self._context_for(0)
@@ -450,11 +451,6 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
                 self._outputs[name].resize(allocator.shape)
 
     # ---- the rest ----
-
-    @property
-    def warm_up_runs(self) -> int:
-        """The second run of a shape captures its graph."""
-        return 2 if self._captures else 1
 
     def bucket_batch(self, n: int) -> int:
         """Kernels are compiled (TensorRT-RTX) and graphs captured for each size anew, which takes seconds: so there are

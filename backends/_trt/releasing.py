@@ -40,13 +40,13 @@ class ReleasableEngine:
     def _loader(self) -> Callable[[], Engine]:
         """What reads the engine again."""
         flavour, name, device, cache = self.flavour, str(self.model), self._cuda, self._kernels
-        memory = self._engine.memory
+        memory, compiled = self._engine.memory, self._engine.compiled
         with device:
             data = self._engine.serialized()
 
         def read() -> Engine:
             with device:
-                return Engine(flavour, data, name, device, cache, memory)
+                return Engine(flavour, data, name, device, cache, memory, compiled)
 
         return read
 

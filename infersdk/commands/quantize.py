@@ -62,7 +62,7 @@ def register(subparsers: Any) -> None:
     group.add_argument(
         "--max-drop",
         type=float,
-        default=15.0,
+        default=25.0,
         metavar="PERCENT",
         help="leave layers in floating point where results agree less with FP32, until they agree to within this; 100 "
         "leaves none (default: %(default)g)",

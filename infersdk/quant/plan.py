@@ -171,17 +171,33 @@ class _Graph:
         left = {}
         for node in self.layers:
             name = node.name or ""
-            channels = weight_array(node).shape[1]
             if name in self.tail:
                 left[name] = "it takes the mean of a distribution"
             elif node.op_type not in scheme.operators:
                 left[name] = f"{scheme.name} computes {node.op_type} in floating point"
             elif is_depthwise(node) and not scheme.depthwise:
                 left[name] = "a depthwise convolution gains nothing in 8 bits, and loses most"
-            elif channels < scheme.least_channels and not is_depthwise(node) and self._feeds_only_layers(node):
-                left[name] = f"{scheme.name} computes {channels} input channels faster in floating point"
             elif not scheme.float_results and self._feeds_tail(node):
                 left[name] = f"its result stays in floating point, and {scheme.name} then computes all of it so"
+        early = self._early(scheme, {*left, *excluded})
+        # If no layer is worth it, all are as good.
+        return early | left if len(early | left) < len(self.layers) else left
+
+    def _early(self, scheme: Scheme, floating: Collection[str]) -> dict[str, str]:
+        """Layers from the start of the model that are faster in floating point, with the reason."""
+        left: dict[str, str] = {}
+        behind = set[str]()  # nodes that 8 bits reach
+        layers = {node.name for node in self.layers}
+        for name, node in self.nodes.items():
+            makers = [value.producer() for value in node.inputs if value is not None]
+            if any(maker is not None and maker.name in behind for maker in makers):
+                behind.add(name)
+            elif name in layers and name not in floating:
+                products = _products(node)
+                if products < scheme.least_products and not self._feeds_pooling(node):
+                    left[name] = f"{scheme.name} computes {products} products a value faster in floating point"
+                else:
+                    behind.add(name)
         return left
 
     def is_bounded(self, name: str) -> bool:
@@ -282,15 +298,11 @@ class _Graph:
                 result[node.name or ""] = last
         return result
 
-    def _feeds_only_layers(self, node: ir.Node) -> bool:
-        """Whether layers alone take the result of a convolution, behind its activation function.
-
-        What stands between it and a layer, a pooling say, would stay in floating point with it, and costs more there.
-        """
+    def _feeds_pooling(self, node: ir.Node) -> bool:
+        """Whether a pooling takes the result of a layer: in floating point it costs more than the layer gains."""
         inner = {node.name, *self.functions[node.name or ""]}
-        results = [value for name in inner for value in self.nodes[name or ""].outputs]
-        readers = {use for value in results for use in value.consumers() if use.name not in inner}
-        return node.op_type == "Conv" and all(_has_weights(use) for use in readers)
+        readers = {use for name in inner for value in self.nodes[name or ""].outputs for use in value.consumers()}
+        return any(use.op_type in ("AveragePool", "MaxPool") for use in readers)
 
     def _feeds_tail(self, node: ir.Node) -> bool:
         """Whether the result goes to the model's outputs or to what decodes them."""
@@ -308,6 +320,15 @@ def _has_weights(node: ir.Node) -> bool:
         and node.inputs[0] is not None
         and not node.inputs[0].is_initializer()
     )
+
+
+def _products(node: ir.Node) -> int:
+    """How many products a layer sums up for each value of its result."""
+    shape = weight_array(node).shape
+    if node.op_type == "Conv":
+        return int(np.prod(shape[1:]))
+    turned = node.op_type == "Gemm" and "transB" in node.attributes and bool(node.attributes["transB"].as_int())
+    return int(shape[-1] if turned else shape[0] if node.op_type in ("ConvTranspose", "Gemm") else shape[-2])
 
 
 def _is_mean(node: ir.Node) -> bool:

@@ -10,8 +10,9 @@
 - OpenVINO pools and concatenates in 8 bits if the quantiser stands in front; TensorRT moves quantisers by itself.
 - A depthwise convolution reads more than it computes. In 8 bits it is hardly faster, and one scale for channels that
   share nothing loses most.
-- ONNX Runtime computes a convolution over the three channels of an image faster in floating point, unless a pooling
-  behind it would stay there with it.
+- ONNX Runtime computes a SiLU in 8 bits in two steps over all values, which take longer than its one in floating point.
+  A layer gains more than that only if it sums up many products for each value. So from the image on layers stay in
+  floating point up to the first that does; a layer behind that would cost two conversions.
 - TensorRT-RTX 1.6 has no INT8 convolutions.
 """
 
@@ -42,7 +43,8 @@ class Scheme:
         moves: quantisers stand in front of what only moves values, such as a pooling of maxima or a concatenation.
         float_results: a layer may be INT8 while its result stays in floating point.
         depthwise: depthwise convolutions are quantised.
-        least_channels: a convolution over fewer input channels stays in floating point if only layers take its result.
+        least_products: a layer that sums up fewer products for each value of its result stays in floating point if all
+            layers before it do.
         operators: those with weights that are quantised.
     """
 
@@ -52,7 +54,7 @@ class Scheme:
     moves: bool = False
     float_results: bool = True
     depthwise: bool = True
-    least_channels: int = 1
+    least_products: int = 1
     operators: frozenset[str] = WEIGHTED
 
     @property
@@ -67,7 +69,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         scheme.name: scheme
         for scheme in (
             Scheme(
-                "onnxruntime", signed=False, between=True, float_results=False, least_channels=8,
+                "onnxruntime", signed=False, between=True, float_results=False, least_products=128,
                 operators=WEIGHTED - {"ConvTranspose"},
             ),
             Scheme("openvino", signed=False, between=False, moves=True, depthwise=False),

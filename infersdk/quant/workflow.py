@@ -42,8 +42,9 @@ _ONE_IN = 5
 #: Seconds after which the speed is known well enough.
 _SPEED_SECONDS = 0.3
 
-#: By how many per cent results may differ from FP32 before layers are left in floating point.
-MAX_DROP = 15.0
+#: By how many per cent results may differ from FP32 before layers are left in floating point. Boxes of low scores count
+#: as well: detectors that agreed by 93 % lost .007 of mAP, by 81 % .012, and by 46 % .09.
+MAX_DROP = 25.0
 
 
 #: Makes the wrapper of a model file, for a `with` statement.
@@ -202,11 +203,18 @@ class Workflow:
 
     def _search(self, wrapper: VisionModel[Any], whole: Agreement, stage: Stage) -> None:
         assert self.table is not None
-        with stage("searching layers") as advance:
+        with contextlib.ExitStack() as stack:
+            steps: list[Callable[[float], None]] = []
+
+            def progress(done: int) -> None:
+                if not steps:  # only a search that tries a file is shown
+                    steps.append(stack.enter_context(stage("searching layers")))
+                steps[0](1 - 1 / done)
+
             self.search = search(
                 self.planned, self.table, self.measure, self._limits["max_drop"] or 0, whole=whole,
                 max_score_shift=self._limits["max_score_shift"], times=lambda: self.layer_times(wrapper),
-                progress=lambda done: advance(1 - 1 / done),
+                progress=progress,
             )  # fmt: skip
         self.agreement = self.search.agreement
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..device import Device
 from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, VideoError
-from ..stream import device_count
+from ..stream import Stream, device_count
 from ..tensor import Tensor
 from .frames import DeviceFrame
 from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
@@ -85,6 +85,7 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
     def _refuse_rotated(self) -> None:
         """Only a decoded frame says that it is rotated: the first one, on the processor."""
         with contextlib.suppress(self._av.error.FFmpegError), self._av.open(self.source) as container:
+            container.streams.video[0].codec_context.thread_count = 1  # it is one frame
             first = next(container.decode(video=0), None)
             if first is not None and first.rotation:
                 raise VideoError(
@@ -124,8 +125,11 @@ class _Decoder:
     def __init__(self, module: Any, device: Device, stream: Any, codec: str, shown: str, *, live: bool) -> None:
         self._module, self._shown = module, shown
         self.errors = (module.PyNvVCException, RuntimeError)
-        self._pool = _Pool(device)
+        self._device, self._codec = device, codec
+        self._stream = Stream(device)
+        self._pool = _Pool(self._stream)
         self._discarded: set[int] = set()
+        self._decoder: Any = None
         self._filter = None
         if codec in _FILTERS:
             bitstream = importlib.import_module("av.bitstream")
@@ -137,11 +141,15 @@ class _Decoder:
             self._decoder = module.CreateDecoder(
                 gpuid=device.index,
                 codec=getattr(module.cudaVideoCodec, _CODECS[codec]),
+                cudastream=self._stream.handle,
                 usedevicememory=True,
                 latency=latency.LOW if self._at_once else latency.NATIVE,
             )
         except Exception as error:
-            raise VideoError(f"{device} has no decoder for {shown!r} ({codec}): {_line(error)}; {_USE_CPU}") from None
+            raise self._unsupported(error) from None
+
+    def __del__(self) -> None:
+        self._decoder = None  # before the stream, which it may use until its end
 
     def decode(self, packet: Any) -> list[tuple[_Pixels, int]]:
         """The frames that come out after this packet, with their times in units of the stream. The empty packet at the
@@ -161,10 +169,12 @@ class _Decoder:
             data.pts = _NO_TIME if packet.pts is None else packet.pts
             if self._at_once:
                 data.decode_flag = self._module.VideoPacketFlag.ENDOFPICTURE.value
-        frames = self._decoder.Decode(data)
+        try:
+            frames = self._decoder.Decode(data)
+        except self._module.PyNvVCExceptionUnsupported as error:  # only the first packet shows what it needs
+            raise self._unsupported(error) from None
         if not frames:
             return []
-        self._decoder.SyncOnCUStream()  # the copies below are on another stream
         copied = []
         for frame in frames:
             pts = frame.getPTS()
@@ -173,6 +183,9 @@ class _Decoder:
                 continue
             copied.append((self._pool.copy_of(self._address_of(frame), self._shape_of(frame), frame), pts))
         return copied
+
+    def _unsupported(self, error: Exception) -> VideoError:
+        return VideoError(f"{self._device} does not decode {self._shown!r} ({self._codec}): {_line(error)}; {_USE_CPU}")
 
     def _shape_of(self, frame: Any) -> tuple[int, int]:
         """(height * 3 / 2, width) of a frame in NV12."""
@@ -193,23 +206,32 @@ class _Decoder:
 
 
 class _Pool:
-    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more."""
+    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more: the work on it
+    is done then, so a new frame waits for no stream that the one before was used on.
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    Args:
+        stream: the decoder writes its frames on it, and they are copied on it: neither waits for the other.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._device = stream, stream.device
         self._free: deque[Tensor] = deque()
 
     def copy_of(self, address: int, shape: tuple[int, int], lender: object) -> _Pixels:
         """A copy of the pixels at an address of the device; `lender` owns them."""
-        tensor = self._take(shape)
-        tensor.copy_from(Tensor._over(address, shape, "uint8", self._device, lender=lender))
-        return _Pixels(tensor, self._free)
+        memory = self._take(shape)
+        tensor = self._over(memory.device_ptr(read=False, write=True), shape, memory)
+        tensor.copy_from(self._over(address, shape, lender), stream=self._stream)
+        return _Pixels(tensor, memory, self._free)
+
+    def _over(self, address: int, shape: tuple[int, int], lender: object) -> Tensor:
+        return Tensor._over(address, shape, "uint8", self._device, lender=lender)
 
     def _take(self, shape: tuple[int, int]) -> Tensor:
         with contextlib.suppress(IndexError):
-            tensor = self._free.pop()
-            if tensor.shape == shape:
-                return tensor
+            memory = self._free.pop()
+            if memory.shape == shape:
+                return memory
             self._free.clear()  # the size of the video has changed
         return Tensor(shape, "uint8", self._device)
 
@@ -217,8 +239,8 @@ class _Pool:
 class _Pixels:
     """The pixels of a frame, for DLPack. Its end gives the memory back to the pool."""
 
-    def __init__(self, tensor: Tensor, pool: deque[Tensor]) -> None:
-        self._tensor, self._pool = tensor, pool
+    def __init__(self, tensor: Tensor, memory: Tensor, pool: deque[Tensor]) -> None:
+        self._tensor, self._memory, self._pool = tensor, memory, pool
         self._lock = threading.Lock()
         self.shape = tensor.shape
 
@@ -230,7 +252,7 @@ class _Pixels:
         return self._tensor.__dlpack_device__()
 
     def __del__(self) -> None:
-        self._pool.append(self._tensor)
+        self._pool.append(self._memory)
 
 
 def _line(error: Exception) -> str:

@@ -70,15 +70,19 @@ def merge_views(
     shifts = np.repeat(np.asarray(offsets, np.float32).reshape(-1, 2), counts, axis=0)
     data["xyxy"] += np.tile(shifts, 2)
     classes = None if merge.class_agnostic else data["class_id"]
-    keep, keepers = nms_groups(data["xyxy"], data["score"], classes, threshold=merge.threshold, match=merge.match)
+    fused = None
+    if merge.kind == "weighted":
+        keep, keepers, fused = _fusion(data["xyxy"], data["score"], classes, merge)
+    else:
+        keep, keepers = nms_groups(data["xyxy"], data["score"], classes, threshold=merge.threshold, match=merge.match)
     merged = data[keep]
     group = np.empty(len(data), np.int64)  # the position among the kept boxes of each box's keeper
     group[keep] = np.arange(len(keep))
     group = group[keepers]
     if merge.kind == "union":
         merged["xyxy"] = _around(data["xyxy"], group, len(keep))
-    elif merge.kind == "weighted":
-        merged["xyxy"] = _averages(data["xyxy"], data["score"], group, len(keep))
+    elif fused is not None:
+        merged["xyxy"] = fused
     columns: dict[str, Any] = {}
     for name in parts[0].columns:
         if all(name in part.columns for part in parts):
@@ -107,13 +111,79 @@ def _around(boxes: npt.NDArray[np.float32], group: npt.NDArray[np.int64], count:
     return around
 
 
-def _averages(
-    boxes: npt.NDArray[np.float32], scores: npt.NDArray[np.float32], group: npt.NDArray[np.int64], count: int
-) -> npt.NDArray[np.float32]:
-    """The average of each group's edges, weighted by score."""
-    weights = np.bincount(group, scores, count)
-    edges = [np.bincount(group, scores * boxes[:, i].astype(np.float64), count) for i in range(4)]
-    return (np.stack(edges, 1) / np.maximum(weights, 1e-30)[:, None]).astype(np.float32)
+def _fusion(
+    boxes: npt.NDArray[np.float32],
+    scores: npt.NDArray[np.float32],
+    classes: npt.NDArray[np.int32] | None,
+    merge: Merge,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Weighted boxes fusion, with the best score of each group (R. Solovyev et al., "Weighted boxes fusion: Ensembling
+    boxes from different object detection models", 2021).
+
+    From the best box on, each joins the fused box that it matches best, if that match is above the threshold, and moves
+    its edges to the average of the group, weighted by score; otherwise it begins a group of its own.
+
+    Returns:
+        The best box of each group, best first; for each box the best one of its group; the fused boxes, (groups, 4).
+    """
+    keepers = np.empty(len(boxes), np.int64)
+    keep: list[int] = []
+    fused: list[npt.NDArray[np.float64]] = []
+    order = np.argsort(-scores, kind="stable")
+    for class_id in (None,) if classes is None else np.unique(classes):
+        own = order if class_id is None else order[classes[order] == class_id]  # type: ignore[index]
+        groups = _Groups(len(own), merge)
+        for index in own.tolist():
+            groups.add(index, boxes[index].astype(np.float64), float(scores[index]))
+        keep += groups.best
+        fused += list(groups.fused[: len(groups.best)])
+        keepers[own] = np.array(groups.best, np.int64)[groups.members] if len(own) else 0
+    ranked = np.argsort(-scores[keep], kind="stable")
+    edges = np.array(fused, np.float32).reshape(-1, 4)
+    return np.array(keep, np.int64)[ranked], keepers, edges[ranked]
+
+
+class _Groups:
+    """The groups of the boxes of one class, which are added from the best one on.
+
+    Attributes:
+        fused: (capacity, 4): the fused box of each group.
+        best: the index of the best box of each group.
+        members: for each box that was added, the group that it is in.
+    """
+
+    def __init__(self, capacity: int, merge: Merge) -> None:
+        self.fused = np.zeros((capacity, 4))
+        self.best: list[int] = []
+        self.members: list[int] = []
+        self._sums, self._weights, self._areas = np.zeros((capacity, 4)), np.zeros(capacity), np.zeros(capacity)
+        self._smaller, self._threshold = merge.match == "smaller", merge.threshold
+
+    def add(self, index: int, box: npt.NDArray[np.float64], score: float) -> None:
+        group = self._matching(box)
+        if group is None:
+            group = len(self.best)
+            self.best.append(index)
+        self.members.append(group)
+        weight = max(score, 1e-30)
+        self._sums[group] += weight * box
+        self._weights[group] += weight
+        fused = self.fused[group] = self._sums[group] / self._weights[group]
+        self._areas[group] = (fused[2] - fused[0]) * (fused[3] - fused[1])
+
+    def _matching(self, box: npt.NDArray[np.float64]) -> int | None:
+        """The group whose fused box matches a box best; None if no match is above the threshold."""
+        count = len(self.best)
+        if not count:
+            return None
+        fused, areas = self.fused[:count], self._areas[:count]
+        sides = np.minimum(fused[:, 2:], box[2:]) - np.maximum(fused[:, :2], box[:2])
+        common = np.maximum(sides[:, 0], 0) * np.maximum(sides[:, 1], 0)
+        area = (box[2] - box[0]) * (box[3] - box[1])
+        whole = np.minimum(areas, area) if self._smaller else areas + area - common
+        matches = np.divide(common, whole, out=np.zeros(count), where=whole > 0)
+        best = int(matches.argmax())
+        return best if matches[best] > self._threshold else None
 
 
 def _moved(name: str, values: Sequence[Any], shifts: npt.NDArray[np.float32]) -> npt.NDArray[Any]:

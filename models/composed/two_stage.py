@@ -33,7 +33,8 @@ class TwoStage(Composed[Detections]):
 
     ::
 
-        people = TwoStage(models.load("yolov8n.onnx", classes=["person"]), models.load("osnet.onnx"), column="vector")
+        persons = models.load("yolov8n.onnx", classes=["person"])
+        people = TwoStage(persons, models.Embedder("osnet.onnx"), column="vector")
         for person in people("street.jpg"):
             print(person.xyxy, person.columns["vector"])
 

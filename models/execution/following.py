@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...infer import Infer
     from .executor import CanvasSet, Executor, ModelStages, Parameters
     from .placement import PreprocessPlacement
+    from .run_order import RunOrder
 
 __all__ = ["FollowingBuffer", "FollowingExecutor", "make_executor"]
 
@@ -30,13 +31,14 @@ def make_executor(
     placement: PreprocessPlacement,
     *,
     shares_cpu: bool = False,
+    order: RunOrder | None = None,
 ) -> Executor[Result]:
     """The executor for where a network runs: on the device, if it has a stream of its own there."""
     if infer.stream is None:
         DeviceDecoding.of(stages.decode, infer)  # raises where it was asked for
         return HostExecutor(infer, stages, capacity)
     with infer.charging():
-        return CudaExecutor(infer, stages, capacity, placement, shares_cpu=shares_cpu)
+        return CudaExecutor(infer, stages, capacity, placement, shares_cpu=shares_cpu, order=order)
 
 
 class FollowingExecutor(Generic[Result]):

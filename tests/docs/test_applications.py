@@ -1,11 +1,14 @@
-"""The page of applications: the code of its section of cameras."""
+"""The page of applications: the code of its sections, its configuration and its drawings."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -44,3 +47,60 @@ def test_code_of_cameras(assets: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert len(namespace["occupied"]) == 36
     assert max(namespace["occupied"]) >= 1
     assert namespace["middle"].in_count + namespace["middle"].out_count >= 1, "someone crosses the line"
+
+
+FILES = {
+    "yolov8n.onnx": "models/yolov8n.onnx", "osnet.onnx": "models/osnet_x0_25_msmt17.onnx",
+    "det.onnx": "ocr/ch_PP-OCRv4_det_infer.onnx", "rec.onnx": "ocr/ch_PP-OCRv4_rec_infer.onnx",
+    "cls.onnx": "ocr/ch_ppocr_mobile_v2.0_cls_infer.onnx", "aerial.jpg": "images/zidane.jpg",
+    "street.jpg": "images/bus.jpg", "page.jpg": "ocr/latin.jpg",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the page names."""
+    for module in ("onnxruntime", "openvino", "cv2"):
+        pytest.importorskip(module)
+    for name, source in FILES.items():
+        (tmp_path / name).symlink_to(assets / source)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.assets
+def test_code_of_images_and_text(folder: Path, assets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, Any] = {}
+    try:
+        for title in ("Large images: tiles", "Two stages", "Text"):
+            exec(compile(code_of_section(title), "applications.md", "exec"), namespace)
+        assert "person" in namespace["boxes"].labels
+        people = namespace["people"]("street.jpg")
+        assert len(people) == 4
+        assert all(len(one.vector) == 512 for one in people.columns["vector"])
+        truth = json.loads((assets / "ocr" / "truth.json").read_text())["latin.jpg"]
+        assert namespace["page"].text.replace(" ", "") == "\n".join(truth).replace(" ", "")
+        assert len(set(namespace["texts"])) == 1
+        assert (folder / "lines.jpg").stat().st_size > 1000
+    finally:
+        for name in ("detector", "people", "reader"):
+            if name in namespace:
+                namespace[name].close()
+
+
+@pytest.mark.assets
+def test_the_configuration(folder: Path) -> None:
+    (text,) = re.findall(r'^```toml title="app.toml"\n(.*?)^```', PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    (folder / "app.toml").write_text(text)
+    with ExitStack() as opened:
+        made = {name: opened.enter_context(model) for name, model in models.create(folder / "app.toml").items()}
+        assert "person" in made["aerial"]("aerial.jpg").labels
+        assert len(made["people"]("street.jpg").columns["vector"]) == 4
+        assert len(made["reader"].submit("page.jpg").result(60)) == 1
+
+
+def test_each_application_is_drawn() -> None:
+    drawings = re.findall(r"^!\[[^]]+\]\((applications-[\w-]+\.svg)\)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert len(drawings) == 4
+    for name in drawings:
+        assert ElementTree.parse(PAGE.parent / name).getroot().tag.endswith("svg")

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from typing import Any
 
 import numpy as np
 import pytest
@@ -236,6 +237,72 @@ def test_boxes_that_match_become_one(kind: str, expected: list[float] | None) ->
     np.testing.assert_allclose(result.xyxy, [expected], rtol=1e-6)
     np.testing.assert_array_equal(result.scores, np.float32([0.8]))
     assert len(merge_views(parts, offsets, (100, 40), Merge(kind, "iou", 0.5, False))) == 2
+
+
+def crowd(count: int, seed: int, spread: float = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Boxes of two classes around a few objects, no two of one score."""
+    rng = np.random.default_rng(seed)
+    centres = rng.uniform(50, spread, (max(count // 8, 1), 2))[rng.integers(0, max(count // 8, 1), count)]
+    sides = rng.uniform(20, 40, (count, 2))
+    corners = centres + rng.normal(size=(count, 2)) * 4
+    boxes = np.concatenate([corners - sides / 2, corners + sides / 2], axis=1).astype(np.float32)
+    return boxes, rng.permutation(np.linspace(0.1, 0.95, count)).astype(np.float32), rng.integers(0, 2, count)
+
+
+def fused_by_hand(boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray, threshold: float) -> list[list[float]]:
+    """Weighted boxes fusion in plain Python: x1, y1, x2, y2, score, class of each group, best first."""
+    groups: list[list[int]] = []
+
+    def average(group: list[int]) -> np.ndarray:
+        return np.average(boxes[group].astype(float), axis=0, weights=scores[group].astype(float))
+
+    def match(one: np.ndarray, other: np.ndarray) -> float:
+        w, h = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
+        common = max(w, 0) * max(h, 0)
+        areas = [(b[2] - b[0]) * (b[3] - b[1]) for b in (one, other)]
+        return common / (sum(areas) - common)
+
+    for index in np.argsort(-scores):
+        matches = [
+            match(average(group), boxes[index].astype(float)) if classes[group[0]] == classes[index] else 0.0
+            for group in groups
+        ]
+        if matches and max(matches) > threshold:
+            groups[int(np.argmax(matches))].append(int(index))
+        else:
+            groups.append([int(index)])
+    rows = [[*average(group), float(scores[group[0]]), int(classes[group[0]])] for group in groups]
+    return sorted(rows, key=lambda row: -row[4])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weighted_boxes_fusion(seed: int) -> None:
+    boxes, scores, classes = crowd(90, seed)
+    result = Detections.of(boxes, scores, classes, names=("a", "b"), size=(400, 400))
+    merged = merge_views([result], [(0, 0)], (400, 400), Merge("weighted", "iou", 0.45, False))
+    assert 8 < len(merged) < 60
+    np.testing.assert_allclose(table(merged), fused_by_hand(boxes, scores, classes, 0.45), rtol=1e-5)
+    if (reference := _ensemble_boxes()) is not None:
+        edges, conf, labels = reference([boxes / 400], [scores], [classes], iou_thr=0.45, conf_type="max")
+        np.testing.assert_allclose(table(merged), np.column_stack([edges * 400, conf, labels]), rtol=1e-4, atol=1e-3)
+
+
+def _ensemble_boxes() -> Any:
+    """The function of the package `ensemble-boxes`, where it is installed."""
+    try:
+        from ensemble_boxes import weighted_boxes_fusion
+    except ImportError:
+        return None
+    return weighted_boxes_fusion
+
+
+@pytest.mark.parametrize("kind", ["nms", "union", "weighted"])
+def test_ten_thousand_boxes(kind: str) -> None:
+    boxes, scores, classes = crowd(10_000, 3, spread=3000)
+    result = Detections.of(boxes, scores, classes, names=("a", "b"), size=(3100, 3100))
+    merged = merge_views([result], [(0, 0)], (3100, 3100), Merge(kind, "iou", 0.5, False))
+    assert 1000 < len(merged) < 9000
+    assert (np.diff(merged.scores) <= 0).all()
 
 
 def test_columns_come_along() -> None:

@@ -23,7 +23,6 @@ import contextlib
 import io
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -193,8 +192,13 @@ def run_in_process(
 def _one(quantiser: str, name: str, half: str, backend: str, output: str) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         QUANTISERS[quantiser](name, int(half), backend, Path(output))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"cpu_s": process_time(), "peak_bytes": peak}))
+    print(json.dumps({"cpu_s": process_time(), "peak_bytes": _peak_bytes()}))
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had; `ru_maxrss` counts what its parent had when it was started, too."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 # ---- scores ----

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..device import Device
 from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, VideoError
-from ..stream import Stream, device_count
+from ..stream import device_count
 from ..tensor import Tensor
 from .frames import DeviceFrame
 from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
@@ -126,8 +126,7 @@ class _Decoder:
         self._module, self._shown = module, shown
         self.errors = (module.PyNvVCException, RuntimeError)
         self._device, self._codec = device, codec
-        self._stream = Stream(device)
-        self._pool = _Pool(self._stream)
+        self._pool = _Pool(device)
         self._discarded: set[int] = set()
         self._decoder: Any = None
         self._filter = None
@@ -141,15 +140,11 @@ class _Decoder:
             self._decoder = module.CreateDecoder(
                 gpuid=device.index,
                 codec=getattr(module.cudaVideoCodec, _CODECS[codec]),
-                cudastream=self._stream.handle,
                 usedevicememory=True,
                 latency=latency.LOW if self._at_once else latency.NATIVE,
             )
         except Exception as error:
             raise self._unsupported(error) from None
-
-    def __del__(self) -> None:
-        self._decoder = None  # before the stream, which it may use until its end
 
     def decode(self, packet: Any) -> list[tuple[_Pixels, int]]:
         """The frames that come out after this packet, with their times in units of the stream. The empty packet at the
@@ -175,6 +170,7 @@ class _Decoder:
             raise self._unsupported(error) from None
         if not frames:
             return []
+        self._decoder.SyncOnCUStream()  # the copies below are on another stream
         copied = []
         for frame in frames:
             pts = frame.getPTS()
@@ -206,32 +202,23 @@ class _Decoder:
 
 
 class _Pool:
-    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more: the work on it
-    is done then, so a new frame waits for no stream that the one before was used on.
+    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more."""
 
-    Args:
-        stream: the decoder writes its frames on it, and they are copied on it: neither waits for the other.
-    """
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream, self._device = stream, stream.device
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._free: deque[Tensor] = deque()
 
     def copy_of(self, address: int, shape: tuple[int, int], lender: object) -> _Pixels:
         """A copy of the pixels at an address of the device; `lender` owns them."""
-        memory = self._take(shape)
-        tensor = self._over(memory.device_ptr(read=False, write=True), shape, memory)
-        tensor.copy_from(self._over(address, shape, lender), stream=self._stream)
-        return _Pixels(tensor, memory, self._free)
-
-    def _over(self, address: int, shape: tuple[int, int], lender: object) -> Tensor:
-        return Tensor._over(address, shape, "uint8", self._device, lender=lender)
+        tensor = self._take(shape)
+        tensor.copy_from(Tensor._over(address, shape, "uint8", self._device, lender=lender))
+        return _Pixels(tensor, self._free)
 
     def _take(self, shape: tuple[int, int]) -> Tensor:
         with contextlib.suppress(IndexError):
-            memory = self._free.pop()
-            if memory.shape == shape:
-                return memory
+            tensor = self._free.pop()
+            if tensor.shape == shape:
+                return tensor
             self._free.clear()  # the size of the video has changed
         return Tensor(shape, "uint8", self._device)
 
@@ -239,8 +226,8 @@ class _Pool:
 class _Pixels:
     """The pixels of a frame, for DLPack. Its end gives the memory back to the pool."""
 
-    def __init__(self, tensor: Tensor, memory: Tensor, pool: deque[Tensor]) -> None:
-        self._tensor, self._memory, self._pool = tensor, memory, pool
+    def __init__(self, tensor: Tensor, pool: deque[Tensor]) -> None:
+        self._tensor, self._pool = tensor, pool
         self._lock = threading.Lock()
         self.shape = tensor.shape
 
@@ -252,7 +239,7 @@ class _Pixels:
         return self._tensor.__dlpack_device__()
 
     def __del__(self) -> None:
-        self._pool.append(self._memory)
+        self._pool.append(self._tensor)
 
 
 def _line(error: Exception) -> str:

@@ -29,7 +29,7 @@ from infersdk.video import DeviceVideoReader, VideoReader, VideoWriter
 
 pytest.importorskip("av")
 pytestmark = pytest.mark.gpu
-ROUNDS, FILES, FRAMES, RATE = 3, 8, 300, 30.0
+ROUNDS, FILES, FRAMES, RATE = 5, 8, 600, 30.0
 SIZE = (1920, 1080)
 #: Seconds that each number of live streams is run, and the delay that they may have.
 SECONDS, DELAY = 5.0, 0.1
@@ -84,6 +84,7 @@ def processor(path: Path) -> int:
 
 def test_eight_files_against_the_decoder_alone(module: Any, video: Path, claim: Callable[..., None]) -> None:
     rates = []
+    on_threads(lambda: our_reader(video), FILES)  # warms up
     for _ in range(ROUNDS):
         alone, alone_seconds = on_threads(lambda: decoder_alone(module, video), FILES)
         ours, our_seconds = on_threads(lambda: our_reader(video), FILES)

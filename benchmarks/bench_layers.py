@@ -1,9 +1,9 @@
 """Do the layers of `infersdk layers` add up to what `infersdk bench` measures, and what does the profiler cost?
 
 Run: `pytest benchmarks/bench_layers.py -s` (the test data of INFERSDK_ASSETS). For each model and backend: the sum of
-the layers, a run without the profiler as the report has it, and the scenario `engine` of `infersdk bench`, one after
-another in one process. The claim: the sum is within 10 % of bench's figure, or the report says what the difference is
-made of.
+the layers, a run without the profiler as the report has it, and the scenario `engine` of `infersdk bench`, in turns
+in one process. The smallest of each over the rounds are compared: what other programs take of the processor is not in
+them. The claim: the sum is within 10 % of bench's figure, or the report says what the difference is made of.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ import pytest
 
 import infersdk
 import infersdk.layers
+from infersdk.backends import _cuda
 from infersdk.bench.plan import BenchSettings, Combination
 from infersdk.bench.scenarios import Scenarios
 from infersdk.bench.workload import Workload
 from infersdk.layers import ProfileSettings
 
 MODELS = ("yolov5n", "yolov8n", "yolox_nano", "squeezenet1.1")
-ROUNDS = 3
+ROUNDS = 5
 
 
-def bench_seconds(model: str, backend: str) -> float:
+def bench_seconds(model: str, target: str) -> float:
     """The median run of bench's scenario `engine`, on arrays."""
     settings = BenchSettings(type="arrays", scenarios=["engine"])
-    combination = Combination(model=model, target=infersdk.Target(backend), batch=1)
-    infer = infersdk.load(model, backend, max_batch=1)
+    parsed = infersdk.Target.parse(target)
+    combination = Combination(model=model, target=parsed, batch=1)
+    infer = infersdk.load(model, **parsed.arguments, max_batch=1)
     scenarios = Scenarios(Workload(infer, combination, settings), settings)
     try:
-        scenarios.warm_up("engine", 0.5, 5.0)
-        return statistics.median(scenarios.run("engine", 2.0).latencies)
+        scenarios.warm_up("engine", 0.3, 5.0)
+        return statistics.median(scenarios.run("engine", 1.0).latencies)
     finally:
         scenarios.close()
 
@@ -40,19 +42,36 @@ def bench_seconds(model: str, backend: str) -> float:
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("name", MODELS)
 def test_totals(assets: Path, name: str, backend: str) -> None:
+    compare(assets, name, backend)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(_cuda.device_count() == 0, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("backend", ["tensorrt-rtx", "tensorrt-rtx/fp16", "onnxruntime@cuda:0"])
+@pytest.mark.parametrize("name", ["yolov8n", "squeezenet1.1"])
+def test_totals_on_a_gpu(assets: Path, name: str, backend: str) -> None:
+    compare(assets, name, backend)
+
+
+def compare(assets: Path, name: str, backend: str) -> None:
     model = str(assets / "models" / f"{name}.onnx")
-    ratios, costs = [], []
+    benched, summed, plain, profiled, says = [], [], [], [], []
     for _ in range(ROUNDS):
         engine = bench_seconds(model, backend)
         (side,) = infersdk.layers.profile(model, backend, ProfileSettings(batch=1, runs=30, warm_up=10)).sides
         assert side.run_seconds is not None
         assert side.profiled_seconds is not None
-        ratios.append(side.layer_seconds / engine)
-        costs.append(side.profiled_seconds / side.run_seconds)
+        benched.append(engine)
+        summed.append(side.layer_seconds)
+        plain.append(side.run_seconds)
+        profiled.append(side.profiled_seconds)
+        says.append(not side.agrees)
         print(
             f"{name} on {backend}: bench {engine * 1e3:.3f} ms, run {side.run_seconds * 1e3:.3f}, profiled "
             f"{side.profiled_seconds * 1e3:.3f}, layers {side.layer_seconds * 1e3:.3f}: {side.explanation()}"
         )
-    ratio, cost = statistics.median(ratios), statistics.median(costs)
+    ratio, cost = min(summed) / min(benched), min(profiled) / min(plain)
     print(f"{name} on {backend}: layers/bench {ratio:.3f}, profiled/plain {cost:.3f}")
-    assert abs(ratio - 1) <= 0.1 or side.agrees is False, (ratios, side.explanation())
+    assert abs(ratio - 1) <= 0.1 or all(says), (
+        f"{ratio:.3f}, and {says.count(False)} of {ROUNDS} reports say they agree"
+    )

@@ -1,14 +1,19 @@
 """Quantisers side by side: ours, NNCF's, ONNX Runtime's `quantize_static` and modelopt's, on the same samples.
 
 Run: `python benchmarks/bench_quant.py [--models yolov5n ...] [--backends ...] [--output table.md]` (the test data of
-INFERSDK_ASSETS; `pip install nncf`). Each model is quantised on one half of the images and scored on the other half,
-both ways, so no figure is of the images that it was made with. All quantisers have their defaults, and the ignored
-scope that their own examples use for the heads of detectors.
+INFERSDK_ASSETS; `pip install nncf`). All of it takes about 20 minutes on two quiet cores; the table is written after
+each pair of model and backend. A tool that needs an environment of its own, as modelopt with its own versions of ONNX
+and ONNX Runtime, runs in that: `--python modelopt=/path/to/venv/bin/python`. What cannot be installed is a row that
+says so.
+
+Each model is quantised on one half of the images and scored on the other half, both ways, so no figure is of the images
+that it was made with. All quantisers have their defaults, and the ignored scope that their own examples use for the
+heads of detectors.
 
 Each quantiser runs in a process of its own, which reads and prepares the images itself: its CPU time and its peak of
 memory are the process's. Ours includes what it does beyond the others: it compares candidates, results and speed.
-Speed is measured in rounds that take turns over all files. The interval of a difference is of 300 resamplings of the
-images, FP32 and INT8 on the same ones.
+Speed is measured in rounds that take turns over all files: the median over the rounds of FP32's time over INT8's. The
+interval of a difference is of 300 resamplings of the images, FP32 and INT8 on the same ones.
 """
 
 from __future__ import annotations
@@ -18,7 +23,6 @@ import contextlib
 import io
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -33,6 +37,10 @@ import numpy as np
 
 ASSETS = Path(os.environ.get("INFERSDK_ASSETS", Path(__file__).resolve().parents[2] / "shared" / "assets"))
 RESAMPLINGS = 300
+#: Seconds that the speed of all files of a model is measured for, at least.
+SECONDS = 3.0
+#: Seconds after which a quantiser is ended.
+LONGEST = 1200
 _NAMES = str(ASSETS / "models" / "coco80.txt")
 
 
@@ -165,12 +173,18 @@ QUANTISERS: dict[str, Callable[[str, int, str, Path], None]] = {
 }  # fmt: skip
 
 
-def run_in_process(quantiser: str, name: str, half: int, backend: str, output: Path) -> dict[str, Any]:
+def run_in_process(
+    quantiser: str, name: str, half: int, backend: str, output: Path, python: str = sys.executable
+) -> dict[str, Any]:
     """Quantises in a process of its own: the file, CPU seconds, the peak of memory; or why not."""
-    command = [sys.executable, "-P", __file__, "--one", quantiser, name, str(half), backend, str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [python, "-P", __file__, "--one", quantiser, name, str(half), backend, str(output)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        return {"failure": f"took more than {LONGEST} s"}
     if done.returncode != 0:
-        return {"failure": (done.stderr.strip().splitlines() or ["no message"])[-1][:200]}
+        last = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+        return {"failure": last[:200].replace("|", "/")}
     made = output.with_suffix(".xml") if output.with_suffix(".xml").exists() else output
     return {"file": made, **json.loads(done.stdout.splitlines()[-1])}
 
@@ -178,8 +192,13 @@ def run_in_process(quantiser: str, name: str, half: int, backend: str, output: P
 def _one(quantiser: str, name: str, half: str, backend: str, output: str) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         QUANTISERS[quantiser](name, int(half), backend, Path(output))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"cpu_s": process_time(), "peak_bytes": peak}))
+    print(json.dumps({"cpu_s": process_time(), "peak_bytes": _peak_bytes()}))
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had; `ru_maxrss` counts what its parent had when it was started, too."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 # ---- scores ----
@@ -279,8 +298,12 @@ def score(scorers: Sequence[Scorer], evaluated: Sequence[Any], chosen: Sequence[
     return float(np.mean([s.score(e, c) for s, e, c in zip(scorers, evaluated, picked, strict=True)]))
 
 
-def speeds(name: str, files: Mapping[str, Path], backend: str, rounds: int) -> dict[str, float]:
-    """Milliseconds of a run of each file: medians over rounds in which all take turns."""
+def speeds(name: str, files: Mapping[str, Path], backend: str, rounds: int) -> dict[str, tuple[float, float]]:
+    """How many times as fast as FP32 each file is, and its milliseconds: medians over rounds in which all take turns.
+
+    Args:
+        rounds: at least so many, and as many as fit into some seconds.
+    """
     import infersdk
     from infersdk.quant import ImageInputs
 
@@ -292,19 +315,27 @@ def speeds(name: str, files: Mapping[str, Path], backend: str, rounds: int) -> d
             for _ in range(3):
                 infer(feeds)
         keys = list(infers)
-        for number in range(rounds):
+        began, number = perf_counter(), 0
+        while number < rounds or perf_counter() - began < SECONDS:
             for key in keys[number % len(keys) :] + keys[: number % len(keys)]:
                 start = perf_counter()
                 infers[key].forward()
                 times[key].append(perf_counter() - start)
-    return {key: statistics.median(spent) * 1e3 for key, spent in times.items()}
+            number += 1
+    return {
+        key: (statistics.median(np.divide(times["FP32"], spent)), statistics.median(spent) * 1e3)
+        for key, spent in times.items()
+    }
 
 
 # ---- the table ----
 
 
-def compare(name: str, backend: str, quantisers: Sequence[str], rounds: int, folder: Path) -> list[str]:
+def compare(
+    name: str, backend: str, quantisers: Sequence[str], rounds: int, folder: Path, pythons: Mapping[str, str]
+) -> list[str]:
     """The rows of a model on a backend."""
+    began = perf_counter()
     scorers = [Scorer(name, 1 - half) for half in (0, 1)]  # what is made on a half is scored on the other
     plain = [s.evaluate(detections(name, model_path(name), backend, 1 - h)) for h, s in enumerate(scorers)]
     base, drawn = score(scorers, plain), resampled(scorers, plain)
@@ -313,11 +344,15 @@ def compare(name: str, backend: str, quantisers: Sequence[str], rounds: int, fol
     files = {"FP32": model_path(name)}
     for quantiser in quantisers:
         made = [
-            run_in_process(quantiser, name, half, backend, folder / f"{name}.{backend}.{quantiser}.{half}.onnx")
+            run_in_process(
+                quantiser, name, half, backend, folder / f"{name}.{backend}.{quantiser}.{half}.onnx",
+                pythons.get(quantiser, sys.executable),
+            )
             for half in (0, 1)
-        ]
+        ]  # fmt: skip
         if failure := next((one["failure"] for one in made if "failure" in one), None):
             rows[quantiser] = [failure, "", "", "", ""]
+            print(f"{quantiser}: {failure}", file=sys.stderr)
             continue
         try:
             after = [
@@ -336,9 +371,9 @@ def compare(name: str, backend: str, quantisers: Sequence[str], rounds: int, fol
             f"{max(one['peak_bytes'] for one in made) / 1e9:.2f}",
         ]  # fmt: skip
         print(f"{quantiser}: {rows[quantiser]}", file=sys.stderr)
-    measured = speeds(name, files, backend, rounds)
-    for key, spent in measured.items():
-        rows[key][2] = f"{measured['FP32'] / spent:.2f} ({spent:.1f} ms)"
+    for key, (ratio, spent) in speeds(name, files, backend, rounds).items():
+        rows[key][2] = f"{ratio:.2f} ({spent:.1f} ms)"
+    print(f"{name} on {backend} took {perf_counter() - began:.0f} s", file=sys.stderr)
     return [f"| {name} | {backend} | {key} | " + " | ".join(row) + " |" for key, row in rows.items()]
 
 
@@ -349,6 +384,9 @@ def main() -> None:
     parser.add_argument("--quantisers", nargs="+", default=list(QUANTISERS), choices=list(QUANTISERS))
     parser.add_argument("--rounds", type=int, default=30, help="of the speed (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="a file for the table; else it is printed")
+    parser.add_argument(
+        "--python", action="append", default=[], metavar="QUANTISER=PATH", help="the interpreter that has a quantiser"
+    )
     parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -358,10 +396,11 @@ def main() -> None:
         "| model | backend | quantiser | mAP or top-1 | against FP32, 95 % interval | speed | CPU s | peak GB |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    pythons = dict(one.split("=", 1) for one in arguments.python)
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.models:
             for backend in arguments.backends:
-                lines += compare(name, backend, arguments.quantisers, arguments.rounds, Path(folder))
+                lines += compare(name, backend, arguments.quantisers, arguments.rounds, Path(folder), pythons)
                 if arguments.output:
                     arguments.output.write_text("\n".join([*lines, ""]))
     if not arguments.output:

@@ -382,12 +382,27 @@ class Tensor(Handle):
         check(lib.ifs_tensor_offset(self._open, len(index), indices, offset))
         return int(offset[0])
 
-    def copy_from(self, source: Tensor | npt.ArrayLike) -> Tensor:
+    def copy_from(self, source: Tensor | npt.ArrayLike, *, stream: Stream | None = None) -> Tensor:
         """Overwrites all elements with those of `source`, and returns the tensor.
 
         `source` has as many elements. The type is converted: integers saturate, floating point is truncated towards
         zero, NaN becomes 0.
+
+        Args:
+            stream: queues the copy there and does not wait for it, between two tensors of one type on its device.
+                `source` stays as it is until the copy is done.
+
+        Raises:
+            InputError: a copy on a stream is between other types or devices.
         """
+        if stream is not None:
+            if not isinstance(source, Tensor):
+                raise InputError(
+                    f"a copy on a stream is between tensors on its device, not from {type(source).__name__}"
+                )
+            check(lib.ifs_tensor_copy_on(self._open, source._open, stream._open))
+            self._shared.stream = stream
+            return self
         if not isinstance(source, Tensor):
             source = Tensor.wrap(np.require(source, requirements=["C", "A"]))
         check(lib.ifs_tensor_copy(self._open, source._open))

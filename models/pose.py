@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .description import ModelDescription
@@ -39,7 +40,7 @@ class _Pose(VisionModel[Detections]):
     def recognizes(cls, model: ModelDescription) -> bool:
         return model.task == "pose" or model.keypoints is not None
 
-    @property
+    @cached_property
     def keypoint_shape(self) -> tuple[int, int]:
         """(points, values a point)."""
         shape = self.keypoints or ModelDescription.of(self.network).keypoints

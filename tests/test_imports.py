@@ -25,7 +25,7 @@ OPTIONAL = RUNTIMES | {
     "onnx", "onnx_ir", "sympy", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest", "av",
     "prometheus_client", "pycocotools", "faster_coco_eval", "jinja2", "markupsafe", "vl_convert", "h5py",
     "uvicorn", "uvloop", "httptools", "grpc", "google", "tritonclient", "orjson", "python_multipart", "opentelemetry",
-    "ray",
+    "ray", "kserve", "grpc_interceptor", "fastapi",
 }  # fmt: skip
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from infersdk import Head, Tensor, dlpack, memory_stats
 from infersdk._exchange import borrow
+from infersdk._lib import ffi
 from infersdk.errors import (
     ClosedError,
     DeviceUnavailableError,
@@ -29,6 +30,7 @@ from infersdk.errors import (
     ShapeError,
     TensorFileError,
 )
+from infersdk.stream import Stream
 
 DTYPES = [
     "float32", "float16", "int32", "uint8", "int8", "int64", "bool", "float64", "int16", "uint16", "uint32", "uint64",
@@ -565,6 +567,38 @@ def test_offsets_out_of_range() -> None:
 
 
 # ---- copies ----
+
+
+def test_a_copy_on_a_stream_needs_tensors_of_its_device() -> None:
+    class Borrowed:
+        _open = ffi.NULL
+
+    tensor = Tensor((2, 3), "float32")
+    with pytest.raises(InputError, match="between tensors on its device, not from ndarray"):
+        tensor.copy_from(np.zeros((2, 3), np.float32), stream=Borrowed())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="stream is NULL; ifs_tensor_copy waits for its copy"):
+        tensor.copy_from(Tensor((2, 3), "float32"), stream=Borrowed())  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+def test_a_copy_on_a_stream() -> None:
+    if why := device_missing():
+        pytest.skip(why)
+    rng = np.random.default_rng(0)
+    with Stream() as stream, Stream() as other:
+        array = rng.random((1000, 1000), np.float32)
+        source, target = Tensor.wrap(array, "cuda:0"), Tensor((1000, 1000), "float32", "cuda:0")
+        for _ in range(20):
+            assert target.copy_from(source, stream=stream) is target
+            again = Tensor((1000, 1000), "float32", "cuda:0").copy_from(target, stream=other)
+            np.testing.assert_array_equal(again.numpy(), array)
+            np.testing.assert_array_equal(target.numpy(), array)
+            array = rng.random((1000, 1000), np.float32)
+            source.copy_from(array)
+        with pytest.raises(InputError, match="elements of type"):
+            target.copy_from(Tensor((1000, 1000), "uint8", "cuda:0"), stream=stream)
+        with pytest.raises(InputError, match="cannot copy from device -1 to device 0"):
+            target.copy_from(Tensor((1000, 1000), "float32"), stream=stream)
 
 
 def test_copy_from_anything_like_an_array() -> None:

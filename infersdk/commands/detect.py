@@ -166,6 +166,10 @@ def _video_options(arguments: argparse.Namespace, lines: Emit | None, device: De
     decode = arguments.decode or "cpu"
     if decode == "gpu" and device.kind != "cuda":
         raise ConfigError(f"--decode gpu: the model is on {device}; give it a GPU by --backend and --device")
+    if decode == "gpu" and arguments.tile is not None:
+        raise ConfigError(
+            "--decode gpu gives frames in NV12, which are not cut into tiles; use --decode cpu with --tile"
+        )
     return VideoOptions(
         quiet=arguments.json, emit=lines, font=arguments.font, track=arguments.track,
         give_up_after=arguments.give_up, decode=decode, device=str(device),

@@ -170,7 +170,7 @@ def _keep(work: Workflow, file: Path) -> None:
         return
     table = work.table
     if table is None and work.seen is not None:
-        table = work.candidates[0].table(work.seen)  # the methods were still being compared
+        table = work.candidates[0].table(work.seen)  # the other images were still to be observed
     if table is None:
         out.print("nothing is written: the calibration was not complete")
         return

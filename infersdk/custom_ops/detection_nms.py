@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UnsupportedModelError
+from ..graph.passes.add_nms import require_detector
 from ..graph.passes.static_reshapes import trace_example
 from .packaged.detection_nms import HEADS, DetectionNMS
 
@@ -72,6 +73,8 @@ def add_detection_nms(model: ir.Model, head: str, **settings: Any) -> None:
     output = _head_output(graph, head)
     width, height = _input_size(graph)
     extra = settings.get("extra", 0)
+    if not extra:
+        require_detector(model)
     values = _values_of_a_box(model, output, head)
     leading = 4 if head == "yolov8" else 5
     classes = settings.get("num_classes", None if values is None else values - leading - extra)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .weights import add_weight, graph_values
+from .weights import add_weight, constant_tensor, graph_values
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,15 +19,9 @@ _SMALLEST = 1e-3
 
 
 def constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """The array of a weight, or of a Constant node; None for any other value."""
-    if value is None or value.is_graph_input():
-        return None
-    if value.is_initializer():
-        return None if value.const_value is None else value.const_value.numpy()
-    node = value.producer()
-    if node is None or node.op_type != "Constant" or "value" not in node.attributes:
-        return None
-    return node.attributes["value"].as_tensor().numpy()
+    """The array of a weight that is no input, or of a Constant node; None for any other value."""
+    tensor = None if value is None or value.is_graph_input() else constant_tensor(value)
+    return None if tensor is None else tensor.numpy()
 
 
 def fold_factors(graph: ir.Graph) -> int:

@@ -101,7 +101,7 @@ def find_fp16_loss(
         BackendUnavailableError: the `onnx` or `onnxruntime` package is not installed.
     """
     if not 0 < tolerance < float("inf"):
-        raise ConfigError(f"tolerance is a number above 0, 0.01 say, not {tolerance!r}")
+        raise ConfigError(f"tolerance is a number above 0, such as 0.01, not {tolerance!r}")
     given = list(samples)
     if not given:
         raise InputError("there is no sample to look for losses with")

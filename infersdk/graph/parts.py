@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import ConfigError
 from .types import inner_graphs
-from .weights import graph_values
+from .weights import constant_tensor, graph_values
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -85,7 +85,7 @@ def _move(graph: ir.Graph, added: ir.Graph, targets: Mapping[ir.Value, ir.Value]
 
 
 def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value]) -> None:
-    """Whatever takes the values `before` takes `after` instead. Outputs of the graph keep their names."""
+    """Replaces the values `before` by `after` for all their users. Outputs of the graph keep their names."""
     for old, new in zip(before, after, strict=True):
         if new.shape is None:
             new.type, new.shape = old.type, old.shape
@@ -135,14 +135,6 @@ def _is_size(value: ir.Value) -> bool:
     return maker is not None and maker.op_type in ("Shape", "Size", "Constant")
 
 
-def _constant(value: ir.Value) -> Any:
-    """The tensor of a weight, which may be that of a Constant node; None for anything else."""
-    maker = value.producer()
-    if maker is not None and maker.op_type == "Constant" and "value" in maker.attributes:
-        return maker.attributes["value"].as_tensor()
-    return value.const_value
-
-
 def _has_weights(node: ir.Node) -> bool:
     if (
         node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -150,7 +142,7 @@ def _has_weights(node: ir.Node) -> bool:
         or node.inputs[1] is None
     ):
         return False
-    tensor = _constant(node.inputs[1])
+    tensor = constant_tensor(node.inputs[1])
     if tensor is None:
         return False
     if node.op_type != "Conv" or tensor.shape[0] != 1:

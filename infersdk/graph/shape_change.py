@@ -380,7 +380,7 @@ class ShapeChange(_TwoTraces):
     # ---- a free batch ----
 
     def _mend_concat(self, node: ir.Node) -> None:
-        """A constant that is put to the data, a class token say, is repeated for each image."""
+        """A constant that is joined to the data, such as a class token, is repeated for each image."""
         if not self._free:
             return
         known = [self._shapes(value) for value in node.inputs]

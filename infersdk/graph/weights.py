@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["Weights", "add_weight", "drop_unused_weights", "graph_values", "weights_size"]
+__all__ = ["Weights", "add_weight", "constant_tensor", "drop_unused_weights", "graph_values", "weights_size"]
 
 
 def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
@@ -24,6 +24,14 @@ def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
     graph.register_initializer(value)
     return value
+
+
+def constant_tensor(value: ir.Value) -> Any:
+    """The tensor of a weight, or of a Constant node; None for any other value."""
+    node = value.producer()
+    if node is not None and node.op_type == "Constant" and "value" in node.attributes:
+        return node.attributes["value"].as_tensor()
+    return value.const_value if value.is_initializer() else None
 
 
 def drop_unused_weights(graph: ir.Graph) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..model_source import ModelSource
 
 __all__ = [
+    "Alternative",
     "Check",
     "Conversion",
     "Imported",
@@ -163,11 +164,26 @@ class Imported:
         model: the ONNX model, or its bytes.
         reference: what it is checked against; or why it cannot be.
         notes: what a user should know: fall-backs, what was found, what was left out.
+        alternative: how else it could be converted, for a model that does not do what its source does.
     """
 
     model: ir.Model | bytes
     reference: Reference | str
     notes: list[str] = field(default_factory=list)
+    alternative: Alternative | None = None
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another conversion of the same source.
+
+    Attributes:
+        name: what it is done by.
+        run: does it; raises what an importer raises.
+    """
+
+    name: str
+    run: Callable[[], Imported]
 
 
 @dataclass(frozen=True)

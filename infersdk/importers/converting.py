@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import logging
@@ -20,7 +21,7 @@ from ..graph.files import model_bytes, parse_model, require_onnx
 from ..graph.passes import FreeBatch
 from ..model_source import ModelLike, ModelSource
 from .checking import check_model, free_batch_agrees, samples_of
-from .conversion import Check, Conversion, InputShape, Reference, Request, Sample, shapes_of
+from .conversion import Check, Conversion, Imported, InputShape, Reference, Request, Sample, shapes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -86,9 +87,37 @@ def convert(
         )
     require_onnx("converting a model")
     imported = _importer(kind)(request)
+    try:
+        result = _converted(imported, request, kind, free_batch, tolerance)
+    except InferSDKError as error:
+        if imported.alternative is None:
+            raise
+        failure: InferSDKError | str = error
+    else:
+        if imported.alternative is None or result.check is None or result.check.passed:
+            return result
+        failure = f"{result.check.scaled:.3g} of an output's largest value"
+    try:
+        other = _converted(imported.alternative.run(), request, kind, free_batch, tolerance)
+    except InferSDKError as error:
+        _log.debug("%s fails as well: %s", imported.alternative.name, error)
+        other = None
+    if other is not None and other.check is not None and other.check.passed:
+        what = f"differs by {failure}" if isinstance(failure, str) else f"does not run: {failure}"
+        note = f"by {imported.alternative.name}, because the result of the first exporter {what}"
+        return dataclasses.replace(other, notes=(note, *other.notes))
+    if isinstance(failure, InferSDKError):
+        raise failure
+    return result
+
+
+def _converted(
+    imported: Imported, request: Request, kind: FileFormat, free_batch: bool, tolerance: float
+) -> Conversion:
+    """What an importer gave, with a free batch where that is wanted and possible, and checked."""
     notes = list(imported.notes)
     content = _content(imported.model)
-    samples, unchecked = _samples(content, imported.reference, check, seed)
+    samples, unchecked = _samples(content, imported.reference, request.check, request.seed)
     if free_batch:
         content = _with_free_batch(content, samples, notes)
     result: Check | None = None

@@ -56,7 +56,7 @@ def import_paddle(request: Request) -> Imported:
         _place(source, weights, work.folder)
         answer = work.run({"task": "export"})
         content = (work.folder / "model.onnx").read_bytes()
-    notes = [] if weights is not None else ["no weights: there is no .pdiparams beside the model"]
+    notes = [] if weights is not None else ["no weights: there is no .pdiparams in the folder of the model"]
     return Imported(_tidy(content), _reference(request, weights, answer), notes)
 
 
@@ -116,8 +116,8 @@ def weights_file(source: ModelSource) -> Path | None:
         if path is not None and path.is_dir():
             raise ConfigError(f"external_data of a PaddlePaddle model is its .pdiparams, and {str(path)!r} is a folder")
         return path
-    beside = [source.path.with_suffix(".pdiparams"), source.path.with_name("__params__")]
-    return next((path for path in beside if path.is_file()), None)
+    candidates = [source.path.with_suffix(".pdiparams"), source.path.with_name("__params__")]
+    return next((path for path in candidates if path.is_file()), None)
 
 
 # ---- the check ----

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
-from .conversion import Imported, Reference, Request, Sample
+from .conversion import Alternative, Imported, Reference, Request, Sample
 from .processes import worker
 from .workers import torch_export
 from .workers.exchange import ROUNDS, RefusedError
@@ -42,7 +42,11 @@ _MOST_CODE, _LARGEST_RATIO = 1 << 26, 100
 def import_script(request: Request) -> Imported:
     """The importer of TorchScript files."""
     _check_archive(request.source)
-    return _import(request, "torchscript")
+    result = _import(request, "torchscript")
+    if not result.notes:  # by the TorchScript exporter
+        way = "TS2EPConverter and the dynamo exporter"
+        result.alternative = Alternative(way, lambda: _import(request, "torchscript", converted=True))
+    return result
 
 
 def import_program(request: Request) -> Imported:
@@ -136,11 +140,15 @@ def _check_archive(source: ModelSource) -> None:
         raise ModelFormatError(f"{str(source)!r} is not a PyTorch archive, or is damaged: {error}") from None
 
 
-def _import(request: Request, kind: str) -> Imported:
+def _import(request: Request, kind: str, *, converted: bool = False) -> Imported:
+    """
+    Args:
+        converted: whether a script goes by TS2EPConverter and the dynamo exporter at once.
+    """
     with worker("torch_export", request.python) as work:
         path = _path(request.source, work.folder)
         shapes = [asdict(one) for one in request.shapes]
-        return work.export({"model": str(path), "kind": kind, "shapes": shapes})
+        return work.export({"model": str(path), "kind": kind, "shapes": shapes, "converted": converted})
 
 
 def _path(source: ModelSource, folder: Path) -> Path:

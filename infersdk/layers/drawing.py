@@ -113,7 +113,7 @@ def _ordered(ranks: list[list[int]], edges: list[tuple[int, int]]) -> list[list[
 
 
 def _path(source: Box, target: Box, gutter: float | None, width: float) -> str:
-    """From the bottom of a box to the top of another; through the gutter beside its column if that is another one."""
+    """A line from the bottom of a box to the top of another; between columns it goes through `gutter`."""
     x1, y1 = source.x + source.width / 2, source.y + source.height
     x2, y2 = target.x + target.width / 2, target.y
     if gutter is not None:

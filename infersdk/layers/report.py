@@ -111,6 +111,12 @@ class LayerSide:
         if profiled - total > run * _AGREES / 2:
             what = "copies, launches and waiting for the GPU" if "cuda" in self.device else "the runtime's own work"
             parts.append(f"{_ms(profiled - total)} of a profiled run is between the layers: {what}")
+        timed = sum(bool(layer.seconds) for layer in self.layers)
+        if self.backend.startswith("tensorrt") and timed and total - run > run * _AGREES:
+            parts.append(
+                f"each of the {timed} layers seems {(total - run) / timed * 1e6:.1f} µs longer than it is: the events "
+                "around it keep it from overlapping with the next one"
+            )
         if total - profiled > run * _AGREES / 2:
             parts.append(f"layers overlap: their sum is {_ms(total - profiled)} longer than the run that has them")
         result = "; ".join(parts) or "the difference is spread over the profiler and the time between layers"

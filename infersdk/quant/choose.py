@@ -44,7 +44,7 @@ class Candidate:
 
 #: Per cent of agreement with FP32 from which the candidates differ by less than some dozens of images can show. Where
 #: results agree less, one of the candidates may be better by several per cent.
-ENOUGH = 90.0
+ENOUGH = 92.0
 #: What `auto` tries.
 CANDIDATES = (Candidate(), Candidate("percentile"), Candidate(bias_correction=False))
 
@@ -63,19 +63,17 @@ def choose(
     measure: Measure,
     *,
     candidates: Sequence[Candidate] = CANDIDATES,
-    enough: float = 100.0,
     progress: Callable[[int], None] | None = None,
 ) -> Choice:
     """Tries candidates on what was observed.
 
-    The one whose results agree best with FP32 is chosen, of equals the first; or the first that agrees well enough.
+    The one whose results agree best with FP32 is chosen; of equals the first.
 
     Args:
         planned: what of the model is quantised.
         seen: observed on other images than `measure` looks at.
         measure: of a model file.
         candidates: the default first.
-        enough: per cent; a candidate whose results agree by so much is taken, and no further one is tried.
         progress: is called after each with how many are done.
 
     Raises:
@@ -99,6 +97,4 @@ def choose(
                 best = candidate
             if progress:
                 progress(done)
-            if result[candidate.name].percent >= enough:
-                break
     return Choice(best, result)

@@ -73,6 +73,11 @@ class ChannelRanges:
         made._ranges["zeros"][0] = zeros
         return made
 
+    def copy(self) -> ChannelRanges:
+        made = ChannelRanges(len(self._ranges), self._axis)
+        made._ranges[:] = self._ranges
+        return made
+
     def merge(self, other: ChannelRanges) -> None:
         """Adds what another one has seen."""
         ours, theirs = self._ranges, other._ranges

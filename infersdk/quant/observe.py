@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 from collections import deque
@@ -64,18 +65,22 @@ class Observations:
         self._functions, self._blank = functions, blank
         self.samples, self.ranges, self.histograms = samples, ranges, histograms
 
-    def merge(self, other: Observations) -> None:
-        """Adds what was observed of the same model over other data."""
+    def merged(self, other: Observations) -> Observations:
+        """What was observed here and over other data of the same model."""
         if self._digest != other._digest or self.ranges.keys() != other.ranges.keys():
             raise CalibrationError(
                 f"observations of {other._name} ({other._digest[:12]}, {len(other.ranges)} activations) cannot be "
                 f"added to those of {self._name} ({self._digest[:12]}, {len(self.ranges)} activations)"
             )
-        for name, ranges in self.ranges.items():
+        made = copy.copy(self)
+        made.ranges = {name: ranges.copy() for name, ranges in self.ranges.items()}
+        made.histograms = {name: histogram.copy() for name, histogram in self.histograms.items()}
+        for name, ranges in made.ranges.items():
             ranges.merge(other.ranges[name])
-            self.histograms[name].merge(other.histograms[name])
-        self._blank &= other._blank
-        self.samples += other.samples
+            made.histograms[name].merge(other.histograms[name])
+        made._blank = self._blank & other._blank
+        made.samples = self.samples + other.samples
+        return made
 
     def table(
         self, method: Method | str = "mse", percentile: float = PERCENTILE, *, bias_correction: bool = True

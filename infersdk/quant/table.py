@@ -48,7 +48,7 @@ class TensorRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def symmetric(cls, threshold: float) -> TensorRange:
-        """A range of which nothing is known but T."""
+        """A range of which T alone is known."""
         return cls(min=-threshold, max=threshold, low=-threshold, high=threshold, threshold=threshold)
 
     @property

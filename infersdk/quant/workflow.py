@@ -141,9 +141,8 @@ class Workflow:
             comparable = can_compare(self._reference[0])
             if self._limits["max_score_shift"] is not None and not comparable:
                 raise ConfigError(f"results of {type(self._reference[0]).__name__} have no scores to limit")
-            if self.table is None:
-                self._calibrate(wrapper, show, choose_method=comparable)
-            self._write_measured(wrapper, output, show, comparable=comparable)
+            first = self._calibrate(wrapper, show) if self.table is None else None
+            self._write_measured(wrapper, output, show, first, comparable=comparable)
         assert self.made is not None
         return self.made
 
@@ -162,52 +161,83 @@ class Workflow:
 
     # ---- the steps ----
 
-    def _calibrate(self, wrapper: VisionModel[Any], stage: Stage, *, choose_method: bool) -> None:
-        apart = self._kept is not None
+    def _calibrate(self, wrapper: VisionModel[Any], stage: Stage) -> Observations:
+        """Observes all images, and makes the table of the first candidate; returns what candidates are judged by."""
         first = self._kept if self._kept is not None else self.compared
-        total = len(first) + (len(self.compared) if apart else 0)
-        with Observer(self.model, self.planned) as observer:
-            with stage(f"calibrating on {len(first)} images", len(first)) as advance:
-                self.seen = observer.observe(ImageInputs(wrapper, first), progress=advance)
-            if choose_method and len(self.candidates) > 1:
-                with stage("comparing methods", len(self.candidates)) as advance:
-                    self.choice = choose(
-                        self.planned, self.seen, self.measure, candidates=self.candidates, enough=ENOUGH,
-                        progress=advance,
-                    )  # fmt: skip
-            if apart:
-                with stage(f"calibrating on {total} images", total) as advance:
-                    rest = observer.observe(
-                        ImageInputs(wrapper, self.compared), progress=lambda done: advance(len(first) + done)
-                    )
-                self.seen.merge(rest)
-        best = self.choice.candidate if self.choice else self.candidates[0]
-        self.table = best.table(self.seen)
+        count = len(self.images)
+        with Observer(self.model, self.planned) as observer, stage(f"calibrating on {count} images", count) as advance:
+            seen = observer.observe(ImageInputs(wrapper, first), progress=advance)
+            self.seen = seen
+            if self._kept is not None:
+                rest = observer.observe(
+                    ImageInputs(wrapper, self.compared), progress=lambda done: advance(len(first) + done)
+                )
+                self.seen = seen.merged(rest)
+        self.table = self.candidates[0].table(self.seen)
+        return seen
 
     def _write_measured(
-        self, wrapper: VisionModel[Any], output: str | os.PathLike[str], stage: Stage, *, comparable: bool
+        self,
+        wrapper: VisionModel[Any],
+        output: str | os.PathLike[str],
+        stage: Stage,
+        first: Observations | None,
+        *,
+        comparable: bool,
     ) -> None:
-        """Writes the file and measures it; leaves layers in floating point where its results differ by too much."""
-        made = self.write(output)
-        with _without_target_warnings(), self.open_wrapper(made.path) as quantized:
-            if comparable:
-                with stage("comparing results"):
-                    self.agreement = agreement(self._reference, _results(quantized, self.compared))
-                self._search(wrapper, self.agreement, stage)
-            if self.search is None or not self.search.exclude:
-                self._compare_speed(wrapper, quantized, stage)
-                return
-        made = self.write(output)
-        with _without_target_warnings(), self.open_wrapper(made.path) as quantized:
-            self._compare_speed(wrapper, quantized, stage)
+        """Writes the file and measures it; where its results differ by too much, what else there is is tried.
+
+        Args:
+            first: what candidates are judged by; None if there is nothing to choose.
+        """
+        while True:
+            made = self.write(output)
+            with _without_target_warnings(), self.open_wrapper(made.path) as quantized:
+                if comparable and self.search is None:
+                    with stage("comparing results"):
+                        self.agreement = agreement(self._reference, _results(quantized, self.compared))
+                if not self._changed(wrapper, first, stage):
+                    self._compare_speed(wrapper, quantized, stage)
+                    return
+
+    def _changed(self, wrapper: VisionModel[Any], first: Observations | None, stage: Stage) -> bool:
+        """Whether the file is to be another one: by another method, or with layers in floating point."""
+        if self.agreement is None:
+            return False
+        if first is not None and self.choice is None and len(self.candidates) > 1:
+            self._choose(first, self.agreement, stage)
+            if self.choice is not None and self.choice.candidate is not self.candidates[0]:
+                return True
+        if self.search is None:
+            self._search(wrapper, self.agreement, stage)
+            return self.search is not None and bool(self.search.exclude)
+        return False
+
+    def _choose(self, first: Observations, whole: Agreement, stage: Stage) -> None:
+        """Compares the candidates if the first one does not agree well enough."""
+        assert self.seen is not None
+        default = self.candidates[0]
+        if whole.percent >= ENOUGH:
+            self.choice = Choice(default, {default.name: whole})
+            return
+        with stage("comparing methods", len(self.candidates)) as advance:
+            self.choice = choose(self.planned, first, self.measure, candidates=self.candidates, progress=advance)
+        self.table = self.choice.candidate.table(self.seen)
 
     def _search(self, wrapper: VisionModel[Any], whole: Agreement, stage: Stage) -> None:
         assert self.table is not None
-        with stage("searching layers") as advance:
+        with contextlib.ExitStack() as stack:
+            steps: list[Callable[[float], None]] = []
+
+            def progress(done: int) -> None:
+                if not steps:  # only a search that tries a file is shown
+                    steps.append(stack.enter_context(stage("searching layers")))
+                steps[0](1 - 1 / done)
+
             self.search = search(
                 self.planned, self.table, self.measure, self._limits["max_drop"] or 0, whole=whole,
                 max_score_shift=self._limits["max_score_shift"], times=lambda: self.layer_times(wrapper),
-                progress=lambda done: advance(1 - 1 / done),
+                progress=progress,
             )  # fmt: skip
         self.agreement = self.search.agreement
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .repository import Repository
     from .settings import ServerSettings
 
-__all__ = ["InferenceService"]
+__all__ = ["InferenceService", "request_timing"]
 
 EXTENSIONS = (
     "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
@@ -125,26 +125,8 @@ class InferenceService:
         return sizes
 
     def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
-        """Takes the deadline in seconds and the priority out of the parameters of a request.
-
-        Raises:
-            RequestError: they are wrong, or ask for what the server cannot do.
-        """
-        if any(parameters.pop(name, None) for name in _SEQUENCE):
-            raise RequestError(Status.INVALID, "models of this server keep no state: sequences are not supported")
-        deadline, timeout, priority = (parameters.pop(name, None) for name in _TIMING)
-        if deadline is not None and timeout is not None:
-            raise RequestError(Status.INVALID, "give either deadline (seconds) or timeout (microseconds)")
-        for name, value, kinds in (
-            ("deadline", deadline, (int, float)), ("timeout", timeout, (int,)), ("priority", priority, (int,)),
-        ):  # fmt: skip
-            if value is not None and (
-                not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 1 << 53
-            ):
-                raise RequestError(Status.INVALID, f"parameter {name} is a number of at least 0, not {value!r}")
-        if timeout:
-            deadline = timeout / 1e6
-        return deadline if deadline is not None else self.settings.default_deadline, priority or 0
+        """The deadline and the priority of a request: `request_timing()` with the server's default."""
+        return request_timing(parameters, self.settings.default_deadline)
 
     # ---- the repository ----
 
@@ -221,6 +203,27 @@ class InferenceService:
             "trace_file": "", "trace_level": ["OFF"], "trace_rate": "0", "trace_count": "-1", "log_frequency": "0",
             "trace_mode": "opentelemetry",
         }  # fmt: skip
+
+
+def request_timing(parameters: dict[str, Any], default_deadline: float | None) -> tuple[float | None, int]:
+    """Takes the deadline in seconds and the priority out of the parameters of a request.
+
+    Raises:
+        RequestError: they are wrong, or ask for what models do not do.
+    """
+    if any(parameters.pop(name, None) for name in _SEQUENCE):
+        raise RequestError(Status.INVALID, "models of this server keep no state: sequences are not supported")
+    deadline, timeout, priority = (parameters.pop(name, None) for name in _TIMING)
+    if deadline is not None and timeout is not None:
+        raise RequestError(Status.INVALID, "give either deadline (seconds) or timeout (microseconds)")
+    for name, value, kinds in (
+        ("deadline", deadline, (int, float)), ("timeout", timeout, (int,)), ("priority", priority, (int,)),
+    ):  # fmt: skip
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 1 << 53):
+            raise RequestError(Status.INVALID, f"parameter {name} is a number of at least 0, not {value!r}")
+    if timeout:
+        deadline = timeout / 1e6
+    return deadline if deadline is not None else default_deadline, priority or 0
 
 
 def _regions(request: InferRequest) -> set[Region]:

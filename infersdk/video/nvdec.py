@@ -85,6 +85,7 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
     def _refuse_rotated(self) -> None:
         """Only a decoded frame says that it is rotated: the first one, on the processor."""
         with contextlib.suppress(self._av.error.FFmpegError), self._av.open(self.source) as container:
+            container.streams.video[0].codec_context.thread_count = 1  # it is one frame
             first = next(container.decode(video=0), None)
             if first is not None and first.rotation:
                 raise VideoError(
@@ -124,8 +125,10 @@ class _Decoder:
     def __init__(self, module: Any, device: Device, stream: Any, codec: str, shown: str, *, live: bool) -> None:
         self._module, self._shown = module, shown
         self.errors = (module.PyNvVCException, RuntimeError)
+        self._device, self._codec = device, codec
         self._pool = _Pool(device)
         self._discarded: set[int] = set()
+        self._decoder: Any = None
         self._filter = None
         if codec in _FILTERS:
             bitstream = importlib.import_module("av.bitstream")
@@ -141,7 +144,7 @@ class _Decoder:
                 latency=latency.LOW if self._at_once else latency.NATIVE,
             )
         except Exception as error:
-            raise VideoError(f"{device} has no decoder for {shown!r} ({codec}): {_line(error)}; {_USE_CPU}") from None
+            raise self._unsupported(error) from None
 
     def decode(self, packet: Any) -> list[tuple[_Pixels, int]]:
         """The frames that come out after this packet, with their times in units of the stream. The empty packet at the
@@ -161,7 +164,10 @@ class _Decoder:
             data.pts = _NO_TIME if packet.pts is None else packet.pts
             if self._at_once:
                 data.decode_flag = self._module.VideoPacketFlag.ENDOFPICTURE.value
-        frames = self._decoder.Decode(data)
+        try:
+            frames = self._decoder.Decode(data)
+        except self._module.PyNvVCExceptionUnsupported as error:  # only the first packet shows what it needs
+            raise self._unsupported(error) from None
         if not frames:
             return []
         self._decoder.SyncOnCUStream()  # the copies below are on another stream
@@ -173,6 +179,9 @@ class _Decoder:
                 continue
             copied.append((self._pool.copy_of(self._address_of(frame), self._shape_of(frame), frame), pts))
         return copied
+
+    def _unsupported(self, error: Exception) -> VideoError:
+        return VideoError(f"{self._device} does not decode {self._shown!r} ({self._codec}): {_line(error)}; {_USE_CPU}")
 
     def _shape_of(self, frame: Any) -> tuple[int, int]:
         """(height * 3 / 2, width) of a frame in NV12."""

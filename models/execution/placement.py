@@ -40,7 +40,11 @@ class PreprocessPlacement:
             if key not in self.measured:
                 seconds = {location: measure(location) for location in ("device", "host")}
                 # About even, the device: that leaves the processor to other work, such as other devices' batches.
-                self.measured[key] = "host" if seconds["host"] < 0.9 * seconds["device"] else "device"
+                # Copies out of page-locked memory may be slower: the processor prepares the next batch meanwhile.
+                queued = len(images) > 1 and key[1]
+                self.measured[key] = (
+                    "host" if seconds["host"] < (0.5 if queued else 0.9) * seconds["device"] else "device"
+                )
                 _log.debug(
                     "batches of up to %d bytes%s are preprocessed on the %s: %s", 1 << key[0],
                     ", page-locked," if key[1] else "", self.measured[key],

@@ -654,6 +654,10 @@ ifs_status ifs_event_elapsed(ifs_event *start, ifs_event *stop, float *milliseco
 /* Work that is queued on `stream` from now on waits for `event`. */
 ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event);
 
+/* Queues a copy of `src` into `dst` on `stream`, and does not wait for it. Both have the same element type and as many
+ * elements, on the stream's device. `src` stays as it is until the copy is done. */
+ifs_status ifs_tensor_copy_on(ifs_tensor *dst, ifs_tensor *src, ifs_stream *stream);
+
 /* A CUDA graph: the work that was queued on a stream between begin and end, to be launched again at once. Between the
  * two calls nothing may wait for the device. A graph keeps the addresses that it was captured with; capture a new one
  * when one of them changes. After a failure between begin and end, end must still be called; it then gives no graph. */

@@ -221,65 +221,67 @@ static inline void add_candidate(ifs_detection_decoder *d, float score, int32_t 
     d->keys[d->num_keys++] = (uint64_t)ifs__key_of_score(score) << 32 | payload;
 }
 
-/* The classes of one anchor above the threshold, with their scores, to d->class_ids and d->scores; their number. */
-static inline size_t classes_above(ifs_detection_decoder *d, const ifs__scan *scan, const float *classes,
-                                   float objectness) {
-    size_t n = 0;
+static ifs_status reserve_candidates(ifs_detection_decoder *d, size_t n) {
+    return ifs__grow((void **)&d->keys, &d->keys_size, d->num_keys + n, d->num_keys, sizeof *d->keys);
+}
+
+/* Adds a candidate for each class of an anchor whose score is above the threshold. */
+static inline ifs_status add_classes(ifs_detection_decoder *d, const view *v, const ifs__scan *scan, int32_t anchor,
+                                     const float *classes, float objectness) {
     for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
-        size_t found = scan->products_above(classes + run->first, run->count, objectness, d->params.conf_threshold,
-                                            d->class_ids + n, d->scores + n);
-        for (size_t i = n; run->first && i < n + found; i++)
-            d->class_ids[i] += (int32_t)run->first;
-        n += found;
+        size_t n = scan->products_above(classes + run->first, run->count, objectness, d->params.conf_threshold,
+                                        d->class_ids, d->scores);
+        if (n == 0)
+            continue;
+        if (!ifs__box_finite(decode(v, anchor)))
+            return IFS_OK;
+        IFS__TRY(reserve_candidates(d, n));
+        for (size_t i = 0; i < n; i++)
+            add_candidate(d, d->scores[i], anchor, (int32_t)run->first + d->class_ids[i]);
     }
-    return n;
+    return IFS_OK;
 }
 
 /* The largest finite product of a run; -inf if there is none. */
-static float best_finite(const float *classes, size_t n, float objectness) {
+static float best_finite(const float *classes, const class_run *run, float objectness) {
     float best = -INFINITY;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = run->first; i < run->first + run->count; i++)
         if (ifs__finite(classes[i] * objectness))
             best = ifs__max(classes[i] * objectness, best);
     return best;
 }
 
-/* The best finite score of one anchor, and its class; -inf if there is none. */
-static inline float best_class(const ifs_detection_decoder *d, const ifs__scan *scan, const float *classes,
-                               float objectness, int32_t *class_id) {
-    float best = -INFINITY;
-    const class_run *best_run = NULL;
-    for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
-        float product = scan->best_product(classes + run->first, run->count, objectness);
-        if (!(product > best))
-            continue;
-        if (!ifs__finite(product) && !((product = best_finite(classes + run->first, run->count, objectness)) > best))
-            continue;
-        best = product;
-        best_run = run;
+static inline float best_of_run(const ifs__scan *scan, const float *classes, const class_run *run, float objectness) {
+    float best = scan->best_product(classes + run->first, run->count, objectness);
+    return ifs__finite(best) ? best : best_finite(classes, run, objectness);
+}
+
+/* Adds a candidate for the best class of an anchor, if its score is above the threshold. */
+static inline ifs_status add_best_class(ifs_detection_decoder *d, const view *v, const ifs__scan *scan, int32_t anchor,
+                                        const float *classes, float objectness) {
+    const class_run *run = d->runs;
+    float best = best_of_run(scan, classes, run, objectness);
+    for (size_t i = 1; i < d->num_runs; i++) {
+        float product = best_of_run(scan, classes, &d->runs[i], objectness);
+        if (product > best) {
+            best = product;
+            run = &d->runs[i];
+        }
     }
-    if (best > d->params.conf_threshold)
-        *class_id = (int32_t)(best_run->first +
-                              scan->find_product(classes + best_run->first, best_run->count, objectness, best));
-    return best;
+    if (!(best > d->params.conf_threshold) || !ifs__box_finite(decode(v, anchor)))
+        return IFS_OK;
+    IFS__TRY(reserve_candidates(d, 1));
+    size_t class_id = run->first + scan->find_product(classes + run->first, run->count, objectness, best);
+    add_candidate(d, best, anchor, (int32_t)class_id);
+    return IFS_OK;
 }
 
 /* Adds the candidates of one anchor whose objectness (1 for a head without) is above the threshold. */
 static ifs_status scan_anchor(ifs_detection_decoder *d, const view *v, const ifs__scan *scan, int32_t anchor,
                               const float *classes, float objectness) {
-    size_t n = 1;
-    if (d->params.multi_label) {
-        n = classes_above(d, scan, classes, objectness);
-    } else {
-        d->scores[0] = best_class(d, scan, classes, objectness, d->class_ids);
-        n = d->scores[0] > d->params.conf_threshold;
-    }
-    if (n == 0 || !ifs__box_finite(decode(v, anchor)))
-        return IFS_OK;
-    IFS__TRY(ifs__grow((void **)&d->keys, &d->keys_size, d->num_keys + n, d->num_keys, sizeof *d->keys));
-    for (size_t i = 0; i < n; i++)
-        add_candidate(d, d->scores[i], anchor, d->class_ids[i]);
-    return IFS_OK;
+    if (d->params.multi_label)
+        return add_classes(d, v, scan, anchor, classes, objectness);
+    return add_best_class(d, v, scan, anchor, classes, objectness);
 }
 
 #define ROWS 1024 /* scanned for objectness, then for classes: both scans find them in the cache */
@@ -313,17 +315,18 @@ static ifs_status scan_rows(ifs_detection_decoder *d, const view *v, const ifs__
 /* Copies the scores of one anchor of YOLOv8, which lie a row apart in the output, to d->row: those that count. */
 static void copy_column(ifs_detection_decoder *d, const view *v, size_t first) {
     for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
-        size_t begin = run->first, end = begin + run->count;
+        size_t at = first + run->first * v->row_length, n = run->count;
+        float *row = d->row + run->first;
         if (d->params.dtype == IFS_FLOAT32) {
-            const float *column = (const float *)v->output + first;
-            for (size_t c = begin; c < end; c++)
-                d->row[c] = column[c * v->row_length];
+            const float *column = (const float *)v->output + at;
+            for (size_t c = 0; c < n; c++)
+                row[c] = column[c * v->row_length];
             continue;
         }
-        const uint16_t *column = (const uint16_t *)v->output + first;
-        for (size_t c = begin; c < end; c++)
+        const uint16_t *column = (const uint16_t *)v->output + at;
+        for (size_t c = 0; c < n; c++)
             d->halves[c] = column[c * v->row_length];
-        ifs__halves_to_floats(d->halves + begin, d->row + begin, run->count);
+        ifs__halves_to_floats(d->halves, row, n);
     }
 }
 
@@ -347,12 +350,10 @@ static ifs_status scan_columns(ifs_detection_decoder *d, const view *v, const if
     size_t num_anchors = (size_t)d->params.num_anchors;
     for (size_t start = 0; start < num_anchors; start += IFS__COLUMNS) {
         size_t width = num_anchors - start < IFS__COLUMNS ? num_anchors - start : IFS__COLUMNS;
-        uint64_t mask = columns_above(d, v, scan, start, width);
-        for (size_t i = 0; i < width; i++) {
-            if (!(mask >> i & 1))
-                continue;
-            copy_column(d, v, 4 * num_anchors + start + i);
-            IFS__TRY(scan_anchor(d, v, scan, (int32_t)(start + i), d->row, 1.0f));
+        for (uint64_t mask = columns_above(d, v, scan, start, width); mask; mask &= mask - 1) {
+            size_t anchor = start + (size_t)__builtin_ctzll(mask);
+            copy_column(d, v, 4 * num_anchors + anchor);
+            IFS__TRY(scan_anchor(d, v, scan, (int32_t)anchor, d->row, 1.0f));
         }
     }
     return IFS_OK;

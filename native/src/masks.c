@@ -105,8 +105,9 @@ static ifs_status side_of(const char *name, const ifs_geometry *g, int axis, int
             side.low = cover.from;
             side.high = cover.from + cover.count - 1;
         }
-        edges[0] = (cover.from - offset) / side.scale;
-        edges[1] = (cover.from - offset + cover.count) / side.scale;
+        const double first = (double)cover.from - offset; /* an offset may be anything where nothing is covered */
+        edges[0] = first / side.scale;
+        edges[1] = (first + cover.count) / side.scale;
     } else {
         const double step = m[axis ? 4 : 0], origin = m[axis ? 5 : 2];
         side.scale = 1 / step;

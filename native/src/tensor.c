@@ -221,3 +221,21 @@ ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
     ifs_block_release(target);
     return status;
 }
+
+ifs_status ifs_tensor_copy_on(ifs_tensor *dst, ifs_tensor *src, ifs_stream *stream) {
+    if (!stream)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "stream is NULL; ifs_tensor_copy waits for its copy");
+    if (dst->dtype != src->dtype || dst->count != src->count)
+        return ifs__fail(
+            IFS_ERR_INVALID_ARGUMENT,
+            "cannot copy %zu elements of type %d into %zu of type %d on a stream; ifs_tensor_copy converts", src->count,
+            (int)src->dtype, dst->count, (int)dst->dtype);
+    const int32_t device = ifs_stream_device(stream);
+    if (ifs_tensor_device(src) != device || ifs_tensor_device(dst) != device)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "cannot copy from device %d to device %d on a stream of device %d",
+                         (int)ifs_tensor_device(src), (int)ifs_tensor_device(dst), (int)device);
+    void *from = NULL, *to = NULL;
+    IFS__TRY(ifs_tensor_device_ptr(src, IFS_READ, stream, &from));
+    IFS__TRY(ifs_tensor_device_ptr(dst, IFS_WRITE, stream, &to));
+    return ifs__copy(device, to, from, src->nbytes, stream);
+}

@@ -147,7 +147,8 @@ def test_times_on_a_gpu(model: Path) -> None:
         convolution = side.layers_of[report.graph.index["/branch/Conv"]]
         assert convolution
         timed = {layer.name for layer in side.layers if layer.seconds is not None}
-        assert {layer.name for layer in side.layers if layer.role == "compute" and layer.kind} <= timed
+        listed = {layer.name for layer in side.layers if layer.role == "compute" and layer.kind}
+        assert listed <= timed, f"listed without a time: {listed - timed}; timed: {timed}"
 
 
 @pytest.mark.gpu

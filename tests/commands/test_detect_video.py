@@ -310,6 +310,11 @@ def test_lines_that_cannot_be_written(video: Path, tmp_path: Path, capsys: pytes
     assert f"cannot write {str(tmp_path)!r}: Is a directory" in capsys.readouterr().err
 
 
+def test_decoding_on_a_gpu_needs_a_model_there(video: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*DETECT, video, "--decode", "gpu") == 2
+    assert "--decode gpu: the model is on cpu; give it a GPU by --backend and --device" in capsys.readouterr().err
+
+
 def test_lines_for_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*DETECT, IMAGE, "--json", "--json-lines", tmp_path / "rows.jsonl") == 0
     (printed,) = json.loads(capsys.readouterr().out)

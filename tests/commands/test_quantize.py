@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from infersdk import cli
+from infersdk import cli, quant
+from infersdk.commands.quantize import _keep
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
+from infersdk.models import Classifier
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -46,7 +50,7 @@ def test_a_detector(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert report["output"] == str(output)
     methods = ["mse", "percentile 99.999", "mse, no bias correction"]
     # The first that agrees well enough is taken.
-    assert list(report["methods"]) == (methods[:1] if report["methods"]["mse"] >= 90 else methods)
+    assert list(report["methods"]) == (methods[:1] if report["methods"]["mse"] >= 92 else methods)
     assert report["agreement"] > 85
     assert abs(report["score_shift"]) < 0.05
     assert report["target"] == "onnxruntime"
@@ -111,7 +115,7 @@ def test_each_backend_gets_its_form(images: Path, tmp_path: Path, capsys: pytest
     assert points["openvino", None] < points["onnxruntime", None]
 
 
-@pytest.mark.parametrize("stage", ["comparing methods", "comparing speed"])
+@pytest.mark.parametrize("stage", ["comparing results", "comparing speed"])
 def test_sigterm_keeps_what_was_measured(images: Path, tmp_path: Path, stage: str) -> None:
     output = tmp_path / "c.int8.onnx"
     command = [
@@ -129,13 +133,32 @@ def test_sigterm_keeps_what_was_measured(images: Path, tmp_path: Path, stage: st
     assert (process.returncode, out) == (143, ""), rest
     assert re.match(r"\[\d+ s\] calibrating on \d+ images", lines[0])
     assert rest.endswith("infersdk: terminated\n")
-    if stage == "comparing speed":
-        assert f"written: {output}; not measured to the end" in rest
-        onnx.checker.check_model(onnx.load(output))
-        return
+    assert f"written: {output}; not measured to the end" in rest
+    onnx.checker.check_model(onnx.load(output))
+
+
+def test_what_was_observed_before_an_interruption_is_kept(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted(images.glob("*.png"))
+    work = quant.Workflow(CLASSIFIER, files, lambda path: Classifier(path, preset="unit", resize=32))
+
+    @contextlib.contextmanager
+    def interrupted(title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
+        def advance(done: float) -> None:
+            if done > total - len(work.compared):  # among the images that are kept apart
+                raise KeyboardInterrupt
+
+        yield advance
+
+    table, output = tmp_path / "t.json", tmp_path / "c.onnx"
+    with pytest.raises(KeyboardInterrupt):
+        work.run(output, stage=interrupted)
+    _keep(work, table)
+    text = " ".join(capsys.readouterr().err.split())
+    assert f"written: {table}, the calibration by mse; --table {table} goes on from there" in text
     assert not output.exists()
-    table = tmp_path / "c.int8.calibration.json"
-    assert f"written: {table}, the calibration by mse; --table {table} goes on from there" in rest
+    assert quant.CalibrationTable.load(table).samples == len(files) - len(work.compared)
     assert run(CLASSIFIER, "-o", output, "--table", table) == 0
     assert output.exists()
 

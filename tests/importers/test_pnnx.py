@@ -221,6 +221,13 @@ def _nets() -> dict[str, Any]:
         def forward(self, *x: Any) -> Any:
             return self.run(self, *x)
 
+    def assign(_: Any, x: Any) -> Any:
+        y = x.clone()
+        y[:, 0] = x[:, 1] * 2
+        y[..., -1] = 1.0
+        y[:, 2:4, ::2] = x[:, :2, ::2]
+        return y
+
     image = (torch.rand(1, 6, 13, 15) * 2 - 1,)
     steps = (torch.rand(1, 7, 12) * 2 - 1,)
     return {
@@ -378,12 +385,13 @@ def _nets() -> dict[str, Any]:
             Net(lambda m, x: (f.unfold(x, 3, padding=1, stride=2), f.fold(f.unfold(x, 3), (13, 15), 3))),
             image,
         ),
+        "assignments": (Net(assign), image),
     }
 
 
 NETS = (
     "convolutions", "padding_modes", "pools", "activations", "norms", "resizing", "shapes", "reductions", "expressions",
-    "attention", "recurrent", "columns",
+    "attention", "recurrent", "columns", "assignments",
 )  # fmt: skip
 
 

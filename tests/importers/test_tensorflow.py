@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import TYPE_CHECKING, Any
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import infersdk
-from infersdk.errors import BackendUnavailableError, UnsupportedModelError
+from infersdk.errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
 from infersdk.formats import FORMATS
 from infersdk.importers import convert
 from infersdk.model_source import ModelSource
 from infersdk.samples import random_inputs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: A Python that has TensorFlow and tf2onnx, where this one has not.
 PYTHON = os.environ.get("INFERSDK_TENSORFLOW_PYTHON")
@@ -86,9 +86,65 @@ def test_a_saved_model_is_its_folder(tmp_path: Path) -> None:
     assert source.format is FORMATS["tensorflow-saved-model"]
 
 
+needs_tensorflow = pytest.mark.skipif(
+    not HAS_TENSORFLOW, reason="TensorFlow and tf2onnx are not installed (INFERSDK_TENSORFLOW_PYTHON)"
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models of `make_tensorflow_models.py`."""
+    folder = tmp_path_factory.mktemp("tensorflow")
+    make = Path(__file__).parent / "make_tensorflow_models.py"
+    done = subprocess.run([PYTHON or sys.executable, str(make), str(folder)], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return folder
+
+
+@pytest.mark.slow
+@needs_tensorflow
+@pytest.mark.parametrize("name", ["pictures", "two", "pictures.pb", "two.pb", "pictures.tflite"])
+def test_each_format_becomes_onnx(name: str, made: Path) -> None:
+    conversion = convert(made / name, python=PYTHON)
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+    assert len(conversion.check.outputs) == 2
+    assert conversion.check.runtime.startswith("TensorFlow")
+    assert any("inputs" in note for note in conversion.notes)
+
+
+@pytest.mark.slow
+@needs_tensorflow
+def test_loading_converts_and_keeps(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
+    for _ in range(2):
+        with infersdk.load(made / "pictures", backend="onnxruntime", convert={"python": PYTHON}) as infer:
+            outputs = infer(np.ones((3, 8, 8, 3), np.float32))
+        assert sorted(array.shape for array in outputs.values()) == [(3, 4, 4), (3, 16, 12, 4)]
+        monkeypatch.setattr("infersdk.importers.loading.convert", _fails)
+
+
+def _fails(*_: Any, **__: Any) -> None:
+    raise AssertionError("converted again")
+
+
+_fails.__kwdefaults__ = {"python": None}
+
+
+@pytest.mark.slow
+@needs_tensorflow
+@pytest.mark.parametrize(("name", "kept"), [("pictures.pb", 0.6), ("pictures.tflite", 0.5), ("pictures", 0.5)])
+def test_files_that_are_cut_off_are_refused(name: str, kept: float, made: Path, tmp_path: Path) -> None:
+    source = made / name / "saved_model.pb" if (made / name).is_dir() else made / name
+    content = source.read_bytes()
+    (tmp_path / source.name).write_bytes(content[: int(len(content) * kept)])
+    with pytest.raises((ModelFormatError, UnsupportedModelError)):
+        convert(tmp_path / source.name, python=PYTHON)
+
+
 @pytest.mark.slow
 @pytest.mark.assets
-@pytest.mark.skipif(not HAS_TENSORFLOW, reason="TensorFlow and tf2onnx are not installed (INFERSDK_TENSORFLOW_PYTHON)")
+@needs_tensorflow
 def test_frozen_graphs_become_onnx(assets: Path) -> None:
     for path in graphs(assets):
         conversion = convert(path, python=PYTHON)

@@ -115,6 +115,62 @@ def test_the_other_exporter_is_a_note(tmp_path: Path) -> None:
     assert any("TS2EPConverter" in note and "heaviside" in note for note in conversion.notes)
 
 
+class Remainders(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 10).to(torch.int32) % 3
+
+
+def test_another_exporter_where_the_first_one_gives_other_results(tmp_path: Path) -> None:
+    """The TorchScript exporter of PyTorch 2.13 takes the remainder with the sign of the dividend."""
+    torch.jit.trace(Remainders(), torch.rand(2, 4)).save(str(tmp_path / "m.pt"))
+    conversion = convert(tmp_path / "m.pt", shapes=["2,4"])
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+    unchecked = convert(tmp_path / "m.pt", shapes=["2,4"], check=False)
+    with infersdk.load(unchecked.content) as infer:
+        x = -np.ones((2, 4), np.float32)
+        right = np.array_equal(next(iter(infer(x).values())), np.full((2, 4), (-10) % 3))
+    assert right or any("first exporter differs by" in note for note in conversion.notes)
+
+
+class Dilated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv1d(3, 4, 5, dilation=2, padding="same")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.convolution(x)
+
+
+def test_another_exporter_where_the_first_result_does_not_run(tmp_path: Path) -> None:
+    torch.jit.trace(Dilated().eval(), torch.rand(2, 3, 20)).save(str(tmp_path / "m.pt"))
+    conversion = convert(tmp_path / "m.pt", shapes=["2,3,20"])
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+
+
+class Distances(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.cdist(a, b)
+
+
+class Positions(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(x > 0.5)
+
+
+@pytest.mark.parametrize(
+    ("net", "inputs"), [(Distances(), [(1, 4, 5), (1, 3, 5)]), (Positions(), [(3, 4)])], ids=["distances", "positions"]
+)
+def test_exported_programs_that_need_more(net: Any, inputs: list[tuple[int, ...]], tmp_path: Path) -> None:
+    """By tracing, where the dynamo exporter has no form; with sizes that depend on data."""
+    program = torch.export.export(net, tuple(torch.rand(shape) for shape in inputs))
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    conversion = convert(tmp_path / "m.pt2")
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+
+
 def test_an_exported_program(tmp_path: Path) -> None:
     net = Net().eval()
     batch = torch.export.Dim("batch", min=1, max=64)
@@ -206,6 +262,7 @@ def test_compiled_code_is_refused(tmp_path: Path) -> None:
         "FloorDiv(u0, 2)",
         "Eq(s0, 1) & (s0 < 4)",
         "Symbol('s40', positive=True, integer=True)",
+        "GreaterThan(Symbol('u0', integer=True), Integer(0))",
     ],
 )
 def test_expressions_of_sizes(expression: str) -> None:

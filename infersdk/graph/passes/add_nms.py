@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...model_source import ModelSource
 
-__all__ = ["AddNms"]
+__all__ = ["AddNms", "require_detector"]
 
 #: Heads, and the names of their axes: rows of x, y, width, height, then objectness where there is one, then scores.
 HEADS = ("yolov5", "yolov8", "yolox")
@@ -105,6 +105,7 @@ class AddNms:
             raise ConfigError(f"limit is a whole number from 1, not {self.limit}")
 
     def _head(self, model: ir.Model) -> ir.Value:
+        require_detector(model)
         outputs = list(model.graph.outputs)
         shapes = ", ".join(f"{value.name} {value.shape}" for value in outputs)
         dims = [fixed(dim) for dim in outputs[0].shape or ()]
@@ -129,6 +130,18 @@ class AddNms:
             value.name, value.type = name, ir.TensorType(kind)
             value.shape = ir.Shape(["detections", 4] if name == "boxes" else ["detections"])
             graph.outputs.append(value)
+
+
+def require_detector(model: ir.Model) -> None:
+    """Raises UnsupportedModelError for a model whose metadata name another task: its rows have more than scores behind
+    their boxes.
+    """
+    task = model.metadata_props.get("task", "detect")
+    if task != "detect":
+        raise UnsupportedModelError(
+            f"the task of the model is {task!r} by its metadata, so its rows have more than a box and scores of "
+            "classes; boxes come out of detectors alone"
+        )
 
 
 def _columns(build: GraphBuilder, rows: ir.Value, start: int, end: int | None) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedModelError
+from ..translating import constant_size, registers
 from .tensors import Shape, Tensor
 
 if TYPE_CHECKING:
@@ -17,22 +18,15 @@ if TYPE_CHECKING:
     from ...graph.builder import GraphBuilder
     from .config import Layer
 
-__all__ = ["LARGEST_CONSTANT", "LAYERS", "LayerCall", "layer"]
+__all__ = ["LAYERS", "LayerCall", "layer"]
 
 #: Translators by the classes of layers: each takes a `LayerCall` and returns a `Tensor`, or a list of them.
 LAYERS: dict[str, Callable[[LayerCall], Any]] = {}
-#: Elements of a constant that follows from numbers in the configuration, and not from the weights.
-LARGEST_CONSTANT = 1 << 24
 
 
 def layer(*kinds: str) -> Callable[[Callable[[LayerCall], Any]], Callable[[LayerCall], Any]]:
     """Registers a translator for classes of layers."""
-
-    def register(function: Callable[[LayerCall], Any]) -> Callable[[LayerCall], Any]:
-        LAYERS.update(dict.fromkeys(kinds, function))
-        return function
-
-    return register
+    return registers(LAYERS, *kinds)
 
 
 class LayerCall:
@@ -77,7 +71,7 @@ class LayerCall:
     # ---- weights and settings ----
 
     def weight(self, name: str, part: str = "") -> npt.NDArray[Any] | None:
-        """The weight whose name ends in `name`, `"kernel"` say; of the part of the layer that its path names."""
+        """The weight whose name ends in `name`, such as `"kernel"`; of the part of the layer that its path names."""
         for path, array in self.weights:
             *folders, last = path.split("/")
             if last.partition(":")[0] == name and (not part or any(folder.startswith(part) for folder in folders)):
@@ -123,11 +117,8 @@ class LayerCall:
         return self.config.get("data_format") == "channels_first"
 
     def limit(self, *sizes: int) -> None:
-        count = 1
-        for size in sizes:
-            count *= size
-        if min(sizes, default=0) < 0 or count > LARGEST_CONSTANT:
-            raise self.damaged(f"it needs a constant of {' x '.join(map(str, sizes))} elements")
+        """Raises ModelFormatError for sizes of a constant that are negative or too large."""
+        constant_size(sizes, self.damaged)
 
     # ---- values ----
 

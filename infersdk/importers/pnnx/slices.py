@@ -44,7 +44,7 @@ def slice_entries(one: Operator, rank: int, given: Callable[[str], Any]) -> list
         return value if value is not None else one.params.get(name)
 
     if "dim" in one.params:
-        lists: list[Sequence[Any]] = [[one.params["dim"]], [of("start")], [of("end")], [of("step")], [None]]
+        lists: list[Sequence[Any]] = [[one.params["dim"]], [of("start")], [of("end")], [of("step")], [of("select")]]
     else:
         dims = one.params.get("dims", ())
         names = ("starts", "ends", "steps", "selects")

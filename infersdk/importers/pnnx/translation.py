@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedModelError
+from ..translating import constant_size, registers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,18 +23,11 @@ __all__ = ["OPERATORS", "REQUIRED", "Translation", "operator"]
 OPERATORS: dict[str, Callable[[Translation], Any]] = {}
 #: The default of a parameter that a file must have.
 REQUIRED: Any = object()
-#: Elements of a constant that follows from numbers in the text, and not from the weights.
-LARGEST_CONSTANT = 1 << 24
 
 
 def operator(*types: str) -> Callable[[Callable[[Translation], Any]], Callable[[Translation], Any]]:
     """Registers a translator for types of operators."""
-
-    def register(function: Callable[[Translation], Any]) -> Callable[[Translation], Any]:
-        OPERATORS.update(dict.fromkeys(types, function))
-        return function
-
-    return register
+    return registers(OPERATORS, *types)
 
 
 class Translation:
@@ -199,12 +193,7 @@ class Translation:
         Raises:
             ModelFormatError: it is negative, or larger than any constant of a network that is not in its weights.
         """
-        count = 1
-        for size in sizes:
-            count *= size
-        if min(sizes, default=0) < 0 or count > LARGEST_CONSTANT:
-            raise self.damaged(f"it needs a constant of {' x '.join(map(str, sizes))} elements")
-        return count
+        return constant_size(sizes, self.damaged)
 
     # ---- common nodes ----
 

@@ -57,7 +57,8 @@ _SIZE_WORDS = """
     Max Min Mod FloorDiv CleanDiv CeilDiv ModularIndexing Where PythonMod TruncToInt RoundToInt CeilToInt
     FloorToInt ToFloat IntTrueDiv FloatTrueDiv PowByNatural FloatPow Identity oo int_oo Eq Ne Lt Le Gt Ge And
     Or Not True False Integer Rational Symbol Add Mul Pow Abs floor ceiling positive nonnegative negative
-    integer real finite nonzero
+    integer real finite nonzero even odd zero Zero One NegativeOne Half Infinity NegativeInfinity
+    GreaterThan LessThan StrictGreaterThan StrictLessThan Equality Unequality BooleanTrue BooleanFalse
 """
 _NAMES = frozenset(_SIZE_WORDS.split())
 
@@ -160,18 +161,13 @@ def arrays(results: Any) -> list[Any]:
 
 def export_script(module: Any, example: list[Any], names: list[str], path: str) -> list[str]:
     """By the TorchScript exporter; if that fails by TS2EPConverter and dynamo. Returns what is to be known."""
-    import torch
-
     try:
-        torch.onnx.export(module, tuple(example), path, dynamo=False, opset_version=17, input_names=names)
+        export_traced(module, example, names, path)
         return []
     except Exception as error:
         first = first_line(error)
     try:
-        from torch._export.converter import TS2EPConverter
-
-        program = TS2EPConverter(module, tuple(example)).convert()
-        export_program(program, path)
+        export_converted(module, example, path)
     except Exception as error:
         raise RefusedError(
             f"the TorchScript exporter fails ({first}), and so does TS2EPConverter with the dynamo exporter: "
@@ -180,11 +176,26 @@ def export_script(module: Any, example: list[Any], names: list[str], path: str) 
     return [f"by TS2EPConverter and the dynamo exporter, because the TorchScript exporter fails: {first}"]
 
 
-def export_program(program: Any, path: str) -> list[str]:
+def export_traced(module: Any, example: list[Any], names: list[str], path: str) -> None:
+    import torch
+
+    mode = torch.onnx.TrainingMode.PRESERVE  # it is in its mode; that of an exported program cannot be set
+    torch.onnx.export(
+        module, tuple(example), path, dynamo=False, opset_version=17, input_names=names, training=mode
+    )  # fmt: skip
+
+
+def export_converted(module: Any, example: list[Any], path: str) -> None:
+    """A script by TS2EPConverter and the dynamo exporter."""
+    from torch._export.converter import TS2EPConverter
+
+    export_program(TS2EPConverter(module, tuple(example)).convert(), path)
+
+
+def export_program(program: Any, path: str) -> None:
     import torch
 
     torch.onnx.export(program, (), path, dynamo=True, opset_version=OPSET, external_data=False, verbose=False)
-    return []
 
 
 def export_module(module: Any, example: list[Any], names: list[str], path: str) -> list[str]:
@@ -205,8 +216,13 @@ def export_module(module: Any, example: list[Any], names: list[str], path: str) 
         return []
     except Exception as error:
         first = first_line(error)
+    return trace_instead(module, example, names, path, first)
+
+
+def trace_instead(module: Any, example: list[Any], names: list[str], path: str, first: str) -> list[str]:
+    """Tracing and the TorchScript exporter, where the dynamo exporter fails for the reason `first`."""
     try:
-        torch.onnx.export(module, tuple(example), path, dynamo=False, opset_version=17, input_names=names)
+        export_traced(module, example, names, path)
     except Exception as error:
         raise RefusedError(
             f"the dynamo exporter fails ({first}), and so does the TorchScript exporter: {first_line(error)}",
@@ -217,7 +233,8 @@ def export_module(module: Any, example: list[Any], names: list[str], path: str) 
 
 def first_line(error: BaseException) -> str:
     """The line of a message that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # without colours
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     cause = error.__cause__
     if cause is not None and str(cause):
@@ -248,13 +265,16 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         shapes = ", ".join(f"{name}={shape}" for name, (shape, _) in zip(names, wanted, strict=True))
         raise RefusedError(f"PyTorch does not run the model with {shapes}: {last_line(error)}", "config") from None
-    if request["kind"] == "torchscript":
+    notes: list[str] = []
+    if request.get("converted"):
+        export_converted(module, example, target)
+    elif request["kind"] == "torchscript":
         notes = export_script(module, example, names, target)
     else:
         try:
-            notes = export_program(loaded, target)
+            export_program(loaded, target)
         except Exception as error:
-            raise RefusedError(f"the dynamo exporter fails: {first_line(error)}", "unsupported") from None
+            notes = trace_instead(module, example, names, target, first_line(error))
     for number in range(ROUNDS):
         tensors = random_tensors(wanted, number)
         with torch.no_grad():

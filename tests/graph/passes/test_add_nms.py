@@ -121,6 +121,10 @@ def test_wrong_use(tmp_path: Path) -> None:
         model(path, "yolov5").apply(AddNms("yolov8"))
     with pytest.raises(UnsupportedModelError, match="the head of a yolov5 has another shape than output"):
         model(path, "yolov8").apply(AddNms("yolov5"))
+    graph = model(path, "yolov8")
+    graph.metadata["task"] = "pose"
+    with pytest.raises(UnsupportedModelError, match="the task of the model is 'pose'"):
+        graph.apply(AddNms("yolov8"))
     graph = model(path, "yolov5")
     graph.add_output("head")
     with pytest.raises(UnsupportedModelError, match="a head is one output with three axes"):

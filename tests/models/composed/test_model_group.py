@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import itertools
 import pickle
@@ -18,9 +19,14 @@ from head_models import head_model
 from PIL import Image
 
 import infersdk
+from infersdk.data import DETECTOR
+from infersdk.data import IMAGE as DIGITS
 from infersdk.errors import ClosedError, ConfigError, ImageError
 from infersdk.image import HostImage, SharedImage
+from infersdk.memory import Head
 from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv8, create
+from infersdk.models.composed import model_group
+from infersdk.models.execution.cuda import InFlightBatch
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -224,3 +230,46 @@ def test_an_image_is_copied_to_a_device_once(files: dict[str, Path]) -> None:
             assert result.errors == {}
             np.testing.assert_array_equal(result["detector"].xyxy, expected.xyxy)
             assert result["classes"].class_ids.tolist() == [1, 0]
+
+
+def test_compositions_and_wrappers_share_an_image() -> None:
+    """`ModelGroup` takes whatever a configuration makes."""
+    digits = {"type": "yolov5", "path": str(DETECTOR), "options": {"threads": 1}}
+    tables = {"whole": digits, "tiles": {"type": "tiled", "tile": 200, "model": digits}}
+    with ModelGroup(**create({"models": tables})) as group:
+        expected = {name: model(DIGITS) for name, model in group.models.items()}
+        for result in (group(DIGITS), *group.map([DIGITS])):
+            for name, one in expected.items():
+                np.testing.assert_array_equal(result[name].xyxy, one.xyxy)
+
+
+@pytest.mark.gpu
+def test_no_model_of_a_group_uploads_frames_of_its_own(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each frame has one copy on the device, which both models read; what they would upload to stays empty."""
+    from infersdk.stream import device_count
+
+    pytest.importorskip("tensorrt_rtx_bindings")
+    if not device_count():
+        pytest.skip("no CUDA device on this machine")
+    shared: list[SharedImage] = []
+
+    class Recorded(SharedImage):
+        def __init__(self, source: Any) -> None:
+            super().__init__(source)
+            shared.append(self)
+
+    monkeypatch.setattr(model_group, "SharedImage", Recorded)
+    rng = np.random.default_rng(1)
+    images = [rng.integers(0, 256, (120, 200, 3), np.uint8) for _ in range(12)]
+    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "max_batch": 4}
+    with ModelGroup(
+        detector=YOLOv8(files["detector"], **settings), classes=Classifier(files["classes"], **settings)
+    ) as group:
+        assert not any(result.errors for result in group.map(images))
+        contexts = [item for item in gc.get_objects() if isinstance(item, InFlightBatch)]
+        assert len(contexts) >= 2
+        assert [context._frames.nbytes for context in contexts] == [0] * len(contexts)
+    assert len(shared) == len(images)
+    for image in shared:
+        (upload,) = image._uploads.values()
+        assert upload._tensor.head is Head.SYNCED

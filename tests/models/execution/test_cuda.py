@@ -274,3 +274,40 @@ def test_warming_up_captures_the_graph_of_each_size_on_each_instance(assets: Pat
             set(buffer._executor.infer._graphs.values()) == set(graphs)
             for buffer, graphs in zip(buffers, captured, strict=True)
         )
+
+
+def test_frames_of_requests_are_copied_as_they_come(
+    detector: YOLOv5, frames: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Page-locked ones of one size; among others, and with requests that are cancelled, they are copied later."""
+    from infersdk.models.execution.early_copies import EarlyCopies
+
+    taken: list[bool] = []
+    take = EarlyCopies.take
+    monkeypatch.setattr(EarlyCopies, "take", lambda *args: taken.append(take(*args)) or taken[-1])
+    shape = frames[-1].shape
+    locked = []
+    for shift in range(6):
+        locked.append(pinned_empty(shape))
+        locked[-1][:] = np.roll(frames[-1], 40 * shift, axis=1)
+    others = [locked[0], frames[0], frames[-1], locked[3][:, ::-1], locked[4]]
+    expected = {id(frame): detector(frame) for frame in [*locked, *others]}
+
+    def compare(pipeline: Any, sent: list[Any]) -> None:
+        for frame, future in zip(sent, pipeline.submit_many(sent), strict=True):
+            np.testing.assert_array_equal(future.result(60).data, expected[id(frame)].data)
+
+    with Pipeline(detector, max_delay=0.01) as pipeline:
+        for _ in range(6):
+            compare(pipeline, locked * 3)
+        assert taken.count(True) > len(taken) / 2
+        compare(pipeline, others * 3)
+        for i in range(20):
+            futures = pipeline.submit_many([locked[(i + k) % 6] for k in range(BATCH)])
+            gone = [future.cancel() for future in futures[: 1 + i % 3]]
+            compare(pipeline, locked)
+            for k, future in enumerate(futures):
+                if k >= len(gone) or not gone[k]:
+                    data = expected[id(locked[(i + k) % 6])].data
+                    np.testing.assert_array_equal(future.result(60).data, data)
+        compare(pipeline, others)

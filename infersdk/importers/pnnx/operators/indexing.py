@@ -217,7 +217,7 @@ def _rank_of(t: Translation, value: Any) -> int:
 def _mask(t: Translation, mask: Any, keys: int) -> Any:
     """x[mask]: as many elements as the mask has."""
     if keys != 1:
-        raise t.unsupported("a mask beside other indices")
+        raise t.unsupported("a mask together with other indices")
     return t.build("GatherND", t.x, t.transpose(t.build("NonZero", mask), 1, 0))
 
 

@@ -5,12 +5,15 @@ round.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..translation import Translation, operator
 from .shapes import pad_value
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def _windows(t: Translation, dims: int) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
@@ -120,6 +123,14 @@ def _bounds(size: int, count: int) -> list[tuple[int, int]]:
     return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 
+def _window_indices(t: Translation, size: int, count: int) -> npt.NDArray[np.int64]:
+    """[windows, longest window]: the indices of each window; shorter ones repeat their last index."""
+    bounds = _bounds(size, count)
+    longest = max(end - start for start, end in bounds)
+    t.limit(count, longest)
+    return np.asarray([[min(start + i, end - 1) for i in range(longest)] for start, end in bounds], np.int64)
+
+
 @operator(*(name.format("Avg" if name.startswith("nn") else "avg") for name in _ADAPTIVE))
 def adaptive_average(t: Translation) -> Any:
     dims = int(t.kind[-2])
@@ -159,26 +170,16 @@ def adaptive_max(t: Translation) -> Any:
         return t.build("ReduceMax", x, np.arange(-dims, 0), keepdims=1)
     for offset, (size, count) in enumerate(zip(image, sizes, strict=True)):
         axis = rank - dims + offset
-        bounds = _bounds(size, count)
-        longest = max(end - start for start, end in bounds)
-        t.limit(count, longest)
-        index = np.asarray([[min(start + i, end - 1) for i in range(longest)] for start, end in bounds], np.int64)
-        x = t.build("ReduceMax", t.build("Gather", x, index, axis=axis), np.asarray([axis + 1]), keepdims=0)
+        windows = t.build("Gather", x, _window_indices(t, size, count), axis=axis)
+        x = t.build("ReduceMax", windows, np.asarray([axis + 1]), keepdims=0)
     return x
 
 
 def _adaptive_max_with_indices(t: Translation, x: Any, dims: int) -> Any:
-    """All elements of each window side by side, shorter windows filled up with their last one; then a plain maximum."""
+    """All elements of each window in one axis, and the maximum along it."""
     _, sizes = _adaptive_sizes(t, dims)
     image, rank = list(t.shape()[-dims:]), t.rank()
-    tables = []
-    for size, count in zip(image, sizes, strict=True):
-        bounds = _bounds(size, count)
-        longest = max(end - start for start, end in bounds)
-        t.limit(count, longest)
-        tables.append(
-            np.asarray([[min(start + i, end - 1) for i in range(longest)] for start, end in bounds], np.int64)
-        )
+    tables = [_window_indices(t, size, count) for size, count in zip(image, sizes, strict=True)]
     t.limit(*(n for table in tables for n in table.shape))
     flat = np.zeros((1,) * (2 * dims), np.int64)
     for axis, table in enumerate(tables):  # [o0, o1, ..., k0, k1, ...]

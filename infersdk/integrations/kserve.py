@@ -1,0 +1,240 @@
+"""KServe: a model of a configuration as a `kserve.Model`, for a server of KServe's own runtime.
+
+::
+
+    from kserve import ModelServer
+    from infersdk.integrations.kserve import predictor
+
+    ModelServer().start([predictor("app.toml", "detector")])
+
+It takes and gives the tensors of `infersdk serve`, and its requests go through the same queue and pipeline. Where
+nothing of KServe's runtime is needed, `infersdk serve` is a predictor by itself. This needs KServe:
+`pip install "infersdk[kserve]"`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import functools
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..config import read
+from ..errors import BackendUnavailableError, ConfigError
+from ..serve.datatypes import datatype_of
+from ..serve.errors import RequestError, Status, as_request_error
+from ..serve.images import ImageEndpoint
+from ..serve.messages import InferRequest, RequestedOutput
+from ..serve.repository import load_endpoint
+from ..serve.result_tensors import plain_rows
+from ..serve.service import request_timing
+from ..serve.settings import ServerSettings
+from ..serve.shared_memory import SharedMemoryRegions
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..serve.endpoint import Endpoint
+    from ..serve.messages import TensorInfo
+
+__all__ = ["predictor"]
+
+_Config = str | os.PathLike[str] | Mapping[str, Any]
+
+
+def predictor(config: _Config, model: str, name: str | None = None, **settings: Any) -> Any:
+    """A `kserve.Model` that runs one model of a configuration. It is loaded and warmed up now.
+
+    Requests of the Open Inference Protocol v2 have the inputs of `infersdk serve`. Images are BYTES over gRPC; over
+    HTTP KServe takes text alone, and they are base64 with the parameter `encoding = "base64"` of the input. Requests of
+    V1 are for models of images: `{"instances": [{"b64": TEXT}, ...]}` gives `{"predictions": [ROWS, ...]}`. `stop()`
+    frees the model.
+
+    Args:
+        config: a file or a mapping, as `infersdk serve` takes it.
+        model: the name of its table.
+        name: under which KServe serves it; None is that of the table.
+        settings: those of the table `server` that are about requests, such as `max_queue` and `default_deadline`.
+
+    Raises:
+        BackendUnavailableError: KServe is not installed.
+        ConfigError: there is no such model, or a setting is wrong.
+        BackendError, ModelError: what loading raises.
+    """
+    whole = read(config)
+    tables = whole.get("models")
+    if not isinstance(tables, Mapping) or not isinstance(tables.get(model), Mapping):
+        known = ", ".join(tables) if isinstance(tables, Mapping) else "none"
+        raise ConfigError(f"the configuration has no model {model!r}; it has {known}")
+    own = ServerSettings.of({**whole.get("server", {}), **settings})
+    kind = _predictor_class()
+    endpoint = load_endpoint(name or model, "1", tables[model], own, SharedMemoryRegions(None))
+    return kind(name or model, _Predictor(endpoint, own))
+
+
+@functools.cache
+def _predictor_class() -> Any:
+    """The subclass of `kserve.Model`, which is there only where KServe is."""
+    try:
+        import kserve
+    except ImportError as error:
+        raise BackendUnavailableError(f'KServe is missing ({error}): pip install "infersdk[kserve]"') from None
+
+    class Predictor(kserve.Model):  # type: ignore[misc]
+        """A model of `infersdk`. KServe calls the methods."""
+
+        def __init__(self, name: str, served: _Predictor) -> None:
+            super().__init__(name)
+            self._served = served
+            self.ready = True
+
+        def load(self) -> bool:
+            return bool(self.ready)
+
+        def stop(self) -> None:
+            self.ready = False
+            self._served.close()
+
+        def get_input_types(self) -> list[dict[str, Any]]:
+            return _described(self._served.endpoint.inputs)
+
+        def get_output_types(self) -> list[dict[str, Any]]:
+            return _described(self._served.endpoint.outputs)
+
+        async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
+            try:
+                if isinstance(payload, Mapping):
+                    return await self._served.predict_v1(payload)
+                return await self._served.predict(payload)
+            except Exception as error:
+                raise _as_kserve(error, self.name, grpc=getattr(payload, "from_grpc", False)) from None
+
+    return Predictor
+
+
+class _Predictor:
+    """Requests of KServe on a model. In the thread of the event loop, but for `close()`."""
+
+    def __init__(self, endpoint: Endpoint, settings: ServerSettings) -> None:
+        self.endpoint, self._settings = endpoint, settings
+
+    async def predict(self, payload: Any) -> Any:
+        """A request of v2: KServe's `InferRequest`, answered by its `InferResponse`."""
+        from kserve import InferOutput, InferResponse
+
+        parameters = _values(payload.parameters)
+        binary = bool(parameters.pop("binary_data_output", False))
+        deadline, priority = request_timing(parameters, self._settings.default_deadline)
+        wanted = [RequestedOutput(output.name) for output in payload.request_outputs or ()]
+        request = InferRequest(
+            self.endpoint.name, "", payload.id or "", {one.name: _array(one) for one in payload.inputs}, wanted or None,
+            parameters, deadline, priority,
+        )  # fmt: skip
+        found = await self.endpoint.infer(request)
+        outputs = [
+            InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in found.items()
+        ]
+        return InferResponse(
+            payload.id or str(uuid.uuid4()), self.endpoint.name, outputs, self.endpoint.version,
+            from_grpc=payload.from_grpc, use_binary_outputs=binary, requested_outputs=payload.request_outputs,
+        )  # fmt: skip
+
+    async def predict_v1(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """A request of V1."""
+        endpoint = self.endpoint
+        if not isinstance(endpoint, ImageEndpoint):
+            raise RequestError(Status.INVALID, f"model {endpoint.name!r} takes tensors; send it requests of v2")
+        instances = payload.get("instances")
+        if not isinstance(instances, Sequence) or isinstance(instances, str) or set(payload) != {"instances"}:
+            raise RequestError(Status.INVALID, 'a request of V1 is {"instances": [{"b64": TEXT}, ...]}')
+        if not 1 <= len(instances) <= self._settings.max_images:
+            raise RequestError(
+                Status.INVALID, f"a request has 1 to {self._settings.max_images} images, not {len(instances)}"
+            )
+        images = [_image(instance) for instance in instances]
+        deadline = self._settings.default_deadline
+        tasks = [asyncio.ensure_future(endpoint.predict(image, {}, deadline, 0)) for image in images]
+        try:
+            results = await asyncio.gather(*tasks)
+        except BaseException:  # the others are not needed any more
+            for task in tasks:
+                task.cancel()
+            raise
+        return {"predictions": [plain_rows(result) for result in results]}
+
+    def close(self) -> None:
+        """Ends the model when its requests have ended."""
+        self.endpoint.close(self._settings.drain)
+
+
+def _image(instance: Any) -> bytes:
+    if not isinstance(instance, Mapping) or set(instance) != {"b64"} or not isinstance(instance["b64"], str):
+        raise RequestError(Status.INVALID, 'an instance is an image in base64: {"b64": TEXT}')
+    return _decoded(instance["b64"])
+
+
+def _decoded(text: str | bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestError(Status.INVALID, "an image is not encoded in base64") from None
+
+
+def _array(given: Any) -> npt.NDArray[Any]:
+    """The tensor of a `kserve.InferInput`."""
+    from kserve.errors import InvalidInput
+
+    try:
+        array: npt.NDArray[Any] = given.as_numpy()
+    except (ValueError, TypeError, InvalidInput) as error:
+        raise RequestError(
+            Status.INVALID, f"input {given.name!r} is not {given.datatype} {list(given.shape)}: {error}"
+        ) from None
+    encoded = _values(given.parameters).get("encoding")
+    if encoded is None:
+        return array
+    if encoded != "base64" or given.datatype != "BYTES":
+        raise RequestError(Status.INVALID, f"input {given.name!r}: the encoding is base64, for BYTES alone")
+    decoded = np.empty(array.shape, np.object_)
+    decoded.reshape(-1)[:] = [_decoded(value) for value in array.reshape(-1).tolist()]
+    return decoded
+
+
+def _values(parameters: Any) -> dict[str, Any]:
+    """Parameters by name: plain values over HTTP, messages over gRPC."""
+    values = {}
+    for name, value in (parameters or {}).items():
+        which = getattr(value, "WhichOneof", None)
+        values[name] = value if which is None else getattr(value, which("parameter_choice"))
+    return values
+
+
+def _described(infos: Sequence[TensorInfo]) -> list[dict[str, Any]]:
+    return [{"name": info.name, "datatype": info.datatype, "shape": list(info.shape)} for info in infos]
+
+
+def _as_kserve(error: Exception, name: str, *, grpc: bool) -> Any:
+    """What KServe turns into the status of a request that failed."""
+    from kserve.errors import InferenceError, InvalidInput, ModelNotReady
+
+    refused = as_request_error(error)
+    if grpc:
+        import grpc as grpcio
+        from grpc_interceptor.exceptions import GrpcException
+
+        return GrpcException(details=refused.message, status_code=getattr(grpcio.StatusCode, refused.status.grpc))
+    if refused.status is Status.INVALID:
+        return InvalidInput(refused.message)
+    if refused.status is Status.UNAVAILABLE:
+        return ModelNotReady(name, refused.message)
+    if refused.status is Status.INTERNAL:
+        return InferenceError(refused.message)
+    from fastapi import HTTPException
+
+    return HTTPException(refused.status.http, refused.message, dict(refused.headers) or None)

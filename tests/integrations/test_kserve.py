@@ -1,0 +1,185 @@
+"""The adapter for KServe, in a server of KServe's own runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import serve_models
+from served_requests import ask, inputs_of, simple_body
+
+import infersdk
+from infersdk.integrations.kserve import predictor
+
+kserve: Any = pytest.importorskip("kserve", reason='the tests of KServe need it: pip install "infersdk[kserve]"')
+triton: Any = pytest.importorskip("tritonclient.http", exc_type=ImportError)
+
+PROGRAM = """
+import json, sys
+from kserve import ModelServer
+from infersdk.integrations.kserve import predictor
+config, http, grpc = json.loads(sys.argv.pop(1)), int(sys.argv.pop(1)), int(sys.argv.pop(1))
+ModelServer(http_port=http, grpc_port=grpc, workers=1).start([predictor(config, name) for name in config["models"]])
+"""
+
+
+class Ports(NamedTuple):
+    """Where the server listens."""
+
+    http: int
+    grpc: int
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("kserve")
+    options = {"type": "network", "options": {"threads": 1}}
+    tables: dict[str, Any] = {
+        "simple": {**options, "path": str(serve_models.simple(folder / "simple.onnx")), "max_batch": 8},
+        "text": {**options, "path": str(serve_models.identity(folder / "text.onnx", "string", ["batch", "n"]))},
+    }
+    assets = Path(os.environ.get("INFERSDK_ASSETS", ""))
+    if (assets / "models" / "yolov5n.onnx").is_file():
+        tables["detector"] = {"type": "yolov5", "path": str(assets / "models" / "yolov5n.onnx")}
+    return tables
+
+
+@pytest.fixture(scope="module")
+def ports(tables: dict[str, Any]) -> Iterator[Ports]:
+    """A server of KServe with the models."""
+    found = Ports(free_port(), free_port())
+    command = [sys.executable, "-P", "-c", PROGRAM, json.dumps({"models": tables}), str(found.http), str(found.grpc)]
+    process = subprocess.Popen(command)
+    try:
+        end = time.monotonic() + 120
+        while True:
+            try:
+                if ask(found.http, "/v2/health/ready").json().get("ready"):
+                    break
+            except OSError:
+                pass
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def over_grpc(ports: Ports, request: Any) -> dict[str, Any]:
+    """The outputs of a request; by KServe's own client, whose protobufs do not go with tritonclient's."""
+
+    async def ask_for() -> Any:
+        async with kserve.InferenceGRPCClient(f"127.0.0.1:{ports.grpc}") as client:
+            return await client.infer(request)
+
+    return {output.name: output.as_numpy() for output in asyncio.run(ask_for()).outputs}
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_tensors_over_http(ports: Ports, binary: bool) -> None:
+    a, b = np.arange(32, dtype=np.int32).reshape(2, 16), np.ones((2, 16), np.int32)
+    inputs = inputs_of("http", {"INPUT0": a, "INPUT1": b}, "INT32", binary_data=binary)
+    outputs = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("OUTPUT1", "OUTPUT0")]
+    with triton.InferenceServerClient(f"127.0.0.1:{ports.http}") as client:
+        headers = None if binary else {"Content-Type": "application/json"}  # KServe takes JSON by no other sign
+        result = client.infer("simple", inputs, outputs=outputs, request_id="one", headers=headers)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), a + b)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), a - b)
+        assert result.get_response()["id"] == "one"
+
+
+def test_plain_json(ports: Ports) -> None:
+    answer = ask(ports.http, "/v2/models/simple/infer", simple_body(), headers={"Content-Type": "application/json"})
+    found = {one["name"]: one["data"] for one in answer.json()["outputs"]}
+    assert found == {"OUTPUT0": list(range(1, 17)), "OUTPUT1": list(range(-1, 15))}
+
+
+def test_tensors_over_grpc(ports: Ports) -> None:
+    a, b = np.arange(16, dtype=np.int32)[None], np.ones((1, 16), np.int32)
+    inputs = [kserve.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
+    for one, array in zip(inputs, (a, b), strict=True):
+        one.set_data_from_numpy(array)
+    found = over_grpc(ports, kserve.InferRequest("simple", inputs))
+    np.testing.assert_array_equal(found["OUTPUT0"], a + b)
+    np.testing.assert_array_equal(found["OUTPUT1"], a - b)
+    with pytest.raises(Exception, match="'INPUT1' of model 'simple' was not given") as raised:
+        over_grpc(ports, kserve.InferRequest("simple", inputs[:1]))
+    assert "INVALID_ARGUMENT" in str(raised.value)
+
+
+def test_metadata(ports: Ports) -> None:
+    found = ask(ports.http, "/v2/models/simple").json()
+    assert {one["name"]: (one["datatype"], one["shape"]) for one in found["inputs"]} == {
+        "INPUT0": ("INT32", [-1, 16]), "INPUT1": ("INT32", [-1, 16]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        ({"inputs": []}, 400, "'INPUT0' of model 'simple' was not given"),
+        ({"parameters": {"conf": 0.5}}, 400, "no parameter 'conf'"),
+        ({"parameters": {"deadline": 0.0}}, 504, "within its 0 s"),
+    ],
+)
+def test_failures(ports: Ports, change: dict[str, Any], status: int, message: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = ask(ports.http, "/v2/models/simple/infer", simple_body() | change, headers=headers)
+    assert (answer.status, message in answer.body.decode()) == (status, True), answer.body
+
+
+@pytest.mark.assets
+def test_images(ports: Ports, assets: Path) -> None:
+    """The very boxes of the process: in V1, as base64, and as bytes."""
+    data = (assets / "images" / "bus.jpg").read_bytes()
+    with infersdk.models.YOLOv5(assets / "models" / "yolov5n.onnx") as detector:
+        expected = detector(data)
+    text, headers = base64.b64encode(data).decode(), {"Content-Type": "application/json"}
+    body: dict[str, Any] = {"instances": [{"b64": text}, {"b64": text}]}
+    found = ask(ports.http, "/v1/models/detector:predict", body, headers=headers).json()["predictions"]
+    assert [len(rows) for rows in found] == [len(expected)] * 2
+    np.testing.assert_allclose([row["score"] for row in found[0]], expected.scores, atol=1e-5)
+    one = {
+        "name": "image", "shape": [1], "datatype": "BYTES", "data": [text], "parameters": {"encoding": "base64"},
+    }  # fmt: skip
+    answer = ask(ports.http, "/v2/models/detector/infer", {"inputs": [one]}, headers=headers).json()
+    boxes = next(tensor for tensor in answer["outputs"] if tensor["name"] == "detection_boxes")
+    np.testing.assert_allclose(np.reshape(boxes["data"], boxes["shape"])[0], expected.xyxy, atol=1e-2)
+    raw = kserve.InferInput("image", [1], "BYTES")
+    raw.set_data_from_numpy(np.array([data], object))
+    result = over_grpc(ports, kserve.InferRequest("detector", [raw]))
+    assert [label.decode() for label in result["detection_labels"][0]] == list(expected.labels)
+    np.testing.assert_allclose(result["detection_boxes"][0], expected.xyxy, atol=1e-2)
+    for wrong in ({"instances": []}, {"instances": ["x"]}, {"instances": [{"b64": "?"}]}, {"instances": [{"b64": ""}]}):
+        assert ask(ports.http, "/v1/models/detector:predict", wrong, headers=headers).status == 400
+
+
+def test_what_there_is_not(tables: dict[str, Any]) -> None:
+    with pytest.raises(infersdk.errors.ConfigError, match="no model 'x'; it has simple, text"):
+        predictor({"models": tables}, "x")
+
+
+def test_stop_frees_the_model(tables: dict[str, Any]) -> None:
+    model = predictor({"models": tables}, "simple", name="other")
+    assert (model.name, model.ready, model.get_input_types()[0]["name"]) == ("other", True, "INPUT0")
+    model.stop()
+    assert not model.ready

@@ -380,8 +380,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         """The option `profiles` of a backend that builds for ranges of shapes, where the model leaves its size open."""
         if self._plan is not None:
             return self._plan.profiles(backend, self._whole_size(), self.settings.max_batch)
-        limit = self.settings.max_batch
-        return profiles_of_open_size(source, backend, self.size_to_build, self.fallback_size, limit)
+        return profiles_of_open_size(source, backend, self.size_to_build, self.fallback_size, self.settings.max_batch)
 
     def _start(self) -> None:
         self.timings = Timings()

@@ -19,8 +19,8 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in (".py", ".c", ".h", ".cu", ".cuh") and "build" not in path.parts
 ]
-#: Words that have a better one here, which the field uses too.
-WORDS = re.compile(r"picture|turnstile|handover|PictureLane|padded_batch", re.IGNORECASE)
+#: Words that have a better one here, which the field uses too; ENDOFPICTURE is a name of NVDEC's.
+WORDS = re.compile(r"(?<!ENDOF)picture|turnstile|handover|PictureLane|padded_batch", re.IGNORECASE)
 
 
 def cycles(graph: dict[str, set[str]]) -> list[list[str]]:

@@ -35,6 +35,8 @@ _CODECS = {
 _FILTERS = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb", "mpeg4": "dump_extra"}
 #: Stands for the time of a packet that has none.
 _NO_TIME = -(2**62)
+#: CUVID's flag for a packet behind whose bytes nothing of its frame follows.
+_WHOLE_FRAME = 0x08
 _USE_CPU = "use decode='cpu'"
 
 
@@ -163,7 +165,7 @@ class _Decoder:
             data.bsl_data, data.bsl = packet.buffer_ptr, packet.size
             data.pts = _NO_TIME if packet.pts is None else packet.pts
             if self._at_once:
-                data.decode_flag = self._module.VideoPacketFlag.ENDOFPICTURE.value
+                data.decode_flag = _WHOLE_FRAME
         try:
             frames = self._decoder.Decode(data)
         except self._module.PyNvVCExceptionUnsupported as error:  # only the first packet shows what it needs

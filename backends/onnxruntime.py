@@ -30,7 +30,8 @@ from ..errors import (
 )
 from ..graph.info import onnx_info
 from ..graph.passes import NameNodes, loading_passes, prepared_model
-from ..infer import BackendInfo, Infer, tensor_nbytes
+from ..infer import BackendInfo, Infer
+from ..memory_limit import tensor_nbytes
 from ..precision import describe_layers, keeps_precision
 from ..releasing import SharedRuntime
 from ..stream import Stream

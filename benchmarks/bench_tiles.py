@@ -39,8 +39,8 @@ def large(assets: Path) -> np.ndarray:
     files = iter(sorted((assets / "coco" / "val").glob("*.jpg")))
     for top in range(0, SIZE[1], 480):
         for left in range(0, SIZE[0], 640):
-            pixels = read_image(next(files)).pixels[: SIZE[1] - top, : SIZE[0] - left, ::-1]
-            canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels[:480, :640]
+            pixels = np.atleast_3d(read_image(next(files)).pixels)[: min(480, SIZE[1] - top), :640, ::-1]
+            canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
     return canvas
 
 

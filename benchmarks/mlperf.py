@@ -8,6 +8,9 @@ sample is the bytes of an image file: decoding, preprocessing, the network and p
 Single stream submits one sample after another, server at random times (a run is valid if the 99th percentile keeps
 `--latency`), offline all at once. `--seconds` is the least duration. The exit code is 0 if the run is valid.
 
+A run offline is valid if it takes `--seconds`: give a `--qps` that is at least what the machine does. A run of a server
+is valid from some 700 samples on, by which LoadGen knows the 99th percentile: give `--qps` times `--seconds` as many.
+
 This is LoadGen's method on a model and data of one's own. It is no result of MLPerf, whose rules fix both.
 """
 

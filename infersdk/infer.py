@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from math import prod
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,7 +25,7 @@ from .errors import (
     MemoryLimitError,
     UnsupportedModelError,
 )
-from .memory_limit import MemoryBudget, charging
+from .memory_limit import Budgeted, MemoryBudget
 from .model_source import ModelLike, ModelSource
 from .options import BackendOptions
 from .releasing import Releasable
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 
     from .stream import Stream
 
-__all__ = ["BackendInfo", "Infer", "new_tensor", "tensor_nbytes"]
+__all__ = ["BackendInfo", "Infer", "new_tensor"]
 
 _log = logging.getLogger("infersdk.load")
 
@@ -53,7 +51,7 @@ class BackendInfo:
     devices: tuple[str, ...]
 
 
-class Infer(Releasable, ABC):
+class Infer(Releasable, Budgeted, ABC):
     """A model that is ready to run. Made by `infersdk.load()`.
 
     The quick way::
@@ -214,12 +212,8 @@ class Infer(Releasable, ABC):
         started = monotonic()
         with self.charging():
             self._load()
-            self._check_max_batch()
-            try:
-                self._create_tensors()
-            except MemoryLimitError:
-                self._close()
-                raise
+            _check_max_batch(self)
+            _create_tensors_or_close(self)
         self._closed = False
         _log_load(self, monotonic() - started)
 
@@ -347,17 +341,12 @@ class Infer(Releasable, ABC):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._closed = True
-        if self.memory_budget is not None:
-            self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
+        self._check_room()
         with self.charging():
             self._clone(twin)
             twin._create_tensors()
         twin._closed = False
         return twin
-
-    def charging(self) -> AbstractContextManager[Any]:
-        """Within it, the tensors that this thread creates count against the model's `memory_limit`, if it has one."""
-        return charging(self.memory_budget)
 
     def close(self) -> None:
         """Frees the model, its tensors and what the runtime holds. A second call does nothing."""
@@ -411,17 +400,6 @@ class Infer(Releasable, ABC):
                 spec.check_batch(array.shape, self.max_batch)
         return self._call(feeds)
 
-    def _check_max_batch(self) -> None:
-        if any(spec.has_free_batch for spec in self.input_specs):
-            return
-        fixed = next((spec.fixed_batch for spec in self.input_specs if spec.fixed_batch is not None), None)
-        if self.max_batch and fixed is not None and self.max_batch > fixed:
-            self._close()
-            raise ConfigError(
-                f"max_batch={self.max_batch}, but {self.model.name} was made for a batch of {fixed}; export it with a "
-                "free batch dimension, or leave max_batch out"
-            )
-
     def _create_tensors(self) -> None:
         """One tensor for each input and output, with memory reserved for a batch of `max_batch`."""
         specs = (*self.input_specs, *self.output_specs)
@@ -437,11 +415,6 @@ class Infer(Releasable, ABC):
         }
         self._inputs_view = MappingProxyType(self._inputs)
         self._outputs_view = MappingProxyType(self._outputs)
-
-    def _instance_needs(self) -> dict[str, int]:
-        """Bytes on the device that an instance takes, by what they are for; as far as they are known before a run."""
-        specs = (*self.input_specs, *self.output_specs)
-        return {"inputs and outputs": sum(tensor_nbytes(spec, self.max_batch) for spec in specs)}
 
     def _rebind(self) -> None:
         self._check_open()
@@ -478,6 +451,26 @@ class Infer(Releasable, ABC):
         )
 
 
+def _create_tensors_or_close(infer: Infer) -> None:
+    try:
+        infer._create_tensors()
+    except MemoryLimitError:
+        infer._close()
+        raise
+
+
+def _check_max_batch(infer: Infer) -> None:
+    if any(spec.has_free_batch for spec in infer.input_specs):
+        return
+    fixed = next((spec.fixed_batch for spec in infer.input_specs if spec.fixed_batch is not None), None)
+    if infer.max_batch and fixed is not None and infer.max_batch > fixed:
+        infer._close()
+        raise ConfigError(
+            f"max_batch={infer.max_batch}, but {infer.model.name} was made for a batch of {fixed}; export it with a "
+            "free batch dimension, or leave max_batch out"
+        )
+
+
 def _log_load(infer: Infer, seconds: float) -> None:
     if not infer._origin or not _log.isEnabledFor(logging.INFO):
         return
@@ -488,15 +481,6 @@ def _log_load(infer: Infer, seconds: float) -> None:
     if infer.layer_precisions:
         layers = ", ".join(f"{count} {name}" for name, count in infer.layer_precisions.items() if count)
         _log.debug("%s: the layers with the most work run in: %s", infer.model.name, layers)
-
-
-def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
-    """The bytes that `new_tensor()` makes room for."""
-    if spec.kind != "tensor":
-        return 0
-    rest = spec.shape[1:] if max_batch and spec.has_free_batch else spec.shape
-    rows = max_batch if max_batch and spec.has_free_batch else 1
-    return rows * prod(d if isinstance(d, int) else 1 for d in rest) * spec.dtype.itemsize
 
 
 def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ._lib import check, ffi, lib, out
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
     from .device import Device
     from .options import BackendOptions
+    from .tensor_spec import TensorSpec
 
-__all__ = ["MemoryBudget", "Reservation", "charging", "check_option"]
+__all__ = ["Budgeted", "MemoryBudget", "Reservation", "charging", "check_option", "tensor_nbytes"]
 
 
 _PROCESS = "limit the whole process there (docker --memory, systemd-run -p MemoryMax=...)"
@@ -143,6 +145,38 @@ class _Charging:
     def __exit__(self, *exc: object) -> None:
         before = _in_use.budget = self._before
         lib.ifs_budget_use(ffi.NULL if before is None else before._open)
+
+
+def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
+    """The bytes that a model's tensor has room for; free sizes other than the batch count as 1."""
+    if spec.kind != "tensor":
+        return 0
+    rest = spec.shape[1:] if max_batch and spec.has_free_batch else spec.shape
+    rows = max_batch if max_batch and spec.has_free_batch else 1
+    return rows * prod(d if isinstance(d, int) else 1 for d in rest) * spec.dtype.itemsize
+
+
+class Budgeted:
+    """The part of an `Infer` that counts its device memory."""
+
+    memory_budget: MemoryBudget | None
+    input_specs: tuple[TensorSpec, ...]
+    output_specs: tuple[TensorSpec, ...]
+    max_batch: int | None
+
+    def charging(self) -> contextlib.AbstractContextManager[Any]:
+        """Within it, the tensors that this thread creates count against the model's `memory_limit`, if it has one."""
+        return charging(self.memory_budget)
+
+    def _instance_needs(self) -> dict[str, int]:
+        """Bytes on the device that an instance takes, by what they are for; as far as they are known before a run."""
+        specs = (*self.input_specs, *self.output_specs)
+        return {"inputs and outputs": sum(tensor_nbytes(spec, self.max_batch) for spec in specs)}
+
+    def _check_room(self) -> None:
+        """Raises MemoryLimitError where another instance does not fit."""
+        if self.memory_budget is not None:
+            self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
 
 
 def check_option(options: Mapping[str, Any], kind: type[BackendOptions], backend: str) -> None:

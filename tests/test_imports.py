@@ -115,7 +115,7 @@ MAY_KNOW = {
     "infersdk.device": set(),
     "infersdk.dlpack": {"_lib"},
     "infersdk.memory": {"_lib", "device"},
-    "infersdk.memory_limit": {"_lib", "_sizes", "device", "memory", "options"},
+    "infersdk.memory_limit": {"_lib", "_sizes", "device", "memory", "options", "tensor_spec"},
     "infersdk.dtypes": {"_lib"},
     "infersdk.stream": {"_lib", "device", "memory"},
     "infersdk.formats": set(),

@@ -16,8 +16,7 @@ import infersdk
 from infersdk import Device, Tensor, device_count
 from infersdk._sizes import size_text
 from infersdk.errors import ConfigError, DeviceUnavailableError, MemoryLimitError
-from infersdk.infer import tensor_nbytes
-from infersdk.memory_limit import MemoryBudget, charging
+from infersdk.memory_limit import MemoryBudget, charging, tensor_nbytes
 from infersdk.models import YOLOv5
 from infersdk.options import BackendOptions
 from infersdk.tensor_spec import TensorSpec
@@ -172,14 +171,17 @@ def test_what_a_tensor_takes() -> None:
 # ---- engines ----
 
 
-def test_the_builder_says_what_an_engine_takes(assets: Path) -> None:
+def test_the_builder_says_what_an_engine_takes(assets: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx_bindings")
+    onnx = pytest.importorskip("onnx")
     from infersdk.backends._trt.build import build_engine
     from infersdk.backends._trt.flavour import FLAVOURS
     from infersdk.backends._trt.memory import EngineMemory
     from infersdk.backends._trt.options import Options
 
-    path = assets / "models" / "squeezenet1.1.onnx"
+    model = onnx.load(assets / "models" / "squeezenet1.1.onnx")
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "classes"  # the file names it, and says no number
+    onnx.save(model, path := tmp_path / "named.onnx")
     made: dict[int, Any] = {}
     for batch in (1, 4):
         data, details = build_engine(

@@ -7,6 +7,7 @@ import platform
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from ...tensor_spec import TensorSpec
 from .details import EngineDetails, TensorDetails
 from .layers import int8_convolutions, network_layers
 from .plugins import mark_nodes, register_operators
-from .profiles import make_profiles, ranges_of
+from .profiles import Profile, make_profiles, ranges_of
 from .progress import make_monitor, run_cancellable
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ def build_engine(
                 build_seconds=round(time.monotonic() - started, 3),
                 weights_nbytes=memory.get("Weights"),
                 workspace_nbytes=memory.get("Activation"),
+                outputs_nbytes=_outputs_nbytes(network, outputs, profiles),
             )
             return bytes(blob), details
 
@@ -262,6 +264,19 @@ def _described(
         for side in (sources, results)
     ]
     return result[0], result[1]
+
+
+def _outputs_nbytes(
+    network: tensorrt.INetworkDefinition, outputs: Sequence[TensorSpec], profiles: Sequence[Profile]
+) -> int:
+    """The bytes of the outputs of the largest batch. The network knows sizes that the file may only name."""
+    batch = max((shapes[2][0] for profile in profiles for shapes in profile.values() if shapes[2]), default=1)
+    total = 0
+    for i, spec in enumerate(outputs):
+        dims = _dims(network.get_output(i).shape)
+        rows = batch if dims[:1] == (-1,) else 1
+        total += rows * prod(d for d in dims if d >= 0) * spec.dtype.itemsize
+    return total
 
 
 def _dims(shape: tensorrt.Dims) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ class EngineDetails(msgspec.Struct, kw_only=True):
         custom_ops: the operators that it has as plugins, `domain::name@version`.
         weights_nbytes, workspace_nbytes: the device memory that it takes, once for its weights and once for each
             context that runs; None where the builder did not say.
+        outputs_nbytes: bytes of the outputs of the largest batch; free sizes other than the batch count as 1.
     """
 
     version: str
@@ -63,6 +64,7 @@ class EngineDetails(msgspec.Struct, kw_only=True):
     custom_ops: list[str] = []
     weights_nbytes: int | None = None
     workspace_nbytes: int | None = None
+    outputs_nbytes: int | None = None
 
     def plain(self) -> dict[str, Any]:
         """As it will be read back from a manifest."""

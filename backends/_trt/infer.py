@@ -20,12 +20,10 @@ from ...errors import (
     DeviceUnavailableError,
     EngineError,
     InferenceError,
-    MemoryLimitError,
     NativeError,
     OutputError,
     PrecisionUnavailableError,
     ShapeError,
-    UnsupportedModelError,
 )
 from ...formats import FORMATS
 from ...infer import BackendInfo, Infer
@@ -37,9 +35,9 @@ from .._batch_buckets import next_size
 from .._cuda import cuda_device, device_count
 from .build import build_engine, engine_key, last, load_plugins
 from .details import EngineDetails
-from .engine import SUFFIXES, Engine, check_details, check_header, check_operators, read_engine
+from .engine import SUFFIXES, check_details, check_header, check_operators, read_engine
 from .flavour import FLAVOURS, Flavour
-from .memory import EngineMemory
+from .limited import LimitedEngine
 from .options import Options
 from .plugins import register_operators, takes_plugins
 from .profiles import fits
@@ -64,7 +62,7 @@ _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 _BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
-class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
+class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer):
     """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
 
     default_device = "cuda:0"
@@ -141,19 +139,6 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
         self._origin = "prebuilt"
         return details
 
-    def _load_onnx(self, cache: Cache | None) -> EngineDetails:
-        try:
-            return self._load_built(cache, self.options)
-        except MemoryLimitError as error:
-            left = 0 if self._memory is None else self._memory.workspace_left
-            if self.options.workspace is not None or left <= 0:
-                raise
-            _log.info("%s; it is built again with a workspace of at most %d bytes", error, left)
-            try:
-                return self._load_built(cache, msgspec.structs.replace(self.options, workspace=left))
-            except UnsupportedModelError:  # the builder finds no kernels that take less
-                raise error from None
-
     def _load_built(self, cache: Cache | None, options: Any) -> EngineDetails:
         """The engine from the cache, or a new one."""
         key, digest = engine_key(
@@ -196,22 +181,6 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
         check_header(str(self.model), data, self.flavour)
         self._engine = self._engine_of(data, details, cache)
         return details
-
-    def _engine_of(self, data: bytes, details: EngineDetails | None, cache: Cache | None) -> Engine:
-        """The engine, if it fits the `memory_limit`: checked by what its builder said, and by what it says itself."""
-        budget = self.memory_budget
-        self._memory = memory = None if budget is None else EngineMemory.of(budget, data, details)
-        if memory is not None:
-            memory.check()
-        engine = Engine(self.flavour, data, str(self.model), self._cuda, cache, memory)
-        if memory is not None and engine.scratch_nbytes != memory.workspace:
-            memory.workspace = engine.scratch_nbytes
-            try:
-                memory.check(loaded=True)
-            except MemoryLimitError:
-                del engine  # the error keeps this frame
-                raise
-        return engine
 
     def _tell_waiting(self) -> None:
         if self.options.progress is not None:
@@ -468,9 +437,6 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, Infer):
     def layer_precisions(self) -> Mapping[str, int]:
         """As the runtime parsed them when the engine was built, out of its manifest."""
         return self._layers
-
-    def _instance_needs(self) -> dict[str, int]:
-        return {"workspace": self._scratch_nbytes, **super()._instance_needs()}
 
     def _clone(self, twin: _TensorRt) -> None:
         with self._cuda:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ...infer import tensor_nbytes
+from ...memory_limit import tensor_nbytes
 
 if TYPE_CHECKING:
     from ...memory_limit import MemoryBudget
@@ -62,4 +62,6 @@ def _tensors_nbytes(details: EngineDetails) -> int:
         shapes = [profile[tensor.name][2] for profile in details.profiles if tensor.name in profile]
         spec = tensor.spec
         total += max((prod(shape) * spec.dtype.itemsize for shape in shapes), default=tensor_nbytes(spec, batch))
+    if details.outputs_nbytes is not None:
+        return total + details.outputs_nbytes
     return total + sum(tensor_nbytes(tensor.spec, batch) for tensor in details.outputs)

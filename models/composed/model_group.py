@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
+from ..ocr import OCR
 from ..vision import VisionModel
-from .base import map_requests
+from .base import Composed, map_requests
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from ..image_model import ImageModel
 
 __all__ = ["GroupResult", "ModelGroup"]
 
@@ -63,24 +66,24 @@ class ModelGroup:
     `ModelGroup(**models.create("app.toml"))` takes the models of a configuration.
 
     Args:
-        models: wrappers by name. The group closes them with itself.
+        models: wrappers, compositions or readers of text by name. The group closes them with itself.
 
     Raises:
         ConfigError: there is no model, one of them is no wrapper, two names have the same one, or a name is that of an
             argument of `submit()`.
     """
 
-    def __init__(self, **models: VisionModel[Any]) -> None:
+    def __init__(self, **models: ImageModel[Any]) -> None:
         if not models:
             raise ConfigError("a ModelGroup has one model or more: ModelGroup(detector=..., pose=...)")
         for name, model in models.items():
-            if not isinstance(model, VisionModel):
+            if not isinstance(model, (VisionModel, Composed, OCR)):
                 raise ConfigError(f"{name} is a wrapper of infersdk.models, not {type(model).__name__}")
         if taken := sorted({"image", "images", "timeout", "deadline", "in_flight"} & models.keys()):
             raise ConfigError(f"{taken[0]!r} is an argument of submit() or map(); give the model another name")
         if len({id(model) for model in models.values()}) < len(models):
             raise ConfigError("two names of the group have the same model; give each its own, by model.clone()")
-        self.models: dict[str, VisionModel[Any]] = dict(models)
+        self.models: dict[str, ImageModel[Any]] = dict(models)
 
     # ---- requests ----
 
@@ -143,7 +146,7 @@ class ModelGroup:
             ConfigError: `in_flight` is less than 1, or parameters name a model that the group does not have.
         """
         self._check(parameters)
-        ahead = max(model.pipeline.slots for model in self.models.values()) if in_flight is None else in_flight
+        ahead = max(model.pipelines[0].slots for model in self.models.values()) if in_flight is None else in_flight
         return map_requests(images, lambda image: self._submit(image, parameters), ahead)
 
     async def infer(

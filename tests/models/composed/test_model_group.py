@@ -19,6 +19,8 @@ from head_models import head_model
 from PIL import Image
 
 import infersdk
+from infersdk.data import DETECTOR
+from infersdk.data import IMAGE as DIGITS
 from infersdk.errors import ClosedError, ConfigError, ImageError
 from infersdk.image import HostImage, SharedImage
 from infersdk.memory import Head
@@ -228,6 +230,17 @@ def test_an_image_is_copied_to_a_device_once(files: dict[str, Path]) -> None:
             assert result.errors == {}
             np.testing.assert_array_equal(result["detector"].xyxy, expected.xyxy)
             assert result["classes"].class_ids.tolist() == [1, 0]
+
+
+def test_compositions_and_wrappers_share_an_image() -> None:
+    """`ModelGroup` takes whatever a configuration makes."""
+    digits = {"type": "yolov5", "path": str(DETECTOR), "options": {"threads": 1}}
+    tables = {"whole": digits, "tiles": {"type": "tiled", "tile": 200, "model": digits}}
+    with ModelGroup(**create({"models": tables})) as group:
+        expected = {name: model(DIGITS) for name, model in group.models.items()}
+        for result in (group(DIGITS), *group.map([DIGITS])):
+            for name, one in expected.items():
+                np.testing.assert_array_equal(result[name].xyxy, one.xyxy)
 
 
 @pytest.mark.gpu

@@ -151,28 +151,14 @@ class ImageBatch:
         check(lib.held_ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
         return int(self._size[0])
 
-    def upload(
-        self,
-        staging: int,
-        device: int,
-        nbytes: int,
-        stream: Stream,
-        *,
-        workers: Workers | None = None,
-        keeps_gil: bool = False,
-    ) -> None:
+    def upload(self, staging: int, device: int, nbytes: int, stream: Stream, *, workers: Workers | None = None) -> None:
         """Queues copies of the images to the address `device`. Images that are not page-locked go through `staging`.
 
         If a resize divides the height of an image by a whole number above 2, only the rows that it reads are copied:
         every third one of 1080 for a height of 360.
-
-        Args:
-            keeps_gil: for few images in page-locked memory, which take microseconds: other threads would take the
-                interpreter's lock for longer.
         """
-        upload = lib.held_ifs_upload if keeps_gil else lib.ifs_upload
         check(
-            upload(
+            lib.ifs_upload(
                 ffi.NULL if workers is None else workers._open,
                 self._images,
                 self._geometries,
@@ -185,12 +171,6 @@ class ImageBatch:
                 self._geometries_on_device,
             )
         )
-
-    def take_uploaded(self, batches: Sequence[ImageBatch]) -> None:
-        """Makes this the batch of the single images of others, which were uploaded on the same stream."""
-        for i, one in enumerate(batches):
-            self._on_device[i], self._geometries_on_device[i] = one._on_device[0], one._geometries_on_device[0]
-        self._keep = [view for one in batches for view in one._keep]
 
     def use_device_images(self) -> None:
         """Says that the images are on the device already, so that no upload is needed."""

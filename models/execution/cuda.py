@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 
 from ...image import DeviceImage, HostImage, SharedImage
-from ...memory import is_page_locked
 from ...ops.batch import ImageBatch, shared_workers
 from ...stream import Event
 from ...tensor import Tensor
 from ..preprocessor import geometry_of_pixels, view_of
 from .device_decoding import DeviceDecoding
-from .early_copies import EarlyCopies
 from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings
 
 if TYPE_CHECKING:
@@ -101,9 +99,6 @@ class InFlightBatch:
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
         self._host_input, self._host_frames = _HostAddress(), _HostAddress()
         self._order = order
-        #: Of the rows that are filling; None where batches come whole.
-        self.early = None if order is None else EarlyCopies(capacity, self.stream)
-        self._reserves = False  # memory for images in all rows
         self._run_end = Event(self.stream.device)
         self._borrowed: list[DeviceImage] = []
         self._decoders: list[str | None] = []
@@ -120,31 +115,18 @@ class InFlightBatch:
     def _begin(
         self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement
     ) -> None:
-        early = self.early
-        self._reserves = False
-        if early is not None and early.take(batch, self._batch):
-            location = "copied"
-        elif isinstance(batch[0].image, DeviceImage):
+        if isinstance(batch[0].image, DeviceImage):
             self._borrowed = [cast("DeviceImage", item.image).on(self.stream) for item in batch]
             self._batch.fill([image.view() for image in self._borrowed], geometries)
             location = "resident"
         else:
             images = [cast("HostImage", item.image) for item in batch]
-            if early is not None:
-                early.expect_nothing()
-                self._reserves = is_page_locked(images[0].pixels)
             sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
             location = placement.choose(images, lambda location: self.measure(images, sampled, location))
             self._batch.fill([view_of(image) for image in images], sampled)
         preprocessor = self._stages.canvases.on(geometries[0].canvas)
         tensor = preprocessor.input.tensor(self.infer, len(batch), self._capacity)
         self._bring_in(tensor, location)
-        if early is not None:
-            early.clear()
-            if location == "device" and self._reserves:
-                frames = self._frames.device_ptr(read=False, write=True, stream=self.stream)
-                nbytes = self._batch.upload_nbytes // len(images)
-                early.expect(images, nbytes, self._host_frames.of(self._frames), frames)
         parameters = [item.parameters for item in batch]
         self._queue_run(geometries, parameters)
         self._queued = geometries, parameters
@@ -178,15 +160,13 @@ class InFlightBatch:
             return
         if location == "device":
             nbytes = batch.upload_nbytes
-            if self._reserves:
-                nbytes = -(-nbytes // len(batch)) * self._capacity
             if nbytes > self._frames.nbytes:
                 self._frames.resize((nbytes,))
             # Used on this stream alone, one batch after the other: the copies need no head.
             staging = self._host_frames.of(self._frames)
             frames = self._frames.device_ptr(read=False, write=True, stream=stream)
             batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
-        elif location == "resident":
+        else:
             batch.use_device_images()
         at = tensor.device_ptr(read=False, write=True, stream=stream)
         batch.preprocess_on_device(transform, at, tensor.nbytes, stream)
@@ -250,7 +230,6 @@ class CudaExecutor(Generic[Result]):
         self._canvas = stages.preprocessor  # of the rows
         self._decoding = DeviceDecoding.of(stages.decode, infer)
         self._contexts = [InFlightBatch(infer, stages, capacity, shares_cpu, order)]  # more when batches overlap
-        self._early = self._contexts[0].early
         self._next_context = 0
         self._items: list[BatchItem | None] = [None] * capacity
         self._geometries: list[Geometry | None] = [None] * capacity
@@ -365,10 +344,7 @@ class CudaExecutor(Generic[Result]):
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
         known = self._known.get(item.shape) if type(item) is np.ndarray else None
         if known is not None and item.dtype == np.uint8:
-            frame = HostImage(item, known[0])
-            self._items[row], self._geometries[row] = BatchItem(frame, parameters), known[1]
-            if self._early is not None:
-                self._early.copy(row, frame, known[1])
+            self._items[row], self._geometries[row] = BatchItem(HostImage(item, known[0]), parameters), known[1]
             return
         image = self.read(item)
         geometry = self._canvas.geometry_of(image.size)
@@ -378,8 +354,6 @@ class CudaExecutor(Generic[Result]):
 
     def move(self, source: int, target: int) -> None:
         self._items[target], self._geometries[target] = self._items[source], self._geometries[source]
-        if self._early is not None:
-            self._early.move(source, target)
 
     def run_rows(self, count: int) -> None:
         """Images on the device and images on the host do not mix: two runs then."""

@@ -40,11 +40,14 @@ static struct slot {
 static _Atomic int32_t slots_used; /* those from here on were never used */
 
 static struct sigaction previous;
+static _Atomic uintptr_t passed_on; /* the address of the last fault that was none of ours */
 
 static void pass_on(int number, siginfo_t *info, void *context) {
-    if (previous.sa_flags & SA_SIGINFO) {
+    /* A handler that gave the signal back and returned would be asked again and again for the same instruction. */
+    bool again = info->si_code > 0 && atomic_exchange(&passed_on, (uintptr_t)info->si_addr) == (uintptr_t)info->si_addr;
+    if (!again && (previous.sa_flags & SA_SIGINFO)) {
         previous.sa_sigaction(number, info, context);
-    } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+    } else if (!again && previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
         previous.sa_handler(number);
     } else {
         /* The instruction runs and faults again, and the system does what it does by default. */
@@ -78,12 +81,21 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
     errno = before;
 }
 
+/* Makes the handler the process's own, also after another one took its place: Python's faulthandler.disable() puts back
+ * what was there before it was enabled. */
 static void install(void) {
-    struct sigaction action;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct sigaction current, action;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_bus_error;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigaction(SIGBUS, &action, &previous);
+    pthread_mutex_lock(&lock);
+    if (sigaction(SIGBUS, NULL, &current) == 0 &&
+        !((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_bus_error)) {
+        previous = current;
+        sigaction(SIGBUS, &action, NULL);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 static int32_t take_slot(void) {
@@ -100,7 +112,6 @@ static int32_t take_slot(void) {
 }
 
 ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, ifs_shared_map **out) {
-    static pthread_once_t installed = PTHREAD_ONCE_INIT;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (offset < 0 || nbytes == 0 || nbytes > SIZE_MAX / 2 || offset > INT64_MAX / 2)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%zu bytes from offset %lld cannot be mapped", nbytes,
@@ -117,7 +128,7 @@ ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, if
                          SLOTS);
     }
     struct slot *slot = &slots[map->slot];
-    pthread_once(&installed, install);
+    install();
     map->base = mmap(NULL, map->length, PROT_READ | PROT_WRITE, MAP_SHARED, file, offset - (int64_t)map->lead);
     if (map->base == MAP_FAILED) {
         atomic_store(&slot->base, 0);

@@ -151,3 +151,34 @@ def test_beside_the_fault_handler_of_python(when: str) -> None:
     before, after = (enable, "") if when == "before" else ("", enable)
     done = run(before + SETUP + after + "\n    file.truncate(0)\n    print(shared[5])")
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+def test_a_handler_that_was_taken_away_is_installed_again() -> None:
+    """`faulthandler.disable()` puts back what was there before it was enabled."""
+    done = run(
+        "\n    import faulthandler; faulthandler.enable()\n"
+        + SETUP
+        + """
+    faulthandler.disable()
+    second = SharedMap(file.fileno(), 0, 1 << 16).array
+    file.truncate(0)
+    print(shared[5] + second[5])
+    """
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+def test_other_faults_end_the_process_beside_the_fault_handler() -> None:
+    done = run(
+        SETUP
+        + """
+    import faulthandler; faulthandler.enable()
+    second = SharedMap(file.fileno(), 0, 1 << 16).array
+    other = mmap.mmap(file.fileno(), 1 << 16)
+    file.truncate(0)
+    print(second[5], flush=True)
+    print(other[5])
+    """
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "0\n"), done.stderr
+    assert "Bus error" in done.stderr

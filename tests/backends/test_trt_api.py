@@ -31,12 +31,12 @@ from trt_uses import Use, module_names, object_uses, overridden, repaired  # noq
 
 SOURCES = HERE.parent.parent / "backends" / "_trt"
 #: What TensorRT-RTX alone has; the code asks the flavour, or whether the name is there, before it uses these.
-#: What is used only where the module has the class that belongs to it (`EngineStat`).
-ASKED_FOR = {"get_engine_stat"}
 RTX_ONLY = {
     "ComputeCapability", "DynamicShapesKernelSpecializationStrategy", "EngineInvalidityDiagnostics",
     "EngineInvalidityDiagnostics.UNSUPPORTED_CC", "EngineValidity", "EngineValidity.INVALID",
 }  # fmt: skip
+#: What is used only where the module has the class that belongs to it (`EngineStat`).
+ASKED_FOR = {"get_engine_stat"}
 #: What TensorRT-RTX 1.6 does not have, in which custom operators are no plugins.
 PLUGINS = re.compile(r"IPlugin|PluginField|IExprBuilder|DimensionOperation|DimsExprs")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import mmap
+import multiprocessing
 import os
 import time
 from pathlib import Path

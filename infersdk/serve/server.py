@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import signal
@@ -206,6 +207,7 @@ class Server:
                 self._ready.set()
 
         self._thread = threading.Thread(target=work, name="infersdk-serve", daemon=True)
+        atexit.register(self._stop_at_exit)
         self._thread.start()
         self._ready.wait(timeout)
         if self._failure is not None:
@@ -218,6 +220,14 @@ class Server:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            atexit.unregister(self._stop_at_exit)
+
+    def _stop_at_exit(self) -> None:
+        """A thread in the event loop or in a runtime while the interpreter is taken down could crash the process."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._stop()
+        if self._thread is not None:
+            self._thread.join(self.settings.drain + 5.0)
 
     def __enter__(self) -> Server:
         return self

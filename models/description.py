@@ -5,10 +5,10 @@ Wrappers ask a `ModelDescription` whether they fit; refusals quote it. Nothing h
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from .literals import python_literal
 from .names import class_names
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _is_row(shape: Shape) -> bool:
 
 def _pair(metadata: Mapping[str, str]) -> tuple[int, int] | None:
     try:
-        points, values = ast.literal_eval(metadata.get("kpt_shape", ""))
+        points, values = python_literal(metadata.get("kpt_shape", ""))
         return int(points), int(values)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None

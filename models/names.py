@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import ConfigError
+from .literals import python_literal
 
 __all__ = ["class_names", "find_classes"]
 
@@ -39,7 +39,7 @@ def class_names(names: Sequence[str] | str | os.PathLike[str] | None, metadata: 
 
 def _from_metadata(text: str) -> tuple[str, ...]:
     """`{0: 'person', 1: 'bicycle'}`, `['person', 'bicycle']`, or the same in JSON; `()` for anything else."""
-    for parse in (ast.literal_eval, json.loads):
+    for parse in (python_literal, json.loads):
         try:
             result = parse(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):

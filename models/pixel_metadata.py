@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from .literals import python_literal
 
 __all__ = ["pixel_settings"]
 
@@ -122,7 +122,7 @@ def _numbers(key: str, text: str) -> list[float]:
 
 def _one_of(key: str, text: str, known: Mapping[str, str]) -> str:
     try:
-        word = str(ast.literal_eval(text)) if text[:1] in "'\"" else text
+        word = str(python_literal(text)) if text[:1] in "'\"" else text
     except (SyntaxError, ValueError):
         word = text
     if (value := known.get(word.strip().lower())) is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import numpy as np
 
 from ..image import HostImage, ImageSource
+from ..pipeline.warm_up import sizes_to_run
 from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, Timings
 from .grouping import Grouped
 from .read_ahead import read_ahead
@@ -108,11 +109,9 @@ class Calls(Generic[Result]):
         """Runs batches of all sizes on all canvases, as calls do."""
         executor, canvases = self._following.current(), self._stages.canvases
         image = HostImage(np.full((64, 64, 3), 114, np.uint8), "bgr") if example is None else example
-        sizes = executor.infer.batch_sizes(executor.capacity)
-        if len(sizes) == executor.capacity:  # a new size costs little: sizes that double are enough
-            sizes = [size for size in sizes if size == executor.capacity or not size & (size - 1)]
+        sizes = sizes_to_run(executor.infer.batch_sizes(executor.capacity), executor.capacity)
         for canvas in reversed(canvases.sizes):
-            for size in reversed(sizes):
+            for size in sizes:
                 if progress is not None:
                     progress(f"Warming up calls: batch {size}, {canvas[0]} x {canvas[1]}", 0.0)
                 executor.warm_up(size, canvas, image)

@@ -17,21 +17,6 @@ __all__ = ["IdleRelease"]
 _log = logging.getLogger("infersdk.models")
 
 
-class _Use:
-    """`with` for each call of a model: a generator's context manager would take 3 us."""
-
-    __slots__ = ("_idle",)
-
-    def __init__(self, idle: IdleRelease) -> None:
-        self._idle = idle
-
-    def __enter__(self) -> None:
-        self._idle.begin_use()
-
-    def __exit__(self, *error: object) -> None:
-        self._idle.end_use()
-
-
 class IdleRelease:
     """Counts what uses a model, and releases it when nothing does.
 
@@ -46,24 +31,23 @@ class IdleRelease:
         self._release, self._requests, self._name = release, requests, name
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._use = _Use(self)
         self._uses = 0
         self._last_use = monotonic()
         self._released_at = -1.0  # the last use before the last release
         self._after: float | None = None
         self._thread: threading.Thread | None = None
 
-    def use(self) -> _Use:
-        """While the model is used, as a context manager; it is not released meanwhile."""
-        return self._use
+    def use(self) -> IdleRelease:
+        """For `with`, while the model is used: it is not released meanwhile. Calls do this each time, and a generator's
+        context manager would take 3 us.
+        """
+        return self
 
-    def begin_use(self) -> None:
-        """Until `end_use()` the model is not released."""
+    def __enter__(self) -> None:
         with self._lock:
             self._uses += 1
 
-    def end_use(self) -> None:
-        """Ends what `begin_use()` began."""
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._uses -= 1
             self._last_use = monotonic()

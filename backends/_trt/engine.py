@@ -215,12 +215,6 @@ class Engine:
             make = rtx_config.create_runtime_cache
             self.compiled = compiled_for(make, key, cache, device, flavour.backend, Path(what).name)
 
-    @property
-    def weights_nbytes(self) -> int | None:
-        """The device memory of its weights; None where the runtime does not tell."""
-        stat = getattr(self.flavour.trt, "EngineStat", None)  # since 10.9
-        return None if stat is None else int(self._engine.get_engine_stat(stat.TOTAL_WEIGHTS_SIZE))
-
     def serialized(self) -> bytes:
         """The engine as bytes on the host, which another one can be made from."""
         return bytes(self._engine.serialize())

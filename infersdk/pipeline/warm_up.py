@@ -9,14 +9,15 @@ from ..errors import ClosedError
 from .stats import bucket_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..options import Progress
     from .admission import Admission
-    from .batch_buffer import BatchBuffer
     from .request import BatchState
     from .scheduler import Scheduler
     from .threads import Lifecycle
 
-__all__ = ["WarmUp"]
+__all__ = ["WarmUp", "sizes_to_run"]
 
 
 class WarmUp:
@@ -38,8 +39,8 @@ class WarmUp:
         for done, batch in enumerate(batches):
             self._take(batch)
             try:
-                buckets = batch.buffer.buckets()
-                runs = [(bucket, size) for bucket in reversed(buckets) for size in _sizes(batch.buffer)]
+                buckets, sizes = batch.buffer.buckets(), sizes_to_run(batch.buffer.batch_sizes(), batch.buffer.capacity)
+                runs = [(bucket, size) for bucket in reversed(buckets) for size in sizes]
                 for i, (bucket, size) in enumerate(runs):
                     self._check_open()
                     if progress is not None:
@@ -70,13 +71,16 @@ class WarmUp:
             raise ClosedError("the pipeline was closed while it warmed up; make a new one")
 
 
-def _sizes(buffer: BatchBuffer) -> list[int]:
-    """The batch sizes to run, the largest first, since it allocates the memory for all of them.
+def sizes_to_run(sizes: Sequence[int], capacity: int) -> list[int]:
+    """Which of the batch sizes of a model to run, the largest first, since it allocates the memory for all of them.
 
     A backend that pads batches prepares itself for each size. For others a new size costs little: sizes that double
     are enough.
+
+    Args:
+        sizes: those that the model runs.
+        capacity: the largest batch.
     """
-    sizes = list(buffer.batch_sizes())
-    if len(sizes) == buffer.capacity:
-        sizes = [size for size in sizes if size == buffer.capacity or not size & (size - 1)]
+    if len(sizes) == capacity:
+        sizes = [size for size in sizes if size == capacity or not size & (size - 1)]
     return sorted(sizes, reverse=True)

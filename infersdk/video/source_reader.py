@@ -200,7 +200,7 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     def __repr__(self) -> str:
         rate = f", {self.fps:g} fps" if self.fps else ""
-        return f"<VideoReader {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
+        return f"<{type(self).__name__} {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
 
 
 class Clock:

@@ -68,10 +68,8 @@ def compare(assets: Path, name: str, backend: str) -> None:
             f"{name} on {backend}: bench {benched[-1] * 1e3:.3f} ms, run {side.run_seconds * 1e3:.3f}, profiled "
             f"{side.profiled_seconds * 1e3:.3f}, layers {side.layer_seconds * 1e3:.3f}: {side.explanation()}"
         )
-    ratios = [
-        2 * side.layer_seconds / (before + after)
-        for side, before, after in zip(sides, benched, benched[1:], strict=False)
-    ]
+    means = [(before + after) / 2 for before, after in pairwise(benched)]
+    ratios = [side.layer_seconds / mean for side, mean in zip(sides, means, strict=True)]
     costs = [side.profiled_seconds / side.run_seconds for side in sides]
     print(f"{name} on {backend}: layers/bench {Spread.of(ratios):.3f}, profiled/plain {Spread.of(costs):.3f}")
     silent = [ratio for ratio, side in zip(ratios, sides, strict=True) if not side.is_explained]

@@ -121,7 +121,7 @@ def _reader(fields: dict[str, Any]) -> ImageModel[Any]:
     return _model(OCR, files.values(), fields)
 
 
-def _model(kind: type[VisionModel[Any] | OCR], files: Iterable[str | None], fields: dict[str, Any]) -> ImageModel[Any]:
+def _model(kind: type[VisionModel[Any] | OCR], files: Iterable[Any], fields: dict[str, Any]) -> ImageModel[Any]:
     """A model of these files: its `backend`, settings, `options` (the backend's) and `pipeline` (its requests')."""
     pipeline = _pipeline(kind.__name__, fields)
     _check_fields(kind.__name__, fields, {"backend", *kind.Settings.__struct_fields__})

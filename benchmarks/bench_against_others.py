@@ -25,17 +25,20 @@ INFERSDK_BENCH_SECONDS is how long a round runs (default 2), INFERSDK_BENCH_ROUN
 INFERSDK_BENCH_OTHERS is the interpreter that runs the others, of an environment that has their packages (default: this
 one).
 Packages that are not installed, or do not work here, are skipped with the reason: `pip install ultralytics
-openvino-model-api polyinfer` gets those of the last part.
+openvino-model-api polyinfer sahi` gets those of the last part.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType, SimpleNamespace
@@ -43,10 +46,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from infersdk.bench import BenchSettings, Combination, bench
 from infersdk.bench.statistics import Estimate, median_of_rounds
-from infersdk.models import Classifier, YOLOv8
+from infersdk.models import Classifier, Tiled, YOLOv8
 from infersdk.target import Target
 
 if TYPE_CHECKING:
@@ -230,6 +234,7 @@ def torchvision_or_stand_in() -> str:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]  # what is left of one that did not load
     module, module.ops = ModuleType("torchvision"), SimpleNamespace(nms=nms)  # type: ignore[attr-defined]
+    module.__spec__ = ModuleSpec("torchvision", None)  # some look for it to see whether the package is there
     sys.modules["torchvision"] = module
     return "OpenCV's NMS in place of torchvision's, which does not import here"
 
@@ -308,8 +313,38 @@ def polyinfer(model: Path, image: Path) -> Other:
     return Other(call, "runs the network alone; around it OpenCV and NumPy by hand, and OpenCV's NMS")
 
 
+def sahi(model: Path, image: Path) -> Other:
+    """Tiles of large images, with its own support for YOLO files: Ultralytics on ONNX Runtime."""
+    os.environ.setdefault("YOLO_AUTOINSTALL", "false")
+    try:
+        from sahi import AutoDetectionModel
+        from sahi.predict import get_sliced_prediction
+
+        nms = torchvision_or_stand_in()
+        detector = AutoDetectionModel.from_pretrained(
+            "ultralytics", model_path=str(model), confidence_threshold=0.25, device="cpu", image_size=640
+        )
+        detector.model.predict = partial(detector.model.predict, rect=False)  # the file takes squares alone
+
+        def call() -> int:
+            result = get_sliced_prediction(
+                str(image), detector, slice_height=640, slice_width=640, overlap_height_ratio=0.2,
+                overlap_width_ratio=0.2, postprocess_type="NMS", postprocess_match_metric="IOS",
+                postprocess_match_threshold=0.5, verbose=0, batch_size=8,
+            )  # fmt: skip
+            return len(result.object_prediction_list)
+
+        call()
+    except Exception as error:  # it needs Ultralytics, and that torch
+        pytest.skip(f"SAHI with Ultralytics does not run here: {type(error).__name__}: {error}")
+    return Other(call, f"eight tiles a batch in Ultralytics, one thread a core; {nms}")
+
+
 def ours_from_file(model: Path, image: Path, backend: str, canvas: str) -> Other:
     pytest.importorskip(backend)
+    if canvas == "tiles":
+        tiled = Tiled(YOLOv8(model, backend, max_batch=8), tile=640, overlap=0.2)
+        return Other(lambda: len(tiled(str(image))), "eight tiles a batch")
     files = files_of(image)
     if "squeezenet" in model.name:
         classifier = Classifier(model, backend, preset="caffe", resize=227, max_batch=4)
@@ -328,7 +363,7 @@ def ours_from_file(model: Path, image: Path, backend: str, canvas: str) -> Other
     return Other(lambda: len(detector(files[0])), f"reads by {decoder}, {settings}")
 
 
-OTHERS = {"ultralytics": ultralytics, "model_api": model_api, "polyinfer": polyinfer}
+OTHERS = {"ultralytics": ultralytics, "model_api": model_api, "polyinfer": polyinfer, "sahi": sahi}
 
 
 def in_a_process(name: str, model: Path, image: Path, backend: str) -> None:
@@ -341,7 +376,7 @@ def in_a_process(name: str, model: Path, image: Path, backend: str) -> None:
     made = OTHERS[name](model, image) if name in OTHERS else ours_from_file(model, image, backend, name)
     print(json.dumps({"boxes": made.call(), "differs": made.differs}), file=answers, flush=True)
     for line in sys.stdin:
-        for _ in range(1 if image.is_dir() else 3):  # warm again
+        for _ in range(1 if image.is_dir() or name in ("sahi", "tiles") else 3):  # warm again
             made.call()
         times: list[float] = []
         until = perf_counter() + float(line)
@@ -385,18 +420,26 @@ class Contender:
         self._answers.close()
 
 
-BACKENDS = {"ultralytics": "onnxruntime", "model_api": "openvino", "polyinfer": "onnxruntime"}
+BACKENDS = {"ultralytics": "onnxruntime", "model_api": "openvino", "polyinfer": "onnxruntime", "sahi": "onnxruntime"}
 
 
 def against(
-    what: str, model: Path, image: Path, theirs: str, canvas: str, claim: Callable[..., None], *, same: bool = True
+    what: str,
+    model: Path,
+    image: Path,
+    theirs: str,
+    canvas: str,
+    claim: Callable[..., None],
+    *,
+    same: bool = True,
+    rounds: int = 2 * ROUNDS,
 ) -> None:
     """Ours and theirs in processes of their own, by turns."""
     task = model, image, BACKENDS[theirs]
     with closing(Contender(canvas, *task)) as mine, closing(Contender(theirs, *task)) as other:
         if same:  # the same work: letterboxes and orders of NMS differ a little
             assert abs(mine.boxes - other.boxes) <= 2 + 0.05 * other.boxes
-        spent = in_rounds(lambda: mine.run(SECONDS / 4), lambda: other.run(SECONDS / 4), 2 * ROUNDS)
+        spent = in_rounds(lambda: mine.run(SECONDS / 4), lambda: other.run(SECONDS / 4), rounds)
     ratio = paired(spent[1], spent[0])
     claim(f"{what}, {theirs}", ratio.value, low=ratio.low, high=ratio.high)
     assert ratio.low is not None
@@ -426,6 +469,17 @@ def test_from_a_folder_to_boxes(
         (tmp_path / file.name).symlink_to(file)
     model = assets / "models" / "yolov8n.onnx"
     against(f"a folder to boxes, canvas={canvas!r}", model, tmp_path, theirs, canvas, claim)
+
+
+def test_from_a_large_file_to_boxes(assets: Path, tmp_path: Path, claim: Callable[..., None]) -> None:
+    """3840 x 2160, made of photographs, in tiles and whole; `bench_tiles.py` has SAHI around our detector."""
+    canvas = Image.new("RGB", (3840, 2160), (114, 114, 114))
+    corners = itertools.product(range(0, 2160, 480), range(0, 3840, 640))
+    for corner, file in zip(corners, sorted((assets / "coco" / "val").glob("*.jpg")), strict=False):
+        canvas.paste(Image.open(file), corner[::-1])
+    canvas.save(tmp_path / "large.png", compress_level=0)
+    model = assets / "models" / "yolov8n.onnx"
+    against("a large file to boxes, tiles", model, tmp_path / "large.png", "sahi", "tiles", claim, rounds=ROUNDS)
 
 
 def test_from_a_folder_to_classes(assets: Path, tmp_path: Path, claim: Callable[..., None]) -> None:

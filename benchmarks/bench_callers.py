@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated_time import h200_seconds
 
 from infersdk import Pipeline, device_count, pinned_empty
 from infersdk.image import HostImage
@@ -35,9 +36,6 @@ from infersdk.pipeline import OneBucket
 from infersdk.pipeline.scheduler import Scheduler
 from infersdk.pipeline.staggered_wakeup import StaggeredWakeup
 from infersdk.pipeline.stats import BOUNDS
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from simulated_time import h200_seconds
 
 BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
 COUNTS = (32, 64, 128)

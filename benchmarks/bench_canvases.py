@@ -9,11 +9,11 @@ The engine alone is the network of each size, fixed by `ResizeInput`, on arrays.
 from __future__ import annotations
 
 import os
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from rounds import times
 
 import infersdk
 from infersdk import device_count
@@ -46,17 +46,11 @@ def compare(path: Path, claim: Callable[..., None], batch: int, **load: Any) -> 
             "engine, 640 x 384": lambda: [small_engine(arrays[384, 640]) for _ in range(FRAMES // batch)],
             "engine, 640 x 640": lambda: [whole_engine(arrays[640, 640]) for _ in range(FRAMES // batch)],
         }
-        seconds: dict[str, list[float]] = {name: [] for name in works}
-        for number in range(ROUNDS + 1):
-            for name in list(works) if number % 2 else list(works)[::-1]:
-                start = perf_counter()
-                works[name]()
-                if number:
-                    seconds[name].append(perf_counter() - start)
-    gains = [b / a for a, b in zip(seconds["fit"], seconds["fixed"], strict=True)]
-    engine = [b / a for a, b in zip(seconds["engine, 640 x 384"], seconds["engine, 640 x 640"], strict=True)]
+        taken = times(works, ROUNDS, warm_up=1)
+    gains = taken["fixed"] / taken["fit"]
+    engine = taken["engine, 640 x 640"] / taken["engine, 640 x 384"]
     ours, alone = median_of_rounds(gains), median_of_rounds(engine)
-    share = median_of_rounds([a / b for a, b in zip(gains, engine, strict=True)])
+    share = median_of_rounds(gains / engine)
     print(f"\n{load}: with frames {ours.value:.3f} times, the engine alone {alone.value:.3f} times")
     print(f"  that is {share.value:.3f} of it (95 %: {share.low:.3f} to {share.high:.3f})")
     claim(f"canvas='fit' on 1080p, {load['backend']}", ours.value, low=ours.low, high=ours.high)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from cuda_engine import BACKEND, batch_seconds, engine_options
 
 from infersdk import Event, Pipeline, Stream, Tensor, device_count, device_info, load, pinned_empty
 from infersdk.image import Geometry, image_view
@@ -29,33 +30,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 
-BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
 PRECISION = os.environ.get("INFERSDK_BENCH_PRECISION", "fp16")
+ENGINE: dict[str, Any] = {"backend": BACKEND, "precision": PRECISION, **engine_options(PRECISION)}
 HEIGHT, WIDTH = 1080, 1920
 WHOLE = Geometry.stretch((WIDTH, HEIGHT), (WIDTH, HEIGHT))  # every row is read
 
 
-def options() -> dict[str, Any]:
-    if not BACKEND.startswith("tensorrt"):
-        return {}
-    eager = {"kernel_specialization": "eager"} if BACKEND == "tensorrt-rtx" else {}
-    return {"cuda_graph": True, "half_io": PRECISION == "fp16", **eager}
-
-
 def engine_only(path: Path, batch: int, seconds: float = 1.5) -> float:
     """Seconds a batch, calls queued one behind the other on one stream."""
-    with load(path, BACKEND, precision=PRECISION, max_batch=batch, **options()) as infer:
+    with load(path, max_batch=batch, **ENGINE) as infer:
         tensor = infer.inputs["images"].resize((batch, 3, 640, 640))
         tensor.numpy(writable=True)[:] = np.random.default_rng(0).random(tensor.shape, np.float32)  # of either type
         for _ in range(20):
             infer.forward()
-        calls, start = 0, perf_counter()
-        while perf_counter() - start < seconds:
-            for _ in range(10):
-                infer.enqueue()
-            infer.stream.synchronize()
-            calls += 10
-        return (perf_counter() - start) / calls
+        return batch_seconds(infer, seconds)
 
 
 def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
@@ -155,10 +143,7 @@ def test_submitters(assets: Path) -> None:
     rates = {}
     with contextlib.ExitStack() as stack:
         models = [
-            stack.enter_context(
-                YOLOv5(path, backend=BACKEND, device=f"cuda:{i}", precision=PRECISION, max_batch=32, **options())
-            )
-            for i in range(device_count())
+            stack.enter_context(YOLOv5(path, device=f"cuda:{i}", max_batch=32, **ENGINE)) for i in range(device_count())
         ]
         streamed = end_to_end(models[0], frames)
         print(f"\nstreamed: {streamed:.0f} img/s; preprocess {sorted(set(models[0]._placement.measured.values()))}")
@@ -236,7 +221,7 @@ def test_against_the_usual_path(assets: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frames = [rng.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(32)]
     theirs = usual_path(half, frames)
-    with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, **options()) as model:
+    with YOLOv5(path, max_batch=32, **ENGINE) as model:
         ours = end_to_end(model, frames)
     print(
         f"\nordinary frames to boxes: {ours:.0f} img/s; ONNX Runtime CUDA, OpenCV, torch {theirs:.0f} img/s: "
@@ -248,9 +233,7 @@ def test_path(assets: Path) -> None:
     path = assets / "models" / "yolov5s-random.onnx"
     rng = np.random.default_rng(0)
     ordinary = [rng.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(32)]
-    locked = [pinned_empty((HEIGHT, WIDTH, 3)) for _ in range(32)]
-    for target, source in zip(locked, ordinary, strict=True):
-        target[:] = source
+    locked = page_locked()  # the same pixels
     info = device_info()
     print(f"\n{info['name']}, compute capability {info['compute_capability']}, {shared_workers().threads} threads")
     one, many = engine_only(path, 1), engine_only(path, 32)
@@ -262,7 +245,7 @@ def test_path(assets: Path) -> None:
     )
     print(f"staging and copy in of 32 ordinary frames {staged * 1e3:.3f} ms, {32 / staged:.0f} frames/s")
     for where in ("device", "host", "auto"):
-        with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=32, preprocess=where, **options()) as model:
+        with YOLOv5(path, max_batch=32, preprocess=where, **ENGINE) as model:
             fast, plain = end_to_end(model, locked), end_to_end(model, ordinary)
             limit, plain_limit = min(32 / many, 32 / bus), min(32 / many, 32 / bus, 32 / staged)
             chosen = sorted(set(model._placement.measured.values())) if where == "auto" else where
@@ -271,7 +254,7 @@ def test_path(assets: Path) -> None:
                 f"ordinary {plain:.0f} img/s = {plain / plain_limit:.1%} of {plain_limit:.0f}"
             )
     for where in ("device", "host"):
-        with YOLOv5(path, backend=BACKEND, precision=PRECISION, max_batch=1, preprocess=where, **options()) as model:
+        with YOLOv5(path, max_batch=1, preprocess=where, **ENGINE) as model:
             for kind, frame in (("page-locked", locked[0]), ("ordinary", ordinary[0])):
                 for _ in range(100):
                     model(frame)

@@ -25,12 +25,15 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from cuda_engine import BACKEND, engine_options
+from rounds import figures, seconds
 
 from infersdk import device_count, load, pinned_empty
 from infersdk.bench.statistics import median_of_rounds
@@ -49,7 +52,6 @@ pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU
 torch = pytest.importorskip("torch")
 torchvision_ops = pytest.importorskip("torchvision.ops")
 
-BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
 SECONDS = float(os.environ.get("INFERSDK_BENCH_SECONDS", "1.5"))
 ROUNDS = int(os.environ.get("INFERSDK_BENCH_ROUNDS", "9"))
 BATCH, HEIGHT, WIDTH, SIDE = 32, 1080, 1920, 640
@@ -57,13 +59,6 @@ INNER, TOP = 360, 140  # rows of the image in the square, and of the border abov
 SCALE = WIDTH / SIDE
 CONF, IOU, LIMIT = 0.25, 0.45, 300
 UNDER_WAY = 3
-
-
-def engine_options() -> dict[str, Any]:
-    if not BACKEND.startswith("tensorrt"):
-        return {}
-    eager = {"kernel_specialization": "eager"} if BACKEND == "tensorrt-rtx" else {}
-    return {"cuda_graph": True, "half_io": True, **eager}
 
 
 # ---- what all peers share ----
@@ -366,25 +361,25 @@ def test_frames_to_boxes(assets: Path, claim: Callable[..., None], model: YOLOv5
         def ours(batches: int) -> int:
             return sum(1 for _ in model.stream(frames * batches))
 
-        counts = [_batches(ours), _batches(theirs)]
-        rates: tuple[list[float], list[float]] = ([], [])
-        for number in range(ROUNDS):
-            for which in (0, 1) if number % 2 else (1, 0):
-                start = perf_counter()
-                done = (ours, theirs)[which](counts[which])
-                rates[which].append(done / (perf_counter() - start))
-    ratio = median_of_rounds([a / b for a, b in zip(*rates, strict=True)])
+        contenders = {what: partial(_rate, run, _batches(run)) for what, run in (("ours", ours), ("theirs", theirs))}
+        rates = figures(contenders, ROUNDS)
+    ratio = median_of_rounds(rates["ours"] / rates["theirs"])
     claim(f"peer {name}", ratio.value, low=ratio.low, high=ratio.high)
     interval = f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})" if ratio.low is not None else ""
     print(
-        f"\npage-locked 1080p frames to boxes, batch {BATCH}: ours {np.median(rates[0]):.0f} img/s, {name} "
-        f"{np.median(rates[1]):.0f} img/s: {ratio.value:.2f} times{interval}"
+        f"\npage-locked 1080p frames to boxes, batch {BATCH}: ours {np.median(rates['ours']):.0f} img/s, "
+        f"{name} {np.median(rates['theirs']):.0f} img/s: {ratio.value:.2f} times{interval}"
     )
+
+
+def _rate(run: Callable[[int], int], batches: int) -> float:
+    """Images a second of so many batches."""
+    start = perf_counter()
+    images = run(batches)
+    return images / (perf_counter() - start)
 
 
 def _batches(run: Callable[[int], int]) -> int:
     """How many batches a round has, by a warm-up of two and a timed one of ten."""
     run(2 * UNDER_WAY)
-    start = perf_counter()
-    run(10)
-    return max(round(SECONDS / ((perf_counter() - start) / 10)), 10)
+    return max(round(SECONDS / (seconds(lambda: run(10)) / 10)), 10)

@@ -6,8 +6,8 @@ yolov8n-seg and yolov8n-pose in FP16, 32 frames of 1920 x 1080 in page-locked me
 frames are photographs of the test data, enlarged, in which the model finds 1 to 20 objects. Masks are read: the bits of
 each are in host memory when a frame counts as done. The engine alone runs batches of 32 that are queued one behind the
 other on one stream. yolov5s with its NMS as a node of the model (`infersdk::DetectionNMS`) is held against the same
-model with NMS behind it. Contenders take turns; the ratio is the median over the rounds, its interval that of resampled
-rounds.
+model with NMS behind it. The contenders alternate; the ratio is the median over the rounds, its interval that of
+resampled rounds.
 
 INFERSDK_BENCH_BACKEND (default tensorrt-rtx) runs the engine, for INFERSDK_BENCH_SECONDS (default 1) a round, for
 INFERSDK_BENCH_ROUNDS rounds (default 7).
@@ -24,26 +24,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_engine import BACKEND, batch_seconds, engine_options
 from PIL import Image
+from rounds import figures
 
-from infersdk import Infer, device_count, graph, load, models, pinned_empty
+from infersdk import device_count, graph, load, models, pinned_empty
 from infersdk.bench.statistics import median_of_rounds
 from infersdk.custom_ops.detection_nms import AddDetectionNms
 from infersdk.graph.passes import ResizeInput
 
 pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 
-BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
 SECONDS = float(os.environ.get("INFERSDK_BENCH_SECONDS", "1"))
 ROUNDS = int(os.environ.get("INFERSDK_BENCH_ROUNDS", "7"))
 BATCH, HEIGHT, WIDTH = 32, 1080, 1920
-
-
-def options() -> dict[str, Any]:
-    if not BACKEND.startswith("tensorrt"):
-        return {}
-    eager = {"kernel_specialization": "eager"} if BACKEND == "tensorrt-rtx" else {}
-    return {"cuda_graph": True, "half_io": True, **eager}
 
 
 def photographs(folder: Path) -> Iterator[np.ndarray[Any, Any]]:
@@ -64,17 +58,6 @@ def frames_with_objects(model: models.VisionModel[Any], folder: Path) -> tuple[l
     assert len(frames) >= 16, f"{folder} has only {len(frames)} images with 1 to 20 objects"
     chosen = list(itertools.islice(itertools.cycle(range(len(frames))), BATCH))
     return [frames[i] for i in chosen], float(np.mean([counts[i] for i in chosen]))
-
-
-def engine_rate(infer: Infer) -> float:
-    """Images a second of batches that are queued one behind the other."""
-    calls, start = 0, perf_counter()
-    while perf_counter() - start < SECONDS:
-        for _ in range(10):
-            infer.enqueue()
-        infer.stream.synchronize()
-        calls += 10
-    return calls * BATCH / (perf_counter() - start)
 
 
 def model_rate(
@@ -105,7 +88,7 @@ def test_from_frames_to_results(
     edited = graph.open(assets / "models" / f"{name}.onnx")
     edited.apply(ResizeInput(side, side))
     path = edited.save(tmp_path / f"{name}-{side}.onnx")
-    settings = {"backend": BACKEND, "precision": "fp16", "max_batch": BATCH, **options()}
+    settings = {"backend": BACKEND, "precision": "fp16", "max_batch": BATCH, **engine_options()}
     with models.load(path, **settings) as model, load(path, **settings) as infer:
         frames, objects = frames_with_objects(model, assets / "coco" / "val")
         (tensor,) = infer.inputs.values()
@@ -114,14 +97,15 @@ def test_from_frames_to_results(
             infer.forward()
         for _ in model.stream(frames * 6):
             pass
-        ours, alone = [], []
-        for _ in range(ROUNDS):
-            alone.append(engine_rate(infer))
-            ours.append(model_rate(model, frames, read))
-    ratio = median_of_rounds([model_s / engine_s for model_s, engine_s in zip(ours, alone, strict=True)])
+        contenders = {
+            "model": lambda: model_rate(model, frames, read),
+            "engine": lambda: BATCH / batch_seconds(infer, SECONDS),
+        }
+        rates = figures(contenders, ROUNDS)
+    ratio = median_of_rounds(rates["model"] / rates["engine"])
     print(
-        f"\n{name} at {side}, {objects:.1f} objects an image: {np.median(ours):.0f} img/s, the engine alone "
-        f"{np.median(alone):.0f} img/s; ratio {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+        f"\n{name} at {side}, {objects:.1f} objects an image: {np.median(rates['model']):.0f} img/s, the engine alone "
+        f"{np.median(rates['engine']):.0f} img/s; ratio {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     )
     what = f"{name} at {side}, batch 32, page-locked 1080p frames to results over the engine alone"
     claim(what, ratio.value, low=ratio.low, high=ratio.high)
@@ -133,7 +117,7 @@ def test_nms_in_the_model(assets: Path, tmp_path: Path, claim: Callable[..., Non
     edited = graph.open(path)
     edited.apply(AddDetectionNms("yolov5", num_classes=80))
     end_to_end = edited.save(tmp_path / "end_to_end.onnx")
-    settings = {"backend": BACKEND, "precision": "fp16", "max_batch": BATCH, **options()}
+    settings = {"backend": BACKEND, "precision": "fp16", "max_batch": BATCH, **engine_options()}
     frames = [pinned_empty((HEIGHT, WIDTH, 3)) for _ in range(BATCH)]
     for frame, pixels in zip(frames, photographs(assets / "coco" / "val"), strict=False):
         frame[:] = pixels
@@ -143,11 +127,15 @@ def test_nms_in_the_model(assets: Path, tmp_path: Path, claim: Callable[..., Non
         for model in (separate, one):
             for _ in model.stream(frames * 6):
                 pass
-        rates = [[model_rate(model, frames, len) for model in (one, separate)] for _ in range(ROUNDS)]
-    ratio = median_of_rounds([ours / theirs for ours, theirs in rates])
+        contenders = {
+            "in the model": lambda: model_rate(one, frames, len),
+            "behind it": lambda: model_rate(separate, frames, len),
+        }
+        rates = figures(contenders, ROUNDS)
+    ratio = median_of_rounds(rates["in the model"] / rates["behind it"])
     print(
-        f"\nNMS in the model: {np.median([rate[0] for rate in rates]):.0f} img/s, behind it "
-        f"{np.median([rate[1] for rate in rates]):.0f} img/s; ratio {ratio.value:.3f} ({ratio.low:.3f} to "
+        f"\nNMS in the model: {np.median(rates['in the model']):.0f} img/s, behind it "
+        f"{np.median(rates['behind it']):.0f} img/s; ratio {ratio.value:.3f} ({ratio.low:.3f} to "
         f"{ratio.high:.3f})"
     )
     claim(

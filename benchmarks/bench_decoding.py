@@ -15,11 +15,11 @@ import pickle
 import subprocess
 import sys
 from contextlib import ExitStack
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from rounds import times
 
 from infersdk import device_count
 from infersdk.bench.statistics import median_of_rounds
@@ -46,20 +46,13 @@ ROUNDS = int(os.environ.get("INFERSDK_BENCH_ROUNDS", "9"))
 IMAGES = int(os.environ.get("INFERSDK_BENCH_IMAGES", "48"))
 
 
-def in_rounds(works: dict[str, Callable[[], Any]], count: int) -> dict[str, list[float]]:
-    """Images a second of each, by name, in each round; who comes first alternates. One round warms up."""
-    rates: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(ROUNDS + 1):
-        for name in list(works) if number % 2 else list(works)[::-1]:
-            start = perf_counter()
-            works[name]()
-            if number:
-                rates[name].append(count / (perf_counter() - start))
-    return rates
+def rates_of(works: dict[str, Callable[[], Any]], count: int) -> dict[str, np.ndarray]:
+    """Images a second of each, by name, in each round. One round warms up."""
+    return {name: count / taken for name, taken in times(works, ROUNDS, warm_up=1).items()}
 
 
-def told(what: str, rates: dict[str, list[float]], mine: str, theirs: str, claim: Callable[..., None]) -> None:
-    estimate = median_of_rounds([a / b for a, b in zip(rates[mine], rates[theirs], strict=True)])
+def report(what: str, rates: dict[str, np.ndarray], mine: str, theirs: str, claim: Callable[..., None]) -> None:
+    estimate = median_of_rounds(rates[mine] / rates[theirs])
     print(f"\n{what}: " + ", ".join(f"{name} {float(np.median(values)):.1f}/s" for name, values in rates.items()))
     print(f"  {mine} is {estimate.value:.3f} times {theirs} (95 %: {estimate.low:.3f} to {estimate.high:.3f})")
     claim(what, estimate.value, low=estimate.low, high=estimate.high)
@@ -96,7 +89,7 @@ def test_decoders(assets: Path, claim: Callable[..., None]) -> None:
         "simplejpeg": lambda: [read_image(data) for data in files],
         "Pillow": lambda: [pixels_by_pillow(data) for data in files],
     }
-    told("decoding 1080p JPEG, one thread", in_rounds(works, len(files)), "simplejpeg", "Pillow", claim)
+    report("decoding 1080p JPEG, one thread", rates_of(works, len(files)), "simplejpeg", "Pillow", claim)
 
 
 def test_threads_against_processes(assets: Path, claim: Callable[..., None], tmp_path: Path) -> None:
@@ -122,7 +115,7 @@ def test_threads_against_processes(assets: Path, claim: Callable[..., None], tmp
             "threads": lambda: sum(1 for _ in read_ahead(iter(files), read_image, 16, overlap=True)),
             "processes": by_processes,
         }
-        told(f"decoding 1080p JPEG on {count} cores", in_rounds(works, IMAGES), "threads", "processes", claim)
+        report(f"decoding 1080p JPEG on {count} cores", rates_of(works, IMAGES), "threads", "processes", claim)
 
 
 def test_classifier_from_files(assets: Path, claim: Callable[..., None]) -> None:
@@ -148,7 +141,7 @@ def test_classifier_from_files(assets: Path, claim: Callable[..., None]) -> None
         same = sum(a == b for a, b in zip(ours, plain(), strict=True))
         assert same >= 0.85 * len(files), same  # the crop may be one pixel off
         works = {"stream()": lambda: list(model.stream(files)), "plain loop": plain}
-        told("classifier from files", in_rounds(works, len(files)), "stream()", "plain loop", claim)
+        report("classifier from files", rates_of(works, len(files)), "stream()", "plain loop", claim)
 
 
 def test_files_to_boxes(assets: Path, claim: Callable[..., None]) -> None:
@@ -160,9 +153,9 @@ def test_files_to_boxes(assets: Path, claim: Callable[..., None]) -> None:
             "map()": lambda: list(model.map(files)),
             "one by one": lambda: [model(data) for data in files],
         }
-        rates = in_rounds(works, len(files))
-        told("1080p JPEG bytes to boxes, stream()", rates, "stream()", "one by one", claim)
-        told("1080p JPEG bytes to boxes, map()", rates, "map()", "one by one", claim)
+        rates = rates_of(works, len(files))
+        report("1080p JPEG bytes to boxes, stream()", rates, "stream()", "one by one", claim)
+        report("1080p JPEG bytes to boxes, map()", rates, "map()", "one by one", claim)
 
 
 def test_reduced_decoding(assets: Path, claim: Callable[..., None]) -> None:
@@ -173,8 +166,8 @@ def test_reduced_decoding(assets: Path, claim: Callable[..., None]) -> None:
             "scaled_decode=True": lambda: list(reduced.stream(files)),
             "in full": lambda: list(whole.stream(files)),
         }
-        rates = in_rounds(works, len(files))
-        told("1080p JPEG bytes to boxes at half the size", rates, "scaled_decode=True", "in full", claim)
+        rates = rates_of(works, len(files))
+        report("1080p JPEG bytes to boxes at half the size", rates, "scaled_decode=True", "in full", claim)
 
 
 @pytest.mark.gpu
@@ -208,10 +201,8 @@ def test_decoding_on_a_gpu(assets: Path, claim: Callable[..., None]) -> None:
             "nvImageCodec alone": decode_alone,
             "frames in memory": lambda: sum(1 for _ in other.stream(frames * (512 // batch))),
         }
-        rates = in_rounds(works, len(files))
-        rates["bound"] = [
-            min(a, b) for a, b in zip(rates["nvImageCodec alone"], rates["frames in memory"], strict=True)
-        ]
+        rates = rates_of(works, len(files))
+        rates["bound"] = np.minimum(rates["nvImageCodec alone"], rates["frames in memory"])
         print(detector.decoded)
-        told("1080p JPEG bytes to boxes on a GPU, stream()", rates, "decode=gpu, stream()", "bound", claim)
-        told("1080p JPEG bytes to boxes on a GPU, map()", rates, "decode=gpu, map()", "bound", claim)
+        report("1080p JPEG bytes to boxes on a GPU, stream()", rates, "decode=gpu, stream()", "bound", claim)
+        report("1080p JPEG bytes to boxes on a GPU, map()", rates, "decode=gpu, map()", "bound", claim)

@@ -14,11 +14,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
+from rounds import Spread, times
 
 from infersdk.models import OCR
 from infersdk.ops.batch import available_processors
@@ -67,12 +67,6 @@ def ours(assets: Path, backend: str, opened: ExitStack) -> dict[str, Callable[[l
             "pages side by side": lambda pages: list(single.map(pages))}  # fmt: skip
 
 
-def seconds(run: Callable[[], Any]) -> float:
-    start = perf_counter()
-    run()
-    return perf_counter() - start
-
-
 @pytest.fixture
 def opened() -> Iterator[ExitStack]:
     with ExitStack() as stack:
@@ -95,18 +89,14 @@ def test_against_rapidocr(
         for name, result, texts in zip(PAGES, run(pages), theirs, strict=True):
             missing = {text.replace(" ", "") for text in texts} - {text.replace(" ", "") for text in result.texts}
             print(f"{name}: {len(result)} lines, RapidOCR {len(texts)}, {len(missing)} of these read otherwise")
-    times: dict[str, list[float]] = {name: [] for name in ("RapidOCR", *scenarios)}
-    for number in range(ROUNDS):
-        runs = {"RapidOCR": lambda: [rapid(page) for page in pages],
-                **{name: (lambda run=run: run(pages)) for name, run in scenarios.items()}}  # fmt: skip
-        for name in list(runs) if number % 2 else list(runs)[::-1]:
-            times[name].append(seconds(runs[name]))
-    theirs_seconds = np.array(times.pop("RapidOCR"))
+    contenders = {name: (lambda run=run: run(pages)) for name, run in scenarios.items()}
+    taken = times({"RapidOCR": lambda: [rapid(page) for page in pages], **contenders}, ROUNDS)
+    theirs_seconds = taken.pop("RapidOCR")
     print(f"RapidOCR: {len(pages) / np.median(theirs_seconds):.2f} pages/s")
-    for name, own in times.items():
-        ratios = np.sort(theirs_seconds / np.array(own))
+    for name, own in taken.items():
+        ratio = Spread.of(theirs_seconds / own)
         print(
-            f"{backend}, {name}: {len(pages) / np.median(own):.2f} pages/s, {np.median(ratios):.2f} times RapidOCR's "
-            f"({ratios[0]:.2f} to {ratios[-1]:.2f}); the target is {TARGET}"
+            f"{backend}, {name}: {len(pages) / np.median(own):.2f} pages/s, {ratio:.2f} times RapidOCR's; "
+            f"the target is {TARGET}"
         )
-        claim(f"OCR, {backend}, {name}, over RapidOCR", float(np.median(ratios)), low=ratios[0], high=ratios[-1])
+        claim(f"OCR, {backend}, {name}, over RapidOCR", ratio.median, low=ratio.low, high=ratio.high)

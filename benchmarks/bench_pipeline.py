@@ -9,7 +9,6 @@ Each ratio is of figures that were measured in turns in one run. The model is yo
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,13 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from idle_backend import idle
 
 from infersdk import Pipeline
 from infersdk.image import read_image
 from infersdk.models import YOLOv5
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from idle_backend import idle
 
 BATCH = 8
 THREADS = 64

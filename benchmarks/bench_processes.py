@@ -14,11 +14,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from rounds import times
 
 from infersdk import device_count
 from infersdk.bench.statistics import median_of_rounds
@@ -97,17 +97,10 @@ def compare(path: Path, claim: Callable[..., None], one: dict[str, Any], each: d
 
         by_threads()
         shared, shared_on_device = resident(), device_bytes() - between
-        ratios = []
-        for number in range(ROUNDS):
-            seconds = {}
-            for work in (by_processes, by_threads) if number % 2 else (by_threads, by_processes):
-                start = perf_counter()
-                work()
-                seconds[work.__name__] = perf_counter() - start
-            ratios.append(seconds["by_processes"] / seconds["by_threads"])
+        taken = times({"processes": by_processes, "threads": by_threads}, ROUNDS)
     for worker in workers:
         worker.communicate()  # the end of its input ends it
-    estimate = median_of_rounds(ratios)
+    estimate = median_of_rounds(taken["processes"] / taken["threads"])
     print(f"\none process with {WORKERS} threads is {estimate.value:.3f} times {WORKERS} processes")
     print(f"  host memory: {shared / 2**20:.0f} MiB against {sum(host) / 2**20:.0f} MiB")
     print(f"  device memory: {shared_on_device / 2**20:.0f} MiB against {on_device / 2**20:.0f} MiB")

@@ -15,11 +15,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
+from rounds import Spread, seconds, times
 
 from infersdk.image import read_image
 from infersdk.models import Detections, Tiled, YOLOv8
@@ -42,12 +42,6 @@ def large(assets: Path) -> np.ndarray:
             pixels = np.atleast_3d(read_image(next(files)).pixels)[: min(480, SIZE[1] - top), :640, ::-1]
             canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
     return canvas
-
-
-def seconds(run: Callable[[], Any]) -> float:
-    start = perf_counter()
-    run()
-    return perf_counter() - start
 
 
 def in_sahi(model: YOLOv8) -> Any:
@@ -124,19 +118,16 @@ def test_against_sahi(detectors: tuple[str, YOLOv8, YOLOv8], large: np.ndarray, 
     assert own.shape == theirs.shape, "other boxes than SAHI's"
     print(f"{backend}: {len(own)} boxes, SAHI's within {np.abs(own - theirs).max():.3g} pixels")
     runs["an instance on each core"]()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(ROUNDS):
-        for name in list(runs) if number % 2 else list(runs)[::-1]:
-            times[name].append(seconds(runs[name]))
-    base = np.array(times.pop("SAHI"))
+    taken = times(runs, ROUNDS)
+    base = taken.pop("SAHI")
     print(f"{backend}, SAHI: {1 / np.median(base):.3f} images/s")
-    for name, measured in times.items():
-        ratios = np.sort(base / np.array(measured))
+    for name, measured in taken.items():
+        ratio = Spread.of(base / measured)
         print(
-            f"{backend}, {name}: {1 / np.median(measured):.3f} images/s, {np.median(ratios):.2f} times SAHI's "
-            f"({ratios[0]:.2f} to {ratios[-1]:.2f}); the target is {TARGET}"
+            f"{backend}, {name}: {1 / np.median(measured):.3f} images/s, {ratio:.2f} times SAHI's; "
+            f"the target is {TARGET}"
         )
-        claim(f"tiles, {backend}, {name}, over SAHI", float(np.median(ratios)), low=ratios[0], high=ratios[-1])
+        claim(f"tiles, {backend}, {name}, over SAHI", ratio.median, low=ratio.low, high=ratio.high)
 
 
 @pytest.mark.parametrize("kind", ["nms", "union", "weighted"])

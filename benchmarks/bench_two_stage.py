@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
+from rounds import Spread, times
 
 from infersdk import device_count
 from infersdk.image import read_image
@@ -26,12 +26,6 @@ from infersdk.models import Embedder, TwoStage, YOLOv8
 from infersdk.models.composed import cutter
 
 ROUNDS = int(os.environ.get("INFERSDK_BENCH_ROUNDS", "5"))
-
-
-def seconds(run: Callable[[], Any]) -> float:
-    start = perf_counter()
-    run()
-    return perf_counter() - start
 
 
 def measured(assets: Path, count: int, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -49,18 +43,14 @@ def measured(assets: Path, count: int, **settings: Any) -> tuple[np.ndarray, np.
             "second": lambda: list(second.map(parts)),
             "both": lambda: list(both.map(images)),
         }
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        for number in range(ROUNDS):
-            for name in list(runs) if number % 2 else list(runs)[::-1]:
-                times[name].append(seconds(runs[name]))
-    return np.array([times["detector"], times["second"]]).T, np.array(times["both"])
+        taken = times(runs, ROUNDS)
+    return np.array([taken["detector"], taken["second"]]).T, taken["both"]
 
 
 def report(claim: Callable[..., None], name: str, ratios: np.ndarray, target: float) -> None:
-    ordered = np.sort(ratios)
-    middle = float(np.median(ordered))
-    print(f"{name}: {middle:.3f} ({ordered[0]:.3f} to {ordered[-1]:.3f}); the target is {target}")
-    claim(name, middle, low=float(ordered[0]), high=float(ordered[-1]))
+    ratio = Spread.of(ratios)
+    print(f"{name}: {ratio:.3f}; the target is {target}")
+    claim(name, ratio.median, low=ratio.low, high=ratio.high)
 
 
 @pytest.mark.timeout(1800)

@@ -35,7 +35,6 @@ from ..serve.repository import load_endpoint
 from ..serve.result_tensors import plain_rows
 from ..serve.service import request_timing
 from ..serve.settings import ServerSettings
-from ..serve.shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -74,7 +73,7 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
         raise ConfigError(f"the configuration has no model {model!r}; it has {known}")
     own = ServerSettings.of({**whole.get("server", {}), **settings})
     kind = _predictor_class()
-    endpoint = load_endpoint(name or model, "1", tables[model], own, SharedMemoryRegions(None))
+    endpoint = load_endpoint(name or model, "1", tables[model], own)
     return kind(name or model, _Predictor(endpoint, own))
 
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerReport", "LayerRow", "LayerSide", "make_rows"]
 
-#: How far the layers' sum may be from a run before the report explains why.
+#: How far the layers' sum may be from a run without the profiler.
 _AGREES = 0.1
+#: How far it may be before the report says why: less, since another measurement of that run differs by some percent.
+_EXPLAINED = 0.05
 
 
 @dataclass(frozen=True)
@@ -90,37 +92,45 @@ class LayerSide:
     @property
     def agrees(self) -> bool | None:
         """Whether the layers' sum is within 10 % of a run without the profiler; None where nothing ran."""
-        return None if self.total_ratio is None else abs(self.total_ratio - 1) <= _AGREES
+        return self._is_within(_AGREES)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether `explanation()` says what the difference consists of: it does so beyond 5 %."""
+        return self._is_within(_EXPLAINED) is False
+
+    def _is_within(self, margin: float) -> bool | None:
+        return None if self.total_ratio is None else abs(self.total_ratio - 1) <= margin
 
     def explanation(self) -> str:
-        """How the layers' sum compares with a run, and what the difference consists of."""
+        """How the layers' sum compares with a run, and beyond 5 % what the difference consists of."""
         run, profiled, total = self.run_seconds, self.profiled_seconds, self.layer_seconds
         if run is None or profiled is None:
             return self.profile.timing
         text = f"The layers take {_ms(total)}, {total / run:.0%} of a run without the profiler ({_ms(run)})."
-        if self.agrees:
+        if not self.is_explained:
             return text
         parts = []
-        if abs(profiled - run) > run * _AGREES / 2:
+        if abs(profiled - run) > run * _EXPLAINED / 2:
             parts.append(
                 f"with the profiler a run is {_ms(profiled - run)} longer"
                 if profiled > run
                 else f"the runs with the profiler were {_ms(run - profiled)} shorter than those without, so the "
                 "machine changed its pace; repeat it with more --runs, or on a quiet machine"
             )
-        if profiled - total > run * _AGREES / 2:
+        if profiled - total > run * _EXPLAINED / 2:
             what = "copies, launches and waiting for the GPU" if "cuda" in self.device else "the runtime's own work"
             parts.append(f"{_ms(profiled - total)} of a profiled run is between the layers: {what}")
         timed = sum(bool(layer.seconds) for layer in self.layers)
-        if self.backend.startswith("tensorrt") and timed and total - run > run * _AGREES:
+        if self.backend.startswith("tensorrt") and timed and total - run > run * _EXPLAINED:
             parts.append(
                 f"each of the {timed} layers seems {(total - run) / timed * 1e6:.1f} µs longer than it is: the events "
                 "around it keep it from overlapping with the next one"
             )
-        if total - profiled > run * _AGREES / 2:
+        if total - profiled > run * _EXPLAINED / 2:
             parts.append(f"layers overlap: their sum is {_ms(total - profiled)} longer than the run that has them")
         result = "; ".join(parts) or "the difference is spread over the profiler and the time between layers"
-        return f"{text} They differ by more than {_AGREES:.0%}: {result}."
+        return f"{text} They differ by more than {_EXPLAINED:.0%}: {result}."
 
     def fate(self, graph: OriginalGraph, node: int) -> Fate:
         if self.layers_of[node]:

@@ -39,8 +39,8 @@ DATATYPES: dict[str, np.dtype[Any]] = {
     "BYTES": np.dtype(np.object_),
 }
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
-#: The largest number of elements that a shape may describe; no real tensor comes near.
-_MOST_ELEMENTS = 1 << 48
+#: The largest number of elements that a shape may describe, and the most axes; no real tensor comes near.
+_MOST_ELEMENTS, _MOST_AXES = 1 << 48, 32
 _SWAP = sys.byteorder == "big"
 
 
@@ -83,14 +83,18 @@ def element_count(shape: Sequence[int], what: str) -> int:
     """How many elements a shape has.
 
     Raises:
-        RequestError: a side is negative, or the shape describes more than any memory holds.
+        RequestError: it has too many axes, a side is negative, or the shape describes more than any memory holds.
     """
+    if len(shape) > _MOST_AXES:  # first: the product of a million sides takes minutes
+        raise RequestError(Status.INVALID, f"{what}: a shape has at most {_MOST_AXES} axes, not {len(shape):,}")
     if any(side < 0 for side in shape):
         raise RequestError(Status.INVALID, f"{what}: a shape has sides of at least 0, not {list(shape)}")
-    count = math.prod(shape)
-    if count > _MOST_ELEMENTS:
-        raise RequestError(Status.INVALID, f"{what}: the shape {list(shape)} describes {count:,} elements")
-    return count
+    if math.prod(side or 1 for side in shape) > _MOST_ELEMENTS:  # NumPy refuses [0, 1 << 62], too
+        raise RequestError(
+            Status.INVALID,
+            f"{what}: the sides of {list(shape)} have a product above {_MOST_ELEMENTS:,}; use a real shape",
+        )
+    return math.prod(shape)
 
 
 def unpack(data: memoryview, datatype: str, shape: Sequence[int], what: str) -> npt.NDArray[Any]:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from .regions import RegionPart
+
 __all__ = ["InferRequest", "InferResponse", "RequestedOutput", "SharedMemory", "Tensor", "TensorInfo"]
 
 #: A tensor of a request: an array, or a `SharedTensor`, which has its values in shared memory still.
@@ -59,7 +61,7 @@ class RequestedOutput:
     name: str
     binary: bool | None = None
     classification: int = 0
-    shared_memory: SharedMemory | None = None
+    shared_memory: RegionPart | None = None
 
 
 @dataclass(slots=True)

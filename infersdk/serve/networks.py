@@ -13,6 +13,7 @@ from .endpoint import Endpoint
 from .errors import RequestError, Status
 from .in_place import PlacedTensor
 from .messages import InferRequest, Tensor, TensorInfo
+from .regions import SharedTensor
 from .rows import Destination, RowItem, RowRequests
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from ..infer import Infer
     from ..tensor_spec import TensorSpec
-    from .shared_memory import SharedMemoryRegions
 
 __all__ = ["NetworkEndpoint", "WholeRequests", "tensor_info"]
 
@@ -37,7 +37,6 @@ class NetworkEndpoint(Endpoint):
         network: belongs to the endpoint, which closes it.
         pipeline: the settings of its pipeline.
         queue: how many requests may wait; see `Admission`.
-        regions: the shared memory of the server.
     """
 
     def __init__(
@@ -47,9 +46,8 @@ class NetworkEndpoint(Endpoint):
         network: Infer,
         pipeline: Mapping[str, Any],
         queue: int | None,
-        regions: SharedMemoryRegions,
     ) -> None:
-        self._network, self._regions = network, regions
+        self._network = network
         specs = (*network.input_specs, *network.output_specs)
         self.batched = all(spec.kind == "tensor" and spec.has_free_batch for spec in specs) and not any(
             side is None or isinstance(side, str) for spec in network.input_specs for side in spec.shape[1:]
@@ -69,7 +67,7 @@ class NetworkEndpoint(Endpoint):
                 f"{', '.join(inputs)}",
             )
         if not self.batched:
-            return [{name: np.asarray(value) for name, value in inputs.items()}]
+            return [inputs]
         sizes = {name: len(array) for name, array in inputs.items()}
         (size, *others) = set(sizes.values())
         if others:
@@ -85,7 +83,7 @@ class NetworkEndpoint(Endpoint):
             item = RowItem({name: array[row] for name, array in inputs.items()})
             item.outputs = [output.name for output in request.outputs or self.outputs]
             item.destinations = {
-                output.name: Destination(self._regions, output.shared_memory, row, size)
+                output.name: Destination(output.shared_memory, row, size)
                 for output in request.outputs or ()
                 if output.shared_memory is not None and not output.classification
             }
@@ -169,6 +167,8 @@ class _WholeRequestBuffer(OneBucket):
 
     def __init__(self, infer: Infer) -> None:
         self._infer, self._serving = infer, infer.current()
+        specs = (*infer.input_specs, *infer.output_specs)
+        self._reads_in_place = any(spec.kind != "tensor" for spec in specs)  # a runtime gets these arrays as they are
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
 
@@ -187,8 +187,10 @@ class _WholeRequestBuffer(OneBucket):
         raise AssertionError("a buffer of one row has none to move")
 
     def run(self, count: int) -> None:
-        self._outputs = self._infer(self._inputs)
-        self._inputs = {}
+        inputs, self._inputs = self._inputs, {}
+        if self._reads_in_place:  # numbers could be indices, which no client may change while the model runs
+            inputs = {name: np.array(v) if isinstance(v, SharedTensor) else v for name, v in inputs.items()}
+        self._outputs = self._infer(inputs)
 
     def results(self, count: int) -> Sequence[Any]:
         return [{name: np.asarray(value) for name, value in self._outputs.items()}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,20 +14,22 @@ from .._lib import check, ffi, lib, out
 from ..device import Device
 from ..errors import DeviceUnavailableError, InferSDKError
 from ..tensor import Tensor
+from .datatypes import pack
 from .errors import RequestError, Status
 from .shared_map import SharedMap
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["HANDLE_NBYTES", "CudaRegion", "HostRegion", "Region", "SharedTensor"]
+__all__ = ["HANDLE_NBYTES", "CudaRegion", "HostRegion", "Region", "RegionPart", "SharedTensor"]
 
 #: Of a `cudaIpcMemHandle_t`.
 HANDLE_NBYTES = int(lib.IFS_CUDA_IPC_NBYTES)
 
 
 class Region(ABC):
-    """A registered region. It is freed when it is not registered any more and no request uses it.
+    """A registered region. It is freed when it is not registered any more, no request uses it, and no model is bound to
+    it: one that ran on it in place stays bound until its next run.
 
     Attributes:
         name: the client's.
@@ -164,6 +167,47 @@ class CudaRegion(Region):
 
     def check(self) -> None:
         """Memory of a device cannot shrink, and stays as long as it is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPart:
+    """A part of a region that takes an output.
+
+    It holds the region, and not its name: a request writes into the memory that it named when it came, also after a
+    client has unregistered that, or registered other memory under the same name.
+    """
+
+    region: Region
+    offset: int
+    nbytes: int
+
+    def check_size(self, needed: int, output: str) -> None:
+        """Raises a RequestError if the part is too small for an output."""
+        if needed > self.nbytes:
+            raise RequestError(
+                Status.INVALID,
+                f"shared memory size specified with the request for output {output!r} ({self.nbytes} bytes) should be "
+                f"at least {needed} bytes to hold the results",
+            )
+
+    def write(self, data: memoryview, output: str) -> None:
+        """Writes an output.
+
+        Raises:
+            RequestError: the part is too small, or the region has shrunk.
+        """
+        self.check_size(data.nbytes, output)
+        self.region.write(self.offset, np.frombuffer(data, np.uint8))
+        self.region.check()
+
+    def write_row(self, row: npt.NDArray[Any], index: int, count: int, output: str) -> None:
+        """Writes one of `count` rows of an output, which lie one after another.
+
+        Raises:
+            RequestError: the part is too small for all of them, or the region has shrunk.
+        """
+        self.check_size(row.nbytes * count, output)
+        RegionPart(self.region, self.offset + index * row.nbytes, row.nbytes).write(pack(row), output)
 
 
 class SharedTensor:

@@ -23,7 +23,6 @@ from ..pipeline import PipelineSettings
 from .errors import RequestError, Status
 from .images import ImageEndpoint
 from .networks import NetworkEndpoint
-from .shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
     import os
@@ -72,7 +71,6 @@ class Repository:
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], settings: ServerSettings) -> None:
         self._config, self._settings = config, settings
-        self.regions = SharedMemoryRegions(settings.shared_memory_prefix)
         self.models = {name: ModelEntry(name) for name in self.tables()}
         self._loader = ThreadPoolExecutor(1, "infersdk-load")
         self._closing = set[asyncio.Future[None]]()
@@ -204,7 +202,7 @@ class Repository:
         made: dict[str, Endpoint] = {}
         try:
             for version, one in _version_tables(name, table).items():
-                made[version] = load_endpoint(name, version, one, self._settings, self.regions)
+                made[version] = load_endpoint(name, version, one, self._settings)
         except BaseException:
             for endpoint in made.values():
                 endpoint.close(0)
@@ -265,16 +263,14 @@ def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
     return {version: {**base, **own} for version, own in versions.items()}
 
 
-def load_endpoint(
-    name: str, version: str, table: Mapping[str, Any], settings: ServerSettings, regions: SharedMemoryRegions
-) -> Endpoint:
+def load_endpoint(name: str, version: str, table: Mapping[str, Any], settings: ServerSettings) -> Endpoint:
     """A version of a model out of its table, warmed up.
 
     Raises:
         ConfigError, BackendError, ModelError: what loading raises.
     """
     if table.get("type") == NETWORK:
-        return _load_network(name, version, dict(table), settings, regions)
+        return _load_network(name, version, dict(table), settings)
     model = create({"models": {name: table}})[name]
     try:
         model.warm_up()
@@ -284,9 +280,7 @@ def load_endpoint(
         raise
 
 
-def _load_network(
-    name: str, version: str, table: dict[str, Any], settings: ServerSettings, regions: SharedMemoryRegions
-) -> Endpoint:
+def _load_network(name: str, version: str, table: dict[str, Any], settings: ServerSettings) -> Endpoint:
     table.pop("type")
     pipeline = convert(table.pop("pipeline", {}), PipelineSettings, f"models.{name}.pipeline")
     path, options = table.pop("path", None), table.pop("options", {})
@@ -302,9 +296,7 @@ def _load_network(
         )
     network = registry.load(path, table.pop("backend", "onnxruntime"), **table, **options)
     try:
-        endpoint = NetworkEndpoint(
-            name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue, regions
-        )
+        endpoint = NetworkEndpoint(name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue)
     except BaseException:
         network.close()
         raise

@@ -15,7 +15,6 @@ from ..errors import UnsupportedModelError
 from ..pipeline import TensorBatchBuffer
 from .in_place import InPlace, PlacedTensor
 from .regions import SharedTensor
-from .shared_memory import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..infer import Infer
-    from .messages import SharedMemory
-    from .shared_memory import SharedMemoryRegions
+    from .regions import RegionPart
 
 __all__ = ["DEFAULT_BATCH", "Destination", "PlacedTensor", "RowItem", "RowRequests"]
 
@@ -39,8 +37,7 @@ _QUICK_NBYTES = 2 << 20
 class Destination:
     """Where a row of an output goes: one of `rows`, which lie one after another in a part of a region."""
 
-    regions: SharedMemoryRegions
-    part: SharedMemory
+    part: RegionPart
     row: int
     rows: int
 
@@ -50,18 +47,18 @@ class Destination:
         Raises:
             RequestError: the part is too small for all of the rows.
         """
-        self.regions.write_row(self.part, array, self.row, self.rows, output)
+        self.part.write_row(array, self.row, self.rows, output)
         return PlacedTensor(array.shape, array.dtype)
 
     def tensor(self, dtype: np.dtype[Any], shape: tuple[int, ...], output: str) -> SharedTensor:
         """The only row, in place.
 
         Raises:
-            RequestError: the part is too small for it, or not in its region.
+            RequestError: the part is too small for it.
         """
         size = dtype.itemsize * math.prod(shape)
-        check_size(self.part, size, output)
-        return SharedTensor(self.regions.region(self.part), self.part.offset, dtype, shape, size)
+        self.part.check_size(size, output)
+        return SharedTensor(self.part.region, self.part.offset, dtype, shape, size)
 
 
 class RowItem(dict[str, Any]):

@@ -16,6 +16,7 @@ from .in_place import PlacedTensor
 from .messages import InferRequest, InferResponse, RequestedOutput
 from .model_config import model_config
 from .regions import SharedTensor
+from .shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ class InferenceService:
 
     def __init__(self, repository: Repository, settings: ServerSettings) -> None:
         self.repository, self.settings = repository, settings
-        self.regions = repository.regions
+        self.regions = SharedMemoryRegions(settings.shared_memory_prefix)
         self.stopping = False
 
     # ---- health and metadata ----
@@ -116,11 +117,11 @@ class InferenceService:
             if (part := output.shared_memory) is not None:
                 array = response.outputs[output.name]
                 if isinstance(array, PlacedTensor):
-                    self.regions.region(part).check()
+                    part.region.check()
                     sizes[output.name] = array.dtype.itemsize * math.prod(array.shape)
                     continue
                 data = pack(array)
-                self.regions.write(part, data, output.name)
+                part.write(data, output.name)
                 sizes[output.name] = data.nbytes
         return sizes
 

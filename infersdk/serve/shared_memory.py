@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from .datatypes import element_count, numpy_dtype, pack, unpack
+from .datatypes import element_count, numpy_dtype, unpack
 from .errors import RequestError, Status
-from .messages import SharedMemory
-from .regions import HANDLE_NBYTES, CudaRegion, HostRegion, Region, SharedTensor
+from .regions import HANDLE_NBYTES, CudaRegion, HostRegion, Region, RegionPart, SharedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from .messages import SharedMemory
+
 __all__ = ["SharedMemoryRegions"]
 
 _FOLDER = "/dev/shm"  # see shm_overview(7)
-#: The most regions that are registered at a time: each holds a file open.
-_MOST_REGIONS = 512
+#: The most regions that are registered at a time: each holds a file open; and the longest name of one.
+_MOST_REGIONS, _LONGEST_NAME = 512, 256
 _Region = TypeVar("_Region", bound=Region)
 
 
@@ -47,7 +48,8 @@ class SharedMemoryRegions:
         """Maps a region of the host.
 
         Raises:
-            RequestError: the name is taken, the key is not allowed, or there is no such memory of that size.
+            RequestError: the name is taken or not valid, the key is not allowed, or there is no such memory of that
+                size.
         """
         self._check_key(name, key)
         what = f"failed to register shared memory region {name!r}"
@@ -71,7 +73,7 @@ class SharedMemoryRegions:
         """Opens a region of a CUDA device.
 
         Raises:
-            RequestError: the name is taken, no region is allowed, or there is no such memory of that size.
+            RequestError: the name is taken or not valid, no region is allowed, or there is no such memory of that size.
         """
         what = f"failed to register CUDA shared memory region {name!r}"
         if self._prefix is None:
@@ -88,6 +90,11 @@ class SharedMemoryRegions:
             self._regions[name] = CudaRegion(name, handle, device_id, byte_size)
 
     def _check_name(self, name: str, what: str) -> None:
+        if not 1 <= len(name) <= _LONGEST_NAME:  # an empty one would mean all regions to `unregister()`
+            raise RequestError(
+                Status.INVALID,
+                f"{what}: a region has a name of 1 to {_LONGEST_NAME} characters, and this one has {len(name):,}",
+            )
         if name in self._regions:
             raise RequestError(Status.EXISTS, f"shared memory region {name!r} already in manager; unregister it")
         if len(self._regions) >= _MOST_REGIONS:
@@ -166,7 +173,7 @@ class SharedMemoryRegions:
         dtype, count = numpy_dtype(datatype), element_count(shape, what)
         if dtype.kind in "Ob":  # what has to be looked at
             return unpack(self.read(part), datatype, shape, what)
-        region = self.region(part)
+        region = self.part(part).region
         if part.nbytes != count * dtype.itemsize:
             raise RequestError(
                 Status.INVALID,
@@ -181,34 +188,13 @@ class SharedMemoryRegions:
         Raises:
             RequestError: the part is not in the region, or the region has shrunk.
         """
-        region, data = self.region(part), np.empty(part.nbytes, np.uint8)
+        region, data = self.part(part).region, np.empty(part.nbytes, np.uint8)
         region.read_into(part.offset, data)
         region.check()
         return data.data
 
-    def write(self, part: SharedMemory, data: memoryview, output: str) -> None:
-        """Writes an output into a part of a region.
-
-        Raises:
-            RequestError: the part is too small, or the region has shrunk.
-        """
-        check_size(part, data.nbytes, output)
-        region = self.region(part)
-        region.write(part.offset, np.frombuffer(data, np.uint8))
-        region.check()
-
-    def write_row(self, part: SharedMemory, row: npt.NDArray[Any], index: int, count: int, output: str) -> None:
-        """Writes one of `count` rows of an output, which lie one after another in a part of a region.
-
-        Raises:
-            RequestError: the part is too small for all of them, or the region has shrunk.
-        """
-        check_size(part, row.nbytes * count, output)
-        own = SharedMemory(part.region, part.offset + index * row.nbytes, row.nbytes)
-        self.write(own, pack(row), output)
-
-    def region(self, part: SharedMemory) -> Region:
-        """The region of a part.
+    def part(self, part: SharedMemory) -> RegionPart:
+        """The memory that a request names.
 
         Raises:
             RequestError: there is none of that name, or the part is not in it.
@@ -224,19 +210,9 @@ class SharedMemoryRegions:
                 f"Invalid offset + byte size for shared memory region: {part.region!r} has {region.byte_size:,} bytes, "
                 f"and bytes {part.offset:,} to {part.offset + part.nbytes:,} were asked for",
             )
-        return region
+        return RegionPart(region, part.offset, part.nbytes)
 
     def close(self) -> None:
         """Forgets all regions."""
         with self._lock:
             self._regions.clear()
-
-
-def check_size(part: SharedMemory, needed: int, output: str) -> None:
-    """Raises a RequestError if a part is too small for an output."""
-    if needed > part.nbytes:
-        raise RequestError(
-            Status.INVALID,
-            f"shared memory size specified with the request for output {output!r} ({part.nbytes} bytes) should be at "
-            f"least {needed} bytes to hold the results",
-        )

@@ -79,20 +79,8 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
         codec = stream.codec_context.codec.canonical_name
         if codec not in _CODECS:
             raise VideoError(f"{self._shown!r} is in {codec}, which the GPU does not decode; {_USE_CPU}")
-        if not self.live:
-            self._refuse_rotated()
         decoder = _Decoder(self._module, self.device, stream, codec, self._shown, live=self.live)
         return _decode(self._av, stream, decoder, so_far, self._shown, self.fps)
-
-    def _refuse_rotated(self) -> None:
-        """Only a decoded frame says that it is rotated: the first one, on the processor."""
-        with contextlib.suppress(self._av.error.FFmpegError), self._av.open(self.source) as container:
-            container.streams.video[0].codec_context.thread_count = 1  # it is one frame
-            first = next(container.decode(video=0), None)
-            if first is not None and first.rotation:
-                raise VideoError(
-                    f"{self._shown!r} is rotated by {first.rotation} degrees, which the GPU does not undo; {_USE_CPU}"
-                )
 
 
 def _decode(
@@ -102,7 +90,9 @@ def _decode(
     clock = Clock(stream, fps)
     unit = float(stream.time_base)
     reason = ""
+    rotation_known = False
     for packet in packets_of(av, stream, so_far, shown):
+        rotation_known = rotation_known or _refuse_rotated(av, stream, packet, shown)
         try:
             frames = decoder.decode(packet)
         except decoder.errors as error:
@@ -114,6 +104,28 @@ def _decode(
             yield DeviceFrame(pixels, at, so_far.add(at, fps), NAME)
     if reason and not so_far.frames:
         raise VideoError(f"{shown!r} has no frame that the GPU can decode: {reason}; {_USE_CPU}")
+
+
+def _refuse_rotated(av: Any, stream: Any, packet: Any, shown: str) -> bool:
+    """Only a decoded frame says that it is rotated: the processor decodes the first one.
+
+    Returns:
+        Whether the answer is known; else the next packet is asked.
+    """
+    context = stream.codec_context
+    if not context.is_open:
+        context.thread_count = 1  # it is one frame
+    frames: list[Any] = []
+    with contextlib.suppress(av.error.FFmpegError):
+        frames = context.decode(packet)
+        if not frames and packet.is_keyframe:
+            frames = context.decode(None)  # it needs no further packet
+    for frame in frames:
+        if frame.rotation:
+            raise VideoError(
+                f"{shown!r} is rotated by {frame.rotation} degrees, which the GPU does not undo; {_USE_CPU}"
+            )
+    return bool(frames) or packet.is_keyframe
 
 
 class _Decoder:
@@ -179,7 +191,8 @@ class _Decoder:
             if pts in self._discarded:  # an edit list leaves it out
                 self._discarded.remove(pts)
                 continue
-            copied.append((self._pool.copy_of(self._address_of(frame), self._shape_of(frame), frame), pts))
+            shape = self._shape_of(frame)
+            copied.append((self._pool.copy_of(self._address_of(frame, shape), shape), pts))
         return copied
 
     def _unsupported(self, error: Exception) -> VideoError:
@@ -192,8 +205,8 @@ class _Decoder:
         rows, width = [int(side) for side in frame.shape if side != 1]
         return rows, width
 
-    def _address_of(self, frame: Any) -> int:
-        rows, width = self._shape_of(frame)
+    def _address_of(self, frame: Any, shape: tuple[int, int]) -> int:
+        rows, width = shape
         luma, chroma = int(frame.GetPtrToPlane(0)), int(frame.GetPtrToPlane(1))
         if chroma - luma != rows // 3 * 2 * width:
             raise VideoError(
@@ -204,17 +217,29 @@ class _Decoder:
 
 
 class _Pool:
-    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more."""
+    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more.
+
+    A decoder writes its frames to few addresses. The tensors over them are kept: each call of the core lets the threads
+    of other readers go first, and making a tensor takes ten.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._free: deque[Tensor] = deque()
+        self._decoded: dict[tuple[int, tuple[int, int]], Tensor] = {}
 
-    def copy_of(self, address: int, shape: tuple[int, int], lender: object) -> _Pixels:
-        """A copy of the pixels at an address of the device; `lender` owns them."""
+    def copy_of(self, address: int, shape: tuple[int, int]) -> _Pixels:
+        """A copy of the pixels that the decoder has at an address of the device until it decodes the next packet."""
         tensor = self._take(shape)
-        tensor.copy_from(Tensor._over(address, shape, "uint8", self._device, lender=lender))
+        tensor.copy_from(self._over(address, shape))
         return _Pixels(tensor, self._free)
+
+    def _over(self, address: int, shape: tuple[int, int]) -> Tensor:
+        if (address, shape) not in self._decoded:
+            if any(known != shape for _, known in self._decoded):  # the size of the video has changed
+                self._decoded.clear()
+            self._decoded[address, shape] = Tensor._over(address, shape, "uint8", self._device, lender=None)
+        return self._decoded[address, shape]
 
     def _take(self, shape: tuple[int, int]) -> Tensor:
         with contextlib.suppress(IndexError):

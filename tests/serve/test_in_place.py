@@ -22,6 +22,7 @@ from infersdk.serve.rows import Destination, RowItem, RowRequests
 from infersdk.serve.shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
+    from infersdk.serve.regions import RegionPart
     from infersdk.serve.rows import _RowBuffer
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
@@ -39,6 +40,9 @@ class Shared:
         self.regions.register("x", self.key, 0, 16 * NBYTES)
         self.rows = np.memmap(self.path, np.float32, shape=(16, SIDE))
 
+    def part(self, offset: int, nbytes: int) -> RegionPart:
+        return self.regions.part(SharedMemory("x", offset, nbytes))
+
     def item(self, source: int, target: int | None = None, shift: int = 0) -> RowItem:
         """A request of one row, from one row of the region to another one."""
         part = SharedMemory("x", source * NBYTES + shift, NBYTES)
@@ -46,7 +50,7 @@ class Shared:
         item.outputs = ["y"]
         item.destinations = {}
         if target is not None:
-            item.destinations = {"y": Destination(self.regions, SharedMemory("x", target * NBYTES, NBYTES), 0, 1)}
+            item.destinations = {"y": Destination(self.part(target * NBYTES, NBYTES), 0, 1)}
         return item
 
 
@@ -129,7 +133,7 @@ def test_unaligned_memory_is_copied(buffer: _RowBuffer, shared: Shared) -> None:
 
 def test_a_part_that_is_too_small(buffer: _RowBuffer, shared: Shared) -> None:
     item = shared.item(0, 1)
-    item.destinations = {"y": Destination(shared.regions, SharedMemory("x", NBYTES, NBYTES - 1), 0, 1)}
+    item.destinations = {"y": Destination(shared.part(NBYTES, NBYTES - 1), 0, 1)}
     with pytest.raises(RequestError, match=r"'y' \(127 bytes\) should be at least 128 bytes"):
         run(buffer, item)
     shared.rows[0] = 1

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import serve_models
-from served_requests import ask, inputs_of, simple_body
+from served_requests import NAMES, ask, inputs_of, simple_body
 
 LIMITS = {
     "http_port": 0, "grpc_port": 0, "access_log": False, "read_timeout": 0.5, "keep_alive": 0.5, "max_headers": 20,
@@ -275,3 +275,31 @@ def test_a_log_whose_reader_stalls_drops_lines_and_counts_them(monkeypatch: pyte
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert len(lines) + sum(line.get("dropped", 0) for line in lines) == 101
     assert len(lines) < 20
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([0, 1 << 62], "have a product above"),
+        ([1 << 40, 1 << 40], "have a product above"),
+        ([1] * 80, "at most 32 axes, not 80"),
+        ([3] * 200_000, "at most 32 axes, not 200,000"),
+    ],
+)
+def test_shapes_that_no_tensor_has(
+    request: pytest.FixtureRequest, protocol: str, shape: list[int], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are the client's fault, and the message is short: no line of the server's log, no product of all sides."""
+    import importlib
+
+    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    one = module.InferInput("INPUT0", shape, "FP32")
+    one._raw_data = one._raw_content = b""  # set_data_from_numpy() compares the shapes
+    if protocol == "http":
+        one._parameters["binary_data_size"] = 0
+    with pytest.raises(Exception, match=message) as raised:
+        client.infer("free", [one])
+    assert len(str(raised.value)) < 300
+    assert raised.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")  # type: ignore[attr-defined]
+    assert not caplog.records

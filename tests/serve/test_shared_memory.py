@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_models
 import pytest
-from served_requests import NAMES
+from onnx_models import node, value
+from served_requests import NAMES, inputs_of
 
+import infersdk
 from infersdk.serve.errors import RequestError
 from infersdk.serve.messages import SharedMemory
+from infersdk.serve.networks import WholeRequests
 from infersdk.serve.shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
@@ -131,6 +136,74 @@ def test_what_is_no_shared_memory(regions: SharedMemoryRegions, region: tuple[st
         os.unlink(link)
 
 
+@pytest.mark.parametrize("name", ["", "n" * 257])
+def test_names_of_regions(regions: SharedMemoryRegions, region: tuple[str, Any], name: str) -> None:
+    """An empty one could not be unregistered alone."""
+    problem = f"a name of 1 to 256 characters, and this one has {len(name)}"
+    assert problem in refused(regions.register, name, region[0], 0, 16)
+    assert problem in refused(regions.register_cuda, name, bytes(64), 0, 16)
+    assert regions.status("") == []
+
+
+def test_an_output_goes_where_its_request_has_named_it(regions: SharedMemoryRegions, region: tuple[str, Any]) -> None:
+    """Also when the name stands for other memory, or for none, by the time it is written."""
+    key, path = f"/infersdk-test-{uuid.uuid4().hex}", f"/dev/shm{region[0]}"
+    regions.register("x", region[0], 0, 4096)
+    part = regions.part(SharedMemory("x", 16, 4))
+    regions.unregister("x")
+    part.write(memoryview(b"1234"), "y")
+    with open(f"/dev/shm{key}", "wb") as other:
+        other.write(bytes(4096))
+    try:
+        regions.register("x", key, 0, 4096)
+        part.write_row(np.frombuffer(b"78", np.uint8), 1, 2, "y")
+        with open(path, "rb") as file:
+            assert file.read()[14:22] == b"1278".center(8, bytes(1))
+        with open(f"/dev/shm{key}", "rb") as file:
+            assert not any(file.read())
+    finally:
+        os.unlink(f"/dev/shm{key}")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_output_in_no_region_is_refused_before_the_model_runs(request: pytest.FixtureRequest, protocol: str) -> None:
+    import importlib
+
+    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    server = request.getfixturevalue("server")
+    arrays = {name: np.zeros((1, 16), np.int32) for name in ("INPUT0", "INPUT1")}
+    output = module.InferRequestedOutput("OUTPUT0")
+    output.set_shared_memory("nonesuch", 64)
+    before = server.service.statistics("simple")[0]["execution_count"]
+    with pytest.raises(Exception, match="Unable to find system shared memory region") as raised:
+        client.infer("simple", inputs_of(protocol, arrays, "INT32"), outputs=[output])
+    assert raised.value.status() in ("404", "StatusCode.NOT_FOUND")  # type: ignore[attr-defined]
+    assert server.service.statistics("simple")[0]["execution_count"] == before
+
+
+def test_a_runtime_that_reads_in_place_gets_copies(
+    regions: SharedMemoryRegions, region: tuple[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model with text gets the caller's arrays themselves, and a client must not change an index that was checked."""
+    path = onnx_models.save(
+        tmp_path / "pick.onnx", [node("Gather", "texts index", "text")],
+        [value("texts", ["n"], "string"), value("index", ["m"], "int64")], [value("text", ["m"], "string")],
+    )  # fmt: skip
+    regions.register("x", region[0], 0, 4096)
+    index = regions.tensor(SharedMemory("x", 0, 16), "INT64", [2], "index")
+    texts = np.array([b"a", b"b"], np.object_)
+    with infersdk.load(path) as network:
+        buffer = WholeRequests(network).batch_buffer(1)
+        given: list[Any] = []
+        run = buffer._infer._call
+        monkeypatch.setattr(buffer._infer, "_call", lambda feeds: given.append(feeds["index"]) or run(feeds))
+        buffer.prepare(0, {"texts": texts, "index": index}, None)
+        buffer.run(1)
+        assert buffer.results(1)[0]["text"].tolist() == ["a", "a"]
+        assert not np.shares_memory(given[0], np.asarray(index))
+        buffer.close()
+
+
 def test_a_region_that_shrinks_is_an_error_and_does_not_grow_again(
     regions: SharedMemoryRegions, region: tuple[str, Any]
 ) -> None:
@@ -139,7 +212,7 @@ def test_a_region_that_shrinks_is_an_error_and_does_not_grow_again(
     assert bytes(regions.read(SharedMemory("x", 0, 4096))) == bytes(4096)
     os.truncate(path, 100)
     assert "shorter than when it was registered" in refused(regions.read, SharedMemory("x", 0, 4096))
-    assert "shorter" in refused(regions.write, SharedMemory("x", 90, 20), memoryview(bytes(20)), "y")
+    assert "shorter" in refused(regions.part(SharedMemory("x", 90, 20)).write, memoryview(bytes(20)), "y")
     assert os.path.getsize(path) == 100
     os.truncate(path, 4096)  # the client that made it maps it
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import itertools
-from concurrent.futures import Future
+import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from infersdk import ModelGroup, models
 from infersdk.data import DETECTOR
@@ -72,6 +74,32 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvdec.importlib, "import_module", missing)
     with pytest.raises(BackendUnavailableError, match=r'No module named .*pip install "infersdk\[nvvideo\]"'):
         nvdec._pynvvideocodec()
+
+
+@pytest.mark.parametrize(("name", "settings"), [("a.mp4", {}), ("a.mov", {"options": {"bf": "0"}})])
+def test_the_first_frame_shows_a_rotation(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """One packet is enough, also where frames refer to later ones."""
+    path = moving(tmp_path / name, 12, **settings)
+    for degrees in (0, 90):
+        rotated = path.with_stem(f"rotated-{degrees}")
+        with av.open(str(path)) as source, av.open(str(rotated), "w") as target:
+            stream = target.add_stream_from_template(source.streams.video[0])
+            stream.set_display_rotation(degrees)
+            for packet in source.demux(video=0):
+                if packet.size:
+                    packet.stream = stream
+                    target.mux(packet)
+        with VideoReader(rotated) as reader:
+            assert reader.size == ((240, 320) if degrees else (320, 240))
+        with av.open(str(rotated)) as container:
+            stream = container.streams.video[0]
+            packet = next(container.demux(stream))
+            if degrees:
+                with pytest.raises(VideoError, match=r"'a.mp4' is rotated by -?90 degrees, .*; use decode='cpu'"):
+                    nvdec._refuse_rotated(av, stream, packet, "a.mp4")
+            else:
+                assert nvdec._refuse_rotated(av, stream, packet, "a.mp4")
+            assert packet.size > 0, "the GPU still gets the packet"
 
 
 # ---- on a GPU ----
@@ -218,6 +246,26 @@ def test_several_streams_at_once(tmp_path: Path) -> None:
         with VideoReader(path, format="nv12") as reader:
             for ours, theirs in itertools.zip_longest(results[str(path)], reader):
                 np.testing.assert_array_equal(ours, theirs.pixels)
+
+
+@pytest.mark.gpu
+@pytest.mark.assets
+@pytest.mark.usefixtures("gpu")
+def test_eight_readers_of_large_frames_at_once(assets: Path, tmp_path: Path) -> None:
+    """The copies of one reader hold back no other, and none of them is overtaken by the decoder."""
+    with VideoReader(assets / "video" / "people.mp4") as reader, VideoWriter(tmp_path / "a.mp4", (1920, 1080), 30) as w:
+        for frame in itertools.islice(reader, 90):
+            w.write(Image.fromarray(frame.pixels).resize((1920, 1080)))
+    with VideoReader(tmp_path / "a.mp4", format="nv12") as reader:
+        expected = [zlib.crc32(frame.pixels) for frame in reader]
+
+    def read(_: int) -> list[int]:
+        with DeviceVideoReader(tmp_path / "a.mp4") as reader:
+            return [zlib.crc32(frame.to_host().pixels) for frame in reader]
+
+    with ThreadPoolExecutor(8) as threads:
+        for sums in threads.map(read, range(8)):
+            assert sums == expected
 
 
 @pytest.mark.gpu

@@ -67,7 +67,7 @@ def read_request(
     request = InferRequest(
         parsed.model_name, parsed.model_version, parsed.id, inputs, None, parameters, deadline, priority
     )
-    request.outputs = [_read_output(one) for one in parsed.outputs] or None
+    request.outputs = [_read_output(one, service) for one in parsed.outputs] or None
     return request, own
 
 
@@ -139,12 +139,13 @@ def _shared(parameters: Mapping[str, Any], what: str) -> SharedMemory | None:
     return SharedMemory(region, offset, size)
 
 
-def _read_output(one: Any) -> RequestedOutput:
+def _read_output(one: Any, service: InferenceService) -> RequestedOutput:
     parameters, what = parameter_values(one.parameters), f"output {one.name!r}"
     classes = parameters.get("classification", 0)
     if type(classes) is not int or not 0 <= classes < 1 << 31:
         raise RequestError(Status.INVALID, f"{what}: classification is a number of classes, not {classes!r}")
-    return RequestedOutput(one.name, None, classes, _shared(parameters, what))
+    shared = _shared(parameters, what)
+    return RequestedOutput(one.name, None, classes, None if shared is None else service.regions.part(shared))
 
 
 # ---- the response ----

@@ -93,7 +93,7 @@ def read_request(
     binary = _flag(parameters.pop("binary_data_output", False), "binary_data_output")
     deadline, priority = service.timing(parameters)
     request = InferRequest(model, version, parsed.id, inputs, None, parameters, deadline, priority)
-    request.outputs = [_read_output(one) for one in parsed.outputs] or None
+    request.outputs = [_read_output(one, service) for one in parsed.outputs] or None
     return request, binary
 
 
@@ -225,7 +225,7 @@ def _flag(value: Any, name: str) -> bool:
     return value
 
 
-def _read_output(one: _Output) -> RequestedOutput:
+def _read_output(one: _Output, service: InferenceService) -> RequestedOutput:
     parameters, what = one.parameters, f"output {one.name!r}"
     binary = parameters.get("binary_data")
     if binary is not None:
@@ -234,7 +234,7 @@ def _read_output(one: _Output) -> RequestedOutput:
     if not isinstance(classes, int) or isinstance(classes, bool) or not 0 <= classes < 1 << 31:
         raise RequestError(Status.INVALID, f"{what}: classification is a number of classes, not {classes!r}")
     region = parameters.get("shared_memory_region")
-    part = None if region is None else _shared(region, parameters, what)
+    part = None if region is None else service.regions.part(_shared(region, parameters, what))
     return RequestedOutput(one.name, binary, classes, part)
 
 

@@ -60,7 +60,8 @@ def compare(assets: Path, name: str, backend: str) -> None:
     model = str(assets / "models" / f"{name}.onnx")
     benched, sides = [bench_seconds(model, backend)], []
     for _ in range(ROUNDS):
-        (side,) = infersdk.layers.profile(model, backend, ProfileSettings(batch=1, runs=30, warm_up=10)).sides
+        settings = ProfileSettings(batch=1, runs=max(30, round(1 / benched[-1])), warm_up=10)  # a second, as of bench
+        (side,) = infersdk.layers.profile(model, backend, settings).sides
         assert side.run_seconds is not None
         assert side.profiled_seconds is not None
         sides.append(side)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
     from .settings import ServerSettings
 
-__all__ = ["ModelEntry", "Repository", "load_endpoint"]
+__all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table"]
 
 _log = logging.getLogger("infersdk.serve")
 
@@ -281,6 +281,13 @@ def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
                 f"models.{name}.versions: a version is a number and has a table, not {version!r}: {own!r}"
             )
     return {version: {**base, **own} for version, own in versions.items()}
+
+
+def newest_table(name: str, table: Any) -> tuple[str, dict[str, Any]]:
+    """The version of a model that answers requests that name none, and its table."""
+    tables = _version_tables(name, table)
+    version = max(tables, key=_version_order)
+    return version, tables[version]
 
 
 def load_endpoint(name: str, version: str, table: Mapping[str, Any], settings: ServerSettings) -> Endpoint:

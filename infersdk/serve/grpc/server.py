@@ -197,7 +197,12 @@ class _Calls:
         async def read() -> None:
             try:
                 async for message in messages:
-                    await answers.put(asyncio.ensure_future(self._stream_answer(message, context)))
+                    answer = asyncio.ensure_future(self._stream_answer(message, context))
+                    try:
+                        await answers.put(answer)
+                    except BaseException:  # the stream ends while the queue is full
+                        answer.cancel()
+                        raise
             finally:
                 await answers.put(None)
 

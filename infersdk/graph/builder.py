@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .weights import add_weight, graph_values
+from .weights import add_weight, taken_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +30,7 @@ class GraphBuilder:
 
     def __init__(self, graph: ir.Graph, prefix: str = "", before: ir.Node | None = None) -> None:
         self._graph, self._prefix, self._before = graph, prefix, before
-        self._taken = {name for name, _ in graph_values(graph)} | {node.name or "" for node in graph}
+        self._taken = taken_names(graph)
         self._constants: dict[tuple[Any, ...], ir.Value] = {}
         self.nodes: list[ir.Node] = []
 

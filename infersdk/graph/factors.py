@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .weights import add_weight, constant_tensor, graph_values
+from .weights import add_weight, constant_tensor, taken_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,15 +42,17 @@ def fold_factors(graph: ir.Graph) -> int:
 class _Folder:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
-        self._names = {name for name, _ in graph_values(graph)}
+        self._names = taken_names(graph)
 
     def fold(self, node: ir.Node) -> bool:
         """Folds a factor or an offset, if that can be done."""
-        if node.graph is not self._graph or node.outputs[0].is_graph_output():
+        if node.graph is not self._graph:
             return False  # folded already with another one
+        if node.domain or node.outputs[0].is_graph_output():
+            return False
         for constant, data in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
             array = constant_of(constant)
-            if array is not None and data is not None and array.dtype.kind == "f":
+            if array is not None and data is not None and array.dtype.kind == "f" and np.isfinite(array).all():
                 return self._behind(node, data, array) or self._in_front(node, data, array)
         return False
 
@@ -69,7 +71,7 @@ class _Folder:
         bias = _bias_of(conv, weights.shape[axis])
         if node.op_type == "Mul":
             shape = [-1 if at == axis else 1 for at in range(weights.ndim)]
-            self._set(conv, weights * channels.reshape(shape), bias * channels)
+            self._set(conv, weights * channels.reshape(shape), bias * channels if bias.any() else None)
         else:
             self._set(conv, None, bias + channels)
         self._bypass(node, data)
@@ -77,12 +79,12 @@ class _Folder:
 
     def _in_front(self, node: ir.Node, data: ir.Value, array: npt.NDArray[Any]) -> bool:
         """Folds a number in front of convolutions into them."""
-        if array.size != 1 or array.ndim > 4:
+        if array.size != 1:
             return False
         number = float(array.item())
         uses = list(node.outputs[0].uses())
-        convs = [use.node for use in uses if use.idx == 0 and use.node.op_type == "Conv"]
-        if not uses or len(convs) != len(uses) or any(_weights_of(conv) is None for conv in convs):
+        convs = [use.node for use in uses if use.idx == 0 and self._takes_factors(use.node)]
+        if not uses or len(convs) != len(uses) or not _keeps_axes(array, data, convs[0]):
             return False
         if node.op_type == "Mul":
             self._scale(convs, number)
@@ -101,13 +103,15 @@ class _Folder:
     def _swap(self, add: ir.Node, data: ir.Value, offset: float, convs: list[ir.Node]) -> bool:
         """x * s + b becomes x + b / s, and s goes into the convolutions behind."""
         mul = data.producer()
-        if mul is None or mul.op_type != "Mul" or data.is_graph_output() or len(list(data.uses())) != 1:
+        if mul is None or mul.op_type != "Mul" or mul.domain:
+            return False
+        if data.is_graph_output() or len(list(data.uses())) != 1:
             return False
         for constant, source in ((mul.inputs[0], mul.inputs[1]), (mul.inputs[1], mul.inputs[0])):
             factor = constant_of(constant)
-            if factor is not None and factor.size == 1 and factor.ndim <= 4 and source is not None:
+            if factor is not None and factor.size == 1 and source is not None:
                 number = float(factor.item())
-                if not abs(number) >= _SMALLEST:
+                if not _SMALLEST <= abs(number) < np.inf or not _keeps_axes(factor, source, convs[0]):
                     return False
                 self._scale(convs, number)
                 shifted = np.array([offset / number], factor.dtype)
@@ -117,6 +121,10 @@ class _Folder:
                 self._graph.remove(mul, safe=True)
                 return True
         return False
+
+    def _takes_factors(self, node: ir.Node) -> bool:
+        """Whether a node is a convolution whose weights can be changed; those of inner graphs cannot."""
+        return node.op_type == "Conv" and node.graph is self._graph and _weights_of(node) is not None
 
     def _scale(self, convs: list[ir.Node], number: float) -> None:
         for conv in convs:
@@ -154,7 +162,7 @@ class _Folder:
 
 def _weights_of(conv: ir.Node) -> npt.NDArray[np.float64] | None:
     """The constant weights of a convolution of floating-point numbers; None for any other node."""
-    if conv.op_type not in ("Conv", "ConvTranspose") or conv.domain not in ("", "ai.onnx"):
+    if conv.op_type not in ("Conv", "ConvTranspose") or conv.domain:
         return None
     array = constant_of(conv.inputs[1])
     if array is None or array.dtype not in (np.float32, np.float64):
@@ -177,6 +185,13 @@ def _is_padded(conv: ir.Node) -> bool:
     if conv.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return True
     return any(conv.attributes.get_ints("pads", ()))
+
+
+def _keeps_axes(array: npt.NDArray[Any], data: ir.Value, conv: ir.Node) -> bool:
+    """Whether data in front of a convolution has as many axes without an array of one number as with it."""
+    weights = _weights_of(conv)
+    assert weights is not None
+    return array.ndim < weights.ndim or (data.shape is not None and len(data.shape) == weights.ndim)
 
 
 def _channels(array: npt.NDArray[Any], count: int, ndim: int) -> npt.NDArray[np.float64] | None:

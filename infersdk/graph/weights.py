@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["Weights", "add_weight", "constant_tensor", "drop_unused_weights", "graph_values", "weights_size"]
+__all__ = [
+    "Weights", "add_weight", "constant_tensor", "drop_unused_weights", "graph_values", "taken_names",
+    "weights_size",
+]  # fmt: skip
 
 
 def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
@@ -55,6 +58,13 @@ def graph_values(graph: ir.Graph) -> Iterator[tuple[str, ir.Value]]:
         for output in node.outputs:
             if output.name:
                 yield output.name, output
+
+
+def taken_names(graph: ir.Graph) -> set[str]:
+    """The names of the values and nodes of a graph and its inner graphs, where a value would hide one of its name."""
+    graphs = [graph, *graph.subgraphs()]
+    values = {name for one in graphs for name, _ in graph_values(one)}
+    return values | {node.name or "" for one in graphs for node in one}
 
 
 class Weights(MutableMapping[str, Any]):

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Composed", "map_requests", "require_boxes", "whole_image"]
 
 Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Composed(Declared, ABC, Generic[Result]):
@@ -218,8 +219,15 @@ def require_boxes(model: ImageModel[Any]) -> None:
         )
 
 
+class Pending(Protocol[Result_co]):
+    """A request on its way, such as a future."""
+
+    def result(self) -> Result_co: ...
+    def cancel(self) -> bool: ...
+
+
 def map_requests(
-    images: Iterable[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool = False
+    images: Iterable[Any], submit: Callable[[Any], Pending[Result]], ahead: int, return_exceptions: bool = False
 ) -> Iterator[Result]:
     """The results of one request for each image, in order.
 
@@ -237,9 +245,9 @@ def map_requests(
 
 
 def _map_requests(
-    images: Iterable[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool
+    images: Iterable[Any], submit: Callable[[Any], Pending[Result]], ahead: int, return_exceptions: bool
 ) -> Iterator[Result]:
-    pending: deque[Future[Result]] = deque()
+    pending: deque[Pending[Result]] = deque()
     try:
         for image in images:
             try:
@@ -259,7 +267,7 @@ def _map_requests(
             future.cancel()
 
 
-def _result(future: Future[Any], return_exceptions: bool) -> Any:
+def _result(future: Pending[Any], return_exceptions: bool) -> Any:
     if not return_exceptions:
         return future.result()
     try:

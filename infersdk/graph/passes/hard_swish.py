@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..builder import GraphBuilder
 from ..factors import constant_of, fold_factors
+from ..shapes import infer_shapes
 from ..weights import drop_unused_weights
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["HardSwish"]
 
 _TOLERANCE = 1e-6
+#: Whole numbers have no HardSigmoid, and ONNX Runtime has no kernel of it for float64.
+_TYPES = ("float16", "float32")
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class HardSwish:
     """
 
     name: ClassVar[str] = "hard-swish"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and source.mentions(b"Clip") and source.mentions(b"Conv")
@@ -41,7 +45,11 @@ class HardSwish:
         from onnx_ir.passes.common import RemoveUnusedNodesPass
 
         graph = model.graph
-        replaced = [_rewritten(graph, node) for node in list(graph) if node.op_type == "Clip"]
+        clips = [node for node in graph if _clips_a_sum(node)]
+        if any(value is not None and value.shape is None for node in clips for value in node.inputs[:1]):
+            infer_shapes(model)
+        rewriter = _Rewriter(graph)
+        replaced = [rewriter.rewrite(clip) for clip in clips]
         if not any(replaced):
             return False
         fold_factors(graph)
@@ -50,84 +58,106 @@ class HardSwish:
         return True
 
 
-def _rewritten(graph: ir.Graph, clip: ir.Node) -> bool:
-    """Replaces the operators around a Clip, if they are a hard sigmoid or a hard swish; returns whether they are."""
-    source = _before_offset(clip)
-    if source is None:
+def _clips_a_sum(node: ir.Node) -> bool:
+    """Whether a node clips the result of an Add to 0 and 6."""
+    if node.op_type != "Clip" or node.domain or node.inputs[0] is None:
         return False
-    scaled = _sixth_of(clip.outputs[0])
-    if scaled is not None:  # clip(x + 3, 0, 6) / 6
-        _replace(graph, scaled, _hard_sigmoid(graph, scaled, source))
-        return True
-    product = _only_user(clip.outputs[0])
-    if product is None or product.op_type != "Mul" or source not in product.inputs:
+    maker = node.inputs[0].producer()
+    if maker is None or maker.op_type != "Add" or maker.domain:
         return False
-    scaled = _sixth_of(product.outputs[0])
-    if scaled is None:
-        return False
-    import onnx_ir as ir
-
-    swish = ir.node("Mul", [source, _hard_sigmoid(graph, scaled, source)], name=f"{scaled.name or ''}_swish")
-    graph.insert_before(scaled, swish)
-    _replace(graph, scaled, swish.outputs[0])
-    return True
-
-
-def _before_offset(clip: ir.Node) -> ir.Value | None:
-    """x, where a node is clip(x + 3, 0, 6)."""
-    limits = [constant_of(value) for value in clip.inputs[1:3]]
-    if len(limits) < 2:  # opsets before 11 have attributes
-        low, high = (clip.attributes.get_float(name, None) for name in ("min", "max"))
+    if len(node.inputs) < 3:  # opsets before 11 have attributes
+        low, high = (node.attributes.get_float(name, None) for name in ("min", "max"))
     else:
-        low, high = (None if one is None or one.size != 1 else float(one.item()) for one in limits)
-    if low is None or high is None or abs(low) > _TOLERANCE or abs(high - 6) > _TOLERANCE:
-        return None
-    add = clip.inputs[0].producer() if clip.inputs[0] is not None else None
-    if add is None or add.op_type != "Add":
-        return None
-    return _other_operand(add, 3.0)
+        arrays = [constant_of(value) for value in node.inputs[1:3]]
+        low, high = (None if one is None or one.size != 1 else float(one.item()) for one in arrays)
+    return low is not None and high is not None and abs(low) < _TOLERANCE and abs(high - 6) < _TOLERANCE
 
 
-def _sixth_of(value: ir.Value) -> ir.Node | None:
-    """The only user of a value, if it divides it by 6 and its result is inside the graph."""
-    node = _only_user(value)
-    if node is None or node.outputs[0].is_graph_output():
-        return None
-    if node.op_type == "Mul":
-        return node if _other_operand(node, 1 / 6) is value else None
-    divides = node.op_type == "Div" and node.inputs[0] is value
-    divisor = constant_of(node.inputs[1]) if divides else None
-    return node if divisor is not None and divisor.size == 1 and abs(divisor.item() - 6) < _TOLERANCE else None
+class _Rewriter:
+    """Replaces the operators around Clip nodes in a graph; inner graphs stay as they are."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._names = GraphBuilder(graph)
+
+    def rewrite(self, clip: ir.Node) -> bool:
+        """Replaces the operators around the Clip of a sum, if they are a hard sigmoid or a hard swish.
+
+        Returns whether they are.
+        """
+        add = clip.inputs[0].producer() if clip.inputs[0] is not None else None
+        source = _other_operand(add, 3.0, None) if add is not None else None
+        if source is None:
+            return False
+        scaled = self._sixth_of(clip.outputs[0], source)
+        if scaled is not None:  # clip(x + 3, 0, 6) / 6
+            self._replace(scaled, self._node(scaled, "HardSigmoid", source, alpha=1 / 6, beta=0.5))
+            return True
+        product = self._only_user(clip.outputs[0])
+        if product is None or product.op_type != "Mul" or product.domain or source not in product.inputs:
+            return False
+        scaled = self._sixth_of(product.outputs[0], source)
+        if scaled is None:
+            return False
+        sigmoid = self._node(scaled, "HardSigmoid", source, alpha=1 / 6, beta=0.5)
+        self._replace(scaled, self._node(scaled, "Mul", source, sigmoid))
+        return True
+
+    def _only_user(self, value: ir.Value) -> ir.Node | None:
+        """The node of this graph that alone takes a value."""
+        uses = list(value.uses())
+        if len(uses) != 1 or value.is_graph_output() or uses[0].node.graph is not self._graph:
+            return None
+        return uses[0].node
+
+    def _sixth_of(self, value: ir.Value, source: ir.Value) -> ir.Node | None:
+        """The only user of a value of the shape of the source, if it divides it by 6 and its result stays inside."""
+        node = self._only_user(value)
+        if node is None or node.domain or node.outputs[0].is_graph_output():
+            return None
+        if node.op_type == "Mul":
+            return node if _other_operand(node, 1 / 6, source) is value else None
+        divides = node.op_type == "Div" and node.inputs[0] is value
+        return node if divides and _is_number(node.inputs[1], 6.0, source) else None
+
+    def _node(self, before: ir.Node, operator: str, *inputs: ir.Value, **attributes: float) -> ir.Value:
+        """The result of a new node in front of another one."""
+        import onnx_ir as ir
+
+        name = self._names.free_name(f"{before.name or before.outputs[0].name}_{operator}")
+        node = ir.node(operator, inputs, attributes, name=name)
+        node.outputs[0].name = self._names.free_name(f"{name}_output")
+        self._graph.insert_before(before, node)
+        return node.outputs[0]
+
+    def _replace(self, node: ir.Node, value: ir.Value) -> None:
+        """Gives the users of a node this value, which takes its name, type and shape."""
+        old = node.outputs[0]
+        value.type, value.shape = old.type, old.shape
+        for use in list(old.uses()):
+            use.node.replace_input_with(use.idx, value)
+        name = old.name
+        self._graph.remove(node, safe=True)
+        value.name = name
 
 
-def _other_operand(node: ir.Node, number: float) -> ir.Value | None:
-    """The operand of a node of two whose other operand is this number."""
+def _other_operand(node: ir.Node, number: float, source: ir.Value | None) -> ir.Value | None:
+    """The operand of a node of two whose other operand is this number.
+
+    Args:
+        source: a value of the shape of that operand; None is the operand.
+    """
     for value, other in zip(node.inputs, reversed(node.inputs), strict=True):
-        array = constant_of(value)
-        if array is not None and array.size == 1 and abs(float(array.item()) - number) < _TOLERANCE:
+        if other is not None and _is_number(value, number, source or other):
             return other
     return None
 
 
-def _only_user(value: ir.Value) -> ir.Node | None:
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
-
-
-def _hard_sigmoid(graph: ir.Graph, at: ir.Node, source: ir.Value) -> ir.Value:
-    import onnx_ir as ir
-
-    node = ir.node("HardSigmoid", [source], {"alpha": 1 / 6, "beta": 0.5}, name=f"{at.name or ''}_hard_sigmoid")
-    graph.insert_before(at, node)
-    return node.outputs[0]
-
-
-def _replace(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
-    """Gives the users of a node this value, which takes its name, type and shape."""
-    old = node.outputs[0]
-    value.type, value.shape = old.type, old.shape
-    for use in list(old.uses()):
-        use.node.replace_input_with(use.idx, value)
-    name = old.name
-    graph.remove(node, safe=True)
-    value.name = name
+def _is_number(value: ir.Value | None, number: float, data: ir.Value) -> bool:
+    """Whether a value is this number, in a form that leaves the shape of the data as it is."""
+    array = constant_of(value)
+    if array is None or array.size != 1 or array.dtype.name not in _TYPES:
+        return False
+    if array.ndim and (data.shape is None or array.ndim > len(data.shape)):
+        return False
+    return abs(float(array.item()) - number) < _TOLERANCE

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..options import Progress
     from ..pipeline import BatchBuffer, Pipeline
+    from ..pipeline.futures import MapRequest
     from ..pipeline.pipeline import Servable
     from .releasing import IdleRelease
 
@@ -74,6 +75,13 @@ class Requests(Generic[Result]):
             with self._idle.use():
                 return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
         return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
+
+    def begin(self, image: ImageSource | HostImage, parameters: Mapping[str, Any] | None = None) -> MapRequest:
+        """One image whose result one thread alone waits for. See `Pipeline.begin()`."""
+        if self._idle.watches:
+            with self._idle.use():
+                return self.pipeline.begin(image, parameters)
+        return self.pipeline.begin(image, parameters)
 
     def submit_many(
         self,

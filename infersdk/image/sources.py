@@ -6,7 +6,6 @@ preprocessing kernels read any of these orders directly.
 
 from __future__ import annotations
 
-import copy
 import functools
 import io
 import os
@@ -21,6 +20,7 @@ from .._pillow import pixels_of
 from ..device import Device
 from ..errors import ImageError, relative_to
 from .jpeg import PILLOW, SIDEWAYS, decode_jpeg, is_jpeg, orientation_of, reduction
+from .uploads import Upload, UploadPools
 from .view import device_image_view
 
 if TYPE_CHECKING:
@@ -85,10 +85,12 @@ class DeviceImage:
     Attributes:
         size: (width, height) in pixels.
         format, decoder: as of `HostImage`.
+        upload: that of an image of the host, which several models share; None for an array of another library.
     """
 
     def __init__(self, source: Any, channel_order: str = "bgr", decoder: str | None = None) -> None:
         self._source = source
+        self.upload = source if isinstance(source, Upload) else None
         self.decoder = decoder
         self._tensor: Any = None
         shape = tuple(int(side) for side in source.shape)
@@ -104,7 +106,15 @@ class DeviceImage:
         return Device("cuda", int(self._source.__dlpack_device__()[1]))
 
     def on(self, stream: Any) -> DeviceImage:
-        """Borrows the memory for work on `stream`, which waits for what still writes to it. Returns itself."""
+        """Borrows the memory for work on `stream`, which waits for what still writes to it. Returns itself.
+
+        The caller keeps the image until that work is done.
+        """
+        x, y = self._corner
+        corner = y * self._stride + x * self._pixel
+        if self.upload is not None:
+            self._at = self.upload.on(stream) + corner
+            return self
         from ..tensor import Tensor
 
         tensor = Tensor.from_dlpack(self._source, stream=stream)
@@ -112,8 +122,7 @@ class DeviceImage:
             raise ImageError(f"an image has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it")
         if tensor.device != stream.device:
             raise ImageError(f"the image is on {tensor.device}, the model on {stream.device}; copy it there")
-        x, y = self._corner
-        self._tensor, self._at = tensor, tensor.device_ptr(stream=stream) + y * self._stride + x * self._pixel
+        self._tensor, self._at = tensor, tensor.device_ptr(stream=stream) + corner
         return self
 
     def to_host(self) -> HostImage:
@@ -135,10 +144,16 @@ class DeviceImage:
     def crop(self, edges: tuple[int, int, int, int]) -> DeviceImage:
         """A part of the image; see `HostImage.crop()`. It shares the memory."""
         left, top, right, bottom = check_crop(edges, self.size, self.format)
-        part = copy.copy(self)
+        part = self.twin()
         part._corner = (self._corner[0] + left, self._corner[1] + top)
         part.size = (right - left, bottom - top)
         return part
+
+    def twin(self) -> DeviceImage:
+        """The same image, to be borrowed by another one."""
+        twin = DeviceImage.__new__(DeviceImage)
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     @staticmethod
     def is_one(source: object) -> bool:
@@ -161,19 +176,24 @@ class SharedImage:
 
     Args:
         source: what `read_image()` takes, on the host.
+        pools: memory on the devices, which images share one after the other; None is memory of its own.
     """
 
-    def __init__(self, source: ImageSource | HostImage) -> None:
-        self._source = source
+    __slots__ = ("_decoded", "_error", "_lock", "_on_device", "_pools", "_source", "is_decoded")
+
+    def __init__(self, source: ImageSource | HostImage, pools: UploadPools | None = None) -> None:
+        self._source, self._pools = source, pools
         self._lock = threading.Lock()
         self._decoded: HostImage | None = None
         self._error: ImageError | None = None
-        #: By device and format: two models may take an array in different orders.
-        self._uploads: dict[tuple[str, str], _Upload] = {}
+        #: Whether reading it takes no time worth mentioning.
+        self.is_decoded = isinstance(source, (np.ndarray, HostImage))
+        #: By device and channel order: two models may take an array in different ones.
+        self._on_device: dict[tuple[Device, str], DeviceImage] = {}
 
     def read(self, channel_order: str = "bgr") -> HostImage:
         """The image on the host; see `read_image()`. Raises ImageError each time, where it cannot be read."""
-        if isinstance(self._source, np.ndarray) or hasattr(self._source, "__dlpack__"):
+        if self.is_decoded or hasattr(self._source, "__dlpack__"):
             return read_image(self._source, channel_order=channel_order)  # there is nothing to decode
         with self._lock:
             if self._error is not None:
@@ -186,34 +206,26 @@ class SharedImage:
                     raise
             return self._decoded
 
-    def on_device(self, device: Any, channel_order: str = "bgr") -> DeviceImage:
-        """The image on a CUDA device. It is copied there when the first model uses it."""
-        image = self.read(channel_order)
-        with self._lock:
-            key = str(device), image.format
-            if key not in self._uploads:
-                self._uploads[key] = _Upload(image.pixels, device)
-            order = {"gray": "bgr", "nv12": "nv12"}.get(image.format, image.format[:3])
-            return DeviceImage(self._uploads[key], order, image.decoder)
+    def on_device(self, device: str | Device, channel_order: str = "bgr") -> DeviceImage:
+        """The image on a CUDA device. It is copied there when the first model uses it; see `uploads`."""
+        key = Device.parse(device), channel_order
+        known = self._on_device.get(key)
+        if known is None:
+            image = self.read(channel_order)
+            with self._lock:
+                known = self._on_device.get(key) or self._to_upload(image, key[0])
+                self._on_device[key] = known
+        return known.twin()  # each model borrows it for work on its own stream
 
-
-class _Upload:
-    """Pixels that several threads borrow on a device: the first one copies them there."""
-
-    def __init__(self, pixels: npt.NDArray[np.uint8], device: Any) -> None:
-        from ..tensor import Tensor
-
-        self._lock = threading.Lock()
-        dense = np.ascontiguousarray(pixels)
-        self._tensor = Tensor.wrap(dense if dense.flags.writeable else dense.copy(), device)  # DLPack lends to writers
-        self.shape = pixels.shape
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._tensor.__dlpack_device__()
-
-    def __dlpack__(self, **options: Any) -> Any:
-        with self._lock:
-            return self._tensor.__dlpack__(**options)
+    def _to_upload(self, image: HostImage, device: Device) -> DeviceImage:
+        """An image on a device that nothing has used yet. Under the lock."""
+        if self._pools is None:
+            self._pools = UploadPools()
+        for (other, _), known in self._on_device.items():
+            if other == device and known.format == image.format:  # the channel order is for arrays alone
+                return known
+        order = {"gray": "bgr", "nv12": "nv12"}.get(image.format, image.format[:3])
+        return DeviceImage(Upload(image.pixels, self._pools.of(device)), order, image.decoder)
 
 
 def check_crop(edges: tuple[int, int, int, int], size: tuple[int, int], pixel_format: str) -> tuple[int, int, int, int]:
@@ -298,8 +310,6 @@ def image_size(source: Any, channel_order: str = "bgr") -> tuple[int, int] | Non
             return image_size(source._source, channel_order)
         if isinstance(source, HostImage):
             return source.size
-        if isinstance(source, SharedImage):
-            return image_size(source._source, channel_order)
         if hasattr(source, "shape"):
             height, width = (int(side) for side in source.shape[:2])
             return width, height * 2 // 3 if channel_order == "nv12" else height

@@ -29,6 +29,20 @@ class MapRequest(Request):
         self.result: Any = None
         self.error: BaseException | None = None
 
+    def outcome(self, return_exceptions: bool = False) -> Any:
+        """The result, once there is one; its exception is raised.
+
+        Args:
+            return_exceptions: return the exception instead, unless the request was cancelled.
+        """
+        self.wait_for_end()
+        error = self.error
+        if error is None:
+            return self.result
+        if return_exceptions and not isinstance(error, CancelledError):
+            return error
+        raise error
+
     def start(self) -> bool:
         return True
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ...errors import ConfigError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...tensor import Tensor
 from ..declaration import Declared
+from ..image_calls import ImageCalls
 from ..results import Detections
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["Composed", "map_requests", "require_boxes", "whole_image"]
 
 Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Composed(Declared, ABC, Generic[Result]):
+class Composed(ImageCalls[Result], Declared, ABC):
     """A composition of models, which is used as a wrapper is.
 
     A composition declares its settings as a wrapper does (see `declaration`), names its models in `parts`, and checks
@@ -104,15 +106,8 @@ class Composed(Declared, ABC, Generic[Result]):
     ) -> Iterator[Result]:
         """As `stream()`, through the pipelines of the models. See `Pipeline.map()`."""
 
-    @overload  # a HostImage is a tuple, too
-    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
-    @overload
-    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
-    def __call__(self, images: Any, **parameters: Any) -> Any:
-        """Takes an image or a list of them, as a wrapper does."""
-        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
-            return list(self.stream(images, **parameters))
-        return next(self.stream([images], **parameters))
+    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
+        return list(self.stream(sources, **parameters))
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
@@ -218,8 +213,15 @@ def require_boxes(model: ImageModel[Any]) -> None:
         )
 
 
+class Pending(Protocol[Result_co]):
+    """A request on its way, such as a future."""
+
+    def result(self) -> Result_co: ...
+    def cancel(self) -> bool: ...
+
+
 def map_requests(
-    images: Iterable[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool = False
+    images: Iterable[Any], submit: Callable[[Any], Pending[Result]], ahead: int, return_exceptions: bool = False
 ) -> Iterator[Result]:
     """The results of one request for each image, in order.
 
@@ -237,9 +239,9 @@ def map_requests(
 
 
 def _map_requests(
-    images: Iterable[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool
+    images: Iterable[Any], submit: Callable[[Any], Pending[Result]], ahead: int, return_exceptions: bool
 ) -> Iterator[Result]:
-    pending: deque[Future[Result]] = deque()
+    pending: deque[Pending[Result]] = deque()
     try:
         for image in images:
             try:
@@ -259,7 +261,7 @@ def _map_requests(
             future.cancel()
 
 
-def _result(future: Future[Any], return_exceptions: bool) -> Any:
+def _result(future: Pending[Any], return_exceptions: bool) -> Any:
     if not return_exceptions:
         return future.result()
     try:

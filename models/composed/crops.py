@@ -127,6 +127,8 @@ def _turned_on_device(image: DeviceImage, geometries: Sequence[Geometry | Except
         whole = DeviceImage(below, "bgr", image.decoder)
         for row, index in enumerate(rows):
             parts[index] = whole.crop((0, row * height, width, (row + 1) * height))
+    if image.upload is not None:
+        stream.synchronize()  # the memory of a shared image is used again as soon as the image is gone
     return parts
 
 

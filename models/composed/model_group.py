@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
+from ...image.uploads import UploadPools
 from ..ocr import OCR
 from ..vision import VisionModel
 from .base import Composed, map_requests
@@ -84,6 +86,7 @@ class ModelGroup:
         if len({id(model) for model in models.values()}) < len(models):
             raise ConfigError("two names of the group have the same model; give each its own, by model.clone()")
         self.models: dict[str, ImageModel[Any]] = dict(models)
+        self._pools = UploadPools()
 
     # ---- requests ----
 
@@ -117,14 +120,13 @@ class ModelGroup:
     def _submit(
         self, image: ImageSource | HostImage, parameters: Mapping[str, Mapping[str, Any]], **limits: float | None
     ) -> Future[GroupResult]:
-        shared = _shared(image)
+        shared = self._shared(image)
         future = _GroupFuture(tuple(self.models))
         for name, model in self.models.items():
             try:
                 request = model.submit(shared, **limits, **parameters.get(name, {}))
             except Exception as error:  # no slot is free, or the model is closed: the others run
-                request = Future()
-                request.set_exception(error)
+                request = _failed(error)
             future.add(name, request)
         return future
 
@@ -135,7 +137,8 @@ class ModelGroup:
         in_flight: int | None = None,
         **parameters: Mapping[str, Any],
     ) -> Iterator[GroupResult]:
-        """The results of any number of images, in order; they may be endless.
+        """The results of any number of images, in order; they may be endless. Waits for slots, whatever `submit()` does
+        when all are taken.
 
         Args:
             in_flight: images that are read ahead of the result that is returned; None is as many as the largest
@@ -147,14 +150,15 @@ class ModelGroup:
         """
         self._check(parameters)
         ahead = max(model.pipelines[0].slots for model in self.models.values()) if in_flight is None else in_flight
-        return map_requests(images, lambda image: self._submit(image, parameters), ahead)
+        caller = _MapCaller(self.models, parameters)
+        return map_requests(images, lambda image: caller.begin(self._shared(image)), ahead)
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Mapping[str, Any]
     ) -> GroupResult:
         """From asyncio: the results for one image. Waiting for a slot blocks no thread."""
         self._check(parameters)
-        shared = _shared(image)
+        shared = self._shared(image)
         done = await asyncio.gather(
             *(
                 model.infer(shared, deadline=deadline, **parameters.get(name, {}))
@@ -177,6 +181,7 @@ class ModelGroup:
         """Closes the models. What has not left yet is cancelled."""
         for model in self.models.values():
             model.close()
+        self._pools.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -187,6 +192,9 @@ class ModelGroup:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(f'{name}={model!r}' for name, model in self.models.items())}>"
 
+    def _shared(self, image: Any) -> Any:
+        return image if DeviceImage.is_one(image) else SharedImage(image, self._pools)
+
     def _check(self, parameters: Mapping[str, Any]) -> None:
         for name, own in parameters.items():
             if name not in self.models or not isinstance(own, Mapping):
@@ -196,8 +204,102 @@ class ModelGroup:
                 )
 
 
-def _shared(image: Any) -> Any:
-    return image if DeviceImage.is_one(image) else SharedImage(image)
+class _MapCaller:
+    """The thread of a `map()`, which alone waits for the results of its images, in order."""
+
+    def __init__(self, models: Mapping[str, ImageModel[Any]], parameters: Mapping[str, Mapping[str, Any]]) -> None:
+        self._names = tuple(models)
+        self._begin = {name: _beginner(model, parameters.get(name, {})) for name, model in models.items()}
+        # The model that ends last comes first: then the thread sleeps once for an image.
+        self._order = list(models)
+
+    def begin(self, image: Any) -> _MapImage:
+        """Takes an image in for all models."""
+        requests: dict[str, _OneWaits] = {}
+        for name, begin in self._begin.items():
+            try:
+                requests[name] = begin(image)
+            except Exception as error:  # the model is closed: the others run
+                requests[name] = _FutureEnd(_failed(error))
+        return _MapImage(self, requests)
+
+    def wait(self, requests: Mapping[str, _OneWaits]) -> GroupResult:
+        """The results of an image, once all models have ended it."""
+        last = None
+        for name in self._order:
+            if not requests[name].ended:
+                requests[name].wait_for_end()
+                last = name
+        if last is not None and last is not self._order[0]:
+            self._order.remove(last)
+            self._order.insert(0, last)
+        errors = {name: error for name in self._names if (error := requests[name].error) is not None}
+        if _all_cancelled(errors, self._names):
+            raise CancelledError
+        return GroupResult(
+            self._names, {name: requests[name].result for name in self._names if name not in errors}, errors
+        )
+
+
+class _MapImage:
+    """An image on its way through all models. It is what `map_requests()` takes for a future."""
+
+    __slots__ = ("_caller", "_requests")
+
+    def __init__(self, caller: _MapCaller, requests: Mapping[str, _OneWaits]) -> None:
+        self._caller, self._requests = caller, requests
+
+    def result(self) -> GroupResult:
+        return self._caller.wait(self._requests)
+
+    def cancel(self) -> bool:
+        cancelled = [request.cancel() for request in self._requests.values()]
+        return all(cancelled)
+
+
+class _OneWaits(Protocol):
+    """A request whose end one thread waits for, such as a pipeline's `MapRequest`."""
+
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def result(self) -> Any: ...
+    @property
+    def error(self) -> BaseException | None: ...
+    def wait_for_end(self) -> None: ...
+    def cancel(self) -> bool: ...
+
+
+class _FutureEnd:
+    """A future as a request whose end one thread waits for."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+        self.ended = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def wait_for_end(self) -> None:
+        self.error = _error_of(self._future)
+        if self.error is None:
+            self.result = self._future.result()
+        self.ended = True
+
+    def cancel(self) -> bool:
+        return self._future.cancel()
+
+
+def _beginner(model: ImageModel[Any], parameters: Mapping[str, Any]) -> Callable[[Any], _OneWaits]:
+    """What takes an image in for a model."""
+    if isinstance(model, VisionModel):
+        return partial(model.begin, parameters=parameters)
+    return lambda image: _FutureEnd(model.submit(image, **parameters))
+
+
+def _failed(error: BaseException) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
 
 
 class _GroupFuture(Future[GroupResult]):
@@ -219,7 +321,7 @@ class _GroupFuture(Future[GroupResult]):
             if self._open:
                 return
         errors = {name: error for name in self._names if (error := _error_of(self._requests[name])) is not None}
-        if all(isinstance(error, CancelledError) for error in errors.values()) and len(errors) == len(self._names):
+        if _all_cancelled(errors, self._names):
             super().cancel()
             self.set_running_or_notify_cancel()
             return
@@ -230,6 +332,10 @@ class _GroupFuture(Future[GroupResult]):
         """Takes the image back from each model whose batch has not left; whether none of them runs it."""
         cancelled = [request.cancel() for request in list(self._requests.values())]
         return all(cancelled) and len(cancelled) == len(self._names)
+
+
+def _all_cancelled(errors: Mapping[str, BaseException], names: tuple[str, ...]) -> bool:
+    return len(errors) == len(names) and all(isinstance(error, CancelledError) for error in errors.values())
 
 
 def _error_of(request: Future[Any]) -> BaseException | None:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
+from ...errors import InferSDKError
 from ...image import DeviceImage, HostImage, SharedImage
+from ...image.uploads import bring_in
 from ...ops.batch import ImageBatch, shared_workers
 from ...stream import Event
 from ...tensor import Tensor
@@ -109,14 +111,18 @@ class InFlightBatch:
 
     def begin(self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement) -> None:
         """Queues a batch of images that all lie on the device, or all on the host."""
-        with self.infer.charging():
-            self._begin(batch, geometries, placement)
+        try:
+            with self.infer.charging():
+                self._begin(batch, geometries, placement)
+        except BaseException:
+            self._return_borrowed()
+            raise
 
     def _begin(
         self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement
     ) -> None:
         if isinstance(batch[0].image, DeviceImage):
-            self._borrowed = [cast("DeviceImage", item.image).on(self.stream) for item in batch]
+            self._borrow([cast("DeviceImage", item.image) for item in batch])
             self._batch.fill([image.view() for image in self._borrowed], geometries)
             location = "resident"
         else:
@@ -131,6 +137,21 @@ class InFlightBatch:
         self._queue_run(geometries, parameters)
         self._queued = geometries, parameters
         self._decoders = [item.image.decoder for item in batch]
+
+    def _borrow(self, images: list[DeviceImage]) -> None:
+        """Borrows images on the device; those that models share are copied there together first."""
+        self._borrowed = images
+        if uploads := [image.upload for image in images if image.upload is not None]:
+            bring_in(uploads, self.stream, self._workers)
+        for image in images:
+            image.on(self.stream)
+
+    def _return_borrowed(self) -> None:
+        """After an error: what reads the images may be queued still, and their memory is used again."""
+        if self._borrowed:
+            with contextlib.suppress(InferSDKError):  # the first error is reported
+                self.stream.synchronize()
+            self._borrowed = []
 
     def _queue_run(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
         """Queues the model and the postprocessing."""
@@ -190,8 +211,9 @@ class InFlightBatch:
         assert queued is not None
         try:
             results = self._postprocess.collect(*queued)
-        finally:
             self._borrowed = []
+        finally:
+            self._return_borrowed()
             if self._order is not None:
                 self._order.finished()
         self._stages.name_decoders(results, self._decoders)
@@ -224,7 +246,8 @@ class CudaExecutor(Generic[Result]):
         shares_cpu: bool = False,
         order: RunOrder | None = None,
     ) -> None:
-        self.infer, self.capacity = infer, capacity
+        assert infer.stream is not None
+        self.infer, self.capacity, self._device = infer, capacity, infer.stream.device
         self.timings = Timings()
         self._stages, self._placement, self._shares_cpu = stages, placement, shares_cpu
         self._canvas = stages.preprocessor  # of the rows
@@ -239,10 +262,15 @@ class CudaExecutor(Generic[Result]):
 
     def read(self, source: Any) -> HostImage | DeviceImage | EncodedImage:
         if isinstance(source, SharedImage):
-            assert self.infer.stream is not None
-            return source.on_device(self.infer.stream.device, self._stages.preprocessor.channel_order)
+            return self._read_shared(source)
         encoded = None if self._decoding is None else self._decoding.read(source)
         return self._stages.preprocessor.read_any(source) if encoded is None else encoded
+
+    def _read_shared(self, source: SharedImage) -> HostImage | DeviceImage:
+        preprocessor = self._stages.preprocessor
+        if preprocessor.interpolation != "bilinear":  # it is resampled on the host
+            return preprocessor.read(source)  # type: ignore[arg-type]
+        return source.on_device(self._device, preprocessor.channel_order)
 
     # ---- whole batches ----
 
@@ -339,6 +367,8 @@ class CudaExecutor(Generic[Result]):
 
     def prepares_quickly(self, item: Any) -> bool:
         # An image that is decoded is only kept here until the batch runs.
+        if isinstance(item, SharedImage):
+            return item.is_decoded
         return isinstance(item, (np.ndarray, HostImage)) or DeviceImage.is_one(item)
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:

@@ -583,6 +583,18 @@ def test_map_waits_where_submit_would_raise(model: Squares) -> None:
         assert list(pipeline.map(range(12), in_flight=100)) == [i * i for i in range(12)]
 
 
+def test_requests_that_one_thread_waits_for(model: Squares) -> None:
+    with Pipeline(model, max_delay=0, slots=4, when_full="raise") as pipeline:
+        begun = [pipeline.begin(item) for item in [*range(12), -2]]
+        assert [request.outcome() for request in begun[:12]] == [i * i for i in range(12)]
+        assert isinstance(begun[12].outcome(return_exceptions=True), InputError)
+        with pytest.raises(InputError, match="-2 is below zero"):
+            begun[12].outcome()
+        assert not begun[0].cancel(), "it has ended"
+    with pytest.raises(ClosedError):
+        pipeline.begin(1)
+
+
 def test_map_and_errors(model: Squares) -> None:
     with Pipeline(model, max_delay=0) as pipeline:
         results = pipeline.map([1, -2, 3])

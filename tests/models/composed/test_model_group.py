@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,14 +19,18 @@ from head_models import head_model
 from PIL import Image
 
 import infersdk
+from infersdk import pinned_empty
 from infersdk.data import DETECTOR
 from infersdk.data import IMAGE as DIGITS
+from infersdk.device import Device
 from infersdk.errors import ClosedError, ConfigError, ImageError
-from infersdk.image import HostImage, SharedImage
-from infersdk.memory import Head
-from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv8, create
+from infersdk.image import HostImage, SharedImage, read_image
+from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv5, YOLOv8, create
 from infersdk.models.composed import model_group
 from infersdk.models.execution.cuda import InFlightBatch
+
+if TYPE_CHECKING:
+    from infersdk.image.uploads import UploadPools
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -155,6 +159,36 @@ def test_requests_are_taken_back(files: dict[str, Path]) -> None:
         results.close()  # what is on its way is taken back
 
 
+def test_map_waits_for_slots(files: dict[str, Path]) -> None:
+    """As the `map()` of a model does, also where `submit()` raises."""
+    with ModelGroup(a=YOLOv8(files["detector"], max_batch=2), b=Classifier(files["classes"], max_batch=2)) as group:
+        for model in group.models.values():
+            model.configure_pipeline(slots=2, when_full="raise", workers=1)
+        for result in group.map([IMAGE] * 40, in_flight=16):
+            assert result.errors == {}
+
+
+def test_a_model_that_is_closed_while_images_are_mapped(group: ModelGroup) -> None:
+    results = group.map(itertools.repeat(IMAGE), in_flight=2)
+    check(next(results))
+    group.models["detector"].close()
+    for result in itertools.islice(results, 4):
+        assert result["classes"].class_ids.tolist() == [1, 0]
+    assert isinstance(next(results).errors["detector"], ClosedError)
+
+
+def test_map_ends_when_all_is_taken_back(files: dict[str, Path]) -> None:
+    """The models are closed while their batches wait for more images."""
+    with ModelGroup(a=YOLOv8(files["detector"], max_batch=4), b=Classifier(files["classes"], max_batch=4)) as group:
+        for model in group.models.values():
+            model.configure_pipeline(max_delay=30.0, workers=1)
+        closing = threading.Timer(0.2, group.close)
+        closing.start()
+        with pytest.raises(CancelledError):
+            next(group.map([IMAGE]))
+        closing.join()
+
+
 def test_models_of_a_configuration(files: dict[str, Path]) -> None:
     tables = {
         "detector": {"type": "yolov8", "path": str(files["detector"])},
@@ -215,7 +249,7 @@ def test_an_image_is_copied_to_a_device_once(files: dict[str, Path]) -> None:
     if not device_count():
         pytest.skip("no CUDA device on this machine")
     shared = SharedImage(CountingFile())
-    assert shared.on_device("cuda:0")._source is shared.on_device("cuda:0")._source
+    assert shared.on_device("cuda:0").upload is shared.on_device("cuda:0").upload
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, (120 + 8 * i, 200, 3), np.uint8) for i in range(9)]
     images[3].setflags(write=False)
@@ -254,8 +288,8 @@ def test_no_model_of_a_group_uploads_frames_of_its_own(files: dict[str, Path], m
     shared: list[SharedImage] = []
 
     class Recorded(SharedImage):
-        def __init__(self, source: Any) -> None:
-            super().__init__(source)
+        def __init__(self, source: Any, pools: UploadPools) -> None:
+            super().__init__(source, pools)
             shared.append(self)
 
     monkeypatch.setattr(model_group, "SharedImage", Recorded)
@@ -271,5 +305,37 @@ def test_no_model_of_a_group_uploads_frames_of_its_own(files: dict[str, Path], m
         assert [context._frames.nbytes for context in contexts] == [0] * len(contexts)
     assert len(shared) == len(images)
     for image in shared:
-        (upload,) = image._uploads.values()
-        assert upload._tensor.head is Head.SYNCED
+        (known,) = image._on_device.values()
+        assert known.upload is not None
+        assert known.upload.is_copied
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page_locked", [False, True])
+def test_memory_of_frames_is_used_again(page_locked: bool) -> None:
+    """Many more frames than there are slots, all different: each model sees the right ones."""
+    from infersdk.stream import device_count
+
+    pytest.importorskip("tensorrt_rtx_bindings")
+    if not device_count():
+        pytest.skip("no CUDA device on this machine")
+    whole = read_image(DIGITS).pixels
+    images = []
+    for i in range(60):
+        shifted = np.roll(whole, 4 * i, axis=1)
+        images.append(pinned_empty(whole.shape) if page_locked else np.empty_like(whole))
+        images[-1][:] = shifted
+    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "max_batch": 4, "channel_order": "rgb", "tf32": False}
+    with YOLOv5(DETECTOR, **settings) as alone:
+        expected = list(alone.map(images))
+        assert len({one.xyxy.tobytes() for one in expected}) > 10
+        with ModelGroup(first=alone.clone(), second=alone.clone()) as group:
+            for result, one in zip(group.map(images), expected, strict=True):
+                for name in group.models:
+                    assert len(result[name]) == len(one)
+                    np.testing.assert_allclose(result[name].xyxy, one.xyxy, atol=0.5)
+            pool = group._pools.of(Device.parse("cuda:0"))
+            del result
+            gc.collect()
+            slots = sum(model.pipelines[0].slots for model in group.models.values())
+            assert 1 <= len(pool._free) <= slots

@@ -1,0 +1,245 @@
+"""Images of the host that several models read on a CUDA device: each is copied there once.
+
+The first batch that needs images copies all of them together, in one native call, into one block of memory: on several
+threads, through page-locked memory where theirs is not. Other batches wait for that copy on the device. A block is used
+again when the last of its images is gone, so nothing is allocated from frame to frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from .._lib import address, check, ffi, lib, out
+from ..errors import ImageError
+from ..stream import Event, Stream, default_stream
+from ..tensor import Tensor
+from .geometry import Geometry
+from .view import image_view
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..device import Device
+
+__all__ = ["Upload", "UploadPools", "bring_in"]
+
+
+class Threads(Protocol):
+    """Native threads; see `infersdk.ops.batch.Workers`."""
+
+    @property
+    def _open(self) -> Any: ...
+
+
+class _Block:
+    """Memory for the images of one upload: page-locked on the host, and on the device."""
+
+    def __init__(self, device: Device) -> None:
+        self._tensor = Tensor((0,), "uint8", device)
+        self.copied = Event(device)
+        self.nbytes = self.host = self.at = 0
+
+    def reserve(self, nbytes: int) -> None:
+        """Allocates so many bytes, unless it has them. Only while nothing uses the block."""
+        if nbytes > self.nbytes:
+            self.nbytes = 0
+            self._tensor.resize((nbytes,))
+            # Without a stream: `copied` orders the work on the block, and the tensor knows of none.
+            self.host = self._tensor.host_ptr(read=False, write=True)
+            self.at = self._tensor.device_ptr(read=False, write=True)
+            self.nbytes = nbytes
+
+
+class _Lease:
+    """A block in use, until the last image in it is gone.
+
+    Attributes:
+        streams: whose further work comes after the copies: the one that they are queued on, and those that wait.
+    """
+
+    __slots__ = ("_free", "block", "streams")
+
+    def __init__(self, block: _Block, stream: Stream, free: list[_Block]) -> None:
+        self.block, self.streams, self._free = block, {stream}, free
+
+    def __del__(self) -> None:
+        self._free.append(self.block)  # atomic: any thread may get here, at any moment
+
+
+class Upload:
+    """The pixels of an image on a device. They are copied there by the first `bring_in()`.
+
+    Args:
+        pixels: uint8 on the host. They do not change as long as something borrows the copy.
+        pool: of the device.
+
+    Attributes:
+        shape: of the pixels; on the device they are dense.
+    """
+
+    __slots__ = ("_at", "_lease", "pixels", "pool", "shape")
+
+    def __init__(self, pixels: npt.NDArray[np.uint8], pool: _Pool) -> None:
+        self.pixels, self.pool, self.shape = np.ascontiguousarray(pixels), pool, pixels.shape
+        self._lease: _Lease | None = None
+        self._at = 0
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether its copy is queued."""
+        return self._lease is not None
+
+    def on(self, stream: Stream) -> int:
+        """The address on the device, for work on `stream`, which waits for the copy.
+
+        The caller keeps the upload until that work is done: then its memory is used again.
+        """
+        if self._lease is None or stream not in self._lease.streams:
+            bring_in([self], stream)
+        return self._at
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.pool.device.index
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """For other libraries. Waits for the copy."""
+        stream = default_stream(self.pool.device)
+        at = self.on(stream)
+        stream.synchronize()
+        return Tensor._over(at, self.shape, "uint8", self.pool.device, lender=self).__dlpack__(**options)
+
+
+class _Pool:
+    """The blocks of one device. Any number of threads may use it."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._lock = threading.Lock()
+        self._free: list[_Block] = []
+        self._streams = weakref.WeakSet[Stream]()  # that are on this device
+        self._capacity = 0  # of the arrays below, which a copy fills
+        self._nbytes = out("size_t")
+
+    def bring_in(self, uploads: Sequence[Upload], stream: Stream, workers: Threads | None) -> None:
+        """See the function of this name. All uploads are of this pool."""
+        with self._lock:
+            if stream not in self._streams:
+                if stream.device != self.device:
+                    raise ImageError(f"the image is for {self.device}, the model on {stream.device}; copy it there")
+                self._streams.add(stream)
+            if missing := [upload for upload in uploads if upload._lease is None]:
+                self._copy(list(dict.fromkeys(missing)), stream, workers)
+            for lease in {upload._lease for upload in uploads}:
+                if lease is not None and stream not in lease.streams:
+                    stream.wait(lease.block.copied)
+                    lease.streams.add(stream)
+
+    def _copy(self, uploads: list[Upload], stream: Stream, workers: Threads | None) -> None:
+        """Queues the copies of images that have none yet. Under the lock."""
+        count = len(uploads)
+        if count > self._capacity:
+            self._capacity = count
+            self._images, self._copies = (ffi.new("ifs_image[]", count) for _ in range(2))
+            self._geometries, self._unused = (ffi.new("ifs_geometry[]", count) for _ in range(2))
+        for i, upload in enumerate(uploads):
+            # NV12 goes as one gray plane. The geometry says that all rows are read.
+            view = image_view(upload.pixels)
+            self._images[i] = view._c[0]
+            self._geometries[i] = _all_of(view.size)._c[0]
+        check(lib.held_ifs_upload_nbytes(self._images, self._geometries, count, self._nbytes))
+        lease = _Lease(self._block(int(self._nbytes[0])), stream, self._free)
+        try:
+            self._queue(lease.block, count, stream, workers)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is reported
+                stream.synchronize()  # some copies may be queued, and the block is free now
+            raise
+        for i, upload in enumerate(uploads):
+            upload._at = address(self._copies[i].data)
+            upload._lease = lease
+
+    def _queue(self, block: _Block, count: int, stream: Stream, workers: Threads | None) -> None:
+        check(
+            lib.ifs_upload(
+                ffi.NULL if workers is None else workers._open,
+                self._images,
+                self._geometries,
+                count,
+                ffi.cast("void *", block.host),
+                ffi.cast("void *", block.at),
+                block.nbytes,
+                stream._open,
+                self._copies,
+                self._unused,
+            )
+        )
+        block.copied.record(stream)
+
+    def _block(self, nbytes: int) -> _Block:
+        """A free block of this size: the smallest that fits, else the largest, which grows, else a new one."""
+        free = self._free
+        fitting = [i for i, block in enumerate(free) if block.nbytes >= nbytes]
+        if fitting:
+            block = free.pop(min(fitting, key=lambda i: free[i].nbytes))
+        elif free:
+            block = free.pop(max(range(len(free)), key=lambda i: free[i].nbytes))
+        else:
+            block = _Block(self.device)
+        try:
+            block.reserve(max(nbytes, 1))
+        except BaseException:
+            free.append(block)
+            raise
+        return block
+
+
+class UploadPools:
+    """The memory of uploads, by device."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pools: dict[Device, _Pool] = {}
+
+    def of(self, device: Device) -> _Pool:
+        """The pool of a device."""
+        pool = self._pools.get(device)
+        if pool is None:
+            with self._lock:
+                pool = self._pools.setdefault(device, _Pool(device))
+        return pool
+
+    def clear(self) -> None:
+        """Forgets the memory: blocks in use are freed with their last image."""
+        with self._lock:
+            self._pools.clear()
+
+
+def bring_in(uploads: Iterable[Upload], stream: Stream, workers: Threads | None = None) -> None:
+    """Queues the copies of images that are not on the device yet, and lets `stream` wait for those of the others.
+
+    The caller keeps the uploads until its work on them is done. Any number of threads may call.
+
+    Args:
+        workers: fill page-locked memory with the images that are not in such memory; None is the calling thread alone.
+
+    Raises:
+        ImageError: an image is for another device than that of the stream.
+        OutOfMemoryError: the copies do not fit on the device.
+    """
+    by_pool: dict[_Pool, list[Upload]] = {}
+    for upload in uploads:
+        by_pool.setdefault(upload.pool, []).append(upload)
+    for pool, own in by_pool.items():
+        pool.bring_in(own, stream, workers)
+
+
+@lru_cache(maxsize=64)
+def _all_of(size: tuple[int, int]) -> Geometry:
+    return Geometry.stretch(size, size)

@@ -171,14 +171,15 @@ def _as_value(t: Translation, value: Any) -> Any:
 # ---- products and distances ----
 
 
-def _sum_of_products(t: Translation, a: Any, b: Any, axis: int, *, keep: bool = False) -> Any:
-    return t.build("ReduceSum", t.build("Mul", a, b), np.asarray([axis]), keepdims=int(keep))
+def _sum_of_products(t: Translation, a: Any, b: Any, axis: int) -> Any:
+    return t.build("ReduceSum", t.build("Mul", a, b), np.asarray([axis]), keepdims=0)
 
 
 @operator("torch.dot", "torch.linalg_vecdot")
 def dot(t: Translation) -> Any:
     axis = 0 if t.kind == "dot" else t.axis("dim", -1)
-    return _sum_of_products(t, *t.values, axis)
+    first, second = t.values
+    return _sum_of_products(t, first, second, axis)
 
 
 @operator("F.cosine_similarity")
@@ -186,10 +187,10 @@ def cosine_similarity(t: Translation) -> Any:
     """x1 x2 / (max(|x1|, eps) max(|x2|, eps)) along an axis."""
     axis = t.axis("dim", 1)
     eps = t.scalar(t.number("eps", 1e-8))
-    units = [
+    first, second = (
         t.build("Div", x, t.build("Max", t.build("ReduceL2", x, np.asarray([axis]), keepdims=1), eps)) for x in t.values
-    ]
-    return _sum_of_products(t, *units, axis)
+    )
+    return _sum_of_products(t, first, second, axis)
 
 
 @operator("torch.cdist")

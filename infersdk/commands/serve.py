@@ -41,13 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_ports(server: Server) -> None:
     scheme = "http" if server.settings.certificate is None else "https"
-    host = server.settings.host
+    address = server.settings.address
     out = console()
     for name, entry in server.repository.models.items():
         for version, endpoint in entry.versions.items():
             out.print(f"{name} {version}: {endpoint.platform}, batches of up to {endpoint.pipeline.max_batch}")
     if server.http_port is not None:
-        out.print(f"HTTP: {scheme}://{host}:{server.http_port}")
+        out.print(f"HTTP: {scheme}://{address(server.http_port)}")
     if server.grpc_port is not None:
-        out.print(f"gRPC: {host}:{server.grpc_port}")
+        out.print(f"gRPC: {address(server.grpc_port)}")
     out.file.flush()

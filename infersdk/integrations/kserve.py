@@ -19,6 +19,7 @@ import base64
 import binascii
 import functools
 import os
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from ..serve.datatypes import datatype_of
 from ..serve.errors import RequestError, Status, as_request_error
 from ..serve.images import ImageEndpoint
 from ..serve.messages import InferRequest, RequestedOutput
-from ..serve.repository import load_endpoint
+from ..serve.repository import load_endpoint, newest_table
 from ..serve.result_tensors import plain_rows
 from ..serve.service import request_timing
 from ..serve.settings import ServerSettings
@@ -52,8 +53,9 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
 
     Requests of the Open Inference Protocol v2 have the inputs of `infersdk serve`. Images are BYTES over gRPC; over
     HTTP KServe takes text alone, and they are base64 with the parameter `encoding = "base64"` of the input. Requests of
-    V1 are for models of images: `{"instances": [{"b64": TEXT}, ...]}` gives `{"predictions": [ROWS, ...]}`. `stop()`
-    frees the model.
+    V1 are for models of images: `{"instances": [{"b64": TEXT}, ...]}` gives `{"predictions": [ROWS, ...]}`. Of a model
+    with versions the newest is served. `stop()` returns at once; the model is freed on a thread of its own when its
+    requests have ended, after the setting `drain` at the latest.
 
     Args:
         config: a file or a mapping, as `infersdk serve` takes it.
@@ -71,9 +73,12 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
     if not isinstance(tables, Mapping) or not isinstance(tables.get(model), Mapping):
         known = ", ".join(tables) if isinstance(tables, Mapping) else "none"
         raise ConfigError(f"the configuration has no model {model!r}; it has {known}")
-    own = ServerSettings.of({**whole.get("server", {}), **settings})
+    server = whole.get("server", {})
+    if not isinstance(server, Mapping):
+        raise ConfigError(f"server is a table of settings, not {server!r}")
+    own = ServerSettings.of({**server, **settings})
     kind = _predictor_class()
-    endpoint = load_endpoint(name or model, "1", tables[model], own)
+    endpoint = load_endpoint(name or model, *newest_table(model, tables[model]), own)
     return kind(name or model, _Predictor(endpoint, own))
 
 
@@ -97,8 +102,9 @@ def _predictor_class() -> Any:
             return bool(self.ready)
 
         def stop(self) -> None:
-            self.ready = False
-            self._served.close()
+            if self.ready:  # KServe calls it in the thread that the requests need
+                self.ready = False
+                threading.Thread(target=self._served.close, name="infersdk-kserve-stop").start()
 
         def get_input_types(self) -> list[dict[str, Any]]:
             return _described(self._served.endpoint.inputs)
@@ -107,12 +113,18 @@ def _predictor_class() -> Any:
             return _described(self._served.endpoint.outputs)
 
         async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
+            served = self._served
+            served.endpoint.acquire()
             try:
+                if not self.ready:
+                    raise RequestError(Status.UNAVAILABLE, f"model {self.name!r} was stopped")
                 if isinstance(payload, Mapping):
-                    return await self._served.predict_v1(payload)
-                return await self._served.predict(payload)
+                    return await served.predict_v1(payload)
+                return await served.predict(payload)
             except Exception as error:
                 raise _as_kserve(error, self.name, grpc=getattr(payload, "from_grpc", False)) from None
+            finally:
+                served.endpoint.put_back()
 
     return Predictor
 
@@ -130,7 +142,7 @@ class _Predictor:
         parameters = _values(payload.parameters)
         binary = bool(parameters.pop("binary_data_output", False))
         deadline, priority = request_timing(parameters, self._settings.default_deadline)
-        wanted = [RequestedOutput(output.name) for output in payload.request_outputs or ()]
+        wanted = [_requested(output) for output in payload.request_outputs or ()]
         request = InferRequest(
             self.endpoint.name, "", payload.id or "", {one.name: _array(one) for one in payload.inputs}, wanted or None,
             parameters, deadline, priority,
@@ -185,17 +197,33 @@ def _decoded(text: str | bytes) -> bytes:
         raise RequestError(Status.INVALID, "an image is not encoded in base64") from None
 
 
+def _requested(output: Any) -> RequestedOutput:
+    """A `kserve.RequestedOutput`."""
+    if unknown := sorted(set(_values(output.parameters)) - {"binary_data"}):
+        raise _without(f"output {output.name!r}", unknown[0])
+    return RequestedOutput(output.name)
+
+
+def _without(what: str, parameter: str) -> RequestError:
+    return RequestError(
+        Status.INVALID, f"{what}: a server of KServe's runtime has no {parameter!r}; infersdk serve may take it"
+    )
+
+
 def _array(given: Any) -> npt.NDArray[Any]:
     """The tensor of a `kserve.InferInput`."""
     from kserve.errors import InvalidInput
 
+    parameters = _values(given.parameters)
+    if "shared_memory_region" in parameters:
+        raise _without(f"input {given.name!r}", "shared_memory_region")
     try:
         array: npt.NDArray[Any] = given.as_numpy()
     except (ValueError, TypeError, InvalidInput) as error:
         raise RequestError(
             Status.INVALID, f"input {given.name!r} is not {given.datatype} {list(given.shape)}: {error}"
         ) from None
-    encoded = _values(given.parameters).get("encoding")
+    encoded = parameters.get("encoding")
     if encoded is None:
         return array
     if encoded != "base64" or given.datatype != "BYTES":
@@ -210,7 +238,10 @@ def _values(parameters: Any) -> dict[str, Any]:
     values = {}
     for name, value in (parameters or {}).items():
         which = getattr(value, "WhichOneof", None)
-        values[name] = value if which is None else getattr(value, which("parameter_choice"))
+        kind = None if which is None else which("parameter_choice")
+        if which is not None and kind is None:
+            raise RequestError(Status.INVALID, f"parameter {name!r} has no value")
+        values[name] = value if kind is None else getattr(value, kind)
     return values
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from .. import registry
 from ..config import convert, model_files, read
-from ..errors import ConfigError, InferSDKError, text_of
+from ..errors import ClosedError, ConfigError, InferSDKError, text_of
 from ..models import create
 from ..pipeline import PipelineSettings
 from .errors import RequestError, Status
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
     from .settings import ServerSettings
 
-__all__ = ["ModelEntry", "Repository", "load_endpoint"]
+__all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table"]
 
 _log = logging.getLogger("infersdk.serve")
 
@@ -73,7 +73,9 @@ class Repository:
         self._config, self._settings = config, settings
         self.models = {name: ModelEntry(name) for name in self.tables()}
         self._loader = ThreadPoolExecutor(1, "infersdk-load")
+        self._loading = set[asyncio.Task[None]]()
         self._closing = set[asyncio.Future[None]]()
+        self._closed = False
 
     def tables(self) -> Mapping[str, Any]:
         """The table of each model, as the configuration has it now.
@@ -159,6 +161,16 @@ class Repository:
             raise RequestError(Status.INVALID, f"failed to load {name!r}: {text}") from None
 
     async def _load(self, name: str) -> None:
+        """Goes on when the caller is cancelled, a client that goes away for instance: a thread that loads cannot be
+        stopped, and what it has loaded is swapped in, or closed.
+        """
+        task = asyncio.ensure_future(self._load_and_swap(name))
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be without a caller
+        await asyncio.shield(task)
+
+    async def _load_and_swap(self, name: str) -> None:
         entry, loop = self.models[name], asyncio.get_running_loop()
         if not entry.versions:
             entry.state, entry.reason = "LOADING", ""
@@ -169,6 +181,9 @@ class Repository:
             if not entry.versions:
                 entry.state = "UNAVAILABLE"
             raise
+        if self.models.get(name) is not entry:
+            self._close_later(list(loaded.values()))
+            raise ConfigError(f"model {name!r} was taken out of the configuration while it was loaded")
         replaced = list(entry.versions.values())
         entry.versions, entry.state, entry.reason = loaded, "READY", ""
         entry.loads += 1
@@ -196,6 +211,8 @@ class Repository:
         self._close_later(endpoints)
 
     def _load_versions(self, name: str) -> dict[str, Endpoint]:
+        if self._closed:
+            raise ClosedError(f"model {name!r} is not loaded: the server ends")
         table = self.tables().get(name)
         if table is None:
             raise ConfigError(f"the configuration has no model {name!r} any more")
@@ -218,7 +235,10 @@ class Repository:
             future.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Drains and frees all models."""
+        """Drains and frees all models, after the one that is being loaded."""
+        self._closed = True
+        if self._loading:
+            await asyncio.wait(list(self._loading))
         endpoints = list(self.endpoints())
         for entry in self.models.values():
             entry.versions, entry.state, entry.reason = {}, "UNAVAILABLE", "the server ends"
@@ -261,6 +281,13 @@ def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
                 f"models.{name}.versions: a version is a number and has a table, not {version!r}: {own!r}"
             )
     return {version: {**base, **own} for version, own in versions.items()}
+
+
+def newest_table(name: str, table: Any) -> tuple[str, dict[str, Any]]:
+    """The version of a model that answers requests that name none, and its table."""
+    tables = _version_tables(name, table)
+    version = max(tables, key=_version_order)
+    return version, tables[version]
 
 
 def load_endpoint(name: str, version: str, table: Mapping[str, Any], settings: ServerSettings) -> Endpoint:

@@ -8,13 +8,14 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import read
-from ..errors import BackendUnavailableError, ConfigError
+from ..errors import BackendUnavailableError, ConfigError, DeadlineExceeded
 from .access_log import AccessLog
 from .authentication import Authentication
 from .http.app import Application
@@ -52,7 +53,7 @@ class Server:
         http_port, grpc_port: where it listens; None before it does, and for a port that it does without.
 
     Raises:
-        ConfigError: a wrong setting.
+        ConfigError: a wrong setting, or a certificate that cannot be used.
         BackendUnavailableError: a package of the extra `serve`, or of `otel` for traces, is missing.
     """
 
@@ -67,6 +68,7 @@ class Server:
             raise ConfigError("server: neither http_port nor grpc_port is there to listen on")
         if (self.settings.certificate is None) != (self.settings.private_key is None):
             raise ConfigError("server: TLS needs both, certificate and private_key")
+        _check_certificate(self.settings)
         self.http_port: int | None = None
         self.grpc_port: int | None = None
         self.repository = Repository(config, self.settings)
@@ -158,7 +160,7 @@ class Server:
 
         routes = [*PredictHandler(self.service).routes(), *PageHandlers(self.service).routes()]
         application = Application(self.service, authentication, log, routes, self.tracing)
-        listener = _listen(self.settings.host, self.settings.http_port or 0)
+        listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]
         config = uvicorn.Config(
             application, http=protocol_class(self.settings), ws="none", lifespan="off", log_config=None,
@@ -194,7 +196,11 @@ class Server:
     def start(self, timeout: float = 300.0) -> Server:
         """Serves in a thread of its own; returns when all models are ready.
 
+        Args:
+            timeout: seconds within which they have to be.
+
         Raises:
+            DeadlineExceeded: they are not ready by then; the server ends.
             InferSDKError: what `run()` raises.
         """
 
@@ -209,7 +215,11 @@ class Server:
         self._thread = threading.Thread(target=work, name="infersdk-serve", daemon=True)
         atexit.register(self._stop_at_exit)
         self._thread.start()
-        self._ready.wait(timeout)
+        if not self._ready.wait(timeout):
+            self._stop()
+            raise DeadlineExceeded(
+                f"the models were not ready within {timeout:g} s, and the server ends; give start() a longer timeout"
+            )
         if self._failure is not None:
             raise self._failure
         return self
@@ -258,12 +268,35 @@ def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {**table, **paths}
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _check_certificate(settings: ServerSettings) -> None:
+    """Raises ConfigError if TLS could not begin."""
+    if settings.certificate is None or settings.private_key is None:
+        return
+    for path in (settings.certificate, settings.private_key):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"server: {path} cannot be read: {error.strerror}") from None
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            settings.certificate,
+            settings.private_key,
+            password=lambda: "",  # else a terminal is asked
+        )
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"server: certificate {settings.certificate} and private_key {settings.private_key} cannot be used: "
+            f"{error}; they are a pair of PEM files, and the key has no passphrase"
+        ) from None
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    host, port = settings.host, settings.http_port or 0
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise ConfigError(f"server: cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise ConfigError(f"server: cannot listen on {settings.address(port)}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

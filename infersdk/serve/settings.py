@@ -70,6 +70,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     traces: bool = False
     page: bool = True
 
+    def address(self, port: int | None) -> str:
+        """The host and a port as addresses are written: an IPv6 address is in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{port}"
+
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> ServerSettings:
         """The settings of a table, checked.

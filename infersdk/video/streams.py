@@ -164,7 +164,7 @@ class Streams:
     def close(self) -> None:
         """Ends all streams, and the iteration. Frames that the model has not begun are cancelled.
 
-        It waits for the threads that read, at most 2 s: a source may hang in a read, and its thread ends when that does.
+        It waits at most 2 s for the threads that read: a source may hang, and its thread ends when the read does.
         """
         self._running = True
         for stream in self._streams.values():

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,8 +178,68 @@ def test_what_there_is_not(tables: dict[str, Any]) -> None:
         predictor({"models": tables}, "x")
 
 
+def test_a_server_that_is_no_table(tables: dict[str, Any]) -> None:
+    with pytest.raises(infersdk.errors.ConfigError, match="server is a table of settings, not 8000"):
+        predictor({"models": tables, "server": 8000}, "simple")
+
+
+def test_the_newest_version_serves(tables: dict[str, Any]) -> None:
+    versions: dict[str, Any] = {"2": {}, "10": {"max_batch": 3}, "9": {}}
+    model = predictor({"models": {"simple": {**tables["simple"], "versions": versions}}}, "simple")
+    assert (model._served.endpoint.version, model._served.endpoint.pipeline.max_batch) == ("10", 3)
+    model.stop()
+
+
+@pytest.mark.parametrize("where", ["inputs", "outputs"])
+def test_shared_memory_is_refused(ports: Ports, where: str) -> None:
+    body = simple_body()
+    body["outputs"] = [{"name": "OUTPUT0"}]
+    body[where][0]["parameters"] = {"shared_memory_region": "x", "shared_memory_byte_size": 64}
+    headers = {"Content-Type": "application/json"}
+    answer = ask(ports.http, "/v2/models/simple/infer", body, headers=headers)
+    assert answer.status == 400
+    assert "has no 'shared_memory" in answer.body.decode(), answer.body
+
+
+def until(check: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_stop_frees_the_model(tables: dict[str, Any]) -> None:
     model = predictor({"models": tables}, "simple", name="other")
     assert (model.name, model.ready, model.get_input_types()[0]["name"]) == ("other", True, "INPUT0")
     model.stop()
+    model.stop()
     assert not model.ready
+    until(lambda: model._served.endpoint._network._closed)
+
+
+def test_requests_that_wait_are_answered_before_the_model_is_freed(tables: dict[str, Any]) -> None:
+    """`stop()` comes in the thread of the event loop, which they need."""
+    model = predictor({"models": tables}, "simple", drain=20)
+    inputs = [kserve.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
+    for one in inputs:
+        one.set_data_from_numpy(np.ones((1, 16), np.int32), binary_data=False)
+
+    async def check() -> None:
+        admission = model._served.endpoint.admission
+        admission.running, slots = admission.slots, admission.running  # as if others had all slots
+        waiting = asyncio.ensure_future(model.predict(kserve.InferRequest("simple", inputs)))
+        while not admission.waiting:
+            await asyncio.sleep(0)
+        started = time.monotonic()
+        model.stop()
+        assert time.monotonic() - started < 5
+        await asyncio.sleep(0.1)
+        admission.running = slots + 1
+        admission.leave()
+        answer = await waiting
+        assert {tuple(output.as_numpy().ravel()[:1]) for output in answer.outputs} == {(2,), (0,)}
+        with pytest.raises(kserve.errors.ModelNotReady):
+            await model.predict(kserve.InferRequest("simple", inputs))
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+    until(lambda: model._served.endpoint._network._closed)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ import pytest
 from onnx_models import node, value
 from served_requests import ask, inputs_of
 
-from infersdk.errors import ConfigError, ModelError
+from infersdk.errors import ConfigError, DeadlineExceeded, ModelError
 
 
 def times(path: Path, factor: float) -> Path:
@@ -205,7 +208,7 @@ def test_what_cannot_be_started(config: Path, tmp_path: Path) -> None:
     refused(ConfigError, "server: .*unknown field `nonesuch`", nonesuch=1)
     refused(ConfigError, "server: TLS needs both", certificate="x.pem")
     refused(ConfigError, "server: neither http_port nor grpc_port", http_port=None, grpc_port=None)
-    refused(ConfigError, r"server: y\.pem: No such file", http_port=None, certificate="x.pem", private_key="y.pem")
+    refused(ConfigError, r"server: x\.pem cannot be read: No such file", certificate="x.pem", private_key="y.pem")
     with Server(config).start() as server:
         refused(ConfigError, f"cannot listen on 127.0.0.1:{server.http_port}", http_port=server.http_port)
         refused(ConfigError, f"cannot listen on 127.0.0.1:{server.grpc_port}", grpc_port=server.grpc_port)
@@ -230,3 +233,119 @@ def test_the_command_ends_well_with_sigterm(config: Path) -> None:
         assert (process.returncode, said) == (0, "")
     finally:
         process.kill()
+
+
+class GatedLoads:
+    """The loads of a repository wait until a test opens the gate; `endpoints` are those that were loaded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from infersdk.serve import repository
+
+        self.begun, self.gate, self.endpoints = threading.Event(), threading.Event(), list[Any]()
+        load_endpoint = repository.load_endpoint
+
+        def load(*arguments: Any) -> Any:
+            self.begun.set()
+            assert self.gate.wait(60)
+            self.endpoints.append(load_endpoint(*arguments))
+            return self.endpoints[-1]
+
+        monkeypatch.setattr(repository, "load_endpoint", load)
+
+    def are_closed(self) -> bool:
+        return all(endpoint._network._closed for endpoint in self.endpoints)
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatedLoads]:
+    own = GatedLoads(monkeypatch)
+    yield own
+    own.gate.set()
+
+
+def repository_of(config: Path) -> Any:
+    from infersdk.serve.repository import Repository
+    from infersdk.serve.settings import ServerSettings
+
+    return Repository(config, ServerSettings(drain=1))
+
+
+def test_a_load_goes_on_when_the_client_that_asked_has_gone(config: Path, loads: GatedLoads) -> None:
+    async def check() -> None:
+        repository = repository_of(config)
+        asked = asyncio.ensure_future(repository.load("times"))
+        assert await asyncio.to_thread(loads.begun.wait, 60)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        loads.gate.set()
+        while repository.models["times"].state != "READY":
+            await asyncio.sleep(0.01)
+        assert list(repository.endpoints()) == loads.endpoints
+        await repository.close()
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+    assert loads.are_closed()
+
+
+@pytest.mark.parametrize("end", ["close", "remove"])
+def test_a_model_that_is_loaded_too_late_is_closed(config: Path, loads: GatedLoads, end: str) -> None:
+    """The server ends meanwhile, or the configuration has lost it."""
+
+    async def check() -> None:
+        repository = repository_of(config)
+        loading = asyncio.ensure_future(repository.load_all())
+        assert await asyncio.to_thread(loads.begun.wait, 60)
+        if end == "close":
+            loading.cancel()
+            closing = asyncio.ensure_future(repository.close())
+            await asyncio.sleep(0.1)
+            loads.gate.set()
+            await closing
+            return
+        await repository.remove("times")
+        loads.gate.set()
+        with pytest.raises(ConfigError, match="'times' was taken out of the configuration while it was loaded"):
+            await loading
+        await repository.close()
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+    assert len(loads.endpoints) == 1
+    assert loads.are_closed()
+
+
+def test_a_server_that_is_not_ready_in_time(config: Path, loads: GatedLoads) -> None:
+    from infersdk.serve import Server
+
+    server = Server(config)
+    with pytest.raises(DeadlineExceeded, match=r"not ready within 0\.2 s"):
+        server.start(timeout=0.2)
+    loads.gate.set()
+    server.stop()
+    assert loads.are_closed()
+
+
+@pytest.mark.parametrize("protocols", [("http", "grpc"), ("grpc",), ("http",)])
+def test_a_pair_of_files_that_is_no_certificate(config: Path, tmp_path: Path, protocols: tuple[str, ...]) -> None:
+    from infersdk.serve import Server
+
+    (tmp_path / "x.pem").write_text("neither")
+    ports = {f"{name}_port": 0 if name in protocols else None for name in ("http", "grpc")}
+    with pytest.raises(
+        ConfigError, match=r"x\.pem cannot be used: .*a pair of PEM files, and the key has no passphrase"
+    ):
+        Server(config, certificate=str(tmp_path / "x.pem"), private_key=str(tmp_path / "x.pem"), **ports)
+
+
+def test_an_ipv6_address(run: Callable[..., Any]) -> None:
+    import tritonclient.grpc
+
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    server = run(host="::1")
+    assert server.settings.address(80) == "[::1]:80"
+    assert tritonclient.grpc.InferenceServerClient(f"[::1]:{server.grpc_port}").is_server_ready()
+    with urllib.request.urlopen(f"http://[::1]:{server.http_port}/v2/health/ready", timeout=30) as answer:
+        assert answer.status == 200

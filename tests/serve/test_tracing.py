@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -215,3 +216,28 @@ def test_spans_go_where_the_environment_says(tables: dict[str, Any], tmp_path: A
     assert b"postprocess" in body
     assert b"service.name" in body
     assert bytes.fromhex(line["trace_id"]) in body  # the log names the trace
+
+
+def test_a_request_of_a_stream_whose_client_has_gone(traced: tuple[Any, Any], spans: Any) -> None:
+    import tritonclient.grpc
+
+    server = traced[0]
+    admission = server.repository.find("simple").admission
+    x = np.ones((1, 16), np.int32)
+    before, admission.running = admission.running, admission.slots  # as if others had all slots
+    try:
+        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            client.start_stream(lambda result, error: None)
+            client.async_stream_infer("simple", inputs_of("grpc", {"INPUT0": x, "INPUT1": x}, "INT32"))
+            end = time.monotonic() + 30
+            while not admission.waiting:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            client.stop_stream(cancel_requests=True)
+        while not (found := spans()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        admission.running = before
+    (span,) = found.values()
+    assert (span.attributes["rpc.grpc.status"], span.attributes["error.type"]) == ("CANCELLED", "CANCELLED")

@@ -32,7 +32,7 @@ async def open_grpc(
     """Opens the port; returns it, and what closes it when the calls that run have ended.
 
     Raises:
-        ConfigError: it cannot be listened on, or the certificate cannot be used.
+        ConfigError: it cannot be listened on.
     """
     import grpc
 
@@ -52,12 +52,14 @@ async def open_grpc(
     )
     calls = _Calls(service, authentication, log, tracing)
     server.add_generic_rpc_handlers(calls.handlers())
-    address = f"{settings.host}:{settings.grpc_port}"
+    address = settings.address(settings.grpc_port)
     try:
         if settings.certificate is None or settings.private_key is None:
             port = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, _credentials(settings.certificate, settings.private_key))
+            with open(settings.private_key, "rb") as key, open(settings.certificate, "rb") as chain:
+                credentials = grpc.ssl_server_credentials([(key.read(), chain.read())])
+            port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise ConfigError(f"server: cannot listen on {address}: {error}") from None
     await server.start()
@@ -66,16 +68,6 @@ async def open_grpc(
         await server.stop(settings.drain)
 
     return int(port), close
-
-
-def _credentials(certificate: str, private_key: str) -> Any:
-    import grpc
-
-    try:
-        with open(private_key, "rb") as key, open(certificate, "rb") as chain:
-            return grpc.ssl_server_credentials([(key.read(), chain.read())])
-    except OSError as error:
-        raise ConfigError(f"server: {error.filename}: {error.strerror}") from None
 
 
 class _Calls:
@@ -205,7 +197,12 @@ class _Calls:
         async def read() -> None:
             try:
                 async for message in messages:
-                    await answers.put(asyncio.ensure_future(self._stream_answer(message, context)))
+                    answer = asyncio.ensure_future(self._stream_answer(message, context))
+                    try:
+                        await answers.put(answer)
+                    except BaseException:  # the stream ends while the queue is full
+                        answer.cancel()
+                        raise
             finally:
                 await answers.put(None)
 
@@ -229,6 +226,9 @@ class _Calls:
         try:
             body = await self._run(message, None, notes, {})
             return _in_stream(body)
+        except asyncio.CancelledError:
+            refused = RequestError(Status.CANCELLED, "the client went away")
+            raise
         except Exception as error:
             refused = as_request_error(error)
             response = service_pb2.ModelStreamInferResponse(error_message=refused.message)

@@ -1,26 +1,37 @@
 """Two models on each frame of a video: a `ModelGroup` against each model alone.
 
-Run: `pytest -s benchmarks/bench_model_group.py` (the test data of INFERSDK_ASSETS). On the processor both models share
-the cores, so the group is held against the sum of their times; on a GPU against the slower one of them. Frames are
-decoded before; each round runs the models alone and the group one after the other.
+    pytest -s benchmarks/bench_model_group.py              # on the processor, and what the host costs for a GPU
+    pytest -s benchmarks/bench_model_group.py -m gpu       # on a GPU
+
+It takes the test data of INFERSDK_ASSETS. On the processor both models share the cores, so the group is held against
+the sum of their times. On a GPU the group is held against what the device can do: the slower model alone, or both
+engines side by side on it without images, whichever is less. Frames are decoded before; each round runs the models
+alone and the group one after the other.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import resource
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from infersdk import ModelGroup, device_count
-from infersdk.models import TwinLiteNet, load
+from infersdk import ModelGroup, Pipeline, device_count, graph, pinned_empty
+from infersdk.data import DETECTOR
+from infersdk.device import Device
+from infersdk.graph.passes import FreeBatch
+from infersdk.image import HostImage, SharedImage
+from infersdk.models import TwinLiteNet, YOLOv5, load
+from infersdk.pipeline import OneBucket
 
-ROUNDS, FRAMES = 5, 48
+FRAMES = 48
+DEVICE = Device.parse("cuda:0")
 #: This export names its outputs the wrong way round.
 ROAD = {"area": "lanes", "lanes": "segmentation"}
 
@@ -34,9 +45,9 @@ def frames_of(video: Path) -> list[np.ndarray[Any, Any]]:
 
 
 @contextmanager
-def group_of(models: Path, **settings: Any) -> Iterator[ModelGroup]:
+def group_of(models: Path, road_file: Path | None = None, **settings: Any) -> Iterator[ModelGroup]:
     detector = load(models / "yolov8n.onnx", **settings)
-    road = TwinLiteNet(models / "twinlitenet.onnx", **ROAD, **settings)
+    road = TwinLiteNet(road_file or models / "twinlitenet.onnx", **ROAD, **settings)
     with ModelGroup(detector=detector, road=road) as group:
         group.warm_up()
         yield group
@@ -48,10 +59,12 @@ def seconds(run: Callable[[], Any]) -> float:
     return perf_counter() - start
 
 
-def rounds_of(group: ModelGroup, frames: list[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def rounds_of(
+    group: ModelGroup, frames: list[Any], rounds: int = 5
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Seconds of each model alone, (rounds, models), and of the group, (rounds,)."""
     alone, together = [], []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         alone.append([seconds(lambda m=model: list(m.map(frames))) for model in group.models.values()])
         results: list[Any] = []
         together.append(seconds(lambda to=results: to.extend(group.map(frames))))
@@ -74,12 +87,153 @@ def test_on_the_processor(assets: Path, claim: Callable[..., None]) -> None:
     report(claim, "two models on a frame, the sum of both alone over the group, ONNX Runtime", alone.sum(1) / together)
 
 
+# ---- on a GPU ----
+
+
+def engine_rate(models: Iterable[Any], batch: int, at_least: float = 0.4) -> float:
+    """Frames per second that the engines of some models run, each with as many contexts as a pipeline has."""
+    contexts = [model.network.clone() for model in models for _ in range(model.concurrency)]
+    each = len({id(model) for model in models})
+    for context in contexts:
+        for spec in context.input_specs:
+            context.inputs[spec.name].resize((batch, *spec.shape[1:]))
+        for _ in range(3):
+            context.forward()
+
+    def run(count: int) -> float:
+        start = perf_counter()
+        for _ in range(count):
+            for context in contexts:
+                context.enqueue()
+        for context in contexts:
+            context.wait()
+        return perf_counter() - start
+
+    count = max(3, int(at_least / run(3) * 3))
+    rate = count * batch * len(contexts) / each / run(count)
+    for context in contexts:
+        context.close()
+    return rate
+
+
+def page_locked(frames: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    copies = []
+    for frame in frames:
+        copies.append(pinned_empty(frame.shape))
+        copies[-1][:] = frame
+    return copies
+
+
 @pytest.mark.gpu
-def test_on_a_gpu(assets: Path, claim: Callable[..., None]) -> None:
+@pytest.mark.parametrize("max_batch", [1, 32])
+def test_on_a_gpu(assets: Path, tmp_path: Path, claim: Callable[..., None], max_batch: int) -> None:
+    """Frames of 640 x 360, in ordinary and in page-locked memory."""
     pytest.importorskip("tensorrt_rtx_bindings")
     if not device_count():
         pytest.skip("no CUDA device on this machine")
-    frames = frames_of(assets / "driving" / "drive.mp4") * 16
-    with group_of(assets / "models", backend="tensorrt-rtx", precision="fp16") as group:
-        alone, together = rounds_of(group, frames)
-    report(claim, "two models on a frame, the slower alone over the group, TensorRT-RTX", alone.max(1) / together)
+    decoded = frames_of(assets / "driving" / "drive.mp4")
+    kinds = {"ordinary": decoded, "page-locked": page_locked(decoded)}
+    road = graph.open(assets / "models" / "twinlitenet.onnx")
+    road.apply(FreeBatch())
+    road.save(tmp_path / "road.onnx")
+    start = perf_counter()
+    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "precision": "fp16", "max_batch": max_batch}
+    with group_of(assets / "models", tmp_path / "road.onnx", **settings) as group:
+        print(f"\nmax_batch {max_batch}: loaded and warmed up in {perf_counter() - start:.1f} s")
+        engines = {name: engine_rate([model], max_batch) for name, model in group.models.items()}
+        both = engine_rate(list(group.models.values()), max_batch)
+        print(f"  frames/s of the engines: {_rates(engines)}; both on each frame {both:,.0f}")
+        for memory, own in kinds.items():
+            frames = own * (8 if max_batch == 1 else 40)
+            list(group.map(frames[: 8 * max_batch]))
+            alone, together = rounds_of(group, frames, 3)
+            rates = dict(zip(group.models, len(frames) / np.median(alone, 0), strict=True))
+            bound = np.minimum(both, len(frames) / alone.max(1))
+            print(
+                f"  {memory}: frames/s of each model alone {_rates(rates)}; of the group "
+                f"{len(frames) / np.median(together):,.0f}; the device allows {np.median(bound):,.0f}"
+            )
+            name = f"two models on a frame, TensorRT-RTX, max_batch {max_batch}, {memory}"
+            report(claim, f"{name}, the slower alone over the group", alone.max(1) / together)
+            report(claim, f"{name}, the group's share of what the device allows", len(frames) / together / bound)
+
+
+def _rates(rates: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+
+
+# ---- what the host costs ----
+
+
+class NoDevice:
+    """A model whose runs take no time: all else is done as for a GPU."""
+
+    concurrency = 3
+    serializes_runs = True
+
+    def batch_buffer(self, capacity: int | None) -> NoDeviceBuffer:
+        return NoDeviceBuffer(capacity or 1)
+
+
+class NoDeviceBuffer(OneBucket):
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._images: list[Any] = [None] * capacity
+
+    def prepares_quickly(self, item: Any) -> bool:
+        return True
+
+    def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
+        shared = isinstance(item, SharedImage)
+        self._images[row] = item.on_device(DEVICE) if shared else HostImage(item, "bgr")
+
+    def move(self, source: int, target: int) -> None:
+        self._images[target] = self._images[source]
+
+    def run(self, count: int) -> None:
+        """It takes no time."""
+
+    def results(self, count: int) -> Sequence[Any]:
+        images, self._images = self._images[:count], [None] * self.capacity
+        return images
+
+    def refresh(self) -> bool:
+        return False
+
+    def batch_sizes(self) -> Sequence[int]:
+        return range(1, self.capacity + 1)
+
+    def warm_up(self, count: int, example: Any = None) -> None:
+        """It takes no time."""
+
+    def close(self) -> None:
+        self._images = []
+
+
+@pytest.mark.parametrize("max_batch", [1, 32])
+def test_what_the_host_costs(claim: Callable[..., None], max_batch: int) -> None:
+    """Microseconds for each frame of one model and of a group of two, with a device that takes no time."""
+    pytest.importorskip("onnxruntime")
+    frames = [np.zeros((360, 640, 3), np.uint8)] * 3_000
+    models = {name: YOLOv5(DETECTOR) for name in ("first", "second")}
+    for model in models.values():
+        model._pipeline_holder._pipeline = Pipeline(NoDevice(), max_batch=max_batch)
+    with ModelGroup(**models) as group:
+        costs: dict[str, list[tuple[float, ...]]] = {"one model": [], "group of two": []}
+        for _ in range(7):
+            costs["one model"].append(_cost(models["first"].map(frames), len(frames)))
+            costs["group of two"].append(_cost(group.map(frames), len(frames)))
+    print(f"\nmax_batch {max_batch}")
+    for name, own in costs.items():
+        wall, processor, sleeps = np.median(own, 0)
+        print(f"  {name}: {wall:.1f} us a frame, {processor:.1f} us of processors, {sleeps:.2f} sleeps of threads")
+    one, two = (np.array(own)[:, 0] for own in costs.values())
+    report(claim, f"the host's time for two models over one, max_batch {max_batch}", two / one)
+
+
+def _cost(results: Iterator[Any], count: int) -> tuple[float, float, float]:
+    """Seconds and processor seconds, in microseconds for each frame, and how often threads went to sleep."""
+    start, spent, slept = perf_counter(), process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    assert sum(1 for _ in results) == count
+    slept = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - slept
+    return 1e6 * (perf_counter() - start) / count, 1e6 * (process_time() - spent) / count, slept / count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -206,7 +205,7 @@ class Preprocessor:
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
         """As `read()`; an array on a CUDA device stays there."""
         if isinstance(source, DeviceImage):
-            return copy.copy(source)  # several models may borrow it, each for work on its own stream
+            return source.twin()  # several models may borrow it, each for work on its own stream
         if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
             if self.interpolation != "bilinear":
                 raise ImageError(

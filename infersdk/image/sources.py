@@ -6,7 +6,6 @@ preprocessing kernels read any of these orders directly.
 
 from __future__ import annotations
 
-import copy
 import functools
 import io
 import os
@@ -145,10 +144,16 @@ class DeviceImage:
     def crop(self, edges: tuple[int, int, int, int]) -> DeviceImage:
         """A part of the image; see `HostImage.crop()`. It shares the memory."""
         left, top, right, bottom = check_crop(edges, self.size, self.format)
-        part = copy.copy(self)
+        part = self.twin()
         part._corner = (self._corner[0] + left, self._corner[1] + top)
         part.size = (right - left, bottom - top)
         return part
+
+    def twin(self) -> DeviceImage:
+        """The same image, to be borrowed by another one."""
+        twin = DeviceImage.__new__(DeviceImage)
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     @staticmethod
     def is_one(source: object) -> bool:
@@ -174,7 +179,7 @@ class SharedImage:
         pools: memory on the devices, which images share one after the other; None is memory of its own.
     """
 
-    __slots__ = ("_decoded", "_error", "_lock", "_pools", "_source", "_uploads", "is_decoded")
+    __slots__ = ("_decoded", "_error", "_lock", "_on_device", "_pools", "_source", "is_decoded")
 
     def __init__(self, source: ImageSource | HostImage, pools: UploadPools | None = None) -> None:
         self._source, self._pools = source, pools
@@ -183,8 +188,8 @@ class SharedImage:
         self._error: ImageError | None = None
         #: Whether reading it takes no time worth mentioning.
         self.is_decoded = isinstance(source, (np.ndarray, HostImage))
-        #: By device and format: two models may take an array in different orders.
-        self._uploads: dict[tuple[Device, str], Upload] = {}
+        #: By device and channel order: two models may take an array in different ones.
+        self._on_device: dict[tuple[Device, str], DeviceImage] = {}
 
     def read(self, channel_order: str = "bgr") -> HostImage:
         """The image on the host; see `read_image()`. Raises ImageError each time, where it cannot be read."""
@@ -203,16 +208,24 @@ class SharedImage:
 
     def on_device(self, device: str | Device, channel_order: str = "bgr") -> DeviceImage:
         """The image on a CUDA device. It is copied there when the first model uses it; see `uploads`."""
-        image = self.read(channel_order)
-        key = Device.parse(device), image.format
-        with self._lock:
-            if self._pools is None:
-                self._pools = UploadPools()
-            if key not in self._uploads:
-                self._uploads[key] = Upload(image.pixels, self._pools.of(key[0]))
-            upload = self._uploads[key]
+        key = Device.parse(device), channel_order
+        known = self._on_device.get(key)
+        if known is None:
+            image = self.read(channel_order)
+            with self._lock:
+                known = self._on_device.get(key) or self._to_upload(image, key[0])
+                self._on_device[key] = known
+        return known.twin()  # each model borrows it for work on its own stream
+
+    def _to_upload(self, image: HostImage, device: Device) -> DeviceImage:
+        """An image on a device that nothing has used yet. Under the lock."""
+        if self._pools is None:
+            self._pools = UploadPools()
+        for (other, _), known in self._on_device.items():
+            if other == device and known.format == image.format:  # the channel order is for arrays alone
+                return known
         order = {"gray": "bgr", "nv12": "nv12"}.get(image.format, image.format[:3])
-        return DeviceImage(upload, order, image.decoder)
+        return DeviceImage(Upload(image.pixels, self._pools.of(device)), order, image.decoder)
 
 
 def check_crop(edges: tuple[int, int, int, int], size: tuple[int, int], pixel_format: str) -> tuple[int, int, int, int]:

@@ -305,8 +305,9 @@ def test_no_model_of_a_group_uploads_frames_of_its_own(files: dict[str, Path], m
         assert [context._frames.nbytes for context in contexts] == [0] * len(contexts)
     assert len(shared) == len(images)
     for image in shared:
-        (upload,) = image._uploads.values()
-        assert upload.is_copied
+        (known,) = image._on_device.values()
+        assert known.upload is not None
+        assert known.upload.is_copied
 
 
 @pytest.mark.gpu

@@ -2,8 +2,9 @@
 
 Run: `pytest benchmarks/bench_layers.py -s` (the test data of INFERSDK_ASSETS). For each model and backend, five times
 in one process: a report, with the sum of the layers and a run without the profiler, between two measurements of bench's
-scenario `engine`, whose mean is bench's figure for that report. The claim, for each report: the sum is within 10 % of
-bench's figure, or the report says what the difference consists of.
+scenario `engine`. These two differ as the machine changes its pace, so bench's figure for that report lies between
+them. The claim, for each report: the sum is within 10 % of bench's figure, or the report says what the difference
+consists of.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def compare(assets: Path, name: str, backend: str) -> None:
     model = str(assets / "models" / f"{name}.onnx")
     benched, sides = [bench_seconds(model, backend)], []
     for _ in range(ROUNDS):
-        (side,) = infersdk.layers.profile(model, backend, ProfileSettings(batch=1, runs=30, warm_up=10)).sides
+        settings = ProfileSettings(batch=1, runs=max(30, round(1 / benched[-1])), warm_up=10)  # a second, as of bench
+        (side,) = infersdk.layers.profile(model, backend, settings).sides
         assert side.run_seconds is not None
         assert side.profiled_seconds is not None
         sides.append(side)
@@ -68,9 +70,9 @@ def compare(assets: Path, name: str, backend: str) -> None:
             f"{name} on {backend}: bench {benched[-1] * 1e3:.3f} ms, run {side.run_seconds * 1e3:.3f}, profiled "
             f"{side.profiled_seconds * 1e3:.3f}, layers {side.layer_seconds * 1e3:.3f}: {side.explanation()}"
         )
-    means = [(before + after) / 2 for before, after in pairwise(benched)]
-    ratios = [side.layer_seconds / mean for side, mean in zip(sides, means, strict=True)]
+    ratios = [2 * side.layer_seconds / sum(pair) for side, pair in zip(sides, pairwise(benched), strict=True)]
     costs = [side.profiled_seconds / side.run_seconds for side in sides]
     print(f"{name} on {backend}: layers/bench {Spread.of(ratios):.3f}, profiled/plain {Spread.of(costs):.3f}")
-    silent = [ratio for ratio, side in zip(ratios, sides, strict=True) if not side.is_explained]
-    assert all(abs(ratio - 1) <= 0.1 for ratio in silent), f"reports that say nothing have layers/bench of {silent}"
+    for side, pair in zip(sides, pairwise(benched), strict=True):
+        agrees = 0.9 * min(pair) <= side.layer_seconds <= 1.1 * max(pair)
+        assert agrees or side.is_explained, f"bench measures {pair} s, and the report says: {side.explanation()}"

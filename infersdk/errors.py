@@ -148,7 +148,13 @@ class PipelineError(InferSDKError):
 
 
 class Overloaded(PipelineError):  # noqa: N818 - it says what is the matter, as TimeoutError's kin do
-    """All slots of a pipeline are taken, and the caller would not wait, or not longer."""
+    """All slots of a pipeline are taken, and the caller would not wait, or not longer.
+
+    Attributes:
+        retry_after: seconds after which the same request may succeed; None where that is not known.
+    """
+
+    retry_after: float | None = None
 
 
 class DeadlineExceeded(PipelineError, TimeoutError):  # noqa: N818

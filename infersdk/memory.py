@@ -11,6 +11,7 @@ from .errors import ClosedError, InputError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from typing_extensions import Self
 
 __all__ = ["Handle", "Head", "MemoryStats", "MixMemory", "device_of", "is_page_locked", "memory_stats"]
 
@@ -52,7 +53,7 @@ class Handle:
             handle, self._c = self._c, None
             ffi.release(handle)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         self._open  # noqa: B018 - raises if closed
         return self
 

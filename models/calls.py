@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ..image import HostImage, ImageSource
 from ..pipeline.warm_up import sizes_to_run
 from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, Timings
 from .grouping import Grouped
+from .image_calls import ImageCalls
 from .read_ahead import read_ahead
 from .results import ClassMap, ClassMaps, Detections
 
@@ -31,8 +32,11 @@ __all__ = ["Calls"]
 Result = TypeVar("Result")
 
 
-class Calls(Generic[Result]):
-    """What a wrapper offers beside requests: calls that wait for their results, and streams."""
+class Calls(ImageCalls[Result]):
+    """What a wrapper offers beside requests: calls that wait for their results, and streams.
+
+    Where an image cannot be read, nothing is run for any of its batch.
+    """
 
     network: Infer
     timings: Timings
@@ -50,28 +54,6 @@ class Calls(Generic[Result]):
     @abstractmethod
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""
-
-    @overload  # a HostImage is a tuple, too
-    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
-    @overload
-    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
-    def __call__(
-        self, images: ImageSource | HostImage | Sequence[ImageSource | HostImage], **parameters: Any
-    ) -> Result | list[Result]:
-        """Takes an image (path, bytes, PIL image or uint8 array) or a list of them.
-
-        Args:
-            images: what `read_image()` takes; on a GPU also arrays that lie there.
-            parameters: settings for this call alone, such as `conf=0.5`.
-
-        Raises:
-            ImageError: an image cannot be read; nothing was run for any of its batch.
-            InferenceError: the runtime failed.
-            ConfigError: a parameter has a wrong value, or cannot be given with a call.
-        """
-        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
-            return self._run_all(images, parameters)
-        return self._run_all([images], parameters)[0]  # type: ignore[list-item]
 
     def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
         """The results of any number of images, in order, a batch at a time.

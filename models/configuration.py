@@ -19,13 +19,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..config import convert, read
+from ..config import convert, model_tables, read
 from ..errors import ConfigError
 from ..pipeline import PipelineSettings
 from .composed import Composed, Tiled, TwoStage
@@ -54,9 +54,7 @@ def create(config: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Imag
         ConfigError: names the table and the field at fault.
         BackendError, ModelError: what loading raises. Models that were loaded before are closed.
     """
-    tables = read(config).get("models")
-    if not isinstance(tables, Mapping) or not tables:
-        raise ConfigError("a configuration has a table for each model, [models.detector] for instance; there is none")
+    tables = model_tables(read(config))
     with ExitStack() as opened:
         models: dict[str, ImageModel[Any]] = {}
         for name, table in tables.items():
@@ -105,26 +103,27 @@ def _composition(name: str, kind: type[Composed[Any]], fields: dict[str, Any]) -
 
 
 def _wrapper(kind: type[VisionModel[Any]], fields: dict[str, Any]) -> ImageModel[Any]:
-    """A wrapper from its table: `path`, `backend`, settings, `options` (the backend's), `pipeline` (its requests')."""
-    pipeline = _pipeline(kind.__name__, fields)
+    """A wrapper from its table: `path`, and what all models have."""
     path = fields.pop("path", None)
     if not isinstance(path, str):
         raise ConfigError(f"{kind.__name__}: path names the model file, and is {path!r}")
-    _check_fields(kind.__name__, fields, {"backend", *kind.Settings.__struct_fields__})
-    model = kind(path, **fields)
-    model.set_pipeline_defaults(pipeline)
-    return model
+    return _model(kind, [path], fields)
 
 
 def _reader(fields: dict[str, Any]) -> ImageModel[Any]:
-    """A reader of text from its table: its networks, `backend`, settings, `options` and `pipeline`."""
-    pipeline = _pipeline("OCR", fields)
+    """A reader of text from its table: its networks, and what all models have."""
     files = {name: fields.pop(name, None) for name in ("detection", "recognition", "orientation")}
     for name, path in files.items():
         if not isinstance(path, str) and (path is not None or name != "orientation"):
             raise ConfigError(f"OCR: {name} names a model file, and is {path!r}")
-    _check_fields("OCR", fields, {"backend", *OCR.Settings.__struct_fields__})
-    model = OCR(**files, **fields)
+    return _model(OCR, files.values(), fields)
+
+
+def _model(kind: type[VisionModel[Any] | OCR], files: Iterable[Any], fields: dict[str, Any]) -> ImageModel[Any]:
+    """A model of these files: its `backend`, settings, `options` (the backend's) and `pipeline` (its requests')."""
+    pipeline = _pipeline(kind.__name__, fields)
+    _check_fields(kind.__name__, fields, {"backend", *kind.Settings.__struct_fields__})
+    model = kind(*files, **fields)
     model.set_pipeline_defaults(pipeline)
     return model
 

@@ -181,6 +181,8 @@ class _Video:
             "dropped": health.dropped,
             "labels": dict(self._labels.most_common()),
         }
+        if health.errors:
+            summary["errors"] = health.errors
         if health.connects > 1:
             summary["connects"] = health.connects
         if self.error is not None:
@@ -221,10 +223,11 @@ def _print_summary(summary: dict[str, Any]) -> None:
     out = console()
     note = f"  → {summary['output']}" if "output" in summary else ""
     dropped = f", {summary['dropped']} dropped" if summary["dropped"] else ""
+    errors = f", {summary['errors']} without a result" if "errors" in summary else ""
     opened = f", opened {summary['connects']} times" if "connects" in summary else ""
     out.print(
         f"{summary['stream']}: {summary['frames']} frames in {summary['seconds']:.1f} s, {summary['fps']:.1f} fps"
-        f"{dropped}{opened}{note}",
+        f"{dropped}{errors}{opened}{note}",
         markup=False,
     )
     if "damage" in summary:

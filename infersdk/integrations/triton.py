@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import registry
 from .._files import atomic_write
-from ..config import read
+from ..config import model_tables, read
 from ..errors import ConfigError, InputError
 from ..models import create
 from ..serve.images import ENCODED, PIXELS
@@ -63,9 +63,7 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
         ConfigError: a model that Triton cannot serve, or a wrong configuration.
         BackendError, ModelError: what loading raises.
     """
-    tables = read(config).get("models")
-    if not isinstance(tables, Mapping) or not tables:
-        raise ConfigError("a configuration has a table for each model, [models.detector] for instance; there is none")
+    tables = model_tables(read(config))
     for name, table in tables.items():
         if not isinstance(table, Mapping):
             raise ConfigError(f"models.{name} is a table, not {table!r}")

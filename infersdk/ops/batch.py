@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .._lib import check, ffi, lib, out
-from ..errors import ClosedError, InputError
+from ..errors import InputError
+from ..memory import Handle
 
 if TYPE_CHECKING:
     from ..image import Geometry, ImageView, PixelTransform
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ImageBatch", "Workers", "shared_workers"]
 
 
-class Workers:
+class Workers(Handle):
     """A pool of native threads. The calling thread is one of them.
 
     Args:
@@ -29,12 +30,11 @@ class Workers:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._c: Any = None
         if threads is None:
             threads = min(available_processors(), 16)
         handle = out("ifs_workers *")
         check(lib.ifs_workers_create(threads, handle))
-        self._c = ffi.gc(handle[0], lib.ifs_workers_destroy)
+        self._own(handle[0], lib.ifs_workers_destroy)
         self._process = os.getpid()
 
     @property
@@ -43,17 +43,9 @@ class Workers:
 
     @property
     def _open(self) -> Any:
-        if self._c is None:
-            raise ClosedError("these workers were closed; create new ones")
         if self._process != os.getpid():
             raise InputError("these workers were created before a fork, and a fork has no threads; create new ones")
-        return self._c
-
-    def close(self) -> None:
-        """Ends the threads."""
-        handle, self._c = self._c, None
-        if handle is not None:
-            ffi.release(handle)
+        return super()._open
 
 
 def available_processors() -> int:

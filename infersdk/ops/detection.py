@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from .._lib import check, ffi, lib
-from ..errors import ClosedError, DTypeError, InputError, ShapeError
+from ..errors import DTypeError, InputError, ShapeError
+from ..memory import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import TracebackType
     from typing import Protocol
 
     import numpy.typing as npt
@@ -55,7 +55,7 @@ class DetectStats(NamedTuple):
     """Kept detections dropped by `max_det`."""
 
 
-class DetectionDecoder:
+class DetectionDecoder(Handle):
     """Decodes one image's output of a head, runs NMS, and maps the boxes back to the image.
 
     Args:
@@ -101,7 +101,6 @@ class DetectionDecoder:
         classes: Iterable[int] | None = None,
         dtype: str = "float32",
     ) -> None:
-        self._c: Any = None
         if head not in _HEADS:
             raise InputError(f"head is {head!r}; use one of {', '.join(_HEADS)}")
         if dtype not in _DTYPES:
@@ -130,7 +129,7 @@ class DetectionDecoder:
         self._params = params
         handle = ffi.new("ifs_detection_decoder **")
         check(lib.ifs_detection_decoder_create(params, handle))
-        self._c = ffi.gc(handle[0], lib.ifs_detection_decoder_destroy)
+        self._own(handle[0], lib.ifs_detection_decoder_destroy)
 
         self._dtype = np.dtype(dtype)
         numbers = num_classes + extra
@@ -168,9 +167,7 @@ class DetectionDecoder:
         Raises:
             ClosedError, ShapeError, DTypeError, InputError.
         """
-        handle = self._c
-        if handle is None:
-            raise ClosedError("the decoder was closed; create a new one")
+        handle = self._open
         if isinstance(output, np.ndarray):
             if output.dtype != self._dtype:
                 raise DTypeError(f"the output is {output.dtype}, but the decoder was made for {self._dtype}")
@@ -185,23 +182,19 @@ class DetectionDecoder:
         status = lib.ifs_detection_decoder_run(handle, first, geometry._c, self._out_c, count, stats)
         if status:
             check(status)
-        return self._out[: count[0]].copy(), DetectStats(
-            stats.candidates, stats.dropped_candidates, stats.kept, stats.dropped_detections
-        )
+        return decoded(self._out, count, stats)
 
-    def close(self) -> None:
-        """Frees the native memory. A second call does nothing."""
-        handle, self._c = self._c, None
-        if handle is not None:
-            ffi.release(handle)
 
-    def __enter__(self) -> DetectionDecoder:
-        return self
+def decoded(boxes: npt.NDArray[np.void], count: Any, stats: Any) -> tuple[npt.NDArray[np.void], DetectStats]:
+    """A copy of the first boxes, with the statistics.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    Args:
+        count: `int32_t *`: how many boxes there are.
+        stats: `ifs_detect_stats *`.
+    """
+    return boxes[: count[0]].copy(), DetectStats(
+        stats.candidates, stats.dropped_candidates, stats.kept, stats.dropped_detections
+    )
 
 
 def _class_mask(classes: Iterable[int], num_classes: int) -> Any:

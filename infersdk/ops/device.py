@@ -24,14 +24,14 @@ import numpy as np
 from .._lib import check, ffi, lib
 from ..device import Device
 from ..dtypes import dtype_code
-from ..errors import ClosedError, DTypeError, InputError, ShapeError
+from ..errors import DTypeError, InputError, ShapeError
+from ..memory import Handle
 from ..stream import default_stream
 from ..tensor import Tensor
-from .detection import DETECTION, DetectionDecoder, DetectStats
+from .detection import DETECTION, DetectionDecoder, DetectStats, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     import numpy.typing as npt
 
@@ -86,7 +86,7 @@ def preprocess_batch(
     return out
 
 
-class DeviceDetectionDecoder:
+class DeviceDetectionDecoder(Handle):
     """A `DetectionDecoder` for batches on a device: decoding, exact NMS and mapping to the images in a few launches.
 
     Args:
@@ -94,15 +94,15 @@ class DeviceDetectionDecoder:
         max_batch: The limit on the number of images of a run.
         device: The device on which the workspace is allocated, once.
 
-    All runs share the workspace, so they are queued on one stream, or ordered by events.
+    All runs share the workspace, so they are queued on one stream, or ordered by events. `close()` waits for the
+    device.
     """
 
     def __init__(self, decoder: DetectionDecoder, max_batch: int = 1, device: str | Device = "cuda:0") -> None:
-        self._c: Any = None
         self.device = Device.parse(device)
         handle = ffi.new("ifs_cuda_detection_decoder **")
         check(lib.ifs_cuda_detection_decoder_create(decoder._params, max_batch, self.device.ordinal, handle))
-        self._c = ffi.gc(handle[0], lib.ifs_cuda_detection_decoder_destroy)
+        self._own(handle[0], lib.ifs_cuda_detection_decoder_destroy)
         self.params, self._class_mask = decoder._params, decoder._class_mask  # the one points to the other
         self.max_det = int(decoder._params.max_detections)
         self._shape, self._dtype = decoder.shape, decoder.dtype
@@ -116,12 +116,6 @@ class DeviceDetectionDecoder:
             }
         )
         """The layout of an image's results: the statistics, the number of boxes, and space for `max_det` boxes."""
-
-    @property
-    def _open(self) -> Any:
-        if self._c is None:
-            raise ClosedError("the decoder was closed; create a new one")
-        return self._c
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -190,23 +184,7 @@ class DeviceDetectionDecoder:
         boxes_c = ffi.from_buffer("ifs_detection[]", boxes, require_writable=True)
         source = ffi.from_buffer(np.ascontiguousarray(block))
         check(lib.ifs_cuda_detections_unpack(source, block.nbytes, self.max_det, index, boxes_c, count, stats))
-        return boxes[: count[0]].copy(), DetectStats(
-            stats.candidates, stats.dropped_candidates, stats.kept, stats.dropped_detections
-        )
-
-    def close(self) -> None:
-        """Waits for the device and frees the workspace. A second call does nothing."""
-        handle, self._c = self._c, None
-        if handle is not None:
-            ffi.release(handle)
-
-    def __enter__(self) -> DeviceDetectionDecoder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return decoded(boxes, count, stats)
 
 
 def topk_rows(

@@ -67,14 +67,16 @@ class Admission:
             return
         wait = self.estimate()
         if self._waiting_count >= self.queue_limit:
-            raise Overloaded(
+            raise _overloaded(
                 f"model {self._name!r} has {self._waiting_count} requests waiting, the most that it takes; "
-                f"send it again in {wait:.1f} s"
+                f"send it again in {wait:.1f} s",
+                wait,
             )
         if deadline is not None and wait > deadline:
-            raise Overloaded(
+            raise _overloaded(
                 f"model {self._name!r} would begin this request in {wait:.2f} s, after its deadline of {deadline:g} s; "
-                "send it again later"
+                "send it again later",
+                wait - deadline,
             )
         await self._wait(deadline, priority)
 
@@ -117,3 +119,9 @@ class Admission:
                 future.set_result(None)  # it takes over the slot
                 return
         self.running -= 1
+
+
+def _overloaded(message: str, retry_after: float) -> Overloaded:
+    error = Overloaded(message)
+    error.retry_after = retry_after
+    return error

@@ -89,7 +89,8 @@ def as_request_error(error: BaseException) -> RequestError:
     for kind, status in _STATUS:
         if isinstance(error, kind):
             message = errors.text_of(error) or "the request was cancelled"
-            return RequestError(status, message, 1.0 if status is Status.OVERLOADED else None)
+            retry_after = (error.retry_after or 1.0) if isinstance(error, errors.Overloaded) else None
+            return RequestError(status, message, retry_after)
     _log.error("a request failed", exc_info=error)
     if isinstance(error, errors.InferSDKError):
         return RequestError(Status.INTERNAL, errors.text_of(error))

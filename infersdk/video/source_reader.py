@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sys
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
@@ -65,6 +66,7 @@ class SourceReader(ABC, Generic[FrameKind]):
     ) -> None:
         self._buffer: Prefetch[FrameKind] | None = None
         self._closed = False
+        self._guard = threading.Lock()  # of both: one thread may close the reader while another one begins to read
         self.damage = ""
         self.source = f"/dev/video{source}" if isinstance(source, int) else os.fspath(source)
         self._shown = without_password(self.source)
@@ -155,11 +157,12 @@ class SourceReader(ABC, Generic[FrameKind]):
         return self
 
     def __next__(self) -> FrameKind:
-        if self._closed:
-            raise ClosedError(f"the video {self._shown!r} was closed; open it again")
-        if self._buffer is None:
-            self._buffer = Prefetch(_rest(self._first, self._frames), self._prefetch, drop_oldest=self._drops)
-            del self._first
+        with self._guard:
+            if self._closed:
+                raise ClosedError(f"the video {self._shown!r} was closed; open it again")
+            if self._buffer is None:
+                self._buffer = Prefetch(_rest(self._first, self._frames), self._prefetch, drop_oldest=self._drops)
+                del self._first
         try:
             return next(self._buffer)
         except StopIteration:
@@ -184,13 +187,14 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     def close(self) -> None:
         """Stops decoding and closes the source. A second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._buffer is None:
-            self._frames.close()
-        else:
-            self._buffer.close()  # its thread closes the container
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            if self._buffer is None:
+                self._frames.close()
+                return
+        self._buffer.close()  # its thread closes the container
 
     def __enter__(self) -> Self:
         return self

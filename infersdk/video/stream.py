@@ -139,26 +139,39 @@ class Stream:
         self._ready = 0  # how many items at the head have been announced
         self._submit: Callable[[AnyFrame], Future[Any]]
         self._reader: VideoReader | DeviceVideoReader | None = None
+        self._threads: list[threading.Thread] = []
         self._state, self._error = "connecting", ""
         self._frames = self._results = self._errors = self._dropped = self._connects = 0
         self._first = 0.0  # when the first frame of all was decoded
         self._numbers = 0  # of all frames so far, those of earlier connections included
+        self._time = 0.0  # of the last frame
         self._last: float | None = None
         self._latencies: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
 
     def start(self, submit: Callable[[AnyFrame], Future[Any]]) -> None:
         self._submit = submit
-        threading.Thread(target=self._work, name=f"infersdk-stream-{self.name}", daemon=True).start()
+        self._run(self._work, f"infersdk-stream-{self.name}")
+
+    def _run(self, work: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def stop(self) -> None:
         self._stopped.set()
         self._slots.release()
         if (reader := self._reader) is not None:
-            threading.Thread(target=reader.close, daemon=True).start()  # a source may hang in a read
+            self._run(reader.close, f"infersdk-close-{self.name}")  # a source may hang in a read
         with self._guard:
             requests = [request for _, request in self._items if isinstance(request, Future)]
         for request in requests:
             request.cancel()
+
+    def join(self, until: float) -> None:
+        """Waits for the end of the threads of a stream that was stopped, up to this time of `time.monotonic()`."""
+        for thread in tuple(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
 
     # ---- the thread that reads ----
 
@@ -239,13 +252,18 @@ class Stream:
             self._last = time.monotonic()
             if shift is None:  # numbers and times go on where the source was opened again
                 self._first = self._first or frame.decoded
-                shift = frame.decoded - self._first - frame.time if self._frames else 0.0
+                shift = self._time_by_clock(frame, reader.fps) - frame.time if self._frames else 0.0
             frame.time += shift
+            self._time = frame.time
             frame.number += numbers
             self._numbers = frame.number + 1
             self._dropped = dropped + reader.dropped
             self._frames += 1
             self._add(frame, self._request(frame))
+
+    def _time_by_clock(self, frame: AnyFrame, fps: float | None) -> float:
+        """The time of the first frame after a break; later than all before, which a source may send ahead of time."""
+        return max(frame.decoded - self._first, self._time + 1 / (fps or 30.0))
 
     def _request(self, frame: AnyFrame) -> Future[Any]:
         try:
@@ -293,12 +311,12 @@ class Stream:
             error = request.exception()
         except BaseException as cancelled:  # CancelledError
             error = cancelled
-        self._latencies.append((now, seconds))
         if error is not None:
             self._errors += 1
             shown = error if isinstance(error, Exception) else VideoError(f"the request was ended: {error!r}")
             return StreamResult(self.name, frame, None, shown, seconds)
         self._results += 1
+        self._latencies.append((now, seconds))
         return StreamResult(self.name, frame, request.result(), None, seconds)
 
     def health(self) -> StreamHealth:

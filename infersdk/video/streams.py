@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import queue
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,6 +29,8 @@ Result = TypeVar("Result")
 #: Frames under way: of one live source, where each adds to the delay; of all files together, and of one at least and
 #: at most.
 LIVE_IN_FLIGHT, FILES_IN_FLIGHT, LEAST, MOST = 2, 64, 4, 32
+#: Seconds that `close()` waits for threads that read, in case a source hangs.
+CLOSING = 2.0
 
 
 class Submits(Protocol[Result]):
@@ -159,11 +162,17 @@ class Streams:
         return {name: stream.health() for name, stream in self._streams.items()}
 
     def close(self) -> None:
-        """Ends all streams, and the iteration. Frames that the model has not begun are cancelled."""
+        """Ends all streams, and the iteration. Frames that the model has not begun are cancelled.
+
+        It waits at most 2 s for the threads that read: a source may hang, and its thread ends when the read does.
+        """
         self._running = True
         for stream in self._streams.values():
             stream.stop()
         self._done.put(None)
+        until = time.monotonic() + CLOSING
+        for stream in self._streams.values():
+            stream.join(until)
 
     def __enter__(self) -> Self:
         return self

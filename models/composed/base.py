@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ...errors import ConfigError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...tensor import Tensor
 from ..declaration import Declared
+from ..image_calls import ImageCalls
 from ..results import Detections
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Composed(Declared, ABC, Generic[Result]):
+class Composed(ImageCalls[Result], Declared, ABC):
     """A composition of models, which is used as a wrapper is.
 
     A composition declares its settings as a wrapper does (see `declaration`), names its models in `parts`, and checks
@@ -105,15 +106,8 @@ class Composed(Declared, ABC, Generic[Result]):
     ) -> Iterator[Result]:
         """As `stream()`, through the pipelines of the models. See `Pipeline.map()`."""
 
-    @overload  # a HostImage is a tuple, too
-    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
-    @overload
-    def __call__(self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any) -> list[Result]: ...
-    def __call__(self, images: Any, **parameters: Any) -> Any:
-        """Takes an image or a list of them, as a wrapper does."""
-        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
-            return list(self.stream(images, **parameters))
-        return next(self.stream([images], **parameters))
+    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
+        return list(self.stream(sources, **parameters))
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from ...model_source import ModelLike
 from ...registry import load
 from ..declaration import Declared, argument
 from ..execution import Timings
+from ..image_calls import ImageCalls
 from ..releasing import IdleRelease
 from ..requests import PipelineHolder, Requests
 from .buffer import PageBuffer, read_page
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["OCR"]
 
 
-class OCR(Requests[TextLines], Declared):
+class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
     """The text in images, by the networks of PaddleOCR (PP-OCR).
 
     ::
@@ -158,26 +159,8 @@ class OCR(Requests[TextLines], Declared):
 
     # ---- calls ----
 
-    @overload  # a HostImage is a tuple, too
-    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> TextLines: ...
-    @overload
-    def __call__(
-        self, images: list[Any] | tuple[ImageSource | HostImage, ...], **parameters: Any
-    ) -> list[TextLines]: ...
-    def __call__(self, images: Any, **parameters: Any) -> Any:
-        """The lines of an image, or of a list of them.
-
-        Args:
-            parameters: `text_score` for this call alone.
-
-        Raises:
-            ImageError: an image cannot be read.
-            InferenceError: the runtime failed.
-            ConfigError: a parameter has a wrong value, or cannot be given with a call.
-        """
-        if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
-            return list(self.stream(images, **parameters))
-        return next(self.stream([images], **parameters))
+    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[TextLines]:
+        return list(self.stream(sources, **parameters))
 
     def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[TextLines]:
         """The lines of any number of images, in order."""

@@ -3,46 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
-import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from ...errors import BackendUnavailableError, InputError, ShapeError
-from ...image import HostImage, ImageSource, read_image
 from ...ops import NO_CLASS
 from ..colours import colour
-from ..draw import blank_image, to_pil
+from ..draw import to_pil
 from ..names import find_classes
+from .drawable import Drawable
 from .image_reference import ImageReference
 from .masks import Masks
-from .rows import class_label, save_rows
+from .rows import class_label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
+    from ...image import HostImage, ImageSource
+
 __all__ = ["ClassMap", "ClassMaps"]
 
 
-class _Drawable(ABC):
-    """What draws itself over an image, as one map and several do."""
+class _Tinting(Drawable):
+    """One map or several, which tint the pixels of their image."""
 
     __slots__ = ()
-
-    image: ImageReference | None
-
-    @property
-    @abstractmethod
-    def size(self) -> tuple[int, int]:
-        """(width, height) of the image."""
 
     @abstractmethod
     def _tint(self, pixels: npt.NDArray[np.uint8], opacity: float) -> None:
@@ -76,44 +68,21 @@ class _Drawable(ABC):
         """
         if not 0 <= opacity <= 1:
             raise InputError(f"opacity is {opacity}; use 0 to 1")
-        if image is None:
-            given = None if self.image is None else self.image.read()
-        else:
-            given = read_image(image, channel_order=channel_order)
-        if given is None:
-            raise InputError("the image is not known any more; give it: draw(image)")
+        given = self._image_to_draw(image, channel_order)
         if given.size != self.size:
             raise InputError(
                 f"the image has {given.size[0]} x {given.size[1]} pixels, but the map {self.size[0]} x {self.size[1]}"
             )
         return self._drawn(to_pil(given), opacity)
 
-    def _drawn(self, pil: Image.Image, opacity: float) -> Image.Image:
+    def _drawn(self, pil: Image.Image, opacity: float = 0.5) -> Image.Image:
         pixels = np.array(pil)
         self._tint(pixels, opacity)
         return Image.fromarray(pixels)
 
-    def save(
-        self, path: str | os.PathLike[str], *, image: ImageSource | HostImage | None = None, channel_order: str = "bgr"
-    ) -> Path:
-        """Writes the result to a file, by its suffix: `.json` holds `to_dicts()`, any image format the drawn image.
-
-        Raises:
-            OutputError: the file cannot be written.
-            InputError, ImageError: as `draw()`.
-        """
-        return save_rows(self, path, lambda: self.draw(image, channel_order=channel_order))
-
-    def _repr_png_(self) -> bytes:
-        """For notebooks: drawn over the image, or over grey where the image is not known any more."""
-        image = None if self.image is None else self.image.read()
-        buffer = io.BytesIO()
-        self._drawn(blank_image(self.size) if image is None else to_pil(image), 0.5).save(buffer, "PNG")
-        return buffer.getvalue()
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ClassMap(_Drawable):
+class ClassMap(_Tinting):
     """The class of each pixel of an image.
 
     Attributes:
@@ -263,7 +232,7 @@ class ClassMap(_Drawable):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ClassMaps(_Drawable, Mapping[str, ClassMap]):
+class ClassMaps(_Tinting, Mapping[str, ClassMap]):
     """Several maps of one image, by name: classes of different maps may lie over one another.
 
     Attributes:

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import InputError, ShapeError
-from ...image import HostImage, ImageSource, read_image
 from ...ops import DETECTION, DetectStats
-from ..draw import blank_image, draw_boxes, to_pil
+from ..draw import draw_boxes, to_pil
 from ..oriented import corners
+from .drawable import Drawable
 from .exports import coco_rows, plain, supervision_detections
 from .image_reference import ImageReference
 from .masks import Masks
-from .rows import Rows, class_label, save_rows
+from .rows import Rows, class_label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image, ImageFont
     from typing_extensions import Self
+
+    from ...image import HostImage, ImageSource
 
 __all__ = ["Detection", "Detections"]
 
@@ -77,7 +77,7 @@ def _checked(columns: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Detections(Rows[Detection]):
+class Detections(Rows[Detection], Drawable):
     """The boxes of one image, best first.
 
     Attributes:
@@ -166,7 +166,7 @@ class Detections(Rows[Detection]):
 
     @property
     def masks(self) -> Masks:
-        """The mask of each box: its pixels, run lengths and outlines. Raises InputError where there are none."""
+        """The mask of each box: its pixels, run lengths and outlines. Raises InputError for boxes without masks."""
         masks: Masks = self._column("mask", "masks")
         return masks
 
@@ -176,7 +176,7 @@ class Detections(Rows[Detection]):
 
     @property
     def keypoints(self) -> npt.NDArray[np.float32]:
-        """(N, points, 2 or 3) float32: x and y in pixels, and a score. Raises InputError where there are none."""
+        """(N, points, 2 or 3) float32: x and y in pixels, and a score. Raises InputError if the boxes have none."""
         points: npt.NDArray[np.float32] = self._column("keypoints", "keypoints")
         return points
 
@@ -289,29 +289,8 @@ class Detections(Rows[Detection]):
             ConfigError: there is no such font, column or keypoint.
             ImageError: the image cannot be read.
         """
-        given = self._known_image() if image is None else read_image(image, channel_order=channel_order)
-        if given is None:
-            raise InputError("the image is not known any more; give it: draw(image)")
-        return draw_boxes(to_pil(given), self, font=font, colour_by=colour_by, skeleton=skeleton)
+        given = to_pil(self._image_to_draw(image, channel_order))
+        return draw_boxes(given, self, font=font, colour_by=colour_by, skeleton=skeleton)
 
-    def save(
-        self, path: str | os.PathLike[str], *, image: ImageSource | HostImage | None = None, channel_order: str = "bgr"
-    ) -> Path:
-        """Writes the boxes to a file, by its suffix: `.json` holds `to_dicts()`, any image format the drawn image.
-
-        Raises:
-            OutputError: the file cannot be written.
-            InputError, ImageError: as `draw()`.
-        """
-        return save_rows(self, path, lambda: self.draw(image, channel_order=channel_order))
-
-    def _known_image(self) -> HostImage | None:
-        return None if self.image is None else self.image.read()
-
-    def _repr_png_(self) -> bytes:
-        """For notebooks: the boxes drawn over the image, or on grey where the image is not known any more."""
-        image = self._known_image()
-        drawn = draw_boxes(blank_image(self.size) if image is None else to_pil(image), self)
-        buffer = io.BytesIO()
-        drawn.save(buffer, "PNG")
-        return buffer.getvalue()
+    def _drawn(self, pil: Image.Image) -> Image.Image:
+        return draw_boxes(pil, self)

@@ -67,11 +67,13 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
         size_t length = atomic_load(&slots[i].length);
         if (base <= 1 || at < base || at - base >= length)
             continue;
+        if (atomic_load(&slots[i].base) != base) /* another mapping took the slot: its length is not that of `base` */
+            continue;
+        atomic_store(&slots[i].damaged, 1); /* first: who reads the zeros sees it */
         void *zeros =
             mmap((void *)base, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         if (zeros == MAP_FAILED)
             break;
-        atomic_store(&slots[i].damaged, 1);
         errno = before;
         return;
     }
@@ -131,9 +133,12 @@ ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, if
     install();
     map->base = mmap(NULL, map->length, PROT_READ | PROT_WRITE, MAP_SHARED, file, offset - (int64_t)map->lead);
     if (map->base == MAP_FAILED) {
+        ifs_status status =
+            ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%zu bytes from offset %lld of the file cannot be mapped: %s", nbytes,
+                      (long long)offset, strerror(errno));
         atomic_store(&slot->base, 0);
         free(map);
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the file cannot be mapped: %s", strerror(errno));
+        return status;
     }
     atomic_store(&slot->damaged, 0);
     atomic_store(&slot->length, map->length);

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from PIL import Image
 from infersdk.cli import main
 from infersdk.commands import detect_video
 from infersdk.commands.detect import _share_processor
+from infersdk.commands.sources import Source
+from infersdk.errors import Overloaded
+from infersdk.models import YOLOv5
 from infersdk.ops import batch
 
 pytest.importorskip("onnxruntime")
@@ -294,6 +297,33 @@ def test_a_drawing_that_fails_takes_no_results_along(tmp_path: Path, capsys: pyt
     assert "cannot write the video" in summaries[str(videos[0])]["error"]
     with VideoReader(tmp_path / "drawn" / "1.mp4") as drawn:
         assert len(list(drawn)) == 3
+
+
+def test_frames_without_a_result_are_counted(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two frames that the model refuses: an error each, and their number in the summary."""
+    other = tmp_path / "other.mp4"
+    other.write_bytes(video.read_bytes())
+    rows: list[dict[str, Any]] = []
+    with YOLOv5(DETECTOR, threads=1) as model:
+
+        class Refuses:
+            def submit(self, frame: Any, **parameters: Any) -> Any:
+                try:
+                    refused.remove(frame.number)
+                except KeyError:
+                    return model.submit(frame, **parameters)
+                raise Overloaded(f"no slot for {frame.number}")
+
+        refused = {3, 5}
+        sources = [(Source(str(path), True, PurePosixPath(path.name)), None) for path in (video, other)]
+        options = detect_video.VideoOptions(quiet=False, emit=rows.append)
+        error = detect_video.detect_videos(Refuses(), sources, options)
+    assert isinstance(error, Overloaded)
+    assert sorted(row["frame"] for row in rows if "error" in row) == [3, 5]
+    summaries = [row["summary"] for row in rows if "summary" in row]
+    assert sum(summary["frames"] for summary in summaries) == 18
+    assert sum(summary.get("errors", 0) for summary in summaries) == 2
+    assert "without a result" in " ".join(capsys.readouterr().out.split())
 
 
 def test_one_video_twice(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,8 @@ class Mine(models.YOLOv8):
 
 Mine("m.onnx", margin=1.0, conf=0.1)
 Mine("m.onnx", margin="wide")
+reveal_type(models.OCR("det.onnx", "rec.onnx")("page.jpg"))
+reveal_type(models.Tiled(model)(["bus.jpg"]))
 """
 
 
@@ -54,6 +56,8 @@ def test_settings_are_seen_by_a_type_checker(tmp_path: Path) -> None:
         '8: note: Revealed type is "infersdk.models.results.detections.Detections"',
         '9: note: Revealed type is "list[infersdk.models.results.detections.Detections]"',
         '10: note: Revealed type is "float"',
+        '23: note: Revealed type is "infersdk.models.ocr.lines.TextLines"',
+        '24: note: Revealed type is "list[infersdk.models.results.detections.Detections]"',
     ]
     errors = {int(line.split(":")[0]): line for line in lines if ": error:" in line}
     assert set(errors) == {11, 12, 14, 22}

@@ -30,6 +30,20 @@ def recorded(monkeypatch: pytest.MonkeyPatch, kind: Any) -> list[tuple[int, int]
     return runs
 
 
+@pytest.fixture(name="inputs")
+def _inputs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What `IdleInfer` runs on: a copy of each batch."""
+    inputs: list[Any] = []
+    run = IdleInfer._enqueue
+
+    def spy(infer: IdleInfer) -> None:
+        inputs.append(infer.inputs["x"].numpy().copy())
+        run(infer)
+
+    monkeypatch.setattr(IdleInfer, "_enqueue", spy)
+    return inputs
+
+
 def test_all_sizes_on_all_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     model, other = Squares(capacity=4, concurrency=2), Squares(capacity=4)
     runs, reported = recorded(monkeypatch, SquaresBuffer), list[tuple[str, float]]()
@@ -47,65 +61,43 @@ def test_all_sizes_on_all_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.open == other.open == 0
 
 
-def test_buckets_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    run = IdleInfer._enqueue
-
-    def spy(infer: IdleInfer) -> None:
-        sizes.append(infer.inputs["x"].shape[0])
-        run(infer)
-
-    monkeypatch.setattr(IdleInfer, "_enqueue", spy)
+def test_buckets_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: list[Any]) -> None:
     with idle(tmp_path, 12, side=2) as infer, Pipeline(infer, slots=12) as pipeline:
         pipeline.warm_up()
-        assert sizes == [12, 8, 4, 2, 1]
+        assert [len(rows) for rows in inputs] == [12, 8, 4, 2, 1]
         assert float(pipeline.submit(np.full((3, 2, 2), 5, np.float32)).result(LONG)["y"]) == 5
     monkeypatch.setattr(IdleInfer, "bucket_batch", lambda _, n: -(-n // 3) * 3)
-    sizes.clear()
+    inputs.clear()
     with idle(tmp_path, 8, side=2) as infer, Pipeline(infer, slots=8) as pipeline:
         pipeline.warm_up()
-        assert sizes == [8, 6, 3]
+        assert [len(rows) for rows in inputs] == [8, 6, 3]
 
 
-def test_the_second_run_of_a_size_captures_its_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[int] = []
-    run = IdleInfer._enqueue
-
-    def spy(infer: IdleInfer) -> None:
-        runs.append(infer.inputs["x"].shape[0])
-        run(infer)
-
-    monkeypatch.setattr(IdleInfer, "_enqueue", spy)
+def test_the_second_run_of_a_size_captures_its_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: list[Any]
+) -> None:
     monkeypatch.setattr(IdleInfer, "warm_up_runs", 2)
     with idle(tmp_path, 4, side=2) as infer, Pipeline(infer, slots=4) as pipeline:
         pipeline.warm_up()
-    assert runs == [4, 4, 2, 2, 1, 1]
+    assert [len(rows) for rows in inputs] == [4, 4, 2, 2, 1, 1]
 
 
-def test_an_example_is_in_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_is_in_all_rows(tmp_path: Path, inputs: list[Any]) -> None:
     model = Squares(capacity=4)
     with Pipeline(model, max_delay=0) as pipeline:
         pipeline.warm_up(example=7)
     assert model.batches == [[7] * 4, [7] * 2, [7]] * 3
-    seen: list[Any] = []
-    run = IdleInfer._enqueue
-
-    def spy(infer: IdleInfer) -> None:
-        seen.append(infer.inputs["x"].numpy().copy())
-        run(infer)
-
-    monkeypatch.setattr(IdleInfer, "_enqueue", spy)
     example = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
     with idle(tmp_path, 2, side=2) as infer, Pipeline(infer, slots=2) as pipeline:
         pipeline.warm_up(example=example)
         pipeline.warm_up()
-    assert [len(rows) for rows in seen] == [2, 1, 2, 1]
-    assert all((rows == example).all() for rows in seen[:2])
-    assert not any(rows.any() for rows in seen[2:])
+    assert [len(rows) for rows in inputs] == [2, 1, 2, 1]
+    assert all((rows == example).all() for rows in inputs[:2])
+    assert not any(rows.any() for rows in inputs[2:])
 
 
 def test_while_requests_come() -> None:
-    """Each instance is taken out of service for its own turn only."""
+    """Each instance is taken out of service for its own warm-up only."""
     model = Squares(capacity=2)
     with Pipeline(model, max_delay=0) as pipeline:
         model.hold()
@@ -172,7 +164,7 @@ def test_a_pipeline_that_is_closed() -> None:
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The instances have run all sizes, and what they find afterwards is what they found before."""
+    """The instances have run all sizes, and their results are the same before and after."""
     pytest.importorskip(backend)
     from infersdk.models.execution.following import FollowingBuffer
 
@@ -183,9 +175,9 @@ def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
         instances = detector.pipeline.slots // 4
         assert len(runs) == len(set(runs)) == instances * 3
         assert {size for _, size in runs} == {1, 2, 4}
-        for found in detector.map([IMAGE] * 9):
-            np.testing.assert_array_equal(found.class_ids, expected.class_ids)
-            np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=0.05)
+        for result in detector.map([IMAGE] * 9):
+            np.testing.assert_array_equal(result.class_ids, expected.class_ids)
+            np.testing.assert_allclose(result.xyxy, expected.xyxy, atol=0.05)
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])

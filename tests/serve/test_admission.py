@@ -8,6 +8,7 @@ import pytest
 
 from infersdk.errors import DeadlineExceeded, Overloaded
 from infersdk.serve.admission import Admission
+from infersdk.serve.errors import as_request_error
 
 
 def test_priorities_and_the_order_of_coming() -> None:
@@ -47,6 +48,21 @@ def test_a_full_queue_refuses_at_once() -> None:
     asyncio.run(run())
 
 
+def test_the_header_says_when_to_come_back() -> None:
+    """As the message does."""
+
+    async def run() -> None:
+        admission = Admission(1, 0, "m")
+        await admission.enter(None, 0)
+        admission._interval = 7.3  # as if the requests before took so long
+        with pytest.raises(Overloaded, match=r"send it again in 7\.3 s") as raised:
+            await admission.enter(None, 0)
+        assert as_request_error(raised.value).headers == [("retry-after", "8")]
+
+    asyncio.run(run())
+    assert as_request_error(Overloaded("all slots are taken")).headers == [("retry-after", "1")]
+
+
 def test_deadlines_and_cancelled_requests_leave_the_queue() -> None:
     async def run() -> None:
         admission = Admission(1, 10, "m")
@@ -82,8 +98,9 @@ def test_what_would_be_too_late_is_refused_when_it_comes() -> None:
             await asyncio.sleep(0.02)
             admission.leave()
         assert 0.1 < admission.estimate() < 1
-        with pytest.raises(Overloaded, match=r"after its deadline of 0\.05 s"):
+        with pytest.raises(Overloaded, match=r"after its deadline of 0\.05 s") as raised:
             await admission.enter(0.05, 0)
+        assert raised.value.retry_after == pytest.approx(admission.estimate() - 0.05)
         for _ in range(11):
             admission.leave()
         await asyncio.gather(*waiting)

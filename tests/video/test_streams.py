@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,35 @@ def test_closing_ends_the_iteration(tmp_path: Path) -> None:
         next(streams.run(Brightness()))
 
 
+def test_closing_waits_for_the_threads_that_read(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    paths = [write(tmp_path / f"{i}.mp4", 400) for i in range(3)]
+    model = Brightness()
+    with Streams(paths) as streams:
+        next(streams.run(model))
+        assert {thread.name for thread in set(threading.enumerate()) - before} >= {
+            f"infersdk-stream-{path}" for path in paths
+        }
+    left = set(threading.enumerate()) - before
+    assert not [thread.name for thread in left if thread.name.startswith("infersdk-")]
+
+
+def test_errors_have_no_latency(tmp_path: Path) -> None:
+    """A frame that is refused at once does not make the model look faster."""
+
+    class Full(Brightness):
+        def submit(self, frame: Any, **parameters: Any) -> Future[int]:
+            if frame.number % 3:
+                raise Overloaded("all slots are taken")
+            return super().submit(frame)
+
+    with Streams({"a": write(tmp_path / "a.mp4", 12)}) as streams:
+        items = list(streams.run(Full(seconds=0.03)))
+        health = streams.health()["a"]
+    assert (health.results, health.errors) == (4, 8)
+    assert health.p50 == sorted(item.seconds for item in items if item.error is None)[2] > 0.03
+
+
 def test_settings_are_checked(tmp_path: Path) -> None:
     for sources, words in (
         ([], "there is no stream"),
@@ -230,6 +261,34 @@ def test_a_camera_that_breaks_off_is_opened_anew(rtsp: RtspServer) -> None:
         assert last.time == pytest.approx(last.decoded - first.decoded, abs=1.0)
         assert health.error
         assert health.state == "running"
+
+
+def test_times_go_on_where_a_source_sends_ahead_of_time(tmp_path: Path) -> None:
+    """Four seconds of video come at once, and the source is there again after half a second."""
+    data = write(tmp_path / "a.ts", 40).read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):  # the test closes the server
+                while True:
+                    connection, _ = server.accept()
+                    with connection, suppress(OSError):
+                        connection.sendall(data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        times: list[float] = []
+        numbers: list[int] = []
+        with Streams({"camera": f"tcp://127.0.0.1:{server.getsockname()[1]}"}, timeout=5) as streams:
+            for item in streams.run(Brightness()):
+                assert item.error is None
+                times.append(item.frame.time)
+                numbers.append(item.frame.number)
+                if streams.health()["camera"].connects == 3:
+                    break
+        server.shutdown(socket.SHUT_RDWR)
+    assert numbers == sorted(set(numbers))
+    assert times == sorted(set(times)), "never earlier than a frame before"
+    assert times[-1] > 2
 
 
 def test_without_reconnecting_it_ends_with_an_error(rtsp: RtspServer) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
     from .settings import ServerSettings
 
-__all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table"]
+__all__ = ["ModelEntry", "Repository", "load_endpoint", "model_tables", "newest_table"]
 
 _log = logging.getLogger("infersdk.serve")
 
@@ -83,15 +83,7 @@ class Repository:
         Raises:
             ConfigError: it cannot be read, or has no models.
         """
-        tables = read(self._config).get("models")
-        if not isinstance(tables, Mapping) or not tables:
-            raise ConfigError(
-                "a configuration has a table for each model, [models.detector] for instance; there is none"
-            )
-        for name in tables:
-            if not name or "/" in name or len(name) > 256:
-                raise ConfigError(f"models.{name}: a served model has a name of 1 to 256 characters without a slash")
-        return tables
+        return model_tables(self._config)
 
     # ---- lookups ----
 
@@ -281,6 +273,21 @@ def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
                 f"models.{name}.versions: a version is a number and has a table, not {version!r}: {own!r}"
             )
     return {version: {**base, **own} for version, own in versions.items()}
+
+
+def model_tables(config: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table of each model of a configuration, by its name in requests and in a repository of Triton.
+
+    Raises:
+        ConfigError: it cannot be read, has no models, or one has a name that no path can have.
+    """
+    tables = read(config).get("models")
+    if not isinstance(tables, Mapping) or not tables:
+        raise ConfigError("a configuration has a table for each model, [models.detector] for instance; there is none")
+    for name in tables:
+        if not name or "/" in name or len(name) > 256 or name in (".", ".."):
+            raise ConfigError(f"models.{name}: a served model has a name of 1 to 256 characters without a slash")
+    return tables
 
 
 def newest_table(name: str, table: Any) -> tuple[str, dict[str, Any]]:

@@ -119,7 +119,7 @@ def _engine(source: ModelSource) -> dict[str, Any]:
 
     manifest = read_manifest(Path(f"{source}.json"))
     if manifest is None:
-        return {"manifest": f"there is none at {source}.json", "metadata": {}}
+        return {"manifest": f"not found: {source}.json", "metadata": {}}
     details = manifest.details
     return {
         "inputs": details.get("inputs", []),

@@ -24,7 +24,7 @@ from ..errors import ConfigError, InputError
 from ..models import create
 from ..serve.images import ENCODED, PIXELS
 from ..serve.networks import tensor_info
-from ..serve.repository import model_tables, newest_table
+from ..serve.repository import newest_table, served_tables
 from ..serve.result_tensors import ResultTensors
 from ..serve.rows import DEFAULT_BATCH
 
@@ -64,7 +64,7 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
         ConfigError: a model that Triton cannot serve, or a wrong configuration.
         BackendError, ModelError: what loading raises.
     """
-    tables = model_tables(config)
+    tables = served_tables(config)
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name, whole in tables.items():
         version, table = newest_table(name, whole)

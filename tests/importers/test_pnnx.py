@@ -110,7 +110,29 @@ def test_expressions() -> None:
     tree = parse_expression("add(mul(@0,-2.5),[1,size(@1,0)])", 2)
     assert tree == Call("add", (Call("mul", (Input(0), -2.5)), Call("[]", (1, Call("size", (Input(1), 0))))))
     assert parse_expression("log1p,@0", 1) == Call("log1p", (Input(0),))
-    for text in ("add(@0", "add(@0,@1)", "@2", "add(@0,,@0)", ")", "", "(" * 5000, "a(" * 5000):
+    written = "mul(add(@0,log1p),abs(@1)),expm1,[2,@0]"  # as pnnx writes it: each function in front of its values
+    tree = Call(
+        "mul",
+        (
+            Call("add", (Input(0), Call("log1p", (Call("abs", (Input(1),)),)))),
+            Call("expm1", (Call("[]", (2, Input(0))),)),
+        ),
+    )
+    assert parse_expression(written, 2) == tree
+    for text in (
+        "add(@0",
+        "add(@0,@1)",
+        "@2",
+        "add(@0,,@0)",
+        "@0,@0",
+        "log1p",
+        "add(@0,log1p)",
+        "log1p,@0,@0",
+        ")",
+        "",
+        "(" * 5000,
+        "a(" * 5000,
+    ):
         with pytest.raises(ModelFormatError, match="malformed"):
             parse_expression(text, 1)
 
@@ -181,10 +203,25 @@ def test_a_graph_in_memory(tmp_path: Path) -> None:
 
 
 def test_missing_operators_are_listed_at_once(tmp_path: Path) -> None:
-    text = TEXT.replace("4 3", "7 6").replace(
-        "pnnx.Output   out0  1 0 2", "my.Op a 1 1 2 3\nmy.Op b 1 1 3 4\ntorch.stft c 1 1 4 5\npnnx.Output out0 1 0 5"
+    text = TEXT.replace("4 3", "8 7").replace(
+        "pnnx.Output   out0  1 0 2",
+        "my.Op a 1 1 2 3\nmy.Op b 1 1 3 4\naten::embedding_bag d 1 1 4 5\ntorch.stft c 1 1 5 6\npnnx.Output out0 1 0 6",
     )
-    with pytest.raises(UnsupportedModelError, match=re.escape("my.Op (2), torch.stft (1)")):
+    with pytest.raises(UnsupportedModelError, match=re.escape("aten::embedding_bag (1), my.Op (2), torch.stft (1)")):
+        convert(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("aten::tril a 1 1 2 3", "aten::tril of 1 arguments, where 2 are known"),
+        ("aten::tril a 2 1 2 0 3", "aten::tril: its argument 'diagonal' depends on data"),
+        ("aten::all a 2 1 2 2 3", "aten::all of 2 arguments, where 1 or 3 are known"),
+    ],
+)
+def test_raw_operators_with_other_arguments(line: str, message: str, tmp_path: Path) -> None:
+    text = TEXT.replace("4 3", "5 4").replace("pnnx.Output   out0  1 0 2", f"{line}\npnnx.Output out0 1 0 3")
+    with pytest.raises(UnsupportedModelError, match=re.escape(message)):
         convert(write(tmp_path, text))
 
 
@@ -198,6 +235,8 @@ def test_a_name_of_the_file_calls_no_other_function(tmp_path: Path) -> None:
         "Tensor.__class__",
         "torch.save",
         "torch.compile",
+        "aten::from_file",
+        "aten::__class__",
     ):
         path = write(tmp_path, TEXT.replace("pnnx.Expression e ", f"{kind} e "))
         with pytest.raises(UnsupportedModelError, match=re.escape(kind)):
@@ -386,12 +425,110 @@ def _nets() -> dict[str, Any]:
             image,
         ),
         "assignments": (Net(assign), image),
+        "raw_elements": (
+            Net(
+                lambda m, x: (
+                    *(g(x) for g in (torch.exp2, torch.erfc, torch.frac, torch.sgn, torch.deg2rad, torch.rad2deg)),
+                    *(g(x / (x > 0)) for g in (torch.isnan, torch.isinf, torch.isfinite, torch.nan_to_num)),
+                    torch.log2(x.abs() + 1) + torch.log1p(x.abs()) * torch.expm1(x * 0.1),
+                    torch.hypot(x, x + 1),
+                    torch.addcmul(x, x, x + 1, value=0.5),
+                    torch.addcdiv(x, x, x + 3, value=0.5),
+                    torch.logit(x.abs(), 1e-2),
+                    x.clamp_min(-0.5),
+                    x.clamp_max(0.5),
+                )
+            ),
+            image,
+        ),
+        "raw_reductions": (
+            Net(
+                lambda m, x: (
+                    (x > 0.9).any(),
+                    (x > -0.9).all(1),
+                    (x > 0.9).any(2, keepdim=True),
+                    torch.count_nonzero(x > 0, 1),
+                    *torch.aminmax(x, dim=1),
+                    *torch.std_mean(x, 1),
+                    *torch.var_mean(x, (2, 3), unbiased=False),
+                    *x.sort(-1, descending=True),
+                    torch.argsort(x, 1),
+                    torch.msort(x[0]),
+                    *x.kthvalue(2, 1),
+                    *x.median(2),
+                    x.median(),
+                    torch.unique((x * 3).round()),
+                )
+            ),
+            image,
+        ),
+        "raw_products": (
+            Net(
+                lambda m, x: (
+                    f.cosine_similarity(x, x + 0.1, 1),
+                    torch.cdist(x[0], x[0] + 0.1),
+                    torch.cdist(x, x + 0.1, p=1.0),
+                    torch.outer(x[0, 0, 0], x[0, 0, 1]),
+                    torch.dot(x[0, 0, 0], x[0, 0, 1]),
+                    torch.linalg.vecdot(x, x + 1),
+                    torch.linalg.multi_dot([x[0, 0], x[0, 1].mT, x[0, 2]]),
+                    f.bilinear(x, x + 1, m.w, m.b),
+                    torch.trace(x[0, 0]),
+                    f.linear(x, x[0, 0, :4].T.T),
+                ),
+                w=nn.Parameter(torch.rand(4, 15, 15)),
+                b=nn.Parameter(torch.rand(4)),
+            ),
+            image,
+        ),
+        "raw_shapes": (
+            Net(
+                lambda m, x: (
+                    torch.hstack([x, x + 1]),
+                    torch.vstack([x[0, 0, 0], x[0, 0, 1]]),
+                    torch.dstack([x[0, 0], x[0, 1]]),
+                    torch.column_stack([x[0, 0, :, 0], x[0, 0, :, 1]]),
+                    *torch.meshgrid(x[0, 0, 0], x[0, 0, :4, 1], indexing="xy"),
+                    *torch.meshgrid(x[0, 0, 0], x[0, 0, :4, 1], x[0, :, 0, 0], indexing="ij"),
+                    x.ravel(),
+                    x.movedim(1, -1),
+                    x.fliplr(),
+                    x.flipud(),
+                    *(torch.rot90(x, turns, (2, 3)) for turns in (1, 2, 3)),
+                    x.unfold(2, 3, 2),
+                    torch.diagonal(x, 1, 3, 1),
+                    torch.diff(x),
+                    torch.tril(x),
+                    torch.triu(x, 2),
+                    torch.broadcast_to(x, (2, 6, 13, 15)),
+                    f.channel_shuffle(x, 3),
+                )
+            ),
+            image,
+        ),
+        "raw_indices": (
+            Net(
+                lambda m, x: (
+                    torch.nonzero(x > 0.5),
+                    x[x > 0.5],
+                    x.sum() * x.numel(),
+                    f.one_hot((x[:, 0] > 0).long(), 3),
+                    x.scatter(1, (x[:, :2] > 0).long() * torch.tensor([1, 3]).view(1, 2, 1, 1), x[:, 2:5]),
+                    x.scatter(1, (x[:, :1] > 0).long(), 0.5),
+                    x.index_add(1, torch.tensor([0, 2]), x[:, :2], alpha=2),
+                    x.index_copy(1, torch.tensor([0, 2]), x[:, :2]),
+                    torch.take_along_dim(x, torch.argsort(x, 1)[:, :2], 1),
+                )
+            ),
+            image,
+        ),
     }
 
 
 NETS = (
     "convolutions", "padding_modes", "pools", "activations", "norms", "resizing", "shapes", "reductions", "expressions",
-    "attention", "recurrent", "columns", "assignments",
+    "attention", "recurrent", "columns", "assignments", "raw_elements", "raw_reductions", "raw_products", "raw_shapes",
+    "raw_indices",
 )  # fmt: skip
 
 

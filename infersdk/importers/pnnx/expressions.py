@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ModelFormatError
 from .graph import parse_scalar
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["Call", "Input", "functions", "parse_expression"]
 
 _TOKEN = re.compile(r"[()\[\],]|[^()\[\],]+")
+#: Functions of one value that pnnx takes for values: it writes `add(@0,log1p),abs(@1)` for `add(@0,log1p(abs(@1)))`,
+#: each with its values behind it, wherever the brackets are.
+_TAKEN_FOR_VALUES = frozenset({"log1p", "expm1"})
 #: Deeper ones are damage: the parser calls itself for each level.
 _DEEPEST = 200
 
@@ -40,15 +46,31 @@ def parse_expression(text: str, inputs: int) -> Any:
     Raises:
         ModelFormatError: the text is not an expression, or names an input that does not exist.
     """
-    head, comma, rest = text.partition(",")
-    if comma and head.isalnum():  # how some functions of one value are written: `log1p,@0`
-        text = f"{head}({rest})"
     tokens = _TOKEN.findall(text)
     parser = _Parser(text, tokens, inputs)
-    tree = parser.expression(0)
+    trees = [parser.expression(0)]
+    while parser.at < len(tokens) and tokens[parser.at] == ",":
+        parser.at += 1
+        trees.append(parser.expression(0))
     if parser.at != len(tokens):
         raise parser.error(f"{tokens[parser.at]!r} is left over")
+    items = [item for tree in trees for item in _in_order(tree)]
+    if len(trees) == 1 and not any(item == (name, 1) for item in items for name in _TAKEN_FOR_VALUES):
+        return trees[0]
+    tree = parser.rebuilt(iter(items), 0)
+    if len(list(_in_order(tree))) != len(items):
+        raise parser.error("values are left over")
     return tree
+
+
+def _in_order(tree: Any) -> Iterator[tuple[Any, int]]:
+    """Functions and values as they are written, each with how many values a function takes."""
+    if isinstance(tree, Call):
+        yield tree.function, len(tree.arguments)
+        for inner in tree.arguments:
+            yield from _in_order(inner)
+    else:
+        yield tree, int(isinstance(tree, str) and tree in _TAKEN_FOR_VALUES)
 
 
 def functions(tree: Any) -> list[str]:
@@ -82,6 +104,18 @@ class _Parser:
                 raise self.error(f"{token} is not one of its {self.inputs} inputs")
             return Input(int(token[1:]))
         return parse_scalar(token.strip())
+
+    def rebuilt(self, items: Iterator[tuple[Any, int]], depth: int) -> Any:
+        """The tree of functions and values as they are written."""
+        if depth > _DEEPEST:
+            raise self.error(f"it is nested more than {_DEEPEST} deep")
+        item = next(items, None)
+        if item is None:
+            raise self.error("it ends too early")
+        value, count = item
+        if not isinstance(value, str) or (count == 0 and value != "[]"):
+            return value
+        return Call(value, tuple(self.rebuilt(items, depth + 1) for _ in range(count)))
 
     def _next(self) -> str:
         if self.at >= len(self.tokens):

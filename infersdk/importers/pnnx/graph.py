@@ -337,6 +337,14 @@ def parse_scalar(text: str) -> Any:
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
+def gives_tensor(one: Operator, count: int) -> bool:
+    """Whether the only output of an operator that splits is its only part, and not a list of parts.
+
+    pnnx writes `x[0]` of one element as `torch.unbind` with one output, whose shape is in the file; lists have none.
+    """
+    return count == 1 and len(one.outputs) == 1 and one.outputs[0].shape is not None
+
+
 def known_shapes(operands: Sequence[Operand]) -> list[tuple[int, ...]] | None:
     """The shapes of operands where all their axes are known."""
     shapes = []

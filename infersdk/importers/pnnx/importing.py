@@ -14,6 +14,7 @@ from ..conversion import Imported, Reference, Request
 from ..missing import missing_operators
 from . import operators as _operators  # registers the translators
 from .graph import Operand, Operator, PnnxGraph, known_shapes
+from .raw import RAW, raised
 from .running import run
 from .translation import OPERATORS, Translation
 
@@ -66,7 +67,9 @@ def translate(graph: PnnxGraph) -> tuple[ir.Model, list[str]]:
         ModelFormatError: the file is damaged.
     """
     missing = Counter(
-        one.type for one in graph.operators if one.type not in OPERATORS and one.type not in _CONTAINERS | _ENDS
+        one.type
+        for one in graph.operators
+        if one.type not in OPERATORS and one.type not in _CONTAINERS | _ENDS | set(RAW)
     )
     if missing:
         raise missing_operators("the PNNX importer", missing)
@@ -159,6 +162,7 @@ class _Translator:
         return ir.Model(self.onnx, ir_version=10, producer_name="infersdk", producer_version="pnnx"), notes
 
     def _results(self, one: Operator) -> list[Any]:
+        one = raised(one) if one.type in RAW else one
         inputs = [self.values[operand] for operand in one.inputs]
         if one.type in ("prim::TupleConstruct", "prim::ListConstruct"):
             return [list(inputs)]

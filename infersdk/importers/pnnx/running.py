@@ -15,7 +15,8 @@ import numpy as np
 from ...errors import BackendUnavailableError, InferenceError, InputError, ModelFormatError
 from ..missing import missing_operators
 from .expressions import Call, Input, parse_expression
-from .graph import Operator, PnnxGraph
+from .graph import Operator, PnnxGraph, gives_tensor
+from .raw import RAW
 from .slices import slice_entries
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ def run(graph: PnnxGraph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Any]:
             except Exception as error:  # whatever PyTorch raises for arguments that do not fit
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise InferenceError(f"operator {one.name!r} ({one.type}) failed: {reason}") from None
-            results = [result] if len(one.outputs) == 1 else list(result)
+            whole = len(one.outputs) == 1 and not (isinstance(result, tuple) and gives_tensor(one, len(result)))
+            results = [result] if whole else list(result)
             if len(results) < len(one.outputs):
                 raise InferenceError(
                     f"operator {one.name!r} ({one.type}) gave {len(results)} of {len(one.outputs)} results"
@@ -162,7 +164,7 @@ def run(graph: PnnxGraph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Any]:
 def _known(kind: str) -> bool:
     family, _, name = kind.partition(".")
     families = {"nn": _MODULES, "F": _FUNCTIONAL, "torch": _TORCH, "Tensor": _METHODS}
-    return kind in _PYTHON or name in families.get(family, ())
+    return kind in _PYTHON or kind in RAW or name in families.get(family, ())
 
 
 def _numpy(value: Any) -> Any:
@@ -177,6 +179,8 @@ def _call(one: Operator, inputs: list[Any]) -> Any:
     family, _, name = one.type.partition(".")
     if one.type in _PYTHON:
         return _SPECIAL[one.type](one, inputs)
+    if one.type in RAW:
+        return _raw(one.type.removeprefix("aten::"), inputs)
     if family == "nn":
         return _module(one, name, inputs)
     params = {key: _dtype(value) for key, value in one.params.items()}
@@ -196,6 +200,23 @@ def _call(one: Operator, inputs: list[Any]) -> Any:
     if name in ("var", "std") and params.get("unbiased") is None:
         params.pop("unbiased", None)
     return getattr(owner, name)(*plain, **named, **params)
+
+
+def _raw(name: str, inputs: list[Any]) -> Any:
+    """Calls an operator of TorchScript with all arguments of its schema, in order."""
+    import torch
+
+    function = getattr(torch.ops.aten, name)
+    schemas = [getattr(function, overload)._schema.arguments for overload in function.overloads()]
+    named = {
+        index: argument.name
+        for arguments in schemas
+        if len(arguments) == len(inputs)
+        for index, argument in enumerate(arguments)
+        if argument.kwarg_only and argument.name != "out"
+    }
+    plain = [value for index, value in enumerate(inputs) if index not in named]
+    return function(*plain, **{key: inputs[index] for index, key in named.items()})
 
 
 def _dtype(value: Any) -> Any:
@@ -308,14 +329,13 @@ def _slice(one: Operator, inputs: list[Any]) -> Any:
 def _tensor_index(one: Operator, inputs: list[Any]) -> Any:
     import torch
 
-    tree = parse_expression(one.params["expr"], len(inputs))
-
     def value(node: Any) -> Any:
         if isinstance(node, Input):
             return inputs[node.index]
         return [value(inner) for inner in node.arguments] if isinstance(node, Call) else node
 
-    keys = [slice(None) if key is None else torch.as_tensor(key) for key in value(tree)]
+    given = inputs[1] if "expr" not in one.params else value(parse_expression(one.params["expr"], len(inputs)))
+    keys = [slice(None) if key is None else torch.as_tensor(key) for key in given]
     # `@0` is the tensor that is indexed: the others follow it.
     return inputs[0][tuple(keys)]
 

@@ -12,6 +12,7 @@ from . import (
     reductions,
     resizing,
     shapes,
+    unraised,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "reductions",
     "resizing",
     "shapes",
+    "unraised",
 ]

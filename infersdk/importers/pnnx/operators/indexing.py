@@ -125,6 +125,8 @@ def slice_scatter(t: Translation) -> Any:
 
 def _keys(t: Translation) -> list[Any]:
     """An index for each leading axis: None keeps it; an array, or a value."""
+    if isinstance(given := t.given("expr"), list):
+        return [_key(t, key) for key in given]
     tree = parse_expression(str(t.param("expr")), len(t.values))
 
     def value(node: Any) -> Any:

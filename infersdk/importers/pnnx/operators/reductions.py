@@ -70,7 +70,7 @@ def variance(t: Translation) -> Any:
     total = t.build("ReduceSumSquare", apart, reduced, keepdims=_keep(t))
     with np.errstate(divide="ignore"):
         result = t.build("Div", total, t.scalar(max(count - less, 0)))
-    return t.build("Sqrt", result) if t.kind == "std" else result
+    return t.build("Sqrt", result) if t.kind.startswith("std") else result
 
 
 @operator("torch.norm")

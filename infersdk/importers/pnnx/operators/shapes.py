@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph import gives_tensor
 from ..translation import Translation, operator
 
 
@@ -211,8 +212,8 @@ def _split(t: Translation, sizes: list[int], axis: int) -> Any:
 
 
 def _results(t: Translation, parts: list[Any]) -> Any:
-    """Parts as the outputs of the operator, or as a list where it has one output."""
-    return [parts] if len(t.one.outputs) == 1 else parts
+    """Parts as the outputs of the operator, or as a list where it has one output that is not a tensor."""
+    return [parts] if len(t.one.outputs) == 1 and not gives_tensor(t.one, len(parts)) else parts
 
 
 @operator("torch.split")

@@ -1,0 +1,131 @@
+"""Files of other frameworks straight to a backend: converted once, kept by content, and the same numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import infersdk
+from infersdk import device_count
+from infersdk.cache import Cache
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx_ir")
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+PNNX = """7767517
+6 5
+pnnx.Input    in0   0 1 0 #0=(2,3,16,16)f32
+nn.Conv2d     conv  1 1 0 1 bias=True dilation=(1,1) groups=1 in_channels=3 kernel_size=(3,3) out_channels=8 \
+padding=(1,1) padding_mode=zeros stride=(2,2) @bias=(8)f32 @weight=(8,3,3,3)f32 #0=(2,3,16,16)f32 #1=(2,8,8,8)f32
+F.silu        silu  1 1 1 2 $input=1 #1=(2,8,8,8)f32 #2=(2,8,8,8)f32
+nn.MaxPool2d  pool  1 1 2 3 ceil_mode=False dilation=(1,1) kernel_size=(2,2) padding=(0,0) return_indices=False \
+stride=(2,2) #2=(2,8,8,8)f32 #3=(2,8,4,4)f32
+torch.mean    mean  1 1 3 4 dim=(2,3) keepdim=False $input=3 #3=(2,8,4,4)f32 #4=(2,8)f32
+pnnx.Output   out0  1 0 4 #4=(2,8)f32
+"""
+
+
+def pnnx_file(folder: Path, scale: float = 1.0) -> tuple[Path, Any, Any]:
+    """The file, an input, and the output by NumPy."""
+    rng = np.random.default_rng(3)
+    weight = (scale * rng.standard_normal((8, 3, 3, 3))).astype(np.float32)
+    bias = rng.standard_normal(8).astype(np.float32)
+    folder.mkdir(exist_ok=True)
+    (folder / "m.pnnx.param").write_text(PNNX)
+    with zipfile.ZipFile(folder / "m.pnnx.bin", "w") as archive:
+        archive.writestr("conv.weight", weight.tobytes())
+        archive.writestr("conv.bias", bias.tobytes())
+    x = rng.standard_normal((2, 3, 16, 16)).astype(np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+    made = np.einsum("ncyxij,ocij->noyx", windows[:, :, ::2, ::2], weight) + bias[:, None, None]
+    silu = made / (1 + np.exp(-made))
+    return folder / "m.pnnx.param", x, silu.reshape(2, 8, 4, 2, 4, 2).max((3, 5)).mean((2, 3))
+
+
+def keras_file(folder: Path, scale: float = 1.0) -> tuple[Path, Any, Any]:
+    """A dense network in Keras 2's HDF5, an input, and the output by NumPy."""
+    h5py = pytest.importorskip("h5py")
+    rng = np.random.default_rng(4)
+    kernels = [(scale * rng.standard_normal(shape)).astype(np.float32) for shape in ((6, 16), (16, 5))]
+    biases = [rng.standard_normal(len(kernel[0])).astype(np.float32) for kernel in kernels]
+    layers = [{"class_name": "InputLayer", "config": {"name": "x", "batch_input_shape": [None, 6], "dtype": "float32"}}]
+    for number, (kernel, activation) in enumerate(zip(kernels, ("relu", "softmax"), strict=True)):
+        config = {"name": f"d{number}", "units": kernel.shape[1], "activation": activation, "use_bias": True}
+        layers.append({"class_name": "Dense", "config": config | {"dtype": "float32"}})
+    folder.mkdir(exist_ok=True)
+    with h5py.File(folder / "m.h5", "w") as file:
+        model = {"class_name": "Sequential", "config": {"name": "m", "layers": layers}}
+        file.attrs["model_config"], file.attrs["keras_version"] = json.dumps(model), "2.11.0"
+        root = file.create_group("model_weights")
+        root.attrs["layer_names"] = np.asarray([b"x", b"d0", b"d1"])
+        root.create_group("x").attrs["weight_names"] = []
+        for number, arrays in enumerate(zip(kernels, biases, strict=True)):
+            group = root.create_group(f"d{number}")
+            group.attrs["weight_names"] = np.asarray([f"d{number}/{one}:0".encode() for one in ("kernel", "bias")])
+            for one, array in zip(("kernel", "bias"), arrays, strict=True):
+                group.create_dataset(f"d{number}/{one}:0", data=array)
+    x = rng.standard_normal((3, 6)).astype(np.float32)
+    logits = np.maximum(x @ kernels[0] + biases[0], 0) @ kernels[1] + biases[1]
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return folder / "m.h5", x, powers / powers.sum(1, keepdims=True)
+
+
+FORMATS = {"pnnx": pnnx_file, "keras": keras_file}
+
+
+def results(path: Path, backend: str, x: Any, **options: Any) -> Any:
+    with infersdk.load(path, backend, **options) as infer:
+        (name,) = infer.inputs
+        (output,) = infer({name: x}).values()
+        return np.array(output)
+
+
+def kept(kind: str) -> int:
+    """How many entries of a kind the cache has."""
+    return sum(entry.kind == kind for entry in Cache().entries())
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_is_converted_once_by_its_content(kind: str, tmp_path: Path) -> None:
+    path, x, expected = FORMATS[kind](tmp_path / "a")
+    before = kept("conversion")
+    np.testing.assert_allclose(results(path, "onnxruntime", x), expected, rtol=1e-4, atol=1e-5)
+    assert kept("conversion") == before + 1
+    copy = Path(shutil.copytree(path.parent, tmp_path / "b"), path.name)
+    np.testing.assert_allclose(results(copy, "onnxruntime", x), expected, rtol=1e-4, atol=1e-5)
+    assert kept("conversion") == before + 1  # the same content in another folder
+    other, _, changed = FORMATS[kind](tmp_path / "c", scale=0.5)
+    np.testing.assert_allclose(results(other, "onnxruntime", x), changed, rtol=1e-4, atol=1e-5)
+    assert kept("conversion") == before + 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("backend", ["tensorrt-rtx", "tensorrt"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_goes_straight_to_an_engine(kind: str, backend: str, tmp_path: Path) -> None:
+    """Converted, built, kept and run: the results are those of ONNX Runtime, and a second load makes nothing."""
+    pytest.importorskip({"tensorrt-rtx": "tensorrt_rtx_bindings", "tensorrt": "tensorrt"}[backend])
+    path, x, expected = FORMATS[kind](tmp_path / "a")
+    reference = results(path, "onnxruntime", x)
+    np.testing.assert_allclose(reference, expected, rtol=1e-4, atol=1e-5)
+    conversions, engines = kept("conversion"), kept("engine")
+    np.testing.assert_allclose(
+        results(path, backend, x, max_batch=4, precision="fp32"), reference, rtol=1e-3, atol=1e-4
+    )
+    assert (kept("conversion"), kept("engine")) == (conversions, engines + 1)
+    copy = Path(shutil.copytree(path.parent, tmp_path / "b"), path.name)
+    np.testing.assert_allclose(
+        results(copy, backend, x, max_batch=4, precision="fp32"), reference, rtol=1e-3, atol=1e-4
+    )
+    assert (kept("conversion"), kept("engine")) == (conversions, engines + 1)
+    other, _, changed = FORMATS[kind](tmp_path / "c", scale=0.5)
+    np.testing.assert_allclose(results(other, backend, x, max_batch=4, precision="fp32"), changed, rtol=1e-3, atol=1e-4)
+    assert (kept("conversion"), kept("engine")) == (conversions + 1, engines + 2)

@@ -144,9 +144,9 @@ class _Predictor:
             self.endpoint.name, "", payload.id or "", {one.name: _array(one) for one in payload.inputs}, wanted or None,
             parameters, deadline, priority,
         )  # fmt: skip
-        found = await self.endpoint.infer(request)
+        results = await self.endpoint.infer(request)
         outputs = [
-            InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in found.items()
+            InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in results.items()
         ]
         return InferResponse(
             payload.id or str(uuid.uuid4()), self.endpoint.name, outputs, self.endpoint.version,

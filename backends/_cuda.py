@@ -35,7 +35,7 @@ def _driver() -> Any:
     """The driver, ready for use.
 
     Raises:
-        OSError: there is none, or it does not start; the text says why.
+        OSError: it is not installed, or it does not start; the text says why.
     """
     library = ctypes.CDLL(LIBRARY)
     try:

@@ -28,7 +28,7 @@ from .errors import ConfigError
 if TYPE_CHECKING:
     import os
 
-__all__ = ["convert", "model_files", "read"]
+__all__ = ["convert", "model_files", "model_table", "model_tables", "read"]
 
 T = TypeVar("T")
 
@@ -239,6 +239,36 @@ def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
                 _anchor_paths(inner, folder)
         if key in _PATHS and isinstance(value, str):
             data[key] = str(folder / value)
+
+
+def model_tables(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tables of the models, by name.
+
+    Args:
+        configuration: what `read()` returns.
+
+    Raises:
+        ConfigError: it has no model.
+    """
+    tables = configuration.get("models")
+    if not isinstance(tables, Mapping) or not tables:
+        raise ConfigError("the configuration has no model; give each a table, [models.detector] for instance")
+    return tables
+
+
+def model_table(configuration: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The table of one model.
+
+    Raises:
+        ConfigError: there is no such model, or it is no table.
+    """
+    tables = model_tables(configuration)
+    if name not in tables:
+        raise ConfigError(f"the configuration has no model {name!r}; it has {', '.join(tables)}")
+    table = tables[name]
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"models.{name} is a table, not {table!r}")
+    return table
 
 
 def model_files(table: Mapping[str, Any]) -> set[str]:

@@ -341,7 +341,7 @@ class Infer(Releasable, Budgeted, ABC):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._closed = True
-        self._check_room()
+        self._check_capacity()
         with self.charging():
             self._clone(twin)
             twin._create_tensors()

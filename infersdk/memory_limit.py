@@ -175,7 +175,7 @@ class Budgeted:
         specs = (*self.input_specs, *self.output_specs)
         return {"inputs and outputs": sum(tensor_nbytes(spec, self.max_batch) for spec in specs)}
 
-    def _check_room(self) -> None:
+    def _check_capacity(self) -> None:
         """Raises MemoryLimitError where another instance does not fit."""
         if self.memory_budget is not None:
             self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")

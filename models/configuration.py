@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..config import convert, read
+from ..config import convert, model_tables, read
 from ..errors import ConfigError
 from ..pipeline import PipelineSettings
 from .composed import Composed, Tiled, TwoStage
@@ -54,9 +54,7 @@ def create(config: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Imag
         ConfigError: names the table and the field at fault.
         BackendError, ModelError: what loading raises. Models that were loaded before are closed.
     """
-    tables = read(config).get("models")
-    if not isinstance(tables, Mapping) or not tables:
-        raise ConfigError("a configuration has a table for each model, [models.detector] for instance; there is none")
+    tables = model_tables(read(config))
     with ExitStack() as opened:
         models: dict[str, ImageModel[Any]] = {}
         for name, table in tables.items():

@@ -129,9 +129,9 @@ def _colour_of(box: Box, number: int, colour_by: str | None) -> Colour:
     try:
         return colour(operator.index(box.columns[colour_by]))
     except (KeyError, TypeError):
+        columns = f"; the columns are {', '.join(box.columns)}" if box.columns else ""
         raise ConfigError(
-            f"colour_by is {colour_by!r}; use class, box, or a column of whole numbers, of "
-            f"{', '.join(box.columns) or 'which there are none'}"
+            f"colour_by is {colour_by!r}; use class, box, or a column of whole numbers{columns}"
         ) from None
 
 

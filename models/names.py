@@ -88,5 +88,5 @@ def find_classes(
             raise ConfigError(f"classes: the model has no class number {number}; use those that it has{last}")
         result.add(number)
     if not result:
-        raise ConfigError("classes: there is none; give one or more, or leave it out for all classes")
+        raise ConfigError("classes is empty; give one or more, or leave it out for all classes")
     return tuple(sorted(result))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..options import Progress
     from ..pipeline import BatchBuffer, Pipeline
-    from ..pipeline.futures import MapRequest
+    from ..pipeline.futures import CallbackRequest, MapRequest
     from ..pipeline.pipeline import Servable
     from .releasing import IdleRelease
 
@@ -82,6 +82,19 @@ class Requests(Generic[Result]):
             with self._idle.use():
                 return self.pipeline.begin(image, parameters)
         return self.pipeline.begin(image, parameters)
+
+    def submit_for(
+        self,
+        on_end: Callable[[CallbackRequest], object],
+        image: ImageSource | HostImage,
+        parameters: Mapping[str, Any] | None = None,
+        **limits: float | None,
+    ) -> CallbackRequest:
+        """One image, for who makes one future of several requests. See `Pipeline.submit_for()`."""
+        if self._idle.watches:
+            with self._idle.use():
+                return self.pipeline.submit_for(on_end, image, parameters, **limits)
+        return self.pipeline.submit_for(on_end, image, parameters, **limits)
 
     def submit_many(
         self,

@@ -207,7 +207,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         return object
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
-        """How many classes outputs of these shapes tell apart; None where they leave it open, or there are none.
+        """How many classes outputs of these shapes tell apart; None where they leave it open or have no classes.
 
         Called with the shapes that the model declares, and with those of its first run.
 
@@ -224,7 +224,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         """
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
-        """Postprocessing on the stream of `infer`, for batches of up to `capacity`; None if there is none.
+        """Postprocessing on the stream of `infer`, for batches of up to `capacity`; None for a family without it.
 
         Without it the outputs are copied to the host, and `postprocess()` runs there.
         """

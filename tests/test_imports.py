@@ -29,7 +29,7 @@ OPTIONAL = RUNTIMES | {
 }  # fmt: skip
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
 
-#: These modules are for who has the package they are named for.
+#: These modules need the package that they are named for.
 ABOUT_A_PACKAGE = {
     "infersdk.testing.contract": "pytest",
     "infersdk.testing.onnx_backend": "onnx",
@@ -184,7 +184,7 @@ def test_who_may_know_whom(name: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_at_the_top_are_of_what_is_always_there(name: str) -> None:
     if within(name, "infersdk.backends", "infersdk.integrations") or within(name, *ABOUT_A_PACKAGE):
-        pytest.skip("this module is for who has the package that it is about")
+        pytest.skip("this module needs the package that it is about")
     standard = sys.stdlib_module_names
     for target, line in imports(name, lazy=False):
         top = target.split(".")[0]

@@ -71,7 +71,7 @@ def in_a_process_with(folder: Path, points: dict[str, str], code: str) -> Any:
     """Runs `code` where a distribution with these entry points is installed; returns what it puts into `result`."""
     (folder / "infersdk_mine.py").write_text(MINE)
     (folder / "infersdk_broken.py").write_text("raise OSError('libmine.so.7: cannot open shared object file')\n")
-    (folder / "infersdk_needy.py").write_text("import a_package_that_nobody_has\n")
+    (folder / "infersdk_needy.py").write_text("import a_missing_package\n")
     info = folder / "infersdk_mine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: infersdk-mine\nVersion: 1.0\n")
@@ -129,7 +129,7 @@ def test_backends_from_outside_that_do_not_work_say_why(tmp_path: Path) -> None:
         "Try to reinstall it: pip install --upgrade infersdk-mine"
     )
     assert said["needy"] == (
-        "backend 'needy' needs a_package_that_nobody_has, which is not installed: pip install --upgrade infersdk-mine"
+        "backend 'needy' needs a_missing_package, which is not installed: pip install --upgrade infersdk-mine"
     )
     assert "needs infersdk_gone, which is not installed" in said["gone"]
     assert said["noinfer"] == "backend 'noinfer': infersdk_mine:NoInfer is not a subclass of infersdk.Infer"

@@ -114,12 +114,12 @@ def _openvino(source: ModelSource) -> dict[str, Any]:
 
 
 def _engine(source: ModelSource) -> dict[str, Any]:
-    """What its manifest says: the engine itself tells no more than its version, and that to a GPU alone."""
+    """What its manifest says. The engine itself shows only its version, and only on a GPU."""
     from ..cache import read_manifest
 
     manifest = read_manifest(Path(f"{source}.json"))
     if manifest is None:
-        return {"manifest": f"there is none at {source}.json", "metadata": {}}
+        return {"manifest": f"not found: {source}.json", "metadata": {}}
     details = manifest.details
     return {
         "inputs": details.get("inputs", []),

@@ -66,7 +66,7 @@ def encoded_image(source: Any) -> EncodedImage | None:
             with open(source, "rb") as file:
                 data = file.read()
         except OSError:
-            return None  # who reads it on the processor has the words for it
+            return None  # the reader on the processor says what is wrong
     elif isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
     else:

@@ -316,7 +316,7 @@ def image_size(source: Any, channel_order: str = "bgr") -> tuple[int, int] | Non
         if is_http(source):
             return None
         return _size_of_file(source)
-    except Exception:  # of a decoder; the one who reads the image hears of it
+    except Exception:  # of a decoder; reading the image raises it again
         return None
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..config import read
+from ..config import model_table, read
 from ..errors import BackendUnavailableError, ConfigError
 from ..serve.datatypes import datatype_of
 from ..serve.errors import RequestError, Status, as_request_error
@@ -69,16 +69,13 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
         BackendError, ModelError: what loading raises.
     """
     whole = read(config)
-    tables = whole.get("models")
-    if not isinstance(tables, Mapping) or not isinstance(tables.get(model), Mapping):
-        known = ", ".join(tables) if isinstance(tables, Mapping) else "none"
-        raise ConfigError(f"the configuration has no model {model!r}; it has {known}")
+    table = model_table(whole, model)
     server = whole.get("server", {})
     if not isinstance(server, Mapping):
         raise ConfigError(f"server is a table of settings, not {server!r}")
     own = ServerSettings.of({**server, **settings})
     kind = _predictor_class()
-    endpoint = load_endpoint(name or model, *newest_table(model, tables[model]), own)
+    endpoint = load_endpoint(name or model, *newest_table(model, table), own)
     return kind(name or model, _Predictor(endpoint, own))
 
 
@@ -147,9 +144,9 @@ class _Predictor:
             self.endpoint.name, "", payload.id or "", {one.name: _array(one) for one in payload.inputs}, wanted or None,
             parameters, deadline, priority,
         )  # fmt: skip
-        found = await self.endpoint.infer(request)
+        results = await self.endpoint.infer(request)
         outputs = [
-            InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in found.items()
+            InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in results.items()
         ]
         return InferResponse(
             payload.id or str(uuid.uuid4()), self.endpoint.name, outputs, self.endpoint.version,

@@ -39,13 +39,9 @@ _Config = str | os.PathLike[str] | Mapping[str, Any]
 
 def _load(config: _Config, model: str) -> ImageModel[Any]:
     """One model of a configuration, warmed up; the others are not loaded."""
-    from ..config import read
+    from ..config import model_table, read
 
-    tables = read(config).get("models")
-    if not isinstance(tables, Mapping) or model not in tables:
-        known = ", ".join(tables) if isinstance(tables, Mapping) else "none"
-        raise ConfigError(f"the configuration has no model {model!r}; it has {known}")
-    loaded = create({"models": {model: tables[model]}})[model]
+    loaded = create({"models": {model: model_table(read(config), model)}})[model]
     try:
         loaded.warm_up()
     except BaseException:

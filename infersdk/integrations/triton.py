@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,11 @@ import numpy as np
 
 from .. import registry
 from .._files import atomic_write
-from ..config import read
 from ..errors import ConfigError, InputError
 from ..models import create
 from ..serve.images import ENCODED, PIXELS
 from ..serve.networks import tensor_info
+from ..serve.repository import newest_table, served_tables
 from ..serve.result_tensors import ResultTensors
 from ..serve.rows import DEFAULT_BATCH
 
@@ -53,40 +54,41 @@ class TritonPythonModel(WrapperModel):
 def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.PathLike[str]) -> list[str]:
     """Writes a model repository; returns the names of its models.
 
-    Each model is loaded once, to learn its inputs and outputs.
+    Each model is loaded once, to learn its inputs and outputs; of one with versions the newest is written.
 
     Args:
         config: a file or a mapping with a table `models`, as `infersdk serve` takes it.
-        folder: of the repository; a folder of a model that is there already is replaced.
+        folder: of the repository; a folder of a model that is there already is replaced, when the new one is complete.
 
     Raises:
         ConfigError: a model that Triton cannot serve, or a wrong configuration.
         BackendError, ModelError: what loading raises.
     """
-    tables = read(config).get("models")
-    if not isinstance(tables, Mapping) or not tables:
-        raise ConfigError("a configuration has a table for each model, [models.detector] for instance; there is none")
-    for name, table in tables.items():
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"models.{name} is a table, not {table!r}")
+    tables = served_tables(config)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for name, whole in tables.items():
+        version, table = newest_table(name, whole)
         target = Path(folder) / name
-        if target.exists():
-            shutil.rmtree(target)
-        if table.get("type") == "network":
-            _export_network(name, dict(table), target)
-        else:
-            _export_wrapper(name, dict(table), target)
+        with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as made:
+            new = Path(made) / name
+            export_one = _export_network if table.get("type") == "network" else _export_wrapper
+            export_one(name, table, new, version)
+            if target.exists():
+                shutil.rmtree(target)
+            new.rename(target)
     return list(tables)
 
 
-def _export_network(name: str, table: dict[str, Any], target: Path) -> None:
+def _export_network(name: str, table: dict[str, Any], target: Path, version: str) -> None:
     backend = table.get("backend", "onnxruntime")
     if backend not in _BACKENDS:
         raise ConfigError(
             f"models.{name}: Triton has no backend for {backend!r}; those of {', '.join(_BACKENDS)} are exported"
         )
     theirs, file = _BACKENDS[backend]
-    path = Path(str(table.get("path")))
+    if not isinstance(table.get("path"), str):
+        raise ConfigError(f"models.{name}: path names the model file, and is {table.get('path')!r}")
+    path = Path(table["path"])
     suffixes = {"tensorrt": (".engine", ".plan"), "openvino": (".onnx", ".xml")}.get(backend, (".onnx",))
     if path.suffix not in suffixes:
         hint = "; build one: infersdk build MODEL -o MODEL.engine" if backend == "tensorrt" else ""
@@ -98,14 +100,15 @@ def _export_network(name: str, table: dict[str, Any], target: Path) -> None:
         outputs = [tensor_info(spec) for spec in network.output_specs]
         batched = all(spec.has_free_batch for spec in (*network.input_specs, *network.output_specs))
         batch = (network.max_batch or DEFAULT_BATCH) if batched else 0
-    (target / "1").mkdir(parents=True)
+    files = target / version
+    files.mkdir(parents=True)
     if path.suffix == ".xml":
-        shutil.copyfile(path, target / "1" / "model.xml")
-        shutil.copyfile(path.with_suffix(".bin"), target / "1" / "model.bin")
+        shutil.copyfile(path, files / "model.xml")
+        shutil.copyfile(path.with_suffix(".bin"), files / "model.bin")
         file = "model.xml"
     else:
-        shutil.copyfile(path, target / "1" / file)
-        _copy_weights(path, target / "1")
+        shutil.copyfile(path, files / file)
+        _copy_weights(path, files)
     fields = {"backend": theirs, "default_model_filename": file}
     _write_config(target, name, inputs, outputs, batch, fields)
 
@@ -119,7 +122,7 @@ def _copy_weights(path: Path, target: Path) -> None:
             shutil.copyfile(file, target / file.relative_to(path.resolve().parent))
 
 
-def _export_wrapper(name: str, table: dict[str, Any], target: Path) -> None:
+def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str) -> None:
     path = table.get("path")
     if not isinstance(path, str):
         raise ConfigError(
@@ -130,16 +133,16 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path) -> None:
         outputs = ResultTensors(model(np.full((64, 64, 3), 114, np.uint8))).outputs
         batch = model.pipelines[0].max_batch
         labels = list(model.class_names)
-    version = target / "1"
-    version.mkdir(parents=True)
-    shutil.copyfile(path, version / f"model{Path(path).suffix}")
-    _copy_weights(Path(path), version)
+    files = target / version
+    files.mkdir(parents=True)
+    shutil.copyfile(path, files / f"model{Path(path).suffix}")
+    _copy_weights(Path(path), files)
     if isinstance(names := table.get("names"), str):
-        shutil.copyfile(names, version / "names.txt")
+        shutil.copyfile(names, files / "names.txt")
         table["names"] = "names.txt"
     table["path"] = f"model{Path(path).suffix}"
-    atomic_write(version / "app.json", json.dumps({"models": {"model": table}}, indent=2) + "\n")
-    atomic_write(version / "model.py", _MODEL_PY.format(name=name))
+    atomic_write(files / "app.json", json.dumps({"models": {"model": table}}, indent=2) + "\n")
+    atomic_write(files / "model.py", _MODEL_PY.format(name=name))
     if labels:
         atomic_write(target / "labels.txt", "\n".join(labels) + "\n")
     _write_config(target, name, [ENCODED, PIXELS], outputs, batch, {"backend": "python"})

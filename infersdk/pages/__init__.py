@@ -43,7 +43,7 @@ def render(template: Path, data: Any, **context: Any) -> str:
     """The page of a template that extends `base.html.j2`. What the context holds is escaped.
 
     Args:
-        data: kept in the page as JSON, for who reads it by a program.
+        data: kept in the page as JSON, for programs.
         context: the template's variables.
 
     Raises:

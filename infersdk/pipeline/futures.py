@@ -14,7 +14,7 @@ from .threads import PipelineThread, log_error
 if TYPE_CHECKING:
     from .request import RequestOwner
 
-__all__ = ["AsyncRequest", "FutureRequest", "MapRequest", "hand_out"]
+__all__ = ["AsyncRequest", "CallbackRequest", "FutureRequest", "MapRequest", "hand_out"]
 
 
 class MapRequest(Request):
@@ -55,11 +55,34 @@ class MapRequest(Request):
         self.set_ended()
 
     def cancel(self) -> bool:
-        """Cancels the request, unless its batch has left."""
-        if not self.owner.withdraw(self):
-            return False
-        self.fail(CancelledError())
-        return True
+        """Cancels the request, unless its batch has left. Whether it is cancelled, now or before."""
+        if self.owner.withdraw(self):
+            self.fail(CancelledError())
+            return True
+        return isinstance(self.error, CancelledError)
+
+
+class CallbackRequest(MapRequest):
+    """A request that calls a function when it has ended, in the thread that ends it. It costs less than a future."""
+
+    __slots__ = ("_on_end",)
+
+    def __init__(
+        self,
+        owner: RequestOwner,
+        item: Any,
+        parameters: Mapping[str, Any] | None,
+        time_limit: float | None,
+        on_end: Callable[[CallbackRequest], object],
+    ) -> None:
+        super().__init__(owner, item, parameters, time_limit)
+        self._on_end: Callable[[CallbackRequest], object] | None = on_end
+
+    def set_ended(self) -> None:
+        super().set_ended()
+        on_end, self._on_end = self._on_end, None  # it may hold what holds this request
+        if on_end is not None:
+            on_end(self)
 
 
 class FutureRequest(Request, Future[Any]):

@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from ..infer import Infer
 from ..ops.batch import available_processors
 from .batch_buffer import BatchBuffer, TensorBatchBuffer
 from .core import PipelineCore
-from .futures import AsyncRequest, FutureRequest, MapRequest
+from .futures import AsyncRequest, CallbackRequest, FutureRequest, MapRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -167,6 +167,26 @@ class Pipeline(Generic[Result]):
         """
         request = MapRequest(self._core, item, parameters or None, None)
         self._core.submit(request, timeout=None, reject=False)
+        return request
+
+    def submit_for(
+        self,
+        on_end: Callable[[CallbackRequest], object],
+        item: Any,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+    ) -> CallbackRequest:
+        """As `submit()`, for who makes one future of several requests.
+
+        Args:
+            on_end: called with the request when it has its `result` or its `error`, in the thread that ends it; perhaps
+                before this returns. Not called where this raises a refusal.
+            parameters, timeout, deadline: see `submit()`, which also says what is raised.
+        """
+        request = CallbackRequest(self._core, item, parameters or None, deadline, on_end)
+        self._core.submit(request, timeout=self.settings.timeout if timeout is None else timeout)
         return request
 
     def map(

@@ -140,8 +140,7 @@ class CudaRegion(Region):
         except InferSDKError as error:
             raise RequestError(
                 Status.INVALID,
-                f"{what}: {error}; the handle is that of cudaIpcGetMemHandle() in a process that runs and is not this "
-                "one",
+                f"{what}: {error}; give the handle of cudaIpcGetMemHandle() in another process, which still runs",
             ) from None
         self._address = int(ffi.cast("uintptr_t", address[0]))
         weakref.finalize(self, lib.ifs_cuda_ipc_close, device_id, address[0])

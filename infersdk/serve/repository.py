@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import registry
-from ..config import convert, model_files, read
+from ..config import convert, model_files, model_tables, read
 from ..errors import ClosedError, ConfigError, InferSDKError, text_of
 from ..models import create
 from ..pipeline import PipelineSettings
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
     from .settings import ServerSettings
 
-__all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table"]
+__all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table", "served_tables"]
 
 _log = logging.getLogger("infersdk.serve")
 
@@ -83,15 +83,7 @@ class Repository:
         Raises:
             ConfigError: it cannot be read, or has no models.
         """
-        tables = read(self._config).get("models")
-        if not isinstance(tables, Mapping) or not tables:
-            raise ConfigError(
-                "a configuration has a table for each model, [models.detector] for instance; there is none"
-            )
-        for name in tables:
-            if not name or "/" in name or len(name) > 256:
-                raise ConfigError(f"models.{name}: a served model has a name of 1 to 256 characters without a slash")
-        return tables
+        return served_tables(self._config)
 
     # ---- lookups ----
 
@@ -288,6 +280,19 @@ def newest_table(name: str, table: Any) -> tuple[str, dict[str, Any]]:
     tables = _version_tables(name, table)
     version = max(tables, key=_version_order)
     return version, tables[version]
+
+
+def served_tables(config: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table of each model of a configuration, by its name in requests and in a repository of Triton.
+
+    Raises:
+        ConfigError: it cannot be read, has no models, or one has a name that no path can have.
+    """
+    tables = model_tables(read(config))
+    for name in tables:
+        if not name or "/" in name or len(name) > 256 or name in (".", ".."):
+            raise ConfigError(f"models.{name}: a served model has a name of 1 to 256 characters without a slash")
+    return tables
 
 
 def load_endpoint(name: str, version: str, table: Mapping[str, Any], settings: ServerSettings) -> Endpoint:

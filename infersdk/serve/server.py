@@ -8,7 +8,6 @@ import contextlib
 import logging
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -272,6 +271,8 @@ def _check_certificate(settings: ServerSettings) -> None:
     """Raises ConfigError if TLS could not begin."""
     if settings.certificate is None or settings.private_key is None:
         return
+    import ssl  # here: a Python without it, as in the stub of Triton's python backend, imports this module
+
     for path in (settings.certificate, settings.private_key):
         try:
             Path(path).read_bytes()

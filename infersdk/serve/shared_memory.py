@@ -103,7 +103,7 @@ class SharedMemoryRegions:
     def _not_allowed(self, what: str) -> RequestError:
         return RequestError(
             Status.FORBIDDEN,
-            f"{what}: this server takes none; its configuration allows it by shared_memory_prefix = "
+            f"{what}: this server takes no shared memory; its configuration allows it: shared_memory_prefix = "
             '"/frames-" under [server]',
         )
 
@@ -171,7 +171,7 @@ class SharedMemoryRegions:
             RequestError: the part is not in the region, or does not fit the shape.
         """
         dtype, count = numpy_dtype(datatype), element_count(shape, what)
-        if dtype.kind in "Ob":  # what has to be looked at
+        if dtype.kind in "Ob":  # its values are checked, which the client could change afterwards
             return unpack(self.read(part), datatype, shape, what)
         region = self.part(part).region
         if part.nbytes != count * dtype.itemsize:

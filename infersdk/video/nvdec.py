@@ -115,17 +115,17 @@ def _refuse_rotated(av: Any, stream: Any, packet: Any, shown: str) -> bool:
     context = stream.codec_context
     if not context.is_open:
         context.thread_count = 1  # it is one frame
-    frames: list[Any] = []
+    rotations: list[int] = []
     with contextlib.suppress(av.error.FFmpegError):
-        frames = context.decode(packet)
-        if not frames and packet.is_keyframe:
-            frames = context.decode(None)  # it needs no further packet
-    for frame in frames:
-        if frame.rotation:
-            raise VideoError(
-                f"{shown!r} is rotated by {frame.rotation} degrees, which the GPU does not undo; {_USE_CPU}"
-            )
-    return bool(frames) or packet.is_keyframe
+        rotations = [frame.rotation for frame in context.decode(packet)]
+        if not rotations and packet.is_keyframe:
+            rotations = [frame.rotation for frame in context.decode(None)]  # it needs no further packet
+    for rotation in filter(None, rotations):
+        raise VideoError(f"{shown!r} is rotated by {rotation} degrees, which the GPU does not undo; {_USE_CPU}")
+    known = bool(rotations) or packet.is_keyframe
+    if known and context.is_open:
+        context.flush_buffers()  # a decoder keeps frames for those that come next
+    return known
 
 
 class _Decoder:

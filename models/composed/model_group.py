@@ -124,10 +124,11 @@ class ModelGroup:
         future = _GroupFuture(tuple(self.models))
         for name, model in self.models.items():
             try:
-                request = model.submit(shared, **limits, **parameters.get(name, {}))
+                future.add(
+                    name, _submitted(model, partial(future.ended, name), shared, parameters.get(name, {}), limits)
+                )
             except Exception as error:  # no slot is free, or the model is closed: the others run
-                request = _failed(error)
-            future.add(name, request)
+                future.ended(name, _failed(error))
         return future
 
     def map(
@@ -220,7 +221,7 @@ class _MapCaller:
             try:
                 requests[name] = begin(image)
             except Exception as error:  # the model is closed: the others run
-                requests[name] = _FutureEnd(_failed(error))
+                requests[name] = _failed(error)
         return _MapImage(self, requests)
 
     def wait(self, requests: Mapping[str, _OneWaits]) -> GroupResult:
@@ -279,6 +280,13 @@ class _FutureEnd:
         self.result: Any = None
         self.error: BaseException | None = None
 
+    @classmethod
+    def of(cls, done: Future[Any]) -> _FutureEnd:
+        """That of a future which has ended."""
+        end = cls(done)
+        end.wait_for_end()
+        return end
+
     def wait_for_end(self) -> None:
         self.error = _error_of(self._future)
         if self.error is None:
@@ -296,40 +304,62 @@ def _beginner(model: ImageModel[Any], parameters: Mapping[str, Any]) -> Callable
     return lambda image: _FutureEnd(model.submit(image, **parameters))
 
 
-def _failed(error: BaseException) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(error)
+def _submitted(
+    model: ImageModel[Any],
+    on_end: Callable[[_OneWaits], object],
+    image: Any,
+    parameters: Mapping[str, Any],
+    limits: Mapping[str, float | None],
+) -> Any:
+    """The request of an image, which can be cancelled; `on_end` is called with its end."""
+    if isinstance(model, VisionModel):
+        return model.submit_for(on_end, image, parameters, **limits)
+    future = model.submit(image, **limits, **parameters)
+    future.add_done_callback(lambda done: on_end(_FutureEnd.of(done)))
     return future
 
 
+def _failed(error: BaseException) -> _FutureEnd:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return _FutureEnd.of(future)
+
+
 class _GroupFuture(Future[GroupResult]):
-    """The future of an image: it ends when those of all models have."""
+    """The future of an image: it ends when the requests of all models have."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
         self._names, self._lock = names, Lock()
-        self._requests: dict[str, Future[Any]] = {}
-        self._open = len(names)
+        self._requests: dict[str, Any] = {}
+        self._ends: dict[str, _OneWaits] = {}
 
-    def add(self, name: str, request: Future[Any]) -> None:
+    def add(self, name: str, request: Any) -> None:
+        """The request of a model, for `cancel()`. It may have ended."""
         self._requests[name] = request
-        request.add_done_callback(self._ended)
 
-    def _ended(self, request: Future[Any]) -> None:
+    def ended(self, name: str, request: _OneWaits) -> None:
+        """The request of a model has ended."""
         with self._lock:
-            self._open -= 1
-            if self._open:
+            if name in self._ends:
+                return  # a pipeline that fails ends the request that it refuses
+            self._ends[name] = request
+            if len(self._ends) < len(self._names):
                 return
-        errors = {name: error for name in self._names if (error := _error_of(self._requests[name])) is not None}
+        ends, self._ends, self._requests = self._ends, {}, {}
+        errors = {name: error for name in self._names if (error := ends[name].error) is not None}
         if _all_cancelled(errors, self._names):
             super().cancel()
             self.set_running_or_notify_cancel()
             return
-        results = {name: self._requests[name].result() for name in self._names if name not in errors}
-        self.set_result(GroupResult(self._names, results, errors))
+        self.set_result(
+            GroupResult(self._names, {name: ends[name].result for name in self._names if name not in errors}, errors)
+        )
 
     def cancel(self) -> bool:
         """Takes the image back from each model whose batch has not left; whether none of them runs it."""
+        if self.done():
+            return self.cancelled()
         cancelled = [request.cancel() for request in list(self._requests.values())]
         return all(cancelled) and len(cancelled) == len(self._names)
 

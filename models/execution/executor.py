@@ -92,8 +92,8 @@ class ModelStages(Generic[Result]):
         canvases: from images to the network's input.
         verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
         postprocess: results from the outputs of a batch: arrays by name, whose first rows belong to the geometries.
-        device_postprocess: makes the postprocessing on a device for an execution context and a capacity; None where
-            there is none: then the outputs are fetched, and `postprocess` runs on the host.
+        device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
+            None the outputs are fetched, and `postprocess` runs on the host.
         verified: whether `verify` has passed. It is shared by all executors of a model.
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
         decoded: how many images each decoder has decoded.

@@ -166,7 +166,7 @@ class Detections(Rows[Detection], Drawable):
 
     @property
     def masks(self) -> Masks:
-        """The mask of each box: its pixels, run lengths and outlines. Raises InputError where there are none."""
+        """The mask of each box: its pixels, run lengths and outlines. Raises InputError for boxes without masks."""
         masks: Masks = self._column("mask", "masks")
         return masks
 
@@ -176,7 +176,7 @@ class Detections(Rows[Detection], Drawable):
 
     @property
     def keypoints(self) -> npt.NDArray[np.float32]:
-        """(N, points, 2 or 3) float32: x and y in pixels, and a score. Raises InputError where there are none."""
+        """(N, points, 2 or 3) float32: x and y in pixels, and a score. Raises InputError if the boxes have none."""
         points: npt.NDArray[np.float32] = self._column("keypoints", "keypoints")
         return points
 

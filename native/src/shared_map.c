@@ -40,7 +40,7 @@ static struct slot {
 static _Atomic int32_t slots_used; /* those from here on were never used */
 
 static struct sigaction previous;
-static _Atomic uintptr_t passed_on; /* the address of the last fault that was none of ours */
+static _Atomic uintptr_t passed_on; /* the address of the last fault outside of all mappings */
 
 static void pass_on(int number, siginfo_t *info, void *context) {
     /* A handler that gave the signal back and returned would be asked again and again for the same instruction. */

@@ -172,7 +172,7 @@ def test_shapes_that_depend_on_the_data_and_views_of_earlier_ones(tmp_path: Path
 
 @pytest.mark.parametrize("named", ["batch", "other", ""])
 def test_an_output_that_is_not_as_its_dimensions_are_named(named: str, tmp_path: Path) -> None:
-    # y has twice the rows that its name says, another name, or none: all the same to who reads the result.
+    # y has twice the rows that its name says, another name, or none: a caller gets the same result.
     infer = load(models.twice_as_many(tmp_path / "m.onnx", named))
     for rows in (3, 1, 5, 5, 2, 0):
         x = np.random.default_rng(rows).random((rows, 2), np.float32)

@@ -294,7 +294,7 @@ def test_half_model_runs_as_written_where_it_can(net: Path, x: Any, tmp_path: Pa
     onnx.save(convert_float_to_float16(onnx.load(str(net))), str(tmp_path / "half.onnx"))
     with load(tmp_path / "half.onnx") as half, load(tmp_path / "half.onnx", precision="fp32") as wide:
         assert half.input_specs[0].dtype == np.float16
-        # Told to take FP16 where there is none, the plugin would take bfloat16: it is widened instead.
+        # On a processor without FP16 the plugin would take bfloat16 instead: the model is widened to FP32.
         assert half.precision == ("fp16" if "FP16" in CAPABLE else "fp32")
         assert set(half.layer_precisions) == {half.precision}
         assert wide.precision == "fp32"

@@ -71,7 +71,7 @@ def test_engine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert report["profiles"][-1] == "images (1, 3, 32, 32) to (2, 3, 32, 32)"
     engine.with_name("m.engine.json").unlink()
     assert run(engine) == 0
-    assert "there is none" in capsys.readouterr().out
+    assert "not found: " in capsys.readouterr().out
 
 
 def test_other_files_say_what_helps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ ort = pytest.importorskip("onnxruntime")
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Path:
-    """A softmax without the care that it takes: exp(40 a) / sum(exp(40 a)); and a square beside it."""
+    """A softmax without the care that it takes: exp(40 a) / sum(exp(40 a)); and a square next to it."""
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.normal(size=(64, 64)) / 8, "u": rng.normal(size=(64, 4)), "v": np.eye(4),

@@ -113,7 +113,7 @@ def test_targets_that_are_computed_for_nothing(tmp_path: Path) -> None:
 
 
 def test_targets_that_numbers_cannot_say_stay_computed(tmp_path: Path) -> None:
-    """Two sizes that follow from the input, and are none of its axes: one -1 is not enough."""
+    """Two sizes that follow from the input without being one of its axes: one -1 is not enough."""
     nodes = [
         node("Shape", "x", "s", name="s"), node("Tile", "x two", "wide", name="w"), node("Mul", "s by", "t", name="m"),
         node("Reshape", "wide t", "y", name="r"),

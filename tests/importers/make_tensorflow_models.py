@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 
-class Pictures(tf.Module):
+class Convolutions(tf.Module):
     """A depthwise convolution, a transposed one, a resize, an einsum; free batch."""
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class TwoInputs(tf.Module):
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    for name, module in (("pictures", Pictures()), ("two", TwoInputs())):
+    for name, module in (("convolutions", Convolutions()), ("two", TwoInputs())):
         concrete = module.__call__.get_concrete_function()
         tf.saved_model.save(module, str(folder / name), signatures={"serving_default": concrete})
         frozen = convert_variables_to_constants_v2(concrete).graph.as_graph_def()
         (folder / f"{name}.pb").write_bytes(frozen.SerializeToString())
-    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder / "pictures"))
-    (folder / "pictures.tflite").write_bytes(converter.convert())
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder / "convolutions"))
+    (folder / "convolutions.tflite").write_bytes(converter.convert())
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @needs_tensorflow
-@pytest.mark.parametrize("name", ["pictures", "two", "pictures.pb", "two.pb", "pictures.tflite"])
+@pytest.mark.parametrize("name", ["convolutions", "two", "convolutions.pb", "two.pb", "convolutions.tflite"])
 def test_each_format_becomes_onnx(name: str, made: Path) -> None:
     conversion = convert(made / name, python=PYTHON)
     assert conversion.check is not None
@@ -118,7 +118,7 @@ def test_each_format_becomes_onnx(name: str, made: Path) -> None:
 def test_loading_converts_and_keeps(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
     for _ in range(2):
-        with infersdk.load(made / "pictures", backend="onnxruntime", convert={"python": PYTHON}) as infer:
+        with infersdk.load(made / "convolutions", backend="onnxruntime", convert={"python": PYTHON}) as infer:
             outputs = infer(np.ones((3, 8, 8, 3), np.float32))
         assert sorted(array.shape for array in outputs.values()) == [(3, 4, 4), (3, 16, 12, 4)]
         monkeypatch.setattr("infersdk.importers.loading.convert", _fails)
@@ -133,7 +133,9 @@ _fails.__kwdefaults__ = {"python": None}
 
 @pytest.mark.slow
 @needs_tensorflow
-@pytest.mark.parametrize(("name", "kept"), [("pictures.pb", 0.6), ("pictures.tflite", 0.5), ("pictures", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "kept"), [("convolutions.pb", 0.6), ("convolutions.tflite", 0.5), ("convolutions", 0.5)]
+)
 def test_files_that_are_cut_off_are_refused(name: str, kept: float, made: Path, tmp_path: Path) -> None:
     source = made / name / "saved_model.pb" if (made / name).is_dir() else made / name
     content = source.read_bytes()

@@ -80,8 +80,36 @@ def test_what_triton_cannot_serve(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             export({"models": {"m": table}}, tmp_path / "r")
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="has no model; give each a table"):
         export({}, tmp_path / "r")
+
+
+def test_a_failed_export_leaves_the_last_one_alone(tmp_path: Path) -> None:
+    """Also one whose model lies in the repository itself."""
+    from infersdk.integrations.triton import export
+
+    table: dict[str, Any] = {"type": "network", "path": str(onnx_models.double(tmp_path / "m.onnx"))}
+    export({"models": {"m": table}}, tmp_path / "r")
+    exported = tmp_path / "r" / "m" / "1" / "model.onnx"
+    with pytest.raises(ConfigError, match="Triton has no backend"):
+        export({"models": {"m": {**table, "backend": "ncnn"}}}, tmp_path / "r")
+    export({"models": {"m": {**table, "path": str(exported)}}}, tmp_path / "r")
+    assert exported.read_bytes() == (tmp_path / "m.onnx").read_bytes()
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["m"]
+    with pytest.raises(ConfigError, match="without a slash"):
+        export({"models": {"..": table}}, tmp_path / "r")
+    assert exported.is_file()
+
+
+@pytest.mark.parametrize("kind", ["network", "yolov5"])
+def test_the_newest_version_is_exported(tmp_path: Path, kind: str) -> None:
+    from infersdk.integrations.triton import export
+
+    newest = onnx_models.double(tmp_path / "new.onnx") if kind == "network" else DETECTOR
+    versions = {"9": {"path": "none.onnx"}, "10": {"path": str(newest)}}
+    export({"models": {"m": {"type": kind, "path": "none.onnx", "versions": versions}}}, tmp_path / "r")
+    assert [path.name for path in (tmp_path / "r" / "m").iterdir() if path.is_dir()] == ["10"]
+    assert (tmp_path / "r" / "m" / "10" / "model.onnx").read_bytes() == Path(newest).read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -195,7 +195,7 @@ def test_tracks_have_their_numbers_and_colours() -> None:
     image = np.zeros((100, 200, 3), np.uint8)
     for by, expected in (("class", 0), ("box", 0), ("track_id", 3)):
         assert (np.asarray(found.draw(image, colour_by=by))[60, 20] == colour(expected)).all()
-    with pytest.raises(ConfigError, match=r"colour_by is 'speed'.*of track_id"):
+    with pytest.raises(ConfigError, match=r"colour_by is 'speed'.*the columns are track_id"):
         found.draw(image, colour_by="speed")
 
 

@@ -129,7 +129,7 @@ def test_chosen_classes(two_boxes: Path) -> None:
             (["cot"], "no class 'cot'; did you mean cat"),
             ([2], "no class number 2; use those that it has, from 0 to 1"),
             ([-1], "number -1"),
-            ([], "there is none"),
+            ([], "classes is empty; give one or more"),
             (np.array([0]), "ndarray"),
             ([0.5], "float"),
             ([True], "bool"),

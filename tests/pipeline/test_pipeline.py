@@ -595,6 +595,33 @@ def test_requests_that_one_thread_waits_for(model: Squares) -> None:
         pipeline.begin(1)
 
 
+def test_requests_that_call_when_they_end(model: Squares) -> None:
+    ended: list[tuple[Any, Any]] = []
+    both = threading.Event()
+
+    def on_end(request: Any) -> None:
+        ended.append((request.result, type(request.error)))
+        if len(ended) == 2:
+            both.set()
+
+    with Pipeline(model, max_delay=0) as pipeline:
+        pipeline.submit_for(on_end, 3)
+        pipeline.submit_for(on_end, -2)
+        assert both.wait(10)
+        assert sorted(ended, key=str) == sorted([(9, type(None)), (None, InputError)], key=str)
+        pipeline.submit_for(on_end, 3, deadline=0)
+        assert ended[2] == (None, DeadlineExceeded), "before it returns"
+    with pytest.raises(ClosedError):
+        pipeline.submit_for(on_end, 3)
+    assert len(ended) == 3
+    with Pipeline(model, max_delay=30) as pipeline:
+        request = pipeline.submit_for(on_end, 3)
+        assert request.cancel()
+        assert request.cancel(), "it is cancelled already"
+        assert ended[3] == (None, CancelledError)
+    assert len(ended) == 4
+
+
 def test_map_and_errors(model: Squares) -> None:
     with Pipeline(model, max_delay=0) as pipeline:
         results = pipeline.map([1, -2, 3])

@@ -269,8 +269,10 @@ class ProtocolHandlers:
 
     async def region_status(self, request: Request, kind: str, name: str = "") -> Response:
         if kind == "cuda":
-            found = self._service.regions.cuda_status(name)
-            return json_response([{"name": r.name, "device_id": r.device_id, "byte_size": r.byte_size} for r in found])
+            on_devices = self._service.regions.cuda_status(name)
+            return json_response(
+                [{"name": r.name, "device_id": r.device_id, "byte_size": r.byte_size} for r in on_devices]
+            )
         regions = self._service.regions.status(name)
         return json_response(
             [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.byte_size} for r in regions]

@@ -80,21 +80,21 @@ def test_a_shared_image_is_uploaded_once(image: HostImage) -> None:
 def test_two_stages_and_tiles_on_the_device(assets: Path) -> None:
     """Faces and vectors of them: on the device what the host gives."""
     pytest.importorskip("tensorrt_rtx_bindings")
-    picture = assets / "images" / "zidane.jpg"
+    file = assets / "images" / "zidane.jpg"
     faces = models.YuNet(assets / "face" / "yunet_n_dynamic.onnx")
     settings: dict[str, Any] = {"backend": "tensorrt-rtx", "max_batch": 4}
     second = models.Embedder(assets / "models" / "osnet_x0_25_msmt17.onnx", **settings)
     detector = models.YOLOv5(assets / "models" / "yolov5n.onnx", **settings)
     with faces, second, detector:
-        whole = read_image(picture)
+        whole = read_image(file)
         upright = TwoStage(faces, second, crop="landmarks", column="vector")
         parts = cutter("landmarks")(whole, faces(whole))
         expected = [one.vector for one in second(list(parts))]
-        for result in (upright(picture), upright.submit(picture).result(60)):
+        for result in (upright(file), upright.submit(file).result(60)):
             np.testing.assert_allclose([one.vector for one in result.columns["vector"]], expected, atol=2e-2)
         tiled = Tiled(detector, tile=400)
-        shared, alone = tiled(SharedImage(picture)), tiled(picture)
+        shared, alone = tiled(SharedImage(file)), tiled(file)
         np.testing.assert_allclose(shared.xyxy, alone.xyxy, atol=0.5)
         people = TwoStage(Tiled(detector, tile=400), second, column="vector")
-        for one in people(SharedImage(picture)).columns["vector"]:
+        for one in people(SharedImage(file)).columns["vector"]:
             assert np.linalg.norm(one.vector) == pytest.approx(1, abs=1e-3)

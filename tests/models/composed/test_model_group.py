@@ -8,7 +8,8 @@ import io
 import itertools
 import pickle
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from infersdk import pinned_empty
 from infersdk.data import DETECTOR
 from infersdk.data import IMAGE as DIGITS
 from infersdk.device import Device
-from infersdk.errors import ClosedError, ConfigError, ImageError
+from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError
 from infersdk.image import HostImage, SharedImage, read_image
 from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv5, YOLOv8, create
 from infersdk.models.composed import model_group
@@ -149,6 +150,7 @@ def test_requests_are_taken_back(files: dict[str, Path]) -> None:
             model.configure_pipeline(max_delay=2.0, workers=1)
         pending = group.submit(IMAGE)
         assert pending.cancel(), "its batches wait for others"
+        assert pending.cancel(), "it is cancelled already"
         with pytest.raises(CancelledError):
             pending.result(10)
         assert pending.cancelled()
@@ -157,6 +159,33 @@ def test_requests_are_taken_back(files: dict[str, Path]) -> None:
         results = group.map(itertools.repeat(IMAGE), in_flight=3)
         assert not next(results).errors
         results.close()  # what is on its way is taken back
+
+
+def test_a_future_of_the_group(files: dict[str, Path]) -> None:
+    """Deadlines, callbacks, and what is taken back in part."""
+    with ModelGroup(a=YOLOv8(files["detector"], max_batch=2), b=Classifier(files["classes"], max_batch=2)) as group:
+        group.models["a"].configure_pipeline(slots=2, when_full="raise", max_delay=30.0)
+        called: list[GroupResult] = []
+        late = group.submit(IMAGE, deadline=0)
+        late.add_done_callback(lambda future: called.append(future.result()))
+        assert {type(error) for error in late.result(10).errors.values()} == {DeadlineExceeded}
+        assert called == [late.result()]
+        assert not late.cancel()
+        waiting = group.submit(IMAGE)  # `a` waits for a second image, `b` does not
+        wait_until(lambda: group.models["b"].pipelines[0].stats().done == 1)
+        assert not waiting.done()
+        assert not waiting.cancel(), "one model has run it"
+        result = waiting.result(10)
+        assert set(result.errors) == {"a"}
+        assert isinstance(result.errors["a"], CancelledError)
+        assert result["b"].class_ids.tolist() == [1, 0]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_map_waits_for_slots(files: dict[str, Path]) -> None:

@@ -434,7 +434,7 @@ def against(
     same: bool = True,
     rounds: int = 2 * ROUNDS,
 ) -> None:
-    """Ours and theirs in processes of their own, by turns."""
+    """Ours and theirs in processes of their own, alternately."""
     task = model, image, BACKENDS[theirs]
     with closing(Contender(canvas, *task)) as mine, closing(Contender(theirs, *task)) as other:
         if same:  # the same work: letterboxes and orders of NMS differ a little

@@ -1,6 +1,6 @@
 """Class maps and NMS of oriented boxes side by side with what users write instead, on one thread.
 
-Run: `python benchmarks/bench_heads.py [--seconds 2]`. The contenders take turns, so that other work on the machine hits
+Run: `python benchmarks/bench_heads.py [--seconds 2]`. The contenders alternate, so that other work on the machine hits
 all of them; what is printed is the ratio of medians. Each is checked to give the same result before it is timed.
 
   - class maps: torch's interpolate and argmax, and OpenCV's resize of each class and NumPy's argmax;

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rounds import Spread, seconds
 
 from infersdk import ModelGroup, Pipeline, device_count, graph, pinned_empty
 from infersdk.data import DETECTOR
@@ -53,12 +54,6 @@ def group_of(models: Path, road_file: Path | None = None, **settings: Any) -> It
         yield group
 
 
-def seconds(run: Callable[[], Any]) -> float:
-    start = perf_counter()
-    run()
-    return perf_counter() - start
-
-
 def rounds_of(
     group: ModelGroup, frames: list[Any], rounds: int = 5
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -74,9 +69,9 @@ def rounds_of(
 
 
 def report(claim: Callable[..., None], name: str, ratios: np.ndarray[Any, Any]) -> None:
-    ordered = np.sort(ratios)
-    print(f"{name}: {ordered[len(ordered) // 2]:.3f} ({ordered[0]:.3f} to {ordered[-1]:.3f})")
-    claim(name, float(ordered[len(ordered) // 2]), low=float(ordered[0]), high=float(ordered[-1]))
+    ratio = Spread.of(ratios)
+    print(f"{name}: {ratio:.3f}")
+    claim(name, ratio.median, low=ratio.low, high=ratio.high)
 
 
 def test_on_the_processor(assets: Path, claim: Callable[..., None]) -> None:

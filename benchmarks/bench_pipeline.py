@@ -3,7 +3,7 @@ queue.
 
     pytest benchmarks/bench_pipeline.py -q -s
 
-Each ratio is of figures that were measured in turns in one run. The model is yolov5n, on an image of 810 x 1080.
+Each ratio is of figures that were measured alternately in one run. The model is yolov5n, on an image of 810 x 1080.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def resident() -> int:
 
 
 def device_bytes() -> int:
-    """Bytes that are used on the first GPU; 0 where nothing can tell."""
+    """Bytes that are used on the first GPU; 0 without `nvidia-ml-py` or a GPU."""
     try:
         import pynvml
     except ImportError:

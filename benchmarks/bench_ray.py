@@ -1,4 +1,4 @@
-"""Ray Data with `ImageBatches` against `map()` in process: images a second of one worker, in turns.
+"""Ray Data with `ImageBatches` against `map()` in process: images a second of one worker, alternately.
 
     pytest benchmarks/bench_ray.py -q -s
 

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class _Queue(Generic[T]):
-    """What both threads share. The thread that fills it knows nothing else, so that a `Prefetch` can be forgotten."""
+    """What both threads share. The filling thread holds nothing else, so a `Prefetch` out of use can be freed."""
 
     def __init__(self, size: int, drop_oldest: bool) -> None:
         self.size, self.drop_oldest = size, drop_oldest
@@ -51,7 +51,7 @@ class _Queue(Generic[T]):
                 self.changed.notify_all()
 
     def put(self, item: T) -> bool:
-        """Adds an item, as soon as there is room for it; whether further ones are wanted."""
+        """Adds an item as soon as the queue has space for it. Returns whether further ones are wanted."""
         with self.changed:
             if self.drop_oldest:
                 if len(self.items) == self.size:

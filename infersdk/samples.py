@@ -46,13 +46,13 @@ def random_inputs(
 
     Raises:
         ConfigError: an axis is free and nothing says how long it is, or the model fixes it otherwise.
-        UnsupportedModelError: an input is no tensor of numbers.
+        UnsupportedModelError: an input is not a tensor of numbers.
     """
     rng = np.random.default_rng(seed)
     _check_names(shapes, specs)
     for spec in specs:
         if spec.dtype == object:
-            raise UnsupportedModelError(f"input {spec.name!r} is no tensor of numbers: there is no making data for it")
+            raise UnsupportedModelError(f"input {spec.name!r} is not of numbers; random data is made for numbers alone")
     return {spec.name: _random(rng, _shape(spec, batch, shapes), spec.dtype) for spec in specs}
 
 

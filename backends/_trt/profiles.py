@@ -87,7 +87,7 @@ def make_profile(specs: Sequence[TensorSpec], max_batch: int | None, given: Mapp
         given: ranges by the name of an input, from the user.
 
     Raises:
-        ConfigError: a range that is none, or does not fit its input, or one for an unknown input.
+        ConfigError: a range has another form or does not fit its input, or is for an unknown input.
         UnsupportedModelError: dimensions other than the batch are free, and no range was given for them.
     """
     names = [spec.name for spec in specs]

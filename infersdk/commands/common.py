@@ -94,7 +94,7 @@ def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[
     """The KEY=VALUE of each `--option`.
 
     Raises:
-        ConfigError: an entry has another form, or names what is no option of a backend, as `device`; or `backend` is
+        ConfigError: an entry has another form, or names an argument of `load()`, such as `device`; or `backend` is
             given and has no such option.
         BackendError: `backend` is not known, or not available here.
     """

@@ -230,7 +230,7 @@ def _share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
     if backend["backend"] == "onnxruntime":
         backend.setdefault("allow_spinning", False)  # idle threads would spin on cores that have work
         if not live:
-            # Frames side by side, each on few threads: none of them waits for another that drawing has held up. Live
+            # Frames run side by side, each on few threads: drawing one of them does not hold up the others. Live
             # images would come later that way.
             cores = available_processors()
             threads = backend.setdefault("threads", max(1, cores // SIDE_BY_SIDE))

@@ -114,7 +114,7 @@ def _openvino(source: ModelSource) -> dict[str, Any]:
 
 
 def _engine(source: ModelSource) -> dict[str, Any]:
-    """What its manifest says: the engine itself tells no more than its version, and that to a GPU alone."""
+    """What its manifest says. The engine itself shows only its version, and only on a GPU."""
     from ..cache import read_manifest
 
     manifest = read_manifest(Path(f"{source}.json"))

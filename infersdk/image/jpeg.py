@@ -118,7 +118,7 @@ def _orientation(data: bytes) -> int:
     try:
         with Image.open(io.BytesIO(data)) as image:
             return orientation_of(image)
-    except Exception:  # who decodes the file hears of it
+    except Exception:  # decoding the file raises it again
         return 1
 
 

@@ -151,5 +151,5 @@ def _notify_listeners(requests: Sequence[Request], left: float, ran: float, done
         stages = RequestStages(request.submitted, request.prepared_at, left, ran, done, len(requests))
         try:
             request.listener(stages)
-        except Exception as error:  # of whoever listens
+        except Exception as error:  # the caller's own
             log_error("a listener to the stages of a request raised", error)

@@ -155,9 +155,9 @@ def test_on_a_device_it_is_what_it_is_on_the_host(rng: np.random.Generator, lock
                 geometries.append(Geometry.resize((width, rows), (64, 36), resized, offset))
                 images.append(image_view(pixels[:, :width], form))  # type: ignore[arg-type]
             batch.fill(images, geometries)
-            with Tensor((batch.upload_nbytes,), "uint8", "cuda:0") as room:
-                staging, at = room.host_ptr(read=False, write=True), room.device_ptr(read=False, write=True)
-                batch.upload(staging, at, room.nbytes, stream, workers=workers)
+            with Tensor((batch.upload_nbytes,), "uint8", "cuda:0") as area:
+                staging, at = area.host_ptr(read=False, write=True), area.device_ptr(read=False, write=True)
+                batch.upload(staging, at, area.nbytes, stream, workers=workers)
                 to = out.device_ptr(read=False, write=True, stream=stream)
                 batch.preprocess_on_device(transform, to, out.nbytes, stream)
                 stream.synchronize()

@@ -460,7 +460,7 @@ def test_thirty_thousand_of_one_class(rng: np.random.Generator, stream: Stream, 
 @pytest.mark.parametrize("head", ["yolov5", "yolov8"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("max_candidates", [1, 1000, 8000, 40000])
-def test_more_candidates_than_there_is_room_for(
+def test_more_candidates_than_fit(
     rng: np.random.Generator, stream: Stream, head: str, dtype: str, max_candidates: int
 ) -> None:
     """2,000 anchors of 80 classes, nearly all above the threshold: the best are selected out of 160,000."""

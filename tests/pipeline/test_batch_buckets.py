@@ -59,5 +59,5 @@ def test_requests_get_their_own(tmp_path: Path, steady: bool, capacity: int, mon
                 given: list[Any] = [{name: rng.random(64, np.float32) for name in "ab"} for _ in range(count)]
                 for x, future in zip(given, pipeline.submit_many(given), strict=True):
                     np.testing.assert_array_equal(future.result(30)["s"], x["a"] + x["b"])
-        # Rows beyond those that a buffer has would be none of the requests'.
+        # Rows beyond those of a buffer would belong to no request.
         assert 1 <= min(infer.batches) <= max(infer.batches) <= capacity

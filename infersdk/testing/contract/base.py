@@ -111,7 +111,7 @@ class ContractBase:
 
     @pytest.fixture
     def net(self, model: Callable[[str], Path]) -> Iterator[Infer]:
-        """The small network, room reserved for `max_batch`."""
+        """The small network, with memory for `max_batch`."""
         with self.load(model("net"), max_batch=self.max_batch) as infer:
             yield infer
 

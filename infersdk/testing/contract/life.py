@@ -131,7 +131,7 @@ class LifeContract(ContractBase):
         assert resident_after - resident < self.leak_bytes, (
             f"{self.leak_cycles} cycles leak host memory: {(resident_after - resident) / 2**20:.0f} MiB"
         )
-        # Of the device all that is known is what all processes hold: with tests beside this one that says nothing.
+        # The driver reports what all processes hold on the device together, so this counts only without other tests.
         if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) == 1:
             assert device_after - device < self.leak_bytes, f"{self.leak_cycles} cycles leak device memory"
 

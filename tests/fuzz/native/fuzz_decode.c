@@ -168,13 +168,13 @@ static int overlap(const float *a, const float *b, float threshold) {
 static void nms(void) {
     enum { MOST = 48 };
     int64_t n = below(16) ? (int64_t)below(MOST) : -(int64_t)below(3), kept = -7, expected = 0;
-    size_t room = n > 0 ? (size_t)n : 0;
-    float *boxes = exact(16 * room), *scores = exact(4 * room),
+    size_t capacity = n > 0 ? (size_t)n : 0;
+    float *boxes = exact(16 * capacity), *scores = exact(4 * capacity),
           threshold = below(16) ? (float)below(65) / 64 : odd_float();
-    int32_t *classes = exact(4 * room);
-    int64_t *keep = exact(8 * room), order[MOST];
+    int32_t *classes = exact(4 * capacity);
+    int64_t *keep = exact(8 * capacity), order[MOST];
     int finite = 1, wild = !below(8), grouped = coin();
-    for (size_t i = 0; i < room; i++) {
+    for (size_t i = 0; i < capacity; i++) {
         for (int k = 0; k < 4; k++) {
             boxes[4 * i + (size_t)k] = wild && !below(16) ? odd_float() : (float)below(64);
             finite = finite && isfinite(boxes[4 * i + (size_t)k]);
@@ -191,13 +191,13 @@ static void nms(void) {
     int good = n >= 0 && finite && threshold >= 0 && threshold <= 1;
     CHECK((status == IFS_OK) == good);
     if (status == IFS_OK && !wild) { /* huge boxes overflow in ways that the definition does not settle */
-        for (size_t i = 1; i < room; i++) /* best first, equal ones by index */
+        for (size_t i = 1; i < capacity; i++) /* best first, equal ones by index */
             for (size_t k = i; k > 0 && scores[order[k]] > scores[order[k - 1]]; k--) {
                 int64_t swap = order[k];
                 order[k] = order[k - 1], order[k - 1] = swap;
             }
         int64_t alive[MOST];
-        for (size_t i = 0; i < room; i++) {
+        for (size_t i = 0; i < capacity; i++) {
             int suppressed = 0;
             for (int64_t k = 0; k < expected && !suppressed; k++)
                 suppressed = (!grouped || classes[alive[k]] == classes[order[i]]) &&
@@ -214,11 +214,11 @@ static void topk(void) {
     int64_t n = below(16) ? 1 + (int64_t)below(200) : -(int64_t)below(3);
     int32_t k = below(16) ? 1 + (int32_t)below(12) : odd_number(12), softmax = coin(),
             dtype = below(16) ? 0 : odd_number(3);
-    size_t room = n > 0 ? (size_t)n : 0, results = k > 0 && k < 4096 ? (size_t)k : 0;
-    float *scores = exact(4 * room), *best = exact(4 * results), *plain = exact(4 * results);
+    size_t capacity = n > 0 ? (size_t)n : 0, results = k > 0 && k < 4096 ? (size_t)k : 0;
+    float *scores = exact(4 * capacity), *best = exact(4 * results), *plain = exact(4 * results);
     int32_t *ids = exact(4 * results), *plain_ids = exact(4 * results);
     int nan = 0, infinite = 0;
-    for (size_t i = 0; i < room; i++) {
+    for (size_t i = 0; i < capacity; i++) {
         scores[i] = below(64) ? (float)below(64) / 8 - 4 : odd_float();
         nan |= isnan(scores[i]);
         infinite |= isinf(scores[i]) && scores[i] > 0;
@@ -229,7 +229,7 @@ static void topk(void) {
     ifs_status status = counted(ifs_topk(scores, dtype, n, k, softmax, plain_ids, plain));
     if (dtype == IFS_FLOAT32 && n >= 1 && k >= 1 && k <= n && !nan && !(softmax && infinite)) {
         int lowest = 1; /* softmax of nothing but minus infinity has no largest score that is finite */
-        for (size_t i = 0; i < room; i++)
+        for (size_t i = 0; i < capacity; i++)
             lowest &= isinf(scores[i]) != 0;
         CHECK(status == IFS_OK || (softmax && lowest));
     } else

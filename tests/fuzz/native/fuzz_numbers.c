@@ -188,8 +188,8 @@ static void ranges(void) {
     CHECK(fabs(fast.sum - plain.sum) <= 1e-9 * (double)count * fmax(fabs((double)plain.min), fabs((double)plain.max)));
 
     int32_t num_bins = below(16) ? 1 + (int32_t)below(300) : odd_number(300);
-    size_t room = num_bins > 0 && num_bins <= 65536 ? (size_t)num_bins : 0;
-    int64_t *bins = calloc(room + 1, 8), *other = calloc(room + 1, 8), left_out = 0, again = 0;
+    size_t capacity = num_bins > 0 && num_bins <= 65536 ? (size_t)num_bins : 0;
+    int64_t *bins = calloc(capacity + 1, 8), *other = calloc(capacity + 1, 8), left_out = 0, again = 0;
     CHECK(bins && other);
     CHECK(ifs_set_simd(IFS_SIMD_PLAIN) == IFS_OK);
     ifs_status status = counted(ifs_histogram_add(x, count, absmax, bins, num_bins, coin() ? &left_out : NULL));
@@ -197,27 +197,27 @@ static void ranges(void) {
     CHECK(ifs_histogram_add(x, count, absmax, other, num_bins, &again) == status);
     if (status == IFS_OK) {
         int64_t sum = 0;
-        for (size_t i = 0; i < room; i++)
+        for (size_t i = 0; i < capacity; i++)
             sum += bins[i];
-        CHECK(sum == expected.count - expected.nonfinite && memcmp(bins, other, 8 * room) == 0);
+        CHECK(sum == expected.count - expected.nonfinite && memcmp(bins, other, 8 * capacity) == 0);
         CHECK(again == expected.nonfinite && (left_out == 0 || left_out == again));
     } else
-        CHECK(!isfinite(absmax) || absmax <= 0 || !room || num_bins % 2 || isinf((float)(num_bins / 2) / absmax));
-    CHECK(bins[room] == 0 && other[room] == 0);
+        CHECK(!isfinite(absmax) || absmax <= 0 || !capacity || num_bins % 2 || isinf((float)(num_bins / 2) / absmax));
+    CHECK(bins[capacity] == 0 && other[capacity] == 0);
     free(x), free(bins), free(other);
 }
 
 static void entropy(void) {
     int32_t num_bins = below(16) ? 2 + (int32_t)below(120) : odd_number(120),
             levels = below(16) ? 1 + (int32_t)below(20) : odd_number(20);
-    size_t room = num_bins > 0 && num_bins <= 4096 ? (size_t)num_bins : 0;
-    if (!room && num_bins > 0)
+    size_t capacity = num_bins > 0 && num_bins <= 4096 ? (size_t)num_bins : 0;
+    if (!capacity && num_bins > 0)
         num_bins = 0; /* more than are worth filling */
-    int64_t *bins = calloc(room + 1, 8);
-    double *values = calloc(room + 1, 8), *out = calloc(room + 1, 8);
+    int64_t *bins = calloc(capacity + 1, 8);
+    double *values = calloc(capacity + 1, 8), *out = calloc(capacity + 1, 8);
     CHECK(bins && values && out);
     int sparse = coin(), wild = !below(16);
-    for (size_t i = 0; i < room; i++) {
+    for (size_t i = 0; i < capacity; i++) {
         bins[i] = sparse && below(3)  ? 0
                   : wild && !below(8) ? (int64_t)(next() >> below(40)) * (coin() ? 1 : -1)
                                       : (int64_t)below(1000);
@@ -234,13 +234,13 @@ static void entropy(void) {
         CHECK(plain == -7 && fast == -7);
     if (counted(ifs_quantize_expand(values, num_bins, levels, out)) == IFS_OK && !wild) {
         double before = 0, after = 0;
-        for (size_t i = 0; i < room; i++) {
+        for (size_t i = 0; i < capacity; i++) {
             before += values[i], after += out[i];
             CHECK((values[i] == 0) == (out[i] == 0));
         }
         CHECK(fabs(before - after) <= 1e-9 * before);
     }
-    CHECK(out[room] == 0);
+    CHECK(out[capacity] == 0);
     free(bins), free(values), free(out);
 }
 

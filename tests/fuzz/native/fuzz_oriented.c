@@ -17,13 +17,13 @@ static float side(int wild) { return wild && !below(24) ? odd_float() : (float)b
 static void one_case(void) {
     static const float angles[] = {0.0f, 0.78539816f, 1.57079633f, 3.14159265f, -0.5f, 100.0f};
     int64_t n = below(16) ? (int64_t)below(MOST) : -(int64_t)below(3), kept = -7, number = -7, expected = 0;
-    size_t room = n > 0 ? (size_t)n : 0;
+    size_t capacity = n > 0 ? (size_t)n : 0;
     int wild = !below(6), grouped = coin(), finite = 1;
     float threshold = below(16) ? (float)below(65) / 64 : odd_float();
-    float *boxes = exact(20 * room), *scores = exact(4 * room);
-    int32_t *classes = exact(4 * room);
-    int64_t *keep = exact(8 * room), *other = exact(8 * room), order[MOST];
-    for (size_t i = 0; i < room; i++) {
+    float *boxes = exact(20 * capacity), *scores = exact(4 * capacity);
+    int32_t *classes = exact(4 * capacity);
+    int64_t *keep = exact(8 * capacity), *other = exact(8 * capacity), order[MOST];
+    for (size_t i = 0; i < capacity; i++) {
         float *b = boxes + 5 * i;
         if (i && below(3) == 0) /* near another one, so that they overlap */
             memcpy(b, boxes + 5 * below((uint32_t)i), 20), b[below(4)] += (float)below(64) / 32;
@@ -51,13 +51,13 @@ static void one_case(void) {
             CHECK(number == kept && (status != IFS_OK || memcmp(keep, other, 8 * (size_t)kept) == 0));
         }
     if (status == IFS_OK) {
-        for (size_t i = 1; i < room; i++) /* best first, equal ones by index */
+        for (size_t i = 1; i < capacity; i++) /* best first, equal ones by index */
             for (size_t k = i; k > 0 && scores[order[k]] > scores[order[k - 1]]; k--) {
                 int64_t swap = order[k];
                 order[k] = order[k - 1], order[k - 1] = swap;
             }
         const ifs__oriented_limit limit = ifs__oriented_limit_of(threshold);
-        for (size_t i = 0; i < room; i++) {
+        for (size_t i = 0; i < capacity; i++) {
             const float *b = boxes + 5 * order[i];
             const ifs__oriented box = ifs__oriented_of(b[0], b[1], b[2], b[3], b[4]);
             int dropped = 0;

@@ -141,7 +141,7 @@ def test_frames_that_are_on_the_device(detector: YOLOv5, frames: list[Any]) -> N
 
 
 class HostDecoded(YOLOv5):
-    """A wrapper that says nothing of a device: its outputs are fetched, and decoded on the host."""
+    """A wrapper without postprocessing on a device: its outputs are fetched, and decoded on the host."""
 
     def device_postprocess(self, infer: Any, capacity: int) -> None:
         return None

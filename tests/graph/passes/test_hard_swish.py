@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx_models import node, save, value
 
+from infersdk.graph.files import model_bytes, parse_model
 from infersdk.graph.passes import HardSwish, prepared_model
 
 onnx = pytest.importorskip("onnx")
@@ -140,3 +141,63 @@ def test_networks_of_paddleocr(name: str, assets: Path, tmp_path: Path) -> None:
     before, left = operators(path.read_bytes()), operators(content)
     assert left["Clip"] == 0
     assert left["Add"] <= before["Add"] - before["Clip"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "constants", "changes"),
+    [
+        ("float32", (7,), (), True),
+        ("float32", (7,), (1,), True),
+        ("float16", (1, 3, 4, 4), (), True),
+        ("float64", (1, 3, 4, 4), (), False),  # ONNX Runtime has no kernel of HardSigmoid for it
+        ("int64", (7,), (), False),  # a quotient of whole numbers is rounded
+        ("float32", (7,), (1, 1, 1), False),  # the constants give the result its axes
+    ],
+)
+def test_types_and_axes(dtype: str, shape: Any, constants: Any, changes: bool, tmp_path: Path) -> None:
+    """HardSigmoid takes the place of the operators only where it gives the same type, axes and numbers."""
+    arrays = {"three": 3, "six": 6, "high": 6, "zero": 0}
+    arrays = {name: np.full(constants if name in ("three", "six") else (), x, dtype) for name, x in arrays.items()}
+    lines = ["Add x three a", "Clip a zero high b", "Div b six c", "Mul x c z", "Identity z y"]
+    path = save(tmp_path / "m.onnx", nodes_of(lines), [value("x", shape, dtype)], [value("y", None, dtype)], arrays,
+                opset=13)  # fmt: skip
+    model = parse_model(path.read_bytes())
+    assert HardSwish().apply(model) == changes
+    x = (np.arange(np.prod(shape)).reshape(shape) - 3).astype(dtype)
+    expected, found = run(str(path), x), run(model_bytes(model), x)
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(found, expected, rtol=2e-3 if dtype == "float16" else 2e-6, atol=1e-6)
+
+
+def test_several_in_nodes_without_names(tmp_path: Path) -> None:
+    """Two new nodes have names of their own, and Clip has its limits as attributes before opset 11."""
+    clips = [onnx.helper.make_node("Clip", ["a0"], ["b0"], min=0.0, max=6.0),
+             onnx.helper.make_node("Clip", ["a1"], ["b1"], min=0.0, max=6.0)]  # fmt: skip
+    nodes = [
+        node("Add", "x three", "a0"), clips[0], node("Div", "b0 six", "c0"), node("Mul", "x c0", "z"),
+        node("Add", "z three", "a1"), clips[1], node("Mul", "z b1", "c1"), node("Div", "c1 six", "h"),
+        node("Relu", "h", "y"),
+    ]  # fmt: skip
+    path = save(tmp_path / "m.onnx", nodes, [value("x", [2, 5])], [value("y", [2, 5])],
+                {name: np.float32(number) for name, number in (("three", 3), ("six", 6))}, opset=10)  # fmt: skip
+    model = parse_model(path.read_bytes())
+    assert HardSwish().apply(model)
+    x = (RNG.normal(size=(2, 5)) * 4).astype(np.float32)
+    np.testing.assert_allclose(run(model_bytes(model), x), run(str(path), x), rtol=1e-5, atol=1e-6)
+    assert operators(model_bytes(model)) == {"HardSigmoid": 2, "Mul": 2, "Relu": 1}
+
+
+def test_a_user_in_a_branch_stays(tmp_path: Path) -> None:
+    """The division by 6 is in a branch of an If, where the graph around it cannot be changed."""
+    then = onnx.helper.make_graph([node("Div", "b six", "d"), node("Neg", "d", "t")], "then", [], [value("t", None)])
+    other = onnx.helper.make_graph([node("Relu", "x", "e")], "else", [], [value("e", None)])
+    nodes = [
+        *nodes_of(["Add x three a", "Clip a zero six b"]),
+        node("If", "yes", "y", then_branch=then, else_branch=other),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, [value("x", [2, 5])], [value("y", None)],
+                weights(yes=np.asarray(True)), opset=13)  # fmt: skip
+    model = parse_model(path.read_bytes())
+    assert not HardSwish().apply(model)
+    x = (RNG.normal(size=(2, 5)) * 4).astype(np.float32)
+    np.testing.assert_array_equal(run(model_bytes(model), x), run(str(path), x))

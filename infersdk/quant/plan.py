@@ -294,7 +294,9 @@ class _Graph:
             readers = {use for value in made for use in value.consumers()}.difference(members)
             last = next(iter(readers)) if len(readers) == 1 else None
             output = any(value.is_graph_output() for value in made)
-            if last is not None and last.op_type == "GlobalAveragePool" and not output and node.name not in self.tail:
+            if last is None or last.op_type != "GlobalAveragePool" or last.graph is not self.model.graph:
+                continue
+            if not output and node.name not in self.tail:
                 result[node.name or ""] = last
         return result
 
@@ -311,15 +313,21 @@ class _Graph:
 
 
 def _has_weights(node: ir.Node) -> bool:
-    return (
-        node.op_type in WEIGHTED
-        and len(node.inputs) > 1
-        and node.inputs[1] is not None
-        and node.inputs[1].is_initializer()
-        and not node.inputs[1].is_graph_input()
-        and node.inputs[0] is not None
-        and not node.inputs[0].is_initializer()
-    )
+    """Whether a node is a layer that can be quantised.
+
+    A matrix product is one if its weights are a matrix: ONNX Runtime refuses a scale for each column of a stack of
+    matrices, and a vector has no columns. A Gemm that transposes its data is not: its channels are its first axis.
+    """
+    if node.op_type not in WEIGHTED or len(node.inputs) < 2:
+        return False
+    data, weights = node.inputs[:2]
+    if data is None or data.is_initializer() or weights is None or not weights.is_initializer():
+        return False
+    if weights.is_graph_input():
+        return False
+    if node.op_type == "Gemm":
+        return not node.attributes.get_int("transA", 0)
+    return node.op_type != "MatMul" or weight_array(node).ndim == 2
 
 
 def _products(node: ir.Node) -> int:
@@ -327,14 +335,19 @@ def _products(node: ir.Node) -> int:
     shape = weight_array(node).shape
     if node.op_type == "Conv":
         return int(np.prod(shape[1:]))
-    turned = node.op_type == "Gemm" and "transB" in node.attributes and bool(node.attributes["transB"].as_int())
-    return int(shape[-1] if turned else shape[0] if node.op_type in ("ConvTranspose", "Gemm") else shape[-2])
+    return int(shape[1] if _is_transposed(node) else shape[0])
+
+
+def _is_transposed(node: ir.Node) -> bool:
+    """Whether the weights of a matrix product have a row for each result, and not a column."""
+    return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
 
 
 def _is_mean(node: ir.Node) -> bool:
     """A layer of one output behind a softmax: the mean of a distribution (YOLOv8's DFL)."""
     shape = weight_array(node).shape
-    if (shape[0] if node.op_type == "Conv" else shape[-1]) != 1:
+    results = shape[0] if node.op_type == "Conv" or _is_transposed(node) else shape[1]
+    if results != 1:
         return False
     maker = data_input(node).producer()
     while maker is not None and maker.op_type in _MOVES and maker.inputs[0] is not None:
@@ -343,11 +356,12 @@ def _is_mean(node: ir.Node) -> bool:
 
 
 def _functions_of(node: ir.Node) -> list[ir.Node]:
-    """The activation function behind a layer: ReLU and its like, or x * sigmoid(x)."""
+    """The activation function behind a layer, in its own graph: ReLU and its like, or x * sigmoid(x)."""
     result = node.outputs[0]
-    found = [use for use in result.consumers() if use.op_type in FUNCTIONS and use.inputs[0] is result]
+    uses = [use for use in result.consumers() if use.graph is node.graph]
+    found = [use for use in uses if use.op_type in FUNCTIONS and use.inputs[0] is result]
     made = {result, *(value for use in found for value in use.outputs)}
-    for use in result.consumers():
+    for use in uses:
         if use.op_type == "Mul" and made.issuperset(use.inputs):
             found.append(use)
     return found

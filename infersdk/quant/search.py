@@ -85,6 +85,18 @@ class SearchReport:
         return tuple(result)
 
 
+def check_limits(max_drop: float, max_score_shift: float | None) -> None:
+    """Checks the limits of a search.
+
+    Raises:
+        ConfigError: a limit is not a number in its range.
+    """
+    if not 0 <= max_drop <= 100:
+        raise ConfigError(f"max_drop is a number of per cent from 0 to 100, not {max_drop!r}")
+    if max_score_shift is not None and not max_score_shift >= 0:
+        raise ConfigError(f"max_score_shift is a number from 0, not {max_score_shift!r}")
+
+
 def search(
     planned: Plan,
     table: CalibrationTable,
@@ -118,10 +130,7 @@ def search(
     Raises:
         ConfigError: a drop that is not a number from 0 to 100, or a shift below 0.
     """
-    if not 0 <= max_drop <= 100:
-        raise ConfigError(f"max_drop is a number of per cent from 0 to 100, not {max_drop!r}")
-    if max_score_shift is not None and not max_score_shift >= 0:
-        raise ConfigError(f"max_score_shift is a number from 0, not {max_score_shift!r}")
+    check_limits(max_drop, max_score_shift)
     costs: dict[str, float] = {}
     known = True
     limit = len(planned.layers) // 2 if max_layers is None else max_layers

@@ -20,7 +20,7 @@ from .observe import MIN_SAMPLES, Observations, Observer, check_samples
 from .plan import Plan, plan
 from .quantize import QuantizedGraph, quantize
 from .ranges import PERCENTILE, check_method
-from .search import SearchReport, search
+from .search import SearchReport, check_limits, search
 from .speed import Speed, compare_runs
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Workflow:
         compared: the images that results are compared on.
 
     Raises:
-        ConfigError: an unknown method or target, or a percentile out of range.
+        ConfigError: an unknown method or target, or a percentile or a limit out of range.
         CalibrationError: there are too few images, or the table is of another model.
         ModelError, BackendUnavailableError: as `plan`.
     """
@@ -111,6 +111,7 @@ class Workflow:
         max_score_shift: float | None = None,
         table: CalibrationTable | None = None,
     ) -> None:
+        check_limits(max_drop, max_score_shift)
         self.candidates: Sequence[Candidate] = _candidates(method, percentile, bias_correction)
         self.planned: Plan = plan(model, target, exclude=exclude)
         if table is not None:
@@ -118,9 +119,9 @@ class Workflow:
         elif len(images) < MIN_SAMPLES:
             check_samples(len(images))
         if max_score_shift is not None and not images:
-            raise ConfigError("max_score_shift needs images to compare results on")
+            raise ConfigError(f"max_score_shift={max_score_shift:g} needs images to compare results on; there are 0")
         self.model, self.images, self.open_wrapper = Path(model), list(images), open_wrapper
-        self._limits = {"max_drop": max_drop, "max_score_shift": max_score_shift}
+        self._max_drop, self._max_score_shift = max_drop, max_score_shift
         self._kept, self.compared = _split(images)
         self.table = table
         self.seen: Observations | None = None
@@ -139,8 +140,11 @@ class Workflow:
         with self.open_wrapper(self.model) as wrapper:
             self._reference = _results(wrapper, self.compared)
             comparable = can_compare(self._reference[0])
-            if self._limits["max_score_shift"] is not None and not comparable:
-                raise ConfigError(f"results of {type(self._reference[0]).__name__} have no scores to limit")
+            if self._max_score_shift is not None and not comparable:
+                raise ConfigError(
+                    f"results of {type(self._reference[0]).__name__} have no scores to limit; leave out "
+                    f"max_score_shift={self._max_score_shift:g}"
+                )
             first = self._calibrate(wrapper, show) if self.table is None else None
             self._write_measured(wrapper, output, show, first, comparable=comparable)
         assert self.made is not None
@@ -235,8 +239,8 @@ class Workflow:
                 steps[0](1 - 1 / done)
 
             self.search = search(
-                self.planned, self.table, self.measure, self._limits["max_drop"] or 0, whole=whole,
-                max_score_shift=self._limits["max_score_shift"], times=lambda: self.layer_times(wrapper),
+                self.planned, self.table, self.measure, self._max_drop, whole=whole,
+                max_score_shift=self._max_score_shift, times=lambda: self.layer_times(wrapper),
                 progress=progress,
             )  # fmt: skip
         self.agreement = self.search.agreement

@@ -221,7 +221,8 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
         ("deadline", deadline, (int, float)), ("timeout", timeout, (int,)), ("priority", priority, (int,)),
     ):  # fmt: skip
         if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 1 << 53):
-            raise RequestError(Status.INVALID, f"parameter {name} is a number of at least 0, not {value!r}")
+            what = "a number of seconds" if float in kinds else "a whole number"
+            raise RequestError(Status.INVALID, f"parameter {name} is {what} from 0 to 2^53, not {value!r}")
     if timeout:
         deadline = timeout / 1e6
     return deadline if deadline is not None else default_deadline, priority or 0

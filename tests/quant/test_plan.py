@@ -10,6 +10,7 @@ import pytest
 from onnx_models import node, save, value
 
 from infersdk import quant
+from infersdk.errors import ConfigError
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -60,3 +61,100 @@ def test_a_layer_before_a_pooling_is_quantised(tmp_path: Path) -> None:
 def test_where_no_layer_is_worth_it_all_are_quantised(tmp_path: Path) -> None:
     planned = quant.plan(chain(tmp_path / "m.onnx", SHAPES[:3]), "onnxruntime")
     assert planned.layers == ("Conv_c0", "Conv_c1")
+
+
+def network(path: Path, nodes: list[Any], weights: dict[str, Any], inputs: dict[str, list[Any]]) -> Path:
+    for index, each in enumerate(nodes):
+        each.name = f"{each.op_type}_{index}"
+    arrays = {name: np.asarray(array, np.float32) for name, array in weights.items()}
+    return save(path, nodes, [value(name, shape) for name, shape in inputs.items()], [value("y", None)], arrays)
+
+
+def quantised(model: Path, inputs: dict[str, tuple[int, ...]], target: str) -> quant.Plan:
+    """The plan; the file made by it gives about the results of the model."""
+    import onnxruntime
+
+    rng = np.random.default_rng(2)
+    samples = [{name: rng.normal(size=shape).astype(np.float32) for name, shape in inputs.items()} for _ in range(9)]
+    planned = quant.plan(model, target)
+    made = quant.quantize(planned, model.with_suffix(".int8.onnx"), quant.calibrate(model, samples[1:], target=target))
+    expected, found = (
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, samples[0])[0]
+        for path in (model, made.path)
+    )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.1 * np.abs(expected).max())
+    return planned
+
+
+def _but_last(target: str, *layers: str) -> tuple[str, ...]:
+    """ONNX Runtime computes a layer in floating point whose result stays so."""
+    return layers[:-1] if target == "onnxruntime" else layers
+
+
+TARGETS = ["onnxruntime", "openvino", "tensorrt", "portable"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("weights", [(6,), (3, 6, 5)])
+def test_products_that_are_not_with_a_matrix_stay_in_floating_point(
+    target: str, weights: tuple[int, ...], tmp_path: Path
+) -> None:
+    """A vector of weights has no columns, and ONNX Runtime refuses a stack of matrices with a scale for each column."""
+    rng = np.random.default_rng(1)
+    nodes = [
+        node("MatMul", "x u", "d"), node("Relu", "d", "e"), node("MatMul", "e v", "a"), node("Relu", "a", "b"),
+        node("MatMul", "b w", "y"),
+    ]  # fmt: skip
+    arrays = {"u": rng.normal(size=(40, 40)), "v": rng.normal(size=(40, 6)), "w": rng.normal(size=weights)}
+    model = network(tmp_path / "m.onnx", nodes, arrays, {"x": ["n", 3, 7, 40]})
+    assert quantised(model, {"x": (1, 3, 7, 40)}, target).layers == _but_last(target, "MatMul_0", "MatMul_2")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_gemm_that_transposes_its_data_stays_in_floating_point(target: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    nodes = [
+        node("Gemm", "x u", "d"), node("Relu", "d", "e"), node("Gemm", "e v", "a"), node("Relu", "a", "b"),
+        node("Gemm", "b w", "y", transA=1),
+    ]  # fmt: skip
+    arrays = {"u": rng.normal(size=(40, 40)), "v": rng.normal(size=(40, 6)), "w": rng.normal(size=(8, 5))}
+    model = network(tmp_path / "m.onnx", nodes, arrays, {"x": [8, 40]})
+    assert quantised(model, {"x": (8, 40)}, target).layers == _but_last(target, "Gemm_0", "Gemm_2")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_readers_in_branches_of_an_if(target: str, tmp_path: Path) -> None:
+    import onnx
+
+    rng = np.random.default_rng(1)
+    branches = []
+    for name in ("then", "else"):
+        inner = node("Relu", "a", name)
+        inner.name = f"Relu_{name}"
+        branches.append(onnx.helper.make_graph([inner], name, [], [value(name, None)]))
+    nodes = [
+        node("Conv", "x w", "a"), node("ReduceMean", "x", "mean", keepdims=0), node("Greater", "mean zero", "yes"),
+        node("If", "yes", "b", then_branch=branches[0], else_branch=branches[1]), node("Conv", "b v", "c"),
+        node("Relu", "c", "d"), node("Conv", "d v", "y"),
+    ]  # fmt: skip
+    arrays = {"w": rng.normal(size=(8, 8, 3, 3)), "v": rng.normal(size=(8, 8, 3, 3)), "zero": 0}
+    model = network(tmp_path / "m.onnx", nodes, arrays, {"x": [1, 8, 9, 9]})
+    assert "Conv_4" in quantised(model, {"x": (1, 8, 9, 9)}, target).layers
+
+
+def test_a_transposed_convolution_of_one_column_is_not_a_mean(tmp_path: Path) -> None:
+    weights = np.random.default_rng(1).normal(size=(3, 4, 1, 1))
+    nodes = [node("Softmax", "x", "s", axis=1), node("ConvTranspose", "s w", "y")]
+    model = network(tmp_path / "m.onnx", nodes, {"w": weights}, {"x": [1, 3, 9, 9]})
+    assert quant.plan(model, "portable").layers == ("ConvTranspose_1",)
+
+
+@pytest.mark.parametrize("limit", [{"max_drop": 120}, {"max_drop": -1}, {"max_score_shift": -0.1}])
+def test_limits_are_checked_before_anything_runs(limit: dict[str, float], tmp_path: Path) -> None:
+    def open_wrapper(path: Path) -> Any:
+        raise AssertionError(f"{path} is opened")
+
+    model = chain(tmp_path / "m.onnx", SHAPES)
+    (name, number), *_ = limit.items()
+    with pytest.raises(ConfigError, match=rf"{name} is a number .*, not {number}"):
+        quant.Workflow(model, [np.zeros((16, 16, 3), np.uint8)] * 8, open_wrapper, **limit)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import serve_models
-from served_requests import inputs_of
+from served_requests import ask, inputs_of, simple_body
 
 import infersdk
 
@@ -211,7 +211,7 @@ def test_parameters(client: Any, protocol: str) -> None:
         ({"parameters": {"conf": 3}}, "model 'simple' has no parameter 'conf'"),
         ({"sequence_id": 4, "sequence_start": True}, "sequences are not supported"),
         ({"parameters": {"deadline": 10}, "timeout": 10}, "either deadline (seconds) or timeout"),
-        ({"parameters": {"deadline": "soon"}}, "deadline is a number of at least 0, not 'soon'"),
+        ({"parameters": {"deadline": "soon"}}, "deadline is a number of seconds from 0 to 2^53, not 'soon'"),
     ):
         assert said in failure(client.infer, "simple", inputs, **named)[1]
 
@@ -257,3 +257,23 @@ def test_trace_and_log_settings_are_read_only(client: Any, protocol: str) -> Non
     refused = {"http": "501", "grpc": "StatusCode.UNIMPLEMENTED"}[protocol]
     assert failure(client.update_trace_settings, settings={"trace_level": ["TIMESTAMPS"]})[0] == refused
     assert failure(client.update_log_settings, {"log_verbose_level": 1})[0] == refused
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("deadline", "soon", "a number of seconds from 0 to 2^53, not 'soon'"),
+        ("timeout", 1.5, "a whole number from 0 to 2^53, not 1.5"),
+        ("priority", -1, "a whole number from 0 to 2^53, not -1"),
+        ("priority", True, "a whole number from 0 to 2^53, not True"),
+    ],
+)
+def test_deadlines_and_priorities_that_are_none(server: Any, name: str, value: Any, said: str) -> None:
+    answer = ask(server.http_port, "/v2/models/simple/infer", simple_body(parameters={name: value}))
+    assert (answer.status, answer.json()["error"]) == (400, f"parameter {name} is {said}")
+
+
+@pytest.mark.parametrize("name", ["1e2", "true", "1.50"])
+def test_names_of_models_in_a_query_are_text(server: Any, name: str) -> None:
+    answer = ask(server.http_port, f"/predict?model={name}", b"image")
+    assert (answer.status, f"unknown model: {name!r}" in answer.json()["error"]) == (404, True), answer.body

@@ -35,8 +35,9 @@ class PredictHandler:
         return [route("POST", r"/predict", self.predict)]
 
     async def predict(self, request: Request) -> Response:
-        parameters: dict[str, Any] = {key: _value(text) for key, text in _query(request.query)}
-        name, version = str(parameters.pop("model", "")), str(parameters.pop("version", ""))
+        texts = dict(_query(request.query))
+        name, version = texts.pop("model", ""), texts.pop("version", "")
+        parameters = {key: _value(text) for key, text in texts.items()}
         endpoint = self._service.repository.find(name or self._only_model(), version)
         if not isinstance(endpoint, ImageEndpoint):
             raise RequestError(

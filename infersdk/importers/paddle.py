@@ -53,7 +53,7 @@ def import_paddle(request: Request) -> Imported:
         with open(weights, "rb") as stream:
             check_weights(stream, weights.stat().st_size, str(weights))
     with worker("paddle_export", request.python) as work:
-        _place(source, weights, work.folder)
+        _link_files(source, weights, work.folder)
         answer = work.run({"task": "export"})
         content = (work.folder / "model.onnx").read_bytes()
     notes = [] if weights is not None else ["no weights: there is no .pdiparams in the folder of the model"]
@@ -93,7 +93,7 @@ def _named(shape: ir.Shape) -> ir.Shape:
     return ir.Shape([None if isinstance(name, str) and name.startswith("unk__") else name for name in names])
 
 
-def _place(source: ModelSource, weights: Path | None, folder: Path) -> None:
+def _link_files(source: ModelSource, weights: Path | None, folder: Path) -> None:
     """The model and its weights under the names that the worker takes."""
     kind = source.format
     target = folder / ("model.json" if kind is not None and kind.key == "paddle-pir" else "model.pdmodel")
@@ -134,7 +134,7 @@ def _reference(request: Request, weights: Path | None, answer: Mapping[str, Any]
 
     def run(sets: list[list[Any]]) -> list[list[Any]]:
         with worker("paddle_export", request.python) as work:
-            _place(request.source, weights, work.folder)
+            _link_files(request.source, weights, work.folder)
             for number, arrays in enumerate(sets):
                 work.write_arrays(f"inputs{number}.npz", arrays)
             work.run({"task": "run", "rounds": len(sets), "inputs": list(shapes)})

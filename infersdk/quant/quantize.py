@@ -263,7 +263,7 @@ def correct_bias(graph: ir.Graph, node: ir.Node, codes: WeightCodes, means: npt.
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     before: Any = 0.0
     if bias is not None:
-        if bias.const_value is None or bias.const_value.size != len(change):
+        if bias.const_value is None or bias.is_graph_input() or bias.const_value.size != len(change):
             return False
         before = np.asarray(bias.const_value.numpy(), np.float64).reshape(-1)
     corrected = add_weight(graph, f"{node.name}_bias_corrected", (before + change).astype(np.float32))

@@ -77,6 +77,9 @@ def keras_file(folder: Path, scale: float = 1.0) -> tuple[Path, Any, Any]:
     return folder / "m.h5", x, powers / powers.sum(1, keepdims=True)
 
 
+#: TensorRT-RTX rounds the factors of products to TF32, which has 10 bits behind the point, whatever its flag says.
+TF32 = {"rtol": 5e-3, "atol": 5e-3}
+
 FORMATS = {"pnnx": pnnx_file, "keras": keras_file}
 
 
@@ -117,15 +120,11 @@ def test_a_file_goes_straight_to_an_engine(kind: str, backend: str, tmp_path: Pa
     reference = results(path, "onnxruntime", x)
     np.testing.assert_allclose(reference, expected, rtol=1e-4, atol=1e-5)
     conversions, engines = kept("conversion"), kept("engine")
-    np.testing.assert_allclose(
-        results(path, backend, x, max_batch=4, precision="fp32"), reference, rtol=1e-3, atol=1e-4
-    )
+    np.testing.assert_allclose(results(path, backend, x, max_batch=4, precision="fp32"), reference, **TF32)
     assert (kept("conversion"), kept("engine")) == (conversions, engines + 1)
     copy = Path(shutil.copytree(path.parent, tmp_path / "b"), path.name)
-    np.testing.assert_allclose(
-        results(copy, backend, x, max_batch=4, precision="fp32"), reference, rtol=1e-3, atol=1e-4
-    )
+    np.testing.assert_allclose(results(copy, backend, x, max_batch=4, precision="fp32"), reference, **TF32)
     assert (kept("conversion"), kept("engine")) == (conversions, engines + 1)
     other, _, changed = FORMATS[kind](tmp_path / "c", scale=0.5)
-    np.testing.assert_allclose(results(other, backend, x, max_batch=4, precision="fp32"), changed, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(results(other, backend, x, max_batch=4, precision="fp32"), changed, **TF32)
     assert (kept("conversion"), kept("engine")) == (conversions + 1, engines + 2)

@@ -158,3 +158,24 @@ def test_limits_are_checked_before_anything_runs(limit: dict[str, float], tmp_pa
     (name, number), *_ = limit.items()
     with pytest.raises(ConfigError, match=rf"{name} is a number .*, not {number}"):
         quant.Workflow(model, [np.zeros((16, 16, 3), np.uint8)] * 8, open_wrapper, **limit)
+
+
+def test_a_bias_that_the_caller_may_replace_is_not_corrected(tmp_path: Path) -> None:
+    import onnx
+    import onnxruntime
+
+    rng = np.random.default_rng(1)
+    nodes = [node("Conv", "x w b", "a"), node("Relu", "a", "c"), node("Conv", "c v", "y")]
+    arrays = {"w": rng.normal(size=(8, 8, 3, 3)), "b": rng.normal(size=8), "v": rng.normal(size=(8, 8, 3, 3))}
+    model = network(tmp_path / "m.onnx", nodes, arrays, {"x": [1, 8, 9, 9], "b": [8]})
+    samples = [{"x": rng.normal(size=(1, 8, 9, 9)).astype(np.float32)} for _ in range(8)]
+    made = quant.quantize(
+        model, tmp_path / "q.onnx", quant.calibrate(model, samples, target="openvino"), target="openvino"
+    )
+    assert "b" in {name for each in onnx.load(str(made.path)).graph.node for name in each.input}
+    feeds = {**samples[0], "b": rng.normal(size=8).astype(np.float32)}
+    expected, found = (
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+        for path in (model, made.path)
+    )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.1 * np.abs(expected).max())

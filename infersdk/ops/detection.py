@@ -237,8 +237,7 @@ def nms(
         DTypeError: `class_ids` are not integers that fit 32 bits.
         InputError: A box or score is not finite, or `iou` is not 0 to 1.
     """
-    if max_det is not None and max_det < 0:
-        raise InputError(f"max_det is {max_det}; it must be 0 or more, or None for no limit")
+    check_max_det(max_det)
     keep, _ = _suppress(boxes, scores, class_ids, lib.IFS_MATCH_IOU, iou, grouped=False)
     return keep if max_det is None else keep[:max_det].copy()
 
@@ -272,7 +271,37 @@ def nms_groups(
     return _suppress(boxes, scores, class_ids, _MATCHES[match], threshold, grouped=True)
 
 
-def int32_classes(class_ids: npt.ArrayLike, n: int) -> npt.NDArray[np.int32]:
+def suppression_arguments(
+    boxes: npt.ArrayLike, scores: npt.ArrayLike, class_ids: npt.ArrayLike | None, numbers: int
+) -> tuple[Any, Any, Any, int]:
+    """Boxes, scores and classes as the C function takes them, and how many boxes there are. They keep the arrays alive.
+
+    Args:
+        numbers: of a box: 4, or 5 of an oriented one.
+
+    Raises:
+        ShapeError, DTypeError: As `nms()`.
+    """
+    boxes = np.ascontiguousarray(boxes, np.float32)
+    scores = np.ascontiguousarray(scores, np.float32)
+    n = len(scores) if scores.ndim == 1 else -1
+    if boxes.shape != (n, numbers) and not (n == 0 and boxes.size == 0):
+        raise ShapeError(
+            f"boxes have shape {boxes.shape} and scores {scores.shape}; they must be (n, {numbers}) and (n,)"
+        )
+    classes: Any = ffi.NULL
+    if class_ids is not None:
+        classes = ffi.from_buffer("int32_t[]", _int32_classes(class_ids, n))
+    return ffi.from_buffer("float[]", boxes), ffi.from_buffer("float[]", scores), classes, n
+
+
+def check_max_det(max_det: int | None) -> None:
+    """Raises InputError for a limit below 0."""
+    if max_det is not None and max_det < 0:
+        raise InputError(f"max_det is {max_det}; it must be 0 or more, or None for no limit")
+
+
+def _int32_classes(class_ids: npt.ArrayLike, n: int) -> npt.NDArray[np.int32]:
     """The classes of `n` boxes as a contiguous array. Raises ShapeError, DTypeError."""
     ids = np.asarray(class_ids)
     if ids.shape != (n,):
@@ -294,28 +323,11 @@ def _suppress(
     grouped: bool,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The kept boxes, and with `grouped` the keeper of each one."""
-    boxes = np.ascontiguousarray(boxes, np.float32)
-    scores = np.ascontiguousarray(scores, np.float32)
-    n = len(scores) if scores.ndim == 1 else -1
-    if boxes.shape != (n, 4) and not (n == 0 and boxes.size == 0):
-        raise ShapeError(f"boxes have shape {boxes.shape} and scores {scores.shape}; they must be (n, 4) and (n,)")
-    classes: Any = ffi.NULL
-    if class_ids is not None:
-        classes = ffi.from_buffer("int32_t[]", int32_classes(class_ids, n))
+    boxes_c, scores_c, classes, n = suppression_arguments(boxes, scores, class_ids, 4)
     keep = np.empty(n, np.int64)
     keepers = np.empty(n if grouped else 0, np.int64)
     count = ffi.new("int64_t *")
-    check(
-        lib.ifs_nms(
-            ffi.from_buffer("float[]", boxes),
-            ffi.from_buffer("float[]", scores),
-            classes,
-            n,
-            match,
-            threshold,
-            ffi.from_buffer("int64_t[]", keep, require_writable=True),
-            count,
-            ffi.from_buffer("int64_t[]", keepers, require_writable=True) if grouped else ffi.NULL,
-        )
-    )
+    keep_c = ffi.from_buffer("int64_t[]", keep, require_writable=True)
+    keepers_c = ffi.from_buffer("int64_t[]", keepers, require_writable=True) if grouped else ffi.NULL
+    check(lib.ifs_nms(boxes_c, scores_c, classes, n, match, threshold, keep_c, count, keepers_c))
     return keep[: count[0]].copy(), keepers

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .._lib import check, ffi, lib
-from ..errors import InputError, ShapeError
-from .detection import int32_classes
+from .detection import check_max_det, suppression_arguments
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,19 +43,10 @@ def nms_oriented(
         DTypeError: `class_ids` are not integers that fit 32 bits.
         InputError: a number of a box or a score is not finite, or `iou` is not 0 to 1.
     """
-    boxes = np.ascontiguousarray(boxes, np.float32)
-    scores = np.ascontiguousarray(scores, np.float32)
-    n = len(scores) if scores.ndim == 1 else -1
-    if boxes.shape != (n, 5) and not (n == 0 and boxes.size == 0):
-        raise ShapeError(f"boxes have shape {boxes.shape} and scores {scores.shape}; they must be (n, 5) and (n,)")
-    if max_det is not None and max_det < 0:
-        raise InputError(f"max_det is {max_det}; it must be 0 or more, or None for no limit")
-    classes: Any = ffi.NULL
-    if class_ids is not None:
-        classes = ffi.from_buffer("int32_t[]", int32_classes(class_ids, n))
+    boxes_c, scores_c, classes, n = suppression_arguments(boxes, scores, class_ids, 5)
+    check_max_det(max_det)
     keep = np.empty(n, np.int64)
     count = ffi.new("int64_t *")
-    boxes_c, scores_c = ffi.from_buffer("float[]", boxes), ffi.from_buffer("float[]", scores)
     keep_c = ffi.from_buffer("int64_t[]", keep, require_writable=True)
     check(lib.ifs_nms_oriented(boxes_c, scores_c, classes, n, iou, keep_c, count))
     kept: npt.NDArray[np.int64] = keep[: count[0] if max_det is None else min(count[0], max_det)].copy()

@@ -139,7 +139,7 @@ def test_wrong_requests(server: Any, change: dict[str, Any], said: str) -> None:
         ({"data": "text"}, "is a list"),
         ({"data": [[[[[[]]]]]]}, "has 16 elements, and data has 0"),
         ({"shape": [1, -16]}, "sides of at least 0"),
-        ({"shape": [2**40, 2**40]}, "describes"),
+        ({"shape": [2**40, 2**40]}, "have a product above"),
         ({"datatype": "INT33"}, "unknown datatype 'INT33'; the datatypes are BOOL"),
         ({"parameters": {"binary_data_size": 64}}, "0 bytes of data are left in the body"),
         ({"parameters": {"shared_memory_region": "x"}}, "has both shared memory and data of its own"),

@@ -138,7 +138,7 @@ class OnnxRuntimeInfer(Infer):
         try:
             self._session, self._executed = start_session(
                 source, str(self.model), self._session_options, provider, settings,
-                keep_in_memory=self.model.path is None or arena is not None,
+                keep_in_memory=self.model.origin is None or arena is not None,
             )  # fmt: skip
         except UnsupportedModelError as error:
             if arena is not None and (full := arena.error_of(error)) is not None:

@@ -28,10 +28,13 @@ _IN_MEMORY = "model in memory"
 class ModelSource(os.PathLike[str]):
     """A model in a file, or in memory. It is its path wherever a path is taken, if it has one.
 
-    What is made from a model in memory stays in memory as well: nothing is written unless a folder for that is named.
+    What is made from a model that is given in memory stays in memory as well: nothing is written unless a folder for
+    that is named.
 
     Attributes:
         path: the file; None for a model in memory.
+        origin: the file that it is, or that a model in memory was made from, by a conversion for example; None for a
+            model that is given in memory.
         content: the bytes of a model in memory; None for a file, and after `forget()`.
         name: what messages call it: the file's name.
         external_data: where the weights are that the model keeps outside of itself: a folder, or for an OpenVINO IR in
@@ -47,8 +50,10 @@ class ModelSource(os.PathLike[str]):
         name: str = "",
         external_data: Path | None = None,
         passes: tuple[Any, ...] = (),
+        origin: Path | None = None,
     ) -> None:
         self.path, self.content, self.passes = path, content, passes
+        self.origin = origin if path is None else path
         self.name = path.name if path is not None else name or _IN_MEMORY
         self.external_data = path.parent if path is not None else external_data
 
@@ -151,12 +156,15 @@ class ModelSource(os.PathLike[str]):
     def with_passes(self, *passes: Any) -> ModelSource:
         """The same with further changes of its graph."""
         return ModelSource(
-            self.path, self.content, name=self.name, external_data=self.external_data, passes=(*self.passes, *passes)
-        )
+            self.path, self.content, name=self.name, external_data=self.external_data, passes=(*self.passes, *passes),
+            origin=self.origin,
+        )  # fmt: skip
 
     def forget(self) -> ModelSource:
         """The same without the bytes of a model in memory."""
-        return self if self.path is not None else ModelSource(None, name=self.name, passes=self.passes)
+        if self.path is not None:
+            return self
+        return ModelSource(None, name=self.name, passes=self.passes, origin=self.origin)
 
     def __fspath__(self) -> str:
         """Raises UnsupportedModelError for a model in memory."""

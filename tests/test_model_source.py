@@ -151,3 +151,11 @@ def test_a_wrapper_of_bytes() -> None:
 
     with YOLOv5(DETECTOR) as plain, YOLOv5(DETECTOR.read_bytes()) as model:
         assert model(IMAGE).labels == plain(IMAGE).labels
+
+
+def test_what_a_model_in_memory_was_made_from(tmp_path: Path) -> None:
+    path = models.double(tmp_path / "m.onnx")
+    file, given = ModelSource.of(path), ModelSource.of(path.read_bytes())
+    made = ModelSource(None, path.read_bytes(), name="m.onnx", origin=path)
+    assert (file.origin, given.origin, made.origin) == (path, None, path)
+    assert (made.with_passes().origin, made.forget().origin) == (path, path)

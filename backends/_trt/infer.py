@@ -117,8 +117,8 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
 
     def _open_cache(self) -> Cache | None:
         folder = self.options.cache_dir
-        if folder is None and self.model.path is None:
-            return None  # what is made from a model in memory stays there
+        if folder is None and self.model.origin is None:
+            return None  # what is made from a model that is given in memory stays there
         if not self.options.cache:
             if folder is not None:
                 raise ConfigError(f"cache_dir={folder!r} names a folder for engines, and cache=False keeps none")

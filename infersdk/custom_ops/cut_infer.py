@@ -158,8 +158,8 @@ class CutInfer(Infer):
     def _load_segment(self, segment: Segment, index: int, folder: Path, precision: str | None) -> Infer:
         name = f"{self.model.stem}-segment{index}.onnx"
         source: ModelLike
-        if self.model.path is None:  # what is made from a model in memory stays there
-            source = ModelSource(None, model_bytes(segment.model), name=name)
+        if self.model.path is None:
+            source = ModelSource(None, model_bytes(segment.model), name=name, origin=self.model.origin)
         else:
             source = folder / name
             weights = (v.const_value.nbytes for v in segment.model.graph.initializers.values() if v.const_value)

@@ -73,7 +73,7 @@ def converted_source(model: Any, arguments: Mapping[str, Any]) -> ModelSource:
     )
     if stored:
         _log.debug("%s: converted before (%s)", source.name, details.get("verdict"))
-    return ModelSource(None, content, name=f"{source.stem}.onnx")
+    return ModelSource(None, content, name=f"{source.stem}.onnx", origin=source.path)
 
 
 def _checked(conversion: Conversion) -> Conversion:

@@ -70,6 +70,7 @@ class InPlace:
         self._inputs = all(_is_plain(spec.dtype) for spec in network.input_specs)
         self._own: dict[str, Tensor] = {}  # the model's own tensors, of the names that others are bound to
         self._addresses: dict[str, int] = {}
+        self._leaving: set[str] = set()  # names that do not stay bound
         self.bound: set[str] = set()  # outputs that the last run wrote in place
         self.refresh()
 
@@ -113,10 +114,17 @@ class InPlace:
             self._own[name] = self._tensor(name)
         self._network.bind(name, tensor)
         self._addresses[name] = value.address
+        if not value.region.stays_bound:
+            self._leaving.add(name)
 
     def _tensor(self, name: str) -> Tensor:
         inputs = self._network.inputs
         return inputs[name] if name in inputs else self._network.outputs[name]
+
+    def finish(self) -> None:
+        """The results of the run are complete: lets go of memory that does not stay bound."""
+        for name in list(self._leaving):
+            self._unbind(name)
 
     def unbind(self) -> None:
         """Gives the model its own tensors back."""
@@ -129,6 +137,7 @@ class InPlace:
         if own is not None:
             self._network.bind(name, own)
             del self._addresses[name]
+            self._leaving.discard(name)
 
     def placed(self, name: str) -> PlacedTensor:
         """The row of an output in `bound`."""

@@ -6,7 +6,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -29,15 +29,18 @@ HANDLE_NBYTES = int(lib.IFS_CUDA_IPC_NBYTES)
 
 class Region(ABC):
     """A registered region. It is freed when it is not registered any more, no request uses it, and no model is bound to
-    it: one that ran on it in place stays bound until its next run.
+    it.
 
     Attributes:
         name: the client's.
         byte_size: how much of it requests may use.
         device: where it lies: `"cpu"` or `"cuda:0"`.
+        stays_bound: whether a model that ran on it in place stays bound to it until its next run, which spares that run
+            the binding.
     """
 
     device: str
+    stays_bound: ClassVar[bool]
 
     def __init__(self, name: str, byte_size: int) -> None:
         self.name, self.byte_size = name, byte_size
@@ -79,6 +82,7 @@ class HostRegion(Region):
     """
 
     device = "cpu"
+    stays_bound = True
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int, file: int) -> None:
         super().__init__(name, byte_size)
@@ -127,6 +131,10 @@ class CudaRegion(Region):
     Raises:
         RequestError: there is no such device or memory, or it is shorter.
     """
+
+    # A client may free its memory once it has unregistered it. What it allocates then may lie where the old memory was,
+    # and CUDA refuses to open that here as long as the old one is open ("resource already mapped").
+    stays_bound = False
 
     def __init__(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         super().__init__(name, byte_size)

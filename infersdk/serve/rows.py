@@ -115,8 +115,12 @@ class _RowBuffer(TensorBatchBuffer):
     def run(self, count: int) -> None:
         item, self._unread = self._unread, None
         if item is not None and count == 1 and self._network.bucket_batch(1) == 1:
-            self._in_place.bind(item)
-            self._network.forward()
+            try:
+                self._in_place.bind(item)
+                self._network.forward()
+            except BaseException:
+                self._in_place.finish()
+                raise
             return
         self._in_place.unbind()
         if item is not None:
@@ -130,7 +134,9 @@ class _RowBuffer(TensorBatchBuffer):
         for name, array in views.items():
             if len(array) < count:
                 raise UnsupportedModelError(f"output {name!r} has {len(array)} rows for a batch of {count}")
-        return [self._result(row, views) for row in range(count)]
+        results = [self._result(row, views) for row in range(count)]
+        self._in_place.finish()
+        return results
 
     def _result(self, row: int, views: Mapping[str, npt.NDArray[Any]]) -> Any:
         item, self._items[row] = self._items[row], None

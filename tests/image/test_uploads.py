@@ -108,7 +108,7 @@ def test_threads_use_the_memory_again_and_again() -> None:
         thread.join()
     assert wrong == []
     assert len(grown) == 2
-    assert grown[0] == grown[1]
+    assert grown[1] <= grown[0]
 
 
 @pytest.mark.gpu

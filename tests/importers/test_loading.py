@@ -14,6 +14,8 @@ import pytest
 import infersdk
 from infersdk import device_count
 from infersdk.cache import Cache
+from infersdk.importers.loading import converted_source
+from infersdk.model_source import ModelSource
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
@@ -107,6 +109,20 @@ def test_a_file_is_converted_once_by_its_content(kind: str, tmp_path: Path) -> N
     other, _, changed = FORMATS[kind](tmp_path / "c", scale=0.5)
     np.testing.assert_allclose(results(other, "onnxruntime", x), changed, rtol=1e-4, atol=1e-5)
     assert kept("conversion") == before + 2
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_engines_of_a_converted_file_are_kept(kind: str, tmp_path: Path) -> None:
+    """As those of an ONNX file; nothing is written of a model that is given in memory."""
+    pytest.importorskip("tensorrt_rtx_bindings")
+    from infersdk.backends.tensorrt import TensorRtRtxInfer
+
+    path, _, _ = FORMATS[kind](tmp_path / "a")
+    source = converted_source(ModelSource.of(path), {})
+    for model, keeps in ((source, True), (ModelSource.of(source.read()), False)):
+        infer = TensorRtRtxInfer.__new__(TensorRtRtxInfer)
+        infer.model, infer.options = model, TensorRtRtxInfer.Options()
+        assert (infer._open_cache() is not None) == keeps
 
 
 @pytest.mark.gpu

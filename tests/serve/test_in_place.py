@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ import infersdk
 from infersdk.serve.errors import RequestError
 from infersdk.serve.in_place import PlacedTensor
 from infersdk.serve.messages import SharedMemory
+from infersdk.serve.regions import CudaRegion, HostRegion
 from infersdk.serve.rows import Destination, RowItem, RowRequests
 from infersdk.serve.shared_memory import SharedMemoryRegions
 
@@ -92,6 +95,25 @@ def test_one_row_is_read_and_written_in_place(buffer: _RowBuffer, shared: Shared
         np.testing.assert_array_equal(shared.rows[1], shared.rows[0] + 1)
     assert buffer._network.inputs["x"] is not own
     assert not own.numpy().any()  # nothing was copied there
+
+
+def test_memory_of_a_device_is_let_go_after_each_run(
+    buffer: _RowBuffer, shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its client could not free it, and register what it allocates then."""
+    assert not CudaRegion.stays_bound
+    monkeypatch.setattr(HostRegion, "stays_bound", False)  # no GPU is needed for what happens next
+    own = buffer._network.inputs["x"], buffer._network.outputs["y"]
+    region = weakref.ref(shared.part(0, NBYTES).region)
+    for number in range(2):
+        shared.rows[0] = number
+        (result,) = run(buffer, shared.item(0, 1))
+        assert isinstance(result["y"], PlacedTensor)
+        assert (shared.rows[1] == number + 1).all()
+        assert (buffer._network.inputs["x"], buffer._network.outputs["y"]) == own
+    shared.regions.unregister("x")
+    gc.collect()
+    assert region() is None
 
 
 def test_an_output_without_a_part_is_an_array(buffer: _RowBuffer, shared: Shared) -> None:

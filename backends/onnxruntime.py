@@ -280,6 +280,9 @@ class OnnxRuntimeInfer(Infer):
         return tensor.host_ptr(read=not write, write=write)
 
     def _enqueue(self) -> None:
+        if self._graphs is None:
+            self._run_bound()
+            return
         # A graph that is captured takes in whatever is queued on the session's one stream meanwhile.
         with self._guard:
             self._run_bound()
@@ -287,12 +290,14 @@ class OnnxRuntimeInfer(Infer):
     def _run_bound(self) -> None:
         if self.stream is None:
             for tensor in self._read:
-                self._address(tensor, write=False)
+                tensor.host_ptr()
+            for tensor in self._written:
+                tensor.host_ptr(read=False, write=True)
         else:
             # An input that the graph wants on the other side is copied only when it is bound.
             self._bind_inputs()
-        for tensor in self._written:
-            self._address(tensor, write=True)
+            for tensor in self._written:
+                self._address(tensor, write=True)
         try:
             self._session.run_with_iobinding(self._binding, self._run_options)
         except Exception as error:

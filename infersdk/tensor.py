@@ -12,7 +12,7 @@ asked for is the older one::
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,20 @@ class _HostView:
             "typestr": tensor.dtype.str,
             "version": 3,
         }
+
+
+class _View(NamedTuple):
+    """A NumPy view that `numpy()` gives again.
+
+    Attributes:
+        at: its address.
+        array: the view.
+        generation: of the tensor, if the view holds without a further look as long as that stays; otherwise -1.
+    """
+
+    at: int
+    array: npt.NDArray[Any]
+    generation: int
 
 
 class _Shared:
@@ -97,7 +111,7 @@ class Tensor(Handle):
         self._own(handle, lib.ifs_tensor_destroy)
         self._lender = lender
         self._address = out("void *")
-        self._views: list[tuple[int, npt.NDArray[Any]] | None]  # one that is read-only, one that is writable
+        self._views: list[_View | None]  # one that is read-only, one that is writable
         self._dtype = DTYPES[lib.ifs_tensor_dtype(handle)]
         self._reshaped()
         return self
@@ -300,12 +314,16 @@ class Tensor(Handle):
 
         The view stays valid when the tensor is closed or outgrows its memory; it then shows the old content.
         """
-        at = self.host_ptr(write=writable)
         cached = self._views[writable]
-        if cached is None or cached[0] != at:
-            view = _HostView(self, writable)
-            cached = self._views[writable] = (view.at, np.asarray(view))
-        return cached[1][...]
+        if cached is None or cached.generation != self._shared.resizes:
+            at = self.host_ptr(write=writable)
+            if cached is None or cached.at != at:
+                view = _HostView(self, writable)
+                # Memory of the host alone has no other side, so there is nothing to bring up to date while it stays.
+                fixed = lib.ifs_tensor_device(self._open) < 0
+                generation = self._shared.resizes if fixed else -1
+                cached = self._views[writable] = _View(view.at, np.asarray(view), generation)
+        return cached.array[...]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()

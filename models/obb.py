@@ -51,11 +51,11 @@ class YOLOv8OBB(YOLOv8):
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
         output = outputs[self._output]
+        idle, decode = self._take_decoder(output)
         results = []
-        with self._decoders.borrow(self, output.shape, output.dtype) as decode:
-            address, row = int(output.ctypes.data), output.nbytes // len(output)
+        try:
             for i, geometry in enumerate(geometries):
-                result, stats = decode(address + i * row, geometry)
+                result, stats = decode(output[i], geometry)
                 boxes = output[i][[0, 1, 2, 3, -1]][:, result["row"]].T.astype(np.float32)
                 finite = np.isfinite(boxes[:, 4])
                 result, boxes = result[finite], boxes[finite]
@@ -64,6 +64,8 @@ class YOLOv8OBB(YOLOv8):
                 chosen = kept[: self.max_det]
                 stats = stats._replace(kept=len(kept), dropped_detections=len(kept) - len(chosen))
                 results.append(self.oriented(boxes[chosen], result[chosen], stats, geometry))
+        finally:
+            idle.append(decode)
         return results
 
     def oriented(

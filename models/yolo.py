@@ -142,13 +142,15 @@ class YOLO(VisionModel[Detections]):
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
         output = outputs[self._output]
+        idle, decode = self._take_decoder(output)
         results = []
-        with self._decoders.borrow(self, output.shape, output.dtype) as decode:
-            address, row = int(output.ctypes.data), output.nbytes // len(output)
+        try:
             for i, geometry in enumerate(geometries):
-                boxes, stats = decode(address + i * row, geometry)
+                boxes, stats = decode(output[i], geometry)
                 columns = self.columns(OutputRow(outputs, i), boxes, geometry)
                 results.append(Detections(boxes, self.class_names, geometry.source, stats, columns))
+        finally:
+            idle.append(decode)
         return results
 
     # ---- what follows from the head ----
@@ -167,7 +169,7 @@ class YOLO(VisionModel[Detections]):
             raise UnsupportedModelError(
                 f"its output {self._output!r} has shape {shape}, which leaves {max(classes, 0)} classes"
             )
-        self._decoders = _DecoderPool()
+        self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder]] = {}
         find_classes(self.classes, self.class_names, classes)  # so that a wrong one is refused now
         return classes
 
@@ -189,7 +191,17 @@ class YOLO(VisionModel[Detections]):
 
     def _varied(self) -> None:
         find_classes(self.classes, self.class_names, self.class_count)
-        self._decoders = _DecoderPool()
+        self._idle_decoders = {}
+
+    def _take_decoder(self, output: npt.NDArray[Any]) -> tuple[list[DetectionDecoder], DetectionDecoder]:
+        """A decoder for an output, which one thread at a time uses, and the list that it is put back into afterwards.
+        A context manager would take 2 us for each batch.
+        """
+        idle = self._idle_decoders.setdefault((output.shape[1:], output.dtype), [])
+        try:
+            return idle, idle.pop()
+        except IndexError:  # as many are in use as threads decode
+            return idle, self.decoder(output.shape, output.dtype)
 
     def decoder(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DetectionDecoder:
         """A new decoder for outputs of this shape and type."""
@@ -212,32 +224,6 @@ class YOLO(VisionModel[Detections]):
             classes=find_classes(self.classes, self.class_names, self.class_count),
             dtype=dtype.name,
         )
-
-
-class _DecoderPool:
-    """The decoders of a wrapper: each serves one thread at a time, so there are as many as threads at once."""
-
-    def __init__(self) -> None:
-        self._idle: dict[tuple[tuple[int, ...], np.dtype[Any]], list[DetectionDecoder]] = {}
-
-    def borrow(self, model: YOLO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Borrowed:
-        idle = self._idle.setdefault((shape[1:], dtype), [])
-        return _Borrowed(idle, idle.pop() if idle else model.decoder(shape, dtype))
-
-
-class _Borrowed:
-    """`with` for each batch: a generator's context manager would take 2 us."""
-
-    __slots__ = ("_decoder", "_idle")
-
-    def __init__(self, idle: list[DetectionDecoder], decoder: DetectionDecoder) -> None:
-        self._idle, self._decoder = idle, decoder
-
-    def __enter__(self) -> DetectionDecoder:
-        return self._decoder
-
-    def __exit__(self, *error: object) -> None:
-        self._idle.append(self._decoder)
 
 
 Model = TypeVar("Model", bound=YOLO)

@@ -184,7 +184,7 @@ class DeviceDetectionDecoder(Handle):
         boxes_c = ffi.from_buffer("ifs_detection[]", boxes, require_writable=True)
         source = ffi.from_buffer(np.ascontiguousarray(block))
         check(lib.ifs_cuda_detections_unpack(source, block.nbytes, self.max_det, index, boxes_c, count, stats))
-        return decoded(boxes, count, stats)
+        return decoded(boxes_c, count, stats)
 
 
 def topk_rows(

@@ -21,7 +21,7 @@ _DTYPES = {
 #: Element types that NumPy does not have: the type of the same size, and the number that ONNX gives them.
 _BITS = {
     "bfloat16": ("uint16", 16), "float8e4m3fn": ("uint8", 17), "float8e4m3fnuz": ("uint8", 18),
-    "float8e5m2": ("uint8", 19), "float8e5m2fnuz": ("uint8", 20),
+    "float8e5m2": ("uint8", 19), "float8e5m2fnuz": ("uint8", 20), "float8e8m0": ("uint8", 24),
 }  # fmt: skip
 
 
@@ -60,7 +60,8 @@ def feed(spec: TensorSpec, value: Any) -> Any:
         return texts.astype(object)
     if element in _BITS:
         array, (bits, number) = np.asarray(value, order="C"), _BITS[element]
-        if array.dtype != bits and array.dtype.name.replace("_", "") != element:
+        name = array.dtype.name.replace("_", "")
+        if array.dtype != bits and name.removesuffix("fnu") != element:  # ml_dtypes calls float8e8m0 float8_e8m0fnu
             raise DTypeError(
                 f"input {spec.name!r} takes {element}, not {array.dtype}; "
                 f"give an array of ml_dtypes, or the bits as {bits}"

@@ -324,6 +324,23 @@ def test_floats_that_numpy_has_not(kind: str, name: str, bits: str, tmp_path: Pa
         infer(x.astype(np.float32))
 
 
+def test_powers_of_two_in_a_byte(tmp_path: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    cast = models.node("Cast", "x", "y", to=models.onnx.TensorProto.FLOAT)
+    path = models.save(
+        tmp_path / "m.onnx", [cast], [models.typed("x", None, "FLOAT8E8M0")], [models.value("y", None)], opset=24
+    )
+    try:
+        infer = load(path)
+    except (ModelFormatError, UnsupportedModelError) as error:
+        pytest.skip(f"this ONNX Runtime has no float8e8m0: {error}")
+    x = np.array([[1, 2, 0.25], [4096, 0.5, 8]], ml_dtypes.float8_e8m0fnu)
+    for given in (x, x.view(np.uint8)):
+        np.testing.assert_array_equal(infer(given)["y"], x.astype(np.float32), strict=True)
+    with pytest.raises(DTypeError, match=r"input 'x' takes float8e8m0, not float32; .*bits as uint8"):
+        infer(x.astype(np.float32))
+
+
 def test_bfloat16_does_not_come_out(tmp_path: Path) -> None:
     same = models.node("Identity", "x", "y")
     path = models.save(

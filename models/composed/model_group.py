@@ -234,12 +234,7 @@ class _MapCaller:
         if last is not None and last is not self._order[0]:
             self._order.remove(last)
             self._order.insert(0, last)
-        errors = {name: error for name in self._names if (error := requests[name].error) is not None}
-        if _all_cancelled(errors, self._names):
-            raise CancelledError
-        return GroupResult(
-            self._names, {name: requests[name].result for name in self._names if name not in errors}, errors
-        )
+        return _joined(self._names, requests)
 
 
 class _MapImage:
@@ -333,6 +328,7 @@ class _GroupFuture(Future[GroupResult]):
         self._names, self._lock = names, Lock()
         self._requests: dict[str, Any] = {}
         self._ends: dict[str, _OneWaits] = {}
+        self._open = set(names)  # that have not ended
 
     def add(self, name: str, request: Any) -> None:
         """The request of a model, for `cancel()`. It may have ended."""
@@ -341,20 +337,20 @@ class _GroupFuture(Future[GroupResult]):
     def ended(self, name: str, request: _OneWaits) -> None:
         """The request of a model has ended."""
         with self._lock:
-            if name in self._ends:
+            if name not in self._open:
                 return  # a pipeline that fails ends the request that it refuses
+            self._open.remove(name)
             self._ends[name] = request
-            if len(self._ends) < len(self._names):
+            if self._open:
                 return
         ends, self._ends, self._requests = self._ends, {}, {}
-        errors = {name: error for name in self._names if (error := ends[name].error) is not None}
-        if _all_cancelled(errors, self._names):
+        try:
+            result = _joined(self._names, ends)
+        except CancelledError:
             super().cancel()
             self.set_running_or_notify_cancel()
             return
-        self.set_result(
-            GroupResult(self._names, {name: ends[name].result for name in self._names if name not in errors}, errors)
-        )
+        self.set_result(result)
 
     def cancel(self) -> bool:
         """Takes the image back from each model whose batch has not left; whether none of them runs it."""
@@ -364,8 +360,12 @@ class _GroupFuture(Future[GroupResult]):
         return all(cancelled) and len(cancelled) == len(self._names)
 
 
-def _all_cancelled(errors: Mapping[str, BaseException], names: tuple[str, ...]) -> bool:
-    return len(errors) == len(names) and all(isinstance(error, CancelledError) for error in errors.values())
+def _joined(names: tuple[str, ...], ends: Mapping[str, _OneWaits]) -> GroupResult:
+    """What the models gave for an image. Raises CancelledError if all of them were cancelled."""
+    errors = {name: error for name in names if (error := ends[name].error) is not None}
+    if len(errors) == len(names) and all(isinstance(error, CancelledError) for error in errors.values()):
+        raise CancelledError
+    return GroupResult(names, {name: ends[name].result for name in names if name not in errors}, errors)
 
 
 def _error_of(request: Future[Any]) -> BaseException | None:

@@ -24,7 +24,7 @@ from infersdk import pinned_empty
 from infersdk.data import DETECTOR
 from infersdk.data import IMAGE as DIGITS
 from infersdk.device import Device
-from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError
+from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, PipelineError
 from infersdk.image import HostImage, SharedImage, read_image
 from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv5, YOLOv8, create
 from infersdk.models.composed import model_group
@@ -186,6 +186,19 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_a_request_that_is_ended_and_refused(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pipeline does that fails just then: the end counts once, also where there is no other model."""
+    error = PipelineError("a fault")
+
+    def submit_for(on_end: Callable[[Any], object], *arguments: Any, **limits: Any) -> None:
+        on_end(model_group._failed(error))
+        raise error
+
+    with ModelGroup(classes=Classifier(files["classes"])) as group:
+        monkeypatch.setattr(group.models["classes"], "submit_for", submit_for)
+        assert group.submit(DIGITS).result(30).errors == {"classes": error}
 
 
 def test_map_waits_for_slots(files: dict[str, Path]) -> None:

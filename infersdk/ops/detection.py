@@ -135,8 +135,7 @@ class DetectionDecoder(Handle):
         numbers = num_classes + extra
         self._shape = (4 + numbers, num_anchors) if head == "yolov8" else (num_anchors, 5 + numbers)
         limit = num_anchors * num_classes if multi_label else num_anchors
-        self._out = np.zeros(min(max_det, limit), DETECTION)
-        self._out_c = ffi.from_buffer("ifs_detection[]", self._out, require_writable=True)
+        self._out = ffi.new("ifs_detection[]", min(max_det, limit))
         self._count, self._stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
 
     @property
@@ -178,10 +177,10 @@ class DetectionDecoder(Handle):
         else:
             first = ffi.cast("void *", output)
         count, stats = self._count, self._stats
-        status = lib.ifs_detection_decoder_run(handle, first, geometry._c, self._out_c, count, stats)
+        status = lib.ifs_detection_decoder_run(handle, first, geometry._c, self._out, count, stats)
         if status:
             check(status)
-        return decoded(self._out_c, count, stats)
+        return decoded(self._out, count, stats)
 
 
 def decoded(boxes: Any, count: Any, stats: Any) -> tuple[npt.NDArray[np.void], DetectStats]:

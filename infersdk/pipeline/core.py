@@ -16,6 +16,7 @@ from ..errors import ClosedError, ForkError, Overloaded, PipelineError
 from .admission import Admission
 from .batch_runners import BatchRunners
 from .deadlines import Deadlines
+from .inline_runs import InlineRuns
 from .instance_group import InstanceGroup
 from .prepare_workers import PrepareWorkers, fail_expired
 from .scheduler import Scheduler
@@ -27,7 +28,8 @@ from .warm_up import WarmUp
 if TYPE_CHECKING:
     from ..options import Progress
     from .batch_buffer import BatchBuffer
-    from .request import Request
+    from .futures import AsyncRequest
+    from .request import BatchState, Request
 
 __all__ = ["PipelineCore"]
 
@@ -65,6 +67,7 @@ class PipelineCore:
         max_delay: seconds that a request waits for others at most while the model is free.
         workers: threads that prepare.
         reject: refuse requests with Overloaded when no slot is free, instead of waiting for one.
+        inline_limit: see `InlineRuns`.
         name: for threads and messages.
     """
 
@@ -75,6 +78,7 @@ class PipelineCore:
         max_delay: float,
         workers: int,
         reject: bool,
+        inline_limit: float,
         name: str,
     ) -> None:
         self._lock = threading.Lock()
@@ -91,6 +95,7 @@ class PipelineCore:
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
         self._statistics = Statistics()
+        self._inline = InlineRuns(inline_limit)
         self._scheduler = Scheduler(self.groups, max_delay, self._statistics, self._lock)
         self._admission = Admission(self._scheduler, self._statistics, self.wakeup, self._drained)
         self._workers = PrepareWorkers(
@@ -98,11 +103,15 @@ class PipelineCore:
             supervisor=self,
         )  # fmt: skip
         self.threads = [*self._workers.threads]
-        for i, group in enumerate(self.groups):
-            self.threads += BatchRunners(
-                self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics,
+        self._runners = [
+            BatchRunners(
+                self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics, self._inline,
                 name=f"{name}-{i}", supervisor=self,
-            ).threads  # fmt: skip
+            )
+            for i, group in enumerate(self.groups)
+        ]  # fmt: skip
+        for runners in self._runners:
+            self.threads += runners.threads
         self._running_threads = set[threading.Thread](self.threads)
         self._closing_threads = set[threading.Thread]()  # those among them that are in close()
         for thread in self.threads:
@@ -142,6 +151,34 @@ class PipelineCore:
             else:
                 self._abandon(request)
             raise
+
+    def run_inline(self, request: AsyncRequest) -> bool:
+        """Runs a request in this thread, that of its event loop, if it is alone in the pipeline and recent runs were
+        short. Whether it has run; otherwise `submit()` takes it in.
+        """
+        if not self._inline.limit or self._forks != _forks or not self._prepares_quickly(request.item):
+            return False
+        request.bucket = self._bucket_of(request.item)
+        try:
+            batch: BatchState | None = self._locked(self._begin_inline, request)
+            if batch is None:
+                return False
+            self._runners[batch.group].run_inline(batch, request)
+        except BaseException as error:
+            if request.batch is None or self._lifecycle.fault is not None:
+                raise
+            self.thread_failed(error, [request])  # its batch would never be free again
+            if not isinstance(error, Exception):  # Ctrl-C is meant for this thread
+                raise
+        return True
+
+    def _begin_inline(self, request: AsyncRequest) -> BatchState | None:
+        """The batch of a request that leaves at once, without a thread of the pipeline. Under the lock."""
+        if self._lifecycle.closing or self._statistics.in_pipeline or not self._inline.allows():
+            return None
+        if request.time_limit is not None and request.time_limit <= 0:
+            return None
+        return self._scheduler.begin_alone(request)
 
     def _take_in(self, request: Request, timeout: float | None, wait: bool, reject: bool, quick: bool) -> _Step:
         """Gives a request a slot, or puts it into the queue. Returns what the caller does next. Under the lock."""

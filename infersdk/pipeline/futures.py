@@ -155,12 +155,13 @@ class _Guarded:
 class AsyncRequest(Request):
     """A request whose end a coroutine awaits, as `Pipeline.infer()` does."""
 
-    __slots__ = ("_future", "loop")
+    __slots__ = ("_future", "in_own_loop", "loop")
 
     def __init__(
         self, owner: RequestOwner, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None
     ) -> None:
         super().__init__(owner, item, parameters, time_limit)
+        self.in_own_loop = False  # it ends in the thread of its loop
         self.loop = asyncio.get_running_loop()
         self._future: asyncio.Future[Any] = self.loop.create_future()
 
@@ -176,10 +177,17 @@ class AsyncRequest(Request):
         return True
 
     def succeed(self, result: Any) -> None:
-        end_in_loop(self.loop, [(self, result)])
+        self._end(result)
 
     def fail(self, error: BaseException) -> None:
-        end_in_loop(self.loop, [(self, error)])
+        self._end(error)
+
+    def _end(self, result: Any) -> None:
+        if self.in_own_loop:
+            self.ended = True
+            self.resolve(result)
+        else:
+            end_in_loop(self.loop, [(self, result)])
 
     def cancel(self) -> bool:
         if not self.owner.withdraw(self):
@@ -224,7 +232,7 @@ def hand_out(requests: Sequence[Request], results: Sequence[Any]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[tuple[AsyncRequest, Any]]] = {}
     for request, result in zip(requests, results, strict=True):
         request.item = None  # not under the lock: the caller's object may end here
-        if type(request) is AsyncRequest:  # isinstance() of an abstract class takes longer
+        if type(request) is AsyncRequest and not request.in_own_loop:  # isinstance() of an abstract class takes longer
             loops.setdefault(request.loop, []).append((request, result))
             continue
         try:

@@ -110,7 +110,7 @@ class Requests(Generic[Result]):
     ) -> RequestGroup:
         """Several images that end together. See `Pipeline.submit_group()`."""
         if self._idle.watches:
-            with self._idle.use():
+            with self._idle:
                 return self.pipeline.submit_group(on_end, images, parameters, **limits)
         return self.pipeline.submit_group(on_end, images, parameters, **limits)
 

@@ -112,12 +112,15 @@ class Tensor(Handle):
         self._lender = lender
         self._address = out("void *")
         self._views: list[_View | None]  # one that is read-only, one that is writable
+        self._addresses: list[tuple[int, int] | None]  # by whether it is for writing; see `host_ptr()`
         self._dtype = DTYPES[lib.held_ifs_tensor_dtype(handle)]
         self._reshaped()
         return self
 
     def _reshaped(self) -> None:
         self._views = [None, None]  # they would keep a block that the tensor has outgrown
+        self._addresses = [None, None]
+        self._nbytes = int(lib.held_ifs_tensor_nbytes(self._c))
         self._shape: tuple[int, ...] = tuple(lib.held_ifs_tensor_dims(self._c)[0 : lib.held_ifs_tensor_ndim(self._c)])
 
     @property
@@ -240,7 +243,9 @@ class Tensor(Handle):
 
     @property
     def nbytes(self) -> int:
-        return int(lib.held_ifs_tensor_nbytes(self._open))
+        if self._c is None:
+            self._open  # noqa: B018 - raises
+        return self._nbytes
 
     @property
     def device(self) -> Device:
@@ -271,8 +276,15 @@ class Tensor(Handle):
         `write` makes the host the newer side. `write` without `read` promises to overwrite all elements, and copies
         nothing.
         """
+        known = self._addresses[write]
+        if known is not None and known[0] == self._shared.resizes and (read or write):
+            return known[1]
         check(lib.ifs_tensor_host_ptr(self._open, access_code(read, write), self._address))
-        return address(self._address[0])
+        at = address(self._address[0])
+        # Memory of the host alone has no other side to bring up to date: the address holds until a resize.
+        if lib.held_ifs_tensor_device(self._c) < 0:
+            self._addresses[write] = self._shared.resizes, at
+        return at
 
     def device_ptr(self, *, read: bool = True, write: bool = False, stream: Stream | None = None) -> int:
         """The address of the first element on the device, as `host_ptr` gives that on the host.
@@ -445,7 +457,7 @@ class Tensor(Handle):
 
     def close(self) -> None:
         super().close()
-        self._views, self._lender = [None, None], None
+        self._views, self._addresses, self._lender = [None, None], [None, None], None
 
 
 def _unpickled(array: npt.NDArray[Any], device: str) -> Tensor:

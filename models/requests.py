@@ -72,14 +72,14 @@ class Requests(Generic[Result]):
         `Pipeline.submit()`.
         """
         if self._idle.watches:
-            with self._idle.use():
+            with self._idle:
                 return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
         return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
 
     def begin(self, image: ImageSource | HostImage, parameters: Mapping[str, Any] | None = None) -> MapRequest:
         """One image whose result one thread alone waits for. See `Pipeline.begin()`."""
         if self._idle.watches:
-            with self._idle.use():
+            with self._idle:
                 return self.pipeline.begin(image, parameters)
         return self.pipeline.begin(image, parameters)
 
@@ -92,7 +92,7 @@ class Requests(Generic[Result]):
     ) -> CallbackRequest:
         """One image, for who makes one future of several requests. See `Pipeline.submit_for()`."""
         if self._idle.watches:
-            with self._idle.use():
+            with self._idle:
                 return self.pipeline.submit_for(on_end, image, parameters, **limits)
         return self.pipeline.submit_for(on_end, image, parameters, **limits)
 
@@ -105,7 +105,7 @@ class Requests(Generic[Result]):
         **parameters: Any,
     ) -> list[Future[Result]]:
         """Several of them. See `Pipeline.submit_many()`."""
-        with self._idle.use():
+        with self._idle:
             return self.pipeline.submit_many(images, timeout=timeout, deadline=deadline, **parameters)
 
     def map(
@@ -120,7 +120,7 @@ class Requests(Generic[Result]):
     ) -> Result:
         """From asyncio. See `Pipeline.infer()`."""
         if self._idle.watches:
-            with self._idle.use():
+            with self._idle:
                 return await self.pipeline.infer(image, deadline=deadline, **parameters)
         return await self.pipeline.infer(image, deadline=deadline, **parameters)
 
@@ -130,7 +130,7 @@ class Requests(Generic[Result]):
 
         Requests may come meanwhile; calls may not, since a wrapper serves the calls of one thread at a time.
         """
-        with self._idle.use():
+        with self._idle:
             self._warm_up_calls(progress, example)
             self.pipeline.warm_up(progress, example=example)
 
@@ -158,7 +158,7 @@ class Requests(Generic[Result]):
             self._idle.after(after)
 
     def _in_use(self, results: Iterator[Result]) -> Iterator[Result]:
-        with self._idle.use():
+        with self._idle:
             yield from results
 
     @property

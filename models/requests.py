@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..options import Progress
     from ..pipeline import BatchBuffer, Pipeline
-    from ..pipeline.futures import CallbackRequest, MapRequest
+    from ..pipeline.futures import CallbackRequest, MapRequest, RequestGroup
     from ..pipeline.pipeline import Servable
     from .releasing import IdleRelease
 
@@ -60,6 +60,11 @@ class Requests(Generic[Result]):
         """The settings of the pipeline where `configure_pipeline()` says nothing: those of a configuration file."""
         self._pipeline_holder.settings = settings
 
+    @property
+    def pipeline_settings(self) -> Mapping[str, Any]:
+        """The settings that were given for the pipeline, whether it is there yet or not."""
+        return self._pipeline_holder.settings
+
     def submit(
         self,
         image: ImageSource | HostImage,
@@ -88,13 +93,26 @@ class Requests(Generic[Result]):
         on_end: Callable[[CallbackRequest], object],
         image: ImageSource | HostImage,
         parameters: Mapping[str, Any] | None = None,
-        **limits: float | None,
+        **limits: Any,
     ) -> CallbackRequest:
-        """One image, for who makes one future of several requests. See `Pipeline.submit_for()`."""
+        """One image, for who makes one result of several requests. See `Pipeline.submit_for()`."""
         if self._idle.watches:
             with self._idle:
                 return self.pipeline.submit_for(on_end, image, parameters, **limits)
         return self.pipeline.submit_for(on_end, image, parameters, **limits)
+
+    def submit_group(
+        self,
+        on_end: Callable[[RequestGroup], object],
+        images: Sequence[Any],
+        parameters: Mapping[str, Any] | None = None,
+        **limits: Any,
+    ) -> RequestGroup:
+        """Several images that end together. See `Pipeline.submit_group()`."""
+        if self._idle.watches:
+            with self._idle:
+                return self.pipeline.submit_group(on_end, images, parameters, **limits)
+        return self.pipeline.submit_group(on_end, images, parameters, **limits)
 
     def submit_many(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .request import BatchState, Request
     from .scheduler import Scheduler
-    from .staggered_wakeup import StaggeredWakeup, Waiter
+    from .staggered_wakeup import StaggeredWakeup
     from .stats import Statistics
 
 __all__ = ["Admission"]
@@ -39,10 +39,9 @@ class Admission:
         self._statistics.in_pipeline -= 1
         return False
 
-    def enqueue(self, request: Request, waiter: Waiter | None) -> None:
-        """Puts a request into the queue; `waiter` is the thread that waits until it has left the queue."""
+    def enqueue(self, request: Request) -> None:
+        """Puts a request into the queue; its `slot_waiter` is released when it leaves the queue."""
         self._statistics.in_pipeline += 1
-        request.slot_waiter = waiter
         self.queue.append(request)
 
     def settle(self, request: Request, outcome: str) -> bool:

@@ -51,11 +51,11 @@ class _Step(Enum):
 
     NOTHING = 0
     PREPARE = 1
-    WAIT = 2
+    QUEUED = 2
     EXPIRE = 3
 
 
-_NOTHING, _PREPARE, _WAIT, _EXPIRE = _Step  # faster to look up
+_NOTHING, _PREPARE, _QUEUED, _EXPIRE = _Step  # faster to look up
 
 
 class PipelineCore:
@@ -130,16 +130,18 @@ class PipelineCore:
             self._check_process()
         quick = self._prepares_quickly(request.item)
         request.bucket = self._bucket_of(request.item)
-        reject = self._reject if reject is None else reject
+        refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
         changing = False
         try:
             with self._lock:
                 changing = True
-                step = self._take_in(request, timeout, wait, reject, quick)
+                step = self._take_in(request, refusal, quick)
+                if step is _QUEUED and wait:
+                    request.slot_waiter = Waiter()
             changing = False
             if step is _PREPARE:
                 self._workers.prepare(request)
-            elif step is _WAIT:
+            elif step is _QUEUED and wait:
                 self._wait_for_slot(request, timeout)
             elif step is _EXPIRE:
                 fail_expired([request])
@@ -151,6 +153,53 @@ class PipelineCore:
             else:
                 self._abandon(request)
             raise
+
+    def submit_all(
+        self, requests: Sequence[Request], *, timeout: float | None, wait: bool = True, reject: bool | None = None
+    ) -> None:
+        """As `submit()`, for several requests. Where one of them is refused, all are cancelled."""
+        if self._forks != _forks:
+            self._check_process()
+        quick = [self._prepares_quickly(request.item) for request in requests]
+        for request in requests:
+            request.bucket = self._bucket_of(request.item)
+        refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
+        steps: dict[Request, _Step] = {}  # of those that were taken in
+        queued: list[Request] = []
+        refused: Overloaded | None = None
+        changing = False
+        try:
+            with self._lock:
+                changing = True
+                try:
+                    for request, is_quick in zip(requests, quick, strict=True):
+                        steps[request] = self._take_in(request, refusal, is_quick)
+                except Overloaded as error:
+                    refused = error
+                if wait:
+                    queued = [request for request, step in steps.items() if step is _QUEUED]
+                if queued:
+                    queued[-1].slot_waiter = Waiter()  # they leave the queue in order
+            changing = False
+            self._workers.prepare_all([request for request, step in steps.items() if step is _PREPARE])
+            fail_expired([request for request, step in steps.items() if step is _EXPIRE])
+            if refused is not None:
+                raise refused
+            if queued:
+                self._wait_for_slot(queued[-1], timeout)
+        except BaseException as error:
+            if changing and not isinstance(error, (PipelineError, ClosedError)):
+                self.thread_failed(error)
+            for request in steps:
+                self._abandon(request)
+                request.cancel()
+            raise
+
+    def _refusal(self, reject: bool, timeout: float | None) -> str | None:
+        """The end of the message that refuses a request where no slot is free; None where it waits for one."""
+        if reject:
+            return "; submit later, or make the pipeline with more slots"
+        return ", and timeout is 0" if timeout is not None and timeout <= 0 else None
 
     def run_inline(self, request: AsyncRequest) -> bool:
         """Runs a request in this thread, that of its event loop, if it is alone in the pipeline and recent runs were
@@ -180,7 +229,7 @@ class PipelineCore:
             return None
         return self._scheduler.begin_alone(request)
 
-    def _take_in(self, request: Request, timeout: float | None, wait: bool, reject: bool, quick: bool) -> _Step:
+    def _take_in(self, request: Request, refusal: str | None, quick: bool) -> _Step:
         """Gives a request a slot, or puts it into the queue. Returns what the caller does next. Under the lock."""
         if self._lifecycle.closing:
             self._check_open()
@@ -191,13 +240,12 @@ class PipelineCore:
         # A little work is done sooner here than another thread is woken up for it.
         if self._admission.admit(request, quick):
             step = _PREPARE if quick else _NOTHING
+        elif refusal is not None:
+            self._statistics.rejected += 1
+            raise Overloaded(f"all {self.slots} slots of {self._name} are taken{refusal}")
         else:
-            if reject or (wait and timeout is not None and timeout <= 0):
-                self._statistics.rejected += 1
-                when = "; submit later, or make the pipeline with more slots" if reject else ", and timeout is 0"
-                raise Overloaded(f"all {self.slots} slots of {self._name} are taken{when}")
-            self._admission.enqueue(request, Waiter() if wait else None)
-            step = _WAIT if wait else _NOTHING
+            self._admission.enqueue(request)
+            step = _QUEUED
         if request.deadline is not None:
             self._workers.watch(request)
         return step

@@ -168,7 +168,7 @@ class Scheduler:
 
     # ---- rows to prepare ----
 
-    def take_unprepared(self, workers: int) -> tuple[BatchState, list[Request]]:
+    def take_unprepared(self, workers: int) -> list[Request]:
         """The rows that one of so many workers prepares next: its share of the oldest batch."""
         batch = self.unprepared[0]
         share = -(-len(batch.unprepared) // workers)
@@ -178,7 +178,7 @@ class Scheduler:
         for request in requests:
             request.preparing = True
         batch.preparing += share
-        return batch, requests
+        return requests
 
     def prepared(self, request: Request) -> bool:
         """A thread is done with the row of this request. Whether the row is free now, since the request has ended."""

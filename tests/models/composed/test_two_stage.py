@@ -186,7 +186,7 @@ def test_cancelling_reaches_the_second_model() -> None:
         go.set()
         with pytest.raises(CancelledError):
             future.result(30)
-        two._executor().shutdown()
+        two.executor().shutdown()
         stats = second.pipeline.stats()
         assert stats.submitted == stats.cancelled + stats.done
 

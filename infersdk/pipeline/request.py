@@ -170,6 +170,8 @@ class BatchState:
     def compact(self) -> list[Request]:
         """Moves the last requests into rows that are empty, so that all lie in front; returns them in their order."""
         rows = self.rows
+        if None not in rows:
+            return [*rows]  # type: ignore[list-item]
         count = sum(request is not None for request in rows)
         empty = [row for row in range(count) if rows[row] is None]
         behind = [row for row in range(count, len(rows)) if rows[row] is not None]

@@ -13,7 +13,6 @@ from fractions import Fraction
 from typing import Any
 
 import av
-from av.video.frame import PictureType
 
 __all__ = ["Encoded", "description", "encode", "rtp", "transport_stream"]
 
@@ -54,7 +53,7 @@ def encode(source: str, size: tuple[int, int], rate: int, seconds: float, b_fram
         for number, frame in enumerate(frames):
             scaled = frame.reformat(*size, format="yuv420p")
             scaled.pts, scaled.time_base = number, encoder.time_base
-            scaled.pict_type = PictureType.NONE  # the encoder chooses, not the source
+            scaled.pict_type = 0  # the encoder chooses, not the source
             packets += encoder.encode(scaled)
     return Encoded(encoder, packets + encoder.encode(None), rate)
 

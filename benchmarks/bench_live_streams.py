@@ -44,7 +44,7 @@ MEASURED, SETTLED, START = 5.0, 1.0, 30.0
 DROPPED, DELAY = 0.01, 0.1
 TCP = {"rtsp_transport": "tcp"}
 #: A packet of MPEG-TS is taken as one frame: for senders that put each frame into a packet of its own.
-WHOLE_PACKETS = {"fflags": "+noparse+nofillin"}
+WHOLE_PACKETS = {"fflags": "+noparse"}
 
 
 class LiveServer:

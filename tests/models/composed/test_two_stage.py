@@ -24,9 +24,11 @@ from infersdk.errors import (
     UnsupportedModelError,
 )
 from infersdk.image import HostImage, read_image, sources
+from infersdk.infer import Infer
 from infersdk.models import Classifications, Detections, Tiled, TwoStage
 from infersdk.models.composed import cutter
 from infersdk.models.execution.host import HostExecutor
+from infersdk.ops.batch import available_processors
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +314,35 @@ def test_models_that_are_compositions() -> None:
             assert result.xyxy.tolist() == expected.xyxy.tolist()
             got = [len(found) for found in result.columns["second"]]
             assert got == [len(found) for found in expected.columns["second"]]
+
+
+@pytest.mark.skipif(available_processors() < 2, reason="needs two cores")
+@pytest.mark.parametrize(("threads", "most"), [(0, 1), (1, 2)])
+def test_models_that_take_all_cores_run_one_at_a_time(threads: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others do not wait: here each run lasts until one of the other model begins, or for a while."""
+    forward, lock, running = Infer.forward, threading.Lock(), list[str]()
+    seen, together = [0], threading.Event()
+
+    def watched(self: Infer) -> None:
+        with lock:
+            running.append(self.model.name)
+            seen[0] = max(seen[0], len(set(running)))
+            if seen[0] == 2:
+                together.set()
+        together.wait(0.02 if most == 1 else 1)
+        try:
+            forward(self)
+        finally:
+            with lock:
+                running.remove(self.model.name)
+
+    second = models.Classifier(CLASSIFIER, max_batch=1, threads=threads, **CLASSIFIER_SETTINGS)
+    with TwoStage(Tiled(models.YOLOv5(DETECTOR, max_batch=1, threads=threads), tile=400), second) as two:
+        expected = two(IMAGE)
+        monkeypatch.setattr(Infer, "forward", watched)
+        for result in two.map([IMAGE] * 4):
+            assert said(result) == said(expected)
+    assert seen[0] == most
 
 
 def test_settings_are_checked(two: TwoStage) -> None:

@@ -1,4 +1,4 @@
-"""Videos decoded on a GPU: eight files against the decoder alone, and how many live streams one GPU takes.
+"""Videos decoded on a GPU: eight files against the decoder alone. `bench_live_streams.py` has live ones.
 
 Run: `pytest -s benchmarks/bench_gpu_video.py` (an NVIDIA GPU with a video decoder, `infersdk[nvvideo]`, the test data
 of INFERSDK_ASSETS).
@@ -7,10 +7,6 @@ The decoder alone is the loop of PyNvVideoCodec's own sample for performance: a 
 whose frames are counted and dropped. Ours keeps each frame on the device, with its time. Two ratios are printed: of
 the whole time, with opening and closing, and of the rates from the first to the last frame of each file, in sum, as the
 sample measures them.
-
-Live streams are files of 1080p that are given at their frame rate, 30 a second: a frame that the model has not taken
-when the next one comes is dropped and counted, as with a camera. Their number grows until frames are dropped, or until
-the 99th percentile from the decoded frame to its boxes is above 100 ms.
 """
 
 from __future__ import annotations
@@ -26,15 +22,12 @@ import numpy as np
 import pytest
 
 from infersdk import device_count
-from infersdk.models import load
 from infersdk.video import DeviceVideoReader, VideoReader, VideoWriter
 
 pytest.importorskip("av")
 pytestmark = pytest.mark.gpu
 ROUNDS, FILES, FRAMES, RATE = 5, 8, 600, 30.0
 SIZE = (1920, 1080)
-#: Seconds that each number of live streams is run, and the delay that they may have.
-SECONDS, DELAY = 5.0, 0.1
 
 
 @pytest.fixture(scope="module")
@@ -119,80 +112,3 @@ def test_eight_files_against_the_decoder_alone(module: Any, video: Path, claim: 
         f"{steady[-1]:.3f})"
     )
     claim(f"{FILES} videos decoded on a GPU, against PyNvVideoCodec's own loop", float(np.median(whole)))
-
-
-class Paced:
-    """A file that is given at its frame rate, like a camera; a frame that comes too early for the model is dropped."""
-
-    def __init__(self, path: Path, reader: Any, late: float) -> None:
-        self.path, self.reader = path, reader
-        self.slots = threading.Semaphore(2)
-        self.late = late
-        self.frames = self.dropped = 0
-        self.delays: list[float] = []
-
-    def run(self, submit: Callable[[Any], Any], until: float) -> None:
-        begin = time.monotonic() + self.late
-        for number, frame in enumerate(self._frames()):
-            due = begin + number / RATE
-            if due > until:
-                return
-            time.sleep(max(0.0, due - time.monotonic()))
-            self.frames += 1
-            if not self.slots.acquire(blocking=False):
-                self.dropped += 1
-                continue
-            came = max(due, frame.decoded)  # it is decoded ahead, as the file is there already
-            submit(frame).add_done_callback(lambda _, came=came: self._done(came))
-
-    def _frames(self) -> Iterator[Any]:
-        while True:
-            with self.reader(self.path) as frames:
-                yield from frames
-
-    def _done(self, came: float) -> None:
-        self.delays.append(time.monotonic() - came)
-        self.slots.release()
-
-
-def run_streams(model: Any, video: Path, count: int, reader: Any) -> tuple[float, float, float, float]:
-    """Frames a second, the share that was dropped, and the median and 99th percentile of the delay in seconds."""
-    streams = [Paced(video, reader, number / count / RATE) for number in range(count)]
-    start = time.monotonic() + 1.0
-    threads = [threading.Thread(target=stream.run, args=(model.submit, start + SECONDS)) for stream in streams]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    time.sleep(0.5)
-    delays = np.concatenate([stream.delays for stream in streams])
-    frames, dropped = sum(s.frames for s in streams), sum(s.dropped for s in streams)
-    return frames / (SECONDS + 1), dropped / frames, float(np.median(delays)), float(np.percentile(delays, 99))
-
-
-def device_reader(path: Path) -> DeviceVideoReader:
-    return DeviceVideoReader(path, prefetch=2)
-
-
-def host_reader(path: Path) -> VideoReader:
-    return VideoReader(path, format="nv12", prefetch=2)
-
-
-@pytest.mark.parametrize("reader", [device_reader, host_reader])
-def test_live_streams(module: Any, assets: Path, video: Path, reader: Any, claim: Callable[..., None]) -> None:
-    pytest.importorskip("tensorrt_rtx_bindings")
-    largest = 0
-    with load(assets / "models" / "yolov8n.onnx", "tensorrt-rtx", max_batch=16, precision="fp16") as model:
-        model.warm_up()
-        with reader(video) as frames:
-            list(model.map(itertools.islice(frames, 64)))
-        for count in (8, 16, 32, 48, 64, 96, 128):
-            rate, dropped, median, p99 = run_streams(model, video, count, reader)
-            print(
-                f"\n{reader.__name__}: {count} streams of 1080p at 30: {rate:.0f} frames/s, {dropped:.2%} dropped, "
-                f"frame to boxes {1e3 * median:.1f} ms, 99 % {1e3 * p99:.1f} ms"
-            )
-            if dropped > 0.001 or p99 > DELAY:
-                break
-            largest = count
-    claim(f"live streams of 1080p at 30 frames a second in real time, {reader.__name__}", largest)

@@ -12,27 +12,23 @@ alone and the group one after the other.
 from __future__ import annotations
 
 import itertools
-import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
+from no_device import NoDevice, cost
 from rounds import Spread, seconds
 
 from infersdk import ModelGroup, Pipeline, device_count, graph, pinned_empty
 from infersdk.data import DETECTOR
-from infersdk.device import Device
 from infersdk.graph.passes import FreeBatch
-from infersdk.image import HostImage, SharedImage
 from infersdk.models import TwinLiteNet, YOLOv5, load
-from infersdk.pipeline import OneBucket
 
 FRAMES = 48
-DEVICE = Device.parse("cuda:0")
 #: This export names its outputs the wrong way round.
 ROAD = {"area": "lanes", "lanes": "segmentation"}
 
@@ -162,51 +158,6 @@ def _rates(rates: Mapping[str, float]) -> str:
 # ---- what the host costs ----
 
 
-class NoDevice:
-    """A model whose runs take no time: all else is done as for a GPU."""
-
-    concurrency = 3
-    serializes_runs = True
-
-    def batch_buffer(self, capacity: int | None) -> NoDeviceBuffer:
-        return NoDeviceBuffer(capacity or 1)
-
-
-class NoDeviceBuffer(OneBucket):
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._images: list[Any] = [None] * capacity
-
-    def prepares_quickly(self, item: Any) -> bool:
-        return True
-
-    def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
-        shared = isinstance(item, SharedImage)
-        self._images[row] = item.on_device(DEVICE) if shared else HostImage(item, "bgr")
-
-    def move(self, source: int, target: int) -> None:
-        self._images[target] = self._images[source]
-
-    def run(self, count: int) -> None:
-        """It takes no time."""
-
-    def results(self, count: int) -> Sequence[Any]:
-        images, self._images = self._images[:count], [None] * self.capacity
-        return images
-
-    def refresh(self) -> bool:
-        return False
-
-    def batch_sizes(self) -> Sequence[int]:
-        return range(1, self.capacity + 1)
-
-    def warm_up(self, count: int, example: Any = None) -> None:
-        """It takes no time."""
-
-    def close(self) -> None:
-        self._images = []
-
-
 @pytest.mark.parametrize("max_batch", [1, 32])
 def test_what_the_host_costs(claim: Callable[..., None], max_batch: int) -> None:
     """Microseconds for each frame of one model and of a group of two, with a device that takes no time."""
@@ -218,19 +169,11 @@ def test_what_the_host_costs(claim: Callable[..., None], max_batch: int) -> None
     with ModelGroup(**models) as group:
         costs: dict[str, list[tuple[float, ...]]] = {"one model": [], "group of two": []}
         for _ in range(7):
-            costs["one model"].append(_cost(models["first"].map(frames), len(frames)))
-            costs["group of two"].append(_cost(group.map(frames), len(frames)))
+            costs["one model"].append(cost(models["first"].map(frames), len(frames)))
+            costs["group of two"].append(cost(group.map(frames), len(frames)))
     print(f"\nmax_batch {max_batch}")
     for name, own in costs.items():
         wall, processor, sleeps = np.median(own, 0)
         print(f"  {name}: {wall:.1f} us a frame, {processor:.1f} us of processors, {sleeps:.2f} sleeps of threads")
     one, two = (np.array(own)[:, 0] for own in costs.values())
     report(claim, f"the host's time for two models over one, max_batch {max_batch}", two / one)
-
-
-def _cost(results: Iterator[Any], count: int) -> tuple[float, float, float]:
-    """Seconds and processor seconds, in microseconds for each frame, and how often threads went to sleep."""
-    start, spent, slept = perf_counter(), process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-    assert sum(1 for _ in results) == count
-    slept = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - slept
-    return 1e6 * (perf_counter() - start) / count, 1e6 * (process_time() - spent) / count, slept / count

@@ -63,15 +63,15 @@ def borrow(
         DTypeError, ShapeError, DeviceUnavailableError.
     """
     code, dims = dtype_code(dtype), as_dims(shape)
-    element = lib.ifs_dtype_size(code)
+    element = lib.held_ifs_dtype_size(code)
     nbytes = math.prod(dims) * element
     if nbytes and at % element:
         raise InputError(f"{at:#x} is not aligned to the {element} bytes of an element; copy the array first")
     memory, handle = out("ifs_memory *"), out("ifs_tensor *")
-    wrap = lib.ifs_memory_wrap_device if on_device else lib.ifs_memory_wrap_host
+    wrap = lib.held_ifs_memory_wrap_device if on_device else lib.held_ifs_memory_wrap_host
     check(wrap(ffi.cast("void *", at), nbytes, ordinal, read_only, memory))
     try:
-        check(lib.ifs_tensor_on(memory[0], 0, code, len(dims), dims, handle))
+        check(lib.held_ifs_tensor_on(memory[0], 0, code, len(dims), dims, handle))
     finally:
         lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
     return handle[0]
@@ -152,8 +152,8 @@ def lend_dlpack(
         check(lib.ifs_tensor_device_ptr(tensor, lib.IFS_READ_WRITE, ffi.NULL, at))
     else:
         theirs = _wrapped_stream(1 if stream is None else stream, ordinal)
-        check(lib.ifs_tensor_lend(tensor, theirs, at))
-    check(lib.ifs_memory_hold(lib.ifs_tensor_memory(tensor), lib.IFS_SIDE_DEVICE, block))
+        check(lib.held_ifs_tensor_lend(tensor, theirs, at))
+    check(lib.held_ifs_memory_hold(lib.held_ifs_tensor_memory(tensor), lib.IFS_SIDE_DEVICE, block))
     holder = (ffi.gc(block[0], lib.ifs_block_release), lender)
     return dlpack.lend(address(at[0]), shape, dtype, (dlpack.CUDA, ordinal), holder)
 
@@ -161,7 +161,7 @@ def lend_dlpack(
 def _wrapped_stream(native: int, ordinal: int) -> Any:
     """The `ifs_stream *` of another library's cudaStream_t."""
     stream = out("ifs_stream *")
-    check(lib.ifs_stream_wrap(ordinal, ffi.cast("void *", native), stream))
+    check(lib.held_ifs_stream_wrap(ordinal, ffi.cast("void *", native), stream))
     return ffi.gc(stream[0], lib.ifs_stream_destroy)
 
 

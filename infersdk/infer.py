@@ -237,7 +237,8 @@ class Infer(Releasable, Budgeted, ABC):
         Raises:
             ClosedError: it is closed.
         """
-        self._check_open()
+        if self._closed or self._released:
+            self._check_open()
         return self
 
     @property

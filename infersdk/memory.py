@@ -103,11 +103,11 @@ class MixMemory(Handle):
 
     @property
     def nbytes(self) -> int:
-        return int(lib.ifs_memory_nbytes(self._open))
+        return int(lib.held_ifs_memory_nbytes(self._open))
 
     @property
     def head(self) -> Head:
-        return Head(lib.ifs_memory_head(self._open))
+        return Head(lib.held_ifs_memory_head(self._open))
 
     @property
     def host_capacity(self) -> int:

@@ -75,18 +75,18 @@ class Stream(Handle):
         stream = cls.__new__(cls)
         stream._c = None
         native = out("ifs_stream *")
-        check(lib.ifs_stream_wrap(_ordinal(device), ffi.cast("void *", handle), native))
+        check(lib.held_ifs_stream_wrap(_ordinal(device), ffi.cast("void *", handle), native))
         stream._own(native[0], lib.ifs_stream_destroy)
         stream._lender = lender
         return stream
 
     @property
     def handle(self) -> int:
-        return address(lib.ifs_stream_native(self._open))
+        return address(lib.held_ifs_stream_native(self._open))
 
     @property
     def device(self) -> Device:
-        return Device("cuda", int(lib.ifs_stream_device(self._open)))
+        return Device("cuda", int(lib.held_ifs_stream_device(self._open)))
 
     def synchronize(self) -> None:
         """Waits until all queued work is done."""

@@ -100,7 +100,7 @@ class Tensor(Handle):
     ) -> None:
         self._c = None
         handle, dims = out("ifs_tensor *"), as_dims(shape)
-        check(lib.ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, handle))
+        check(lib.held_ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, handle))
         self._adopt(handle[0])
 
     def _adopt(self, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
@@ -112,13 +112,16 @@ class Tensor(Handle):
         self._lender = lender
         self._address = out("void *")
         self._views: list[_View | None]  # one that is read-only, one that is writable
-        self._dtype = DTYPES[lib.ifs_tensor_dtype(handle)]
+        self._addresses: list[tuple[int, int] | None]  # by whether it is for writing; see `host_ptr()`
+        self._dtype = DTYPES[lib.held_ifs_tensor_dtype(handle)]
         self._reshaped()
         return self
 
     def _reshaped(self) -> None:
         self._views = [None, None]  # they would keep a block that the tensor has outgrown
-        self._shape: tuple[int, ...] = tuple(lib.ifs_tensor_dims(self._c)[0 : lib.ifs_tensor_ndim(self._c)])
+        self._addresses = [None, None]
+        self._nbytes = int(lib.held_ifs_tensor_nbytes(self._c))
+        self._shape: tuple[int, ...] = tuple(lib.held_ifs_tensor_dims(self._c)[0 : lib.held_ifs_tensor_ndim(self._c)])
 
     @property
     def _generation(self) -> int:
@@ -236,22 +239,24 @@ class Tensor(Handle):
     @property
     def size(self) -> int:
         """The number of elements."""
-        return int(lib.ifs_tensor_count(self._open))
+        return int(lib.held_ifs_tensor_count(self._open))
 
     @property
     def nbytes(self) -> int:
-        return int(lib.ifs_tensor_nbytes(self._open))
+        if self._c is None:
+            self._open  # noqa: B018 - raises
+        return self._nbytes
 
     @property
     def device(self) -> Device:
         """The device of its device side; `cpu` if it is on the host alone."""
-        ordinal = lib.ifs_tensor_device(self._open)
+        ordinal = lib.held_ifs_tensor_device(self._open)
         return Device("cuda", ordinal) if ordinal >= 0 else Device("cpu")
 
     @property
     def head(self) -> Head:
         """Which side is newer."""
-        return Head(lib.ifs_tensor_head(self._open))
+        return Head(lib.held_ifs_tensor_head(self._open))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -271,8 +276,15 @@ class Tensor(Handle):
         `write` makes the host the newer side. `write` without `read` promises to overwrite all elements, and copies
         nothing.
         """
+        known = self._addresses[write]
+        if known is not None and known[0] == self._shared.resizes and (read or write):
+            return known[1]
         check(lib.ifs_tensor_host_ptr(self._open, access_code(read, write), self._address))
-        return address(self._address[0])
+        at = address(self._address[0])
+        # Memory of the host alone has no other side to bring up to date: the address holds until a resize.
+        if lib.held_ifs_tensor_device(self._c) < 0:
+            self._addresses[write] = self._shared.resizes, at
+        return at
 
     def device_ptr(self, *, read: bool = True, write: bool = False, stream: Stream | None = None) -> int:
         """The address of the first element on the device, as `host_ptr` gives that on the host.
@@ -304,7 +316,7 @@ class Tensor(Handle):
         Raises:
             AttributeError: The tensor is on the host alone.
         """
-        if self._c is None or lib.ifs_tensor_device(self._c) < 0:
+        if self._c is None or lib.held_ifs_tensor_device(self._c) < 0:
             raise AttributeError("__cuda_array_interface__: this tensor is on the host alone")
         at = self.device_ptr(write=True)  # waits, so the consumer needs no stream to wait for
         return {"shape": self._shape, "typestr": self._dtype.str, "data": (at, False), "version": 3, "strides": None}
@@ -320,7 +332,7 @@ class Tensor(Handle):
             if cached is None or cached.at != at:
                 view = _HostView(self, writable)
                 # Memory of the host alone has no other side, so there is nothing to bring up to date while it stays.
-                fixed = lib.ifs_tensor_device(self._open) < 0
+                fixed = lib.held_ifs_tensor_device(self._open) < 0
                 generation = self._shared.resizes if fixed else -1
                 cached = self._views[writable] = _View(view.at, np.asarray(view), generation)
         return cached.array[...]
@@ -359,7 +371,7 @@ class Tensor(Handle):
             raise BufferError(str(error)) from None
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        ordinal = int(lib.ifs_tensor_device(self._open))
+        ordinal = int(lib.held_ifs_tensor_device(self._open))
         return (dlpack.CUDA, ordinal) if ordinal >= 0 else (dlpack.CPU, 0)
 
     # ---- shape and content ----
@@ -445,7 +457,7 @@ class Tensor(Handle):
 
     def close(self) -> None:
         super().close()
-        self._views, self._lender = [None, None], None
+        self._views, self._addresses, self._lender = [None, None], [None, None], None
 
 
 def _unpickled(array: npt.NDArray[Any], device: str) -> Tensor:

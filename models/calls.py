@@ -18,6 +18,8 @@ from .read_ahead import read_ahead
 from .results import ClassMap, ClassMaps, Detections
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import numpy.typing as npt
 
     from ..image import DeviceImage
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["Calls"]
 
 Result = TypeVar("Result")
+
+#: Results that know their image, for drawing, in a notebook for instance.
+_REMEMBERING = (Detections, ClassMap, ClassMaps)
 
 
 class Calls(ImageCalls[Result]):
@@ -51,6 +56,10 @@ class Calls(ImageCalls[Result]):
         """The most images in one run."""
         return self._limit
 
+    def run_within(self, lock: AbstractContextManager[object]) -> None:
+        """Batches of requests that run on the processor hold `lock` meanwhile."""
+        self._stages.run_lock = lock
+
     @abstractmethod
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""
@@ -66,7 +75,7 @@ class Calls(ImageCalls[Result]):
         return self._stream(iter(images), parameters or None)
 
     def _stream(self, images: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[Result]:
-        with self._idle.use():
+        with self._idle:
             yield from self._stream_in_use(images, parameters)
 
     def _stream_in_use(self, images: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[Result]:
@@ -124,26 +133,37 @@ class Calls(ImageCalls[Result]):
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
         if parameters:
             self._check_parameters(parameters)
-        with self._idle.use():
-            return self._run_in_use(sources, parameters)
-
-    def _run_in_use(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
-        start = perf_counter()
-        executor = self._following.current()
-        executor.timings = timings = Timings()
-        results: list[Result] = []
         if len(sources) == 1:  # nothing to group: 20 us less
-            results = executor.run([BatchItem(executor.read(sources[0]), parameters or None)])
-        else:
+            return [self._run_one(sources[0], parameters)]
+        with self._idle:
+            start = perf_counter()
+            executor = self._following.current()
+            executor.timings = timings = Timings()
+            results: list[Result] = []
             grouped = self._grouped(iter(sources), parameters or None)
             for done in executor.stream(grouped.batches()):
                 results += grouped.in_order(done)
-        for source, result in zip(sources, results, strict=True):
-            if isinstance(result, (Detections, ClassMap, ClassMaps)):  # for drawing, in a notebook for instance
-                result._remember_image(source)
-        timings.read = max(perf_counter() - start - timings.total, 0.0)
+            for source, result in zip(sources, results, strict=True):
+                if isinstance(result, _REMEMBERING):
+                    result._remember_image(source)
+            timings.read = max(perf_counter() - start - timings.total, 0.0)
         self.timings = timings
         return results
+
+    def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:
+        if parameters:
+            self._check_parameters(parameters)
+        with self._idle:
+            start = perf_counter()
+            executor = self._following.current()
+            executor.timings = timings = Timings()
+            result = executor.run_one(source, parameters or None)
+            if isinstance(result, _REMEMBERING):
+                result._remember_image(source)
+            others = timings.preprocess + timings.infer + timings.postprocess
+            timings.read = max(perf_counter() - start - others, 0.0)
+        self.timings = timings
+        return result
 
     def _grouped(self, sources: Iterator[ImageSource | HostImage], parameters: Parameters) -> Grouped[Result]:
         """The images in batches; those on a device and those on the host do not mix, nor do canvases."""

@@ -36,7 +36,11 @@ class ImageCalls(Generic[Result]):
         """
         if isinstance(images, (list, tuple)) and not isinstance(images, HostImage):
             return self._run_all(images, parameters)
-        return self._run_all([images], parameters)[0]  # type: ignore[list-item]
+        return self._run_one(images, parameters)  # type: ignore[arg-type]
+
+    def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:
+        """The result of one image."""
+        return self._run_all([source], parameters)[0]
 
     @abstractmethod
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:

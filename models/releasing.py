@@ -18,7 +18,7 @@ _log = logging.getLogger("infersdk.models")
 
 
 class IdleRelease:
-    """Counts what uses a model, and releases it when nothing does.
+    """Counts what uses a model, and releases it when nothing does. In its `with` block the model is used.
 
     Args:
         release: gives the memory back; called with nothing in use. What it returns is called afterwards, when the model
@@ -36,12 +36,6 @@ class IdleRelease:
         self._released_at = -1.0  # the last use before the last release
         self._after: float | None = None
         self._thread: threading.Thread | None = None
-
-    def use(self) -> IdleRelease:
-        """For `with`, while the model is used: it is not released meanwhile. Calls do this each time, and a generator's
-        context manager would take 3 us.
-        """
-        return self
 
     def __enter__(self) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..options import Progress
     from ..pipeline import BatchBuffer, Pipeline
-    from ..pipeline.futures import CallbackRequest, MapRequest
+    from ..pipeline.futures import CallbackRequest, MapRequest, RequestGroup
     from ..pipeline.pipeline import Servable
     from .releasing import IdleRelease
 
@@ -60,6 +60,11 @@ class Requests(Generic[Result]):
         """The settings of the pipeline where `configure_pipeline()` says nothing: those of a configuration file."""
         self._pipeline_holder.settings = settings
 
+    @property
+    def pipeline_settings(self) -> Mapping[str, Any]:
+        """The settings that were given for the pipeline, whether it is there yet or not."""
+        return self._pipeline_holder.settings
+
     def submit(
         self,
         image: ImageSource | HostImage,
@@ -72,14 +77,14 @@ class Requests(Generic[Result]):
         `Pipeline.submit()`.
         """
         if self._idle.watches:
-            with self._idle.use():
+            with self._idle:
                 return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
         return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
 
     def begin(self, image: ImageSource | HostImage, parameters: Mapping[str, Any] | None = None) -> MapRequest:
         """One image whose result one thread alone waits for. See `Pipeline.begin()`."""
         if self._idle.watches:
-            with self._idle.use():
+            with self._idle:
                 return self.pipeline.begin(image, parameters)
         return self.pipeline.begin(image, parameters)
 
@@ -88,13 +93,26 @@ class Requests(Generic[Result]):
         on_end: Callable[[CallbackRequest], object],
         image: ImageSource | HostImage,
         parameters: Mapping[str, Any] | None = None,
-        **limits: float | None,
+        **limits: Any,
     ) -> CallbackRequest:
-        """One image, for who makes one future of several requests. See `Pipeline.submit_for()`."""
+        """One image, for who makes one result of several requests. See `Pipeline.submit_for()`."""
         if self._idle.watches:
-            with self._idle.use():
+            with self._idle:
                 return self.pipeline.submit_for(on_end, image, parameters, **limits)
         return self.pipeline.submit_for(on_end, image, parameters, **limits)
+
+    def submit_group(
+        self,
+        on_end: Callable[[RequestGroup], object],
+        images: Sequence[Any],
+        parameters: Mapping[str, Any] | None = None,
+        **limits: Any,
+    ) -> RequestGroup:
+        """Several images that end together. See `Pipeline.submit_group()`."""
+        if self._idle.watches:
+            with self._idle:
+                return self.pipeline.submit_group(on_end, images, parameters, **limits)
+        return self.pipeline.submit_group(on_end, images, parameters, **limits)
 
     def submit_many(
         self,
@@ -105,7 +123,7 @@ class Requests(Generic[Result]):
         **parameters: Any,
     ) -> list[Future[Result]]:
         """Several of them. See `Pipeline.submit_many()`."""
-        with self._idle.use():
+        with self._idle:
             return self.pipeline.submit_many(images, timeout=timeout, deadline=deadline, **parameters)
 
     def map(
@@ -120,7 +138,7 @@ class Requests(Generic[Result]):
     ) -> Result:
         """From asyncio. See `Pipeline.infer()`."""
         if self._idle.watches:
-            with self._idle.use():
+            with self._idle:
                 return await self.pipeline.infer(image, deadline=deadline, **parameters)
         return await self.pipeline.infer(image, deadline=deadline, **parameters)
 
@@ -130,7 +148,7 @@ class Requests(Generic[Result]):
 
         Requests may come meanwhile; calls may not, since a wrapper serves the calls of one thread at a time.
         """
-        with self._idle.use():
+        with self._idle:
             self._warm_up_calls(progress, example)
             self.pipeline.warm_up(progress, example=example)
 
@@ -158,7 +176,7 @@ class Requests(Generic[Result]):
             self._idle.after(after)
 
     def _in_use(self, results: Iterator[Result]) -> Iterator[Result]:
-        with self._idle.use():
+        with self._idle:
             yield from results
 
     @property

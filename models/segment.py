@@ -213,7 +213,7 @@ class DeviceBoxesWithMasks(DeviceBoxes["_RawSegmentation"]):
         if needed <= masks.capacity:
             return {"mask": Masks(masks.unpack(image, len(boxes)))}
         self._largest = max(self._largest, needed)
-        outputs = HostOutputs(self._infer.outputs)
+        outputs = HostOutputs(self._infer)
         return model.columns({name: array[image] for name, array in outputs.items()}, boxes, geometry)
 
     def _close_masks(self) -> None:

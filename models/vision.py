@@ -346,7 +346,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         canvases = Canvases(self._input, self._preprocessor, sizes, self._plan.border if self._plan else 0)
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
-            canvases, self._verify, self._postprocess, self.device_postprocess, decode=self.settings.decode
+            canvases, self._verify, self.postprocess, self._postprocess_rows, self.device_postprocess, self.decode
         )
         self._placement = PreprocessPlacement(self.settings.preprocess)
         self._order = RunOrder()
@@ -408,7 +408,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     def _varied(self) -> None:
         """This copy has settings of its own now: what was made from the old ones is made anew."""
 
-    def _postprocess(
+    def _postprocess_rows(
         self,
         outputs: Mapping[str, npt.NDArray[Any]],
         geometries: Sequence[Geometry],

@@ -73,6 +73,12 @@ class YOLO(VisionModel[Detections]):
     )
     #: The layout of the head, as `DetectionDecoder` takes it.
     head: ClassVar[str]
+    #: Whether it overrides `columns()`.
+    _has_columns: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls._has_columns = cls.columns is not YOLO.columns
 
     @classmethod
     def refuses(cls, model: ModelDescription) -> str | None:
@@ -147,7 +153,7 @@ class YOLO(VisionModel[Detections]):
         try:
             for i, geometry in enumerate(geometries):
                 boxes, stats = decode(output[i], geometry)
-                columns = self.columns(OutputRow(outputs, i), boxes, geometry)
+                columns = self.columns(OutputRow(outputs, i), boxes, geometry) if self._has_columns else {}
                 results.append(Detections(boxes, self.class_names, geometry.source, stats, columns))
         finally:
             idle.append(decode)

@@ -44,12 +44,35 @@ def declarations(header: str) -> str:
     return status + "\n" + body
 
 
-#: Functions that compute little or only queue work on a stream, and never wait. cffi releases the GIL around each call,
-#: and a thread gets it back only after the threads that run Python at that moment. For these few microseconds of work
-#: that can take milliseconds, so each of these functions has a second version, `held_ifs_...`, that keeps the GIL.
+#: Functions that look something up, compute little, or only queue work on a stream, and never wait. cffi releases the
+#: GIL around each call, and a thread gets it back only after the threads that run Python at that moment. For these few
+#: microseconds of work that can take milliseconds, so each of these functions has a second version, `held_ifs_...`,
+#: that keeps the GIL.
 KEEP_GIL = (
+    "ifs_dtype_size",
+    "ifs_geometry_letterbox",
+    "ifs_geometry_letterbox_warp",
+    "ifs_geometry_stretch",
+    "ifs_geometry_resize",
+    "ifs_geometry_resize_crop",
+    "ifs_geometry_affine",
+    "ifs_tensor_create",
+    "ifs_tensor_on",
+    "ifs_tensor_lend",
+    "ifs_tensor_dtype",
+    "ifs_tensor_ndim",
+    "ifs_tensor_dims",
+    "ifs_tensor_count",
+    "ifs_tensor_nbytes",
+    "ifs_tensor_device",
+    "ifs_tensor_head",
     "ifs_tensor_device_ptr",
     "ifs_tensor_memory",
+    "ifs_memory_wrap_host",
+    "ifs_memory_wrap_device",
+    "ifs_memory_hold",
+    "ifs_memory_nbytes",
+    "ifs_memory_head",
     "ifs_memory_fetch",
     "ifs_is_page_locked",
     "ifs_upload_nbytes",
@@ -57,6 +80,9 @@ KEEP_GIL = (
     "ifs_cuda_preprocess",
     "ifs_cuda_graph_launch",
     "ifs_event_record",
+    "ifs_stream_wrap",
+    "ifs_stream_native",
+    "ifs_stream_device",
     "ifs_stream_wait",
     "ifs_cuda_detection_decoder_run",
 )

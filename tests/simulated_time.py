@@ -147,13 +147,13 @@ class Simulation:
         if self._admission.admit(request, True):
             self.scheduler.prepared(request)
         else:
-            self._admission.enqueue(request, None)
+            self._admission.enqueue(request)
         self._dispatch()
 
     def _dispatch(self) -> None:
         """What the threads do that run batches."""
         while self.scheduler.unprepared:
-            for request in self.scheduler.take_unprepared(1)[1]:
+            for request in self.scheduler.take_unprepared(1):
                 self.scheduler.prepared(request)
         while True:
             batch, wait = self.scheduler.next_batch(self.group)

@@ -232,6 +232,39 @@ def test_any_way_of_resizing_leaves_it_writable_all_over(shapes: list[tuple[int,
         largest = max(largest, tensor.nbytes)
 
 
+def test_the_address_follows_resizes_and_closing() -> None:
+    tensor = Tensor((4, 4))
+    first = tensor.host_ptr(read=False, write=True)
+    assert tensor.host_ptr() == tensor.host_ptr(read=False, write=True) == first
+    held = tensor.numpy()  # keeps the first block, so that the next one lies elsewhere
+    tensor.resize((64, 64))
+    assert tensor.nbytes == 64 * 64 * 4
+    second = tensor.host_ptr(read=False, write=True)
+    assert second == tensor.numpy().ctypes.data != held.ctypes.data
+    part, held_too = tensor[1:2], tensor.numpy()
+    at = part.host_ptr()
+    tensor.resize((128, 128))
+    assert tensor.host_ptr() == tensor.numpy().ctypes.data
+    assert part.host_ptr() == part.numpy().ctypes.data != at
+    assert held_too.ctypes.data == second
+    with pytest.raises(InputError, match="unknown access 0"):
+        tensor.host_ptr(read=False)
+    tensor.close()
+    for use in (tensor.host_ptr, lambda: tensor.nbytes):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_the_address_of_a_read_only_array_is_for_reading_alone() -> None:
+    array = np.arange(6, dtype=np.float32)
+    array.flags.writeable = False
+    tensor = Tensor.wrap(array)
+    for _ in range(2):
+        assert tensor.host_ptr() == array.ctypes.data
+        with pytest.raises(ReadOnlyError, match="read-only"):
+            tensor.host_ptr(read=False, write=True)
+
+
 # ---- views ----
 
 

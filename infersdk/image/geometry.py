@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -37,9 +38,10 @@ class Geometry:
     InputError for other sizes.
     """
 
-    __slots__ = ("_c",)
+    __slots__ = ("_c", "_source")
 
     _c: Any  # ifs_geometry *
+    _source: tuple[int, int]
 
     def __init__(self) -> None:
         raise TypeError("create a Geometry by letterbox, letterbox_warp, stretch, resize, resize_crop or affine")
@@ -49,6 +51,7 @@ class Geometry:
         geometry = cls.__new__(cls)
         geometry._c = ffi.new("ifs_geometry *")
         check(function(*args, geometry._c))
+        geometry._source = geometry._c.source_width, geometry._c.source_height
         return geometry
 
     @classmethod
@@ -59,18 +62,18 @@ class Geometry:
         round(h r). An odd pixel of padding goes to the right or the bottom.
         """
         args = (*_size("source", source), *_size("canvas", canvas), int(scale_up))
-        return cls._make(lib.ifs_geometry_letterbox, *args)
+        return cls._make(lib.held_ifs_geometry_letterbox, *args)
 
     @classmethod
     def letterbox_warp(cls, source: Sequence[int], canvas: Sequence[int], *, scale_up: bool = True) -> Geometry:
         """The letterbox without rounding to whole pixels: one scale for both axes, sampled bilinearly."""
         args = (*_size("source", source), *_size("canvas", canvas), int(scale_up))
-        return cls._make(lib.ifs_geometry_letterbox_warp, *args)
+        return cls._make(lib.held_ifs_geometry_letterbox_warp, *args)
 
     @classmethod
     def stretch(cls, source: Sequence[int], canvas: Sequence[int]) -> Geometry:
         """The whole image over the whole canvas; its proportions may change."""
-        return cls._make(lib.ifs_geometry_stretch, *_size("source", source), *_size("canvas", canvas))
+        return cls._make(lib.held_ifs_geometry_stretch, *_size("source", source), *_size("canvas", canvas))
 
     @classmethod
     def resize(
@@ -78,14 +81,14 @@ class Geometry:
     ) -> Geometry:
         """Any size at any offset: the image is resized to `resized`, with its corner at `offset` on the canvas."""
         sizes = (*_size("source", source), *_size("canvas", canvas), *_size("resized", resized))
-        return cls._make(lib.ifs_geometry_resize, *sizes, *_size("offset", offset))
+        return cls._make(lib.held_ifs_geometry_resize, *sizes, *_size("offset", offset))
 
     @classmethod
     def resize_crop(cls, source: Sequence[int], resize: int, crop: Sequence[int]) -> Geometry:
         """The shorter side to `resize`, then the centre of size `crop`: torchvision's Resize and CenterCrop."""
         size = _size("source", source)
         shorter, _ = _size("resize", (resize, 1))
-        return cls._make(lib.ifs_geometry_resize_crop, *size, shorter, *_size("crop", crop))
+        return cls._make(lib.held_ifs_geometry_resize_crop, *size, shorter, *_size("crop", crop))
 
     @classmethod
     def affine(cls, source: Sequence[int], canvas: Sequence[int], to_source: ArrayLike) -> Geometry:
@@ -102,17 +105,15 @@ class Geometry:
         if matrix.shape != (2, 3):
             raise ShapeError(f"to_source has shape {matrix.shape}; an affine map has (2, 3)")
         numbers = ffi.from_buffer("double[]", matrix)
-        return cls._make(lib.ifs_geometry_affine, *_size("source", source), *_size("canvas", canvas), numbers)
+        return cls._make(lib.held_ifs_geometry_affine, *_size("source", source), *_size("canvas", canvas), numbers)
 
     @property
     def kind(self) -> Literal["resize", "warp"]:
         """How pixels are sampled: by OpenCV's INTER_LINEAR resize, or bilinearly through the affine map."""
         return "resize" if self._c.kind == lib.IFS_GEOMETRY_RESIZE else "warp"
 
-    @property
-    def source(self) -> tuple[int, int]:
-        """(width, height) of the image."""
-        return self._c.source_width, self._c.source_height
+    #: (width, height) of the image. Each result asks, so the getter is one of C.
+    source: tuple[int, int] = property(attrgetter("_source"))  # type: ignore[assignment]
 
     @property
     def canvas(self) -> tuple[int, int]:

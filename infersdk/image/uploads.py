@@ -129,17 +129,23 @@ class _Pool:
 
     def bring_in(self, uploads: Sequence[Upload], stream: Stream, workers: Threads | None) -> None:
         """See the function of this name. All uploads are of this pool."""
-        with self._lock:
-            if stream not in self._streams:
-                if stream.device != self.device:
-                    raise ImageError(f"the image is for {self.device}, the model on {stream.device}; copy it there")
-                self._streams.add(stream)
-            if missing := [upload for upload in uploads if upload._lease is None]:
-                self._copy(list(dict.fromkeys(missing)), stream, workers)
-            for lease in {upload._lease for upload in uploads}:
-                if lease is not None and stream not in lease.streams:
-                    stream.wait(lease.block.copied)
-                    lease.streams.add(stream)
+        if stream not in self._streams or any(upload._lease is None for upload in uploads):
+            with self._lock:
+                self._check(stream)
+                if missing := [upload for upload in uploads if upload._lease is None]:
+                    self._copy(list(dict.fromkeys(missing)), stream, workers)
+        # Without the lock: another thread may hold it for the time of a copy.
+        for lease in {upload._lease for upload in uploads}:
+            if lease is not None and stream not in lease.streams:
+                stream.wait(lease.block.copied)
+                lease.streams.add(stream)
+
+    def _check(self, stream: Stream) -> None:
+        """Raises ImageError for a stream of another device. Under the lock."""
+        if stream not in self._streams:
+            if stream.device != self.device:
+                raise ImageError(f"the image is for {self.device}, the model on {stream.device}; copy it there")
+            self._streams.add(stream)
 
     def _copy(self, uploads: list[Upload], stream: Stream, workers: Threads | None) -> None:
         """Queues the copies of images that have none yet. Under the lock."""

@@ -46,6 +46,20 @@ class ImageView:
         self._keep = keep
         self.format = format
 
+    def moves_with(self, array: NDArray[np.uint8]) -> bool:
+        """Whether `move_to()` leads from this view of `array` to arrays of the same shape and strides."""
+        return self._keep[0] is array and array.flags.c_contiguous and self.format != "nv12"
+
+    def without_array(self) -> ImageView:
+        """A view of the same shape that keeps no array alive, for `move_to()`."""
+        c = ffi.new("ifs_image *", self._c[0])
+        c.data = ffi.NULL
+        return ImageView(c, (), self.format)
+
+    def move_to(self, array: NDArray[np.uint8]) -> None:
+        """Makes this the view of another array, which the caller keeps alive, unchecked: ask `moves_with()` first."""
+        self._c.data = ffi.from_buffer(_BYTES, array)
+
     @property
     def width(self) -> int:
         return int(self._c.width)

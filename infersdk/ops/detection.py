@@ -40,6 +40,7 @@ _HEADS = {
 }
 _MATCHES = {"iou": lib.IFS_MATCH_IOU, "smaller": lib.IFS_MATCH_SMALLER}
 _DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
+_INT64S = ffi.typeof("int64_t *")
 
 
 class DetectStats(NamedTuple):
@@ -134,6 +135,7 @@ class DetectionDecoder(Handle):
         self._dtype = np.dtype(dtype)
         numbers = num_classes + extra
         self._shape = (4 + numbers, num_anchors) if head == "yolov8" else (num_anchors, 5 + numbers)
+        self._shapes = self._shape, (1, *self._shape)
         limit = num_anchors * num_classes if multi_label else num_anchors
         self._out = ffi.new("ifs_detection[]", min(max_det, limit))
         self._count, self._stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
@@ -165,15 +167,18 @@ class DetectionDecoder(Handle):
         Raises:
             ClosedError, ShapeError, DTypeError, InputError.
         """
-        handle = self._open
+        handle = self._c
+        if handle is None:
+            self._open  # noqa: B018 - raises
         if isinstance(output, np.ndarray):
             if output.dtype != self._dtype:
                 raise DTypeError(f"the output is {output.dtype}, but the decoder was made for {self._dtype}")
-            if output.shape not in (self._shape, (1, *self._shape)):
+            if output.shape not in self._shapes:
                 raise ShapeError(f"the output has shape {output.shape}, but the decoder was made for {self._shape}")
-            if not output.flags.c_contiguous:
-                raise InputError("the output is not in C order; pass np.ascontiguousarray(output)")
-            first = ffi.from_buffer(output)
+            try:
+                first = ffi.from_buffer(output)
+            except ValueError:  # what NumPy raises for any other order
+                raise InputError("the output is not in C order; pass np.ascontiguousarray(output)") from None
         else:
             first = ffi.cast("void *", output)
         count, stats = self._count, self._stats
@@ -192,8 +197,9 @@ def decoded(boxes: Any, count: Any, stats: Any) -> tuple[npt.NDArray[np.void], D
         stats: `ifs_detect_stats *`: four int64, those of `DetectStats`.
     """
     # A slice and its copy, and the four numbers one by one, would take 50 us more where the caches are cold.
-    copy = bytearray(ffi.buffer(boxes, count[0] * DETECTION.itemsize))
-    return np.ndarray(count[0], DETECTION, copy), DetectStats._make(ffi.unpack(ffi.cast("int64_t *", stats), 4))
+    kept = count[0]
+    copy = bytearray(ffi.buffer(boxes, kept * DETECTION.itemsize))
+    return np.ndarray(kept, DETECTION, copy), tuple.__new__(DetectStats, ffi.unpack(ffi.cast(_INT64S, stats), 4))
 
 
 def _class_mask(classes: Iterable[int], num_classes: int) -> Any:

@@ -74,7 +74,9 @@ def preprocess_into(
     """As `preprocess`, to the memory at `address`, where `nbytes` bytes may be written. Nothing checks the address."""
     if not isinstance(image, ImageView):
         image = image_view(image)
-    check(lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address), nbytes))
+    status = lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address), nbytes)
+    if status:
+        check(status)
 
 
 def letterbox(

@@ -30,8 +30,8 @@ How the classes belong together; an arrow points to what a class knows of::
                           one model          rows and        memory and an execution context:
                                              requests        the model's part, a Protocol
 
-    Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer), CallbackRequest (submit_for);
-        it ends outside of the lock
+    Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer), CallbackRequest (submit_for),
+        GroupedRequest (submit_group); it ends outside of the lock
     Statistics, Deadlines: plain data;  StaggeredWakeup: wakes the threads that wait for results, a few at a time
 
 One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics and Deadlines. Their methods are called with

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from .futures import hand_out
-from .prepare_workers import fail_expired
-from .request import BatchState, Request, RequestStages
-from .threads import Lifecycle, PipelineThread, Supervisor, log_error
+from .futures import AsyncRequest, hand_out
+from .prepare_workers import PrepareWorkers, fail_expired
+from .request import BatchState, Request, RequestStages, prepare_row
+from .threads import Lifecycle, PipelineThread, Supervisor, end_request, log_error
 
 if TYPE_CHECKING:
     from .admission import Admission
+    from .inline_runs import InlineRuns
     from .instance_group import InstanceGroup
     from .scheduler import Scheduler
     from .stats import Statistics
@@ -35,13 +36,15 @@ class BatchRunners:
         scheduler: Scheduler,
         admission: Admission,
         statistics: Statistics,
+        workers: PrepareWorkers,
+        inline: InlineRuns,
         *,
         name: str,
         supervisor: Supervisor,
     ) -> None:
         self._lock, self._lifecycle, self._group = lock, lifecycle, group
         self._scheduler, self._admission, self._statistics = scheduler, admission, statistics
-        self._name, self._supervisor = name, supervisor
+        self._workers, self._inline, self._name, self._supervisor = workers, inline, name, supervisor
         self.threads = [
             PipelineThread(f"{name}-runner-{i}", self._work, supervisor) for i in range(group.max_in_flight + 1)
         ]
@@ -60,6 +63,26 @@ class BatchRunners:
             except BaseException as error:
                 self._supervisor.thread_failed(error, requests)
                 return
+
+    def run_inline(self, batch: BatchState, request: AsyncRequest) -> None:
+        """Prepares and runs a batch of one request, which has left, in the calling thread: that of its event loop."""
+        request.in_own_loop = True
+        try:
+            prepare_row(batch, request)
+        except BaseException as error:
+            self._fail_inline(batch, request, error)
+        else:
+            self._run(batch, [request])
+
+    def _fail_inline(self, batch: BatchState, request: AsyncRequest, error: BaseException) -> None:
+        """Ends a request that could not be prepared."""
+        with self._lock:
+            self._scheduler.outputs_ready(self._group)
+            self._statistics.batch_left(-1)
+            self._admission.settle(request, "failed")
+            request.batch = None
+            self._admission.release(batch)
+        end_request(request, error)
 
     def _wait(self) -> BatchState | None:
         """Waits for a batch that leaves, and until its rows are prepared; None at the end. Under the lock."""
@@ -110,11 +133,15 @@ class BatchRunners:
         with self._lock:
             submitted = [request.submitted for request in requests]
             self._statistics.batch_done(submitted, failed, left, ran, done, batch.bucket)
+            if len(requests) == 1:
+                self._inline.add(done - left)
             for request in requests:
                 request.settled, request.batch = True, None
             if sizes is not None:
                 self._group.batch_sizes = sizes
-            self._admission.release(batch)
+            to_prepare = self._admission.release(batch, prepares=True)
+        if to_prepare:
+            self._workers.prepare_rows(to_prepare)
         _notify_listeners(requests, left, ran, done)
         hand_out(requests, results)
 

@@ -16,6 +16,7 @@ from ..errors import ClosedError, ForkError, Overloaded, PipelineError
 from .admission import Admission
 from .batch_runners import BatchRunners
 from .deadlines import Deadlines
+from .inline_runs import InlineRuns
 from .instance_group import InstanceGroup
 from .prepare_workers import PrepareWorkers, fail_expired
 from .scheduler import Scheduler
@@ -27,7 +28,8 @@ from .warm_up import WarmUp
 if TYPE_CHECKING:
     from ..options import Progress
     from .batch_buffer import BatchBuffer
-    from .request import Request
+    from .futures import AsyncRequest
+    from .request import BatchState, Request
 
 __all__ = ["PipelineCore"]
 
@@ -49,11 +51,11 @@ class _Step(Enum):
 
     NOTHING = 0
     PREPARE = 1
-    WAIT = 2
+    QUEUED = 2
     EXPIRE = 3
 
 
-_NOTHING, _PREPARE, _WAIT, _EXPIRE = _Step  # faster to look up
+_NOTHING, _PREPARE, _QUEUED, _EXPIRE = _Step  # faster to look up
 
 
 class PipelineCore:
@@ -65,6 +67,7 @@ class PipelineCore:
         max_delay: seconds that a request waits for others at most while the model is free.
         workers: threads that prepare.
         reject: refuse requests with Overloaded when no slot is free, instead of waiting for one.
+        inline_limit: see `InlineRuns`.
         name: for threads and messages.
     """
 
@@ -75,6 +78,7 @@ class PipelineCore:
         max_delay: float,
         workers: int,
         reject: bool,
+        inline_limit: float,
         name: str,
     ) -> None:
         self._lock = threading.Lock()
@@ -91,6 +95,7 @@ class PipelineCore:
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
         self._statistics = Statistics()
+        self._inline = InlineRuns(inline_limit)
         self._scheduler = Scheduler(self.groups, max_delay, self._statistics, self._lock)
         self._admission = Admission(self._scheduler, self._statistics, self.wakeup, self._drained)
         self._workers = PrepareWorkers(
@@ -98,11 +103,15 @@ class PipelineCore:
             supervisor=self,
         )  # fmt: skip
         self.threads = [*self._workers.threads]
-        for i, group in enumerate(self.groups):
-            self.threads += BatchRunners(
-                self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics,
-                name=f"{name}-{i}", supervisor=self,
-            ).threads  # fmt: skip
+        self._runners = [
+            BatchRunners(
+                self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics, self._workers,
+                self._inline, name=f"{name}-{i}", supervisor=self,
+            )
+            for i, group in enumerate(self.groups)
+        ]  # fmt: skip
+        for runners in self._runners:
+            self.threads += runners.threads
         self._running_threads = set[threading.Thread](self.threads)
         self._closing_threads = set[threading.Thread]()  # those among them that are in close()
         for thread in self.threads:
@@ -119,18 +128,20 @@ class PipelineCore:
         """
         if self._forks != _forks:
             self._check_process()
-        quick = self._prepares_quickly(request.item)
+        request.quick = self._prepares_quickly(request.item)
         request.bucket = self._bucket_of(request.item)
-        reject = self._reject if reject is None else reject
+        refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
         changing = False
         try:
             with self._lock:
                 changing = True
-                step = self._take_in(request, timeout, wait, reject, quick)
+                step = self._take_in(request, refusal)
+                if step is _QUEUED and wait:
+                    request.slot_waiter = Waiter()
             changing = False
             if step is _PREPARE:
                 self._workers.prepare(request)
-            elif step is _WAIT:
+            elif step is _QUEUED and wait:
                 self._wait_for_slot(request, timeout)
             elif step is _EXPIRE:
                 fail_expired([request])
@@ -143,7 +154,82 @@ class PipelineCore:
                 self._abandon(request)
             raise
 
-    def _take_in(self, request: Request, timeout: float | None, wait: bool, reject: bool, quick: bool) -> _Step:
+    def submit_all(
+        self, requests: Sequence[Request], *, timeout: float | None, wait: bool = True, reject: bool | None = None
+    ) -> None:
+        """As `submit()`, for several requests. Where one of them is refused, all are cancelled."""
+        if self._forks != _forks:
+            self._check_process()
+        for request in requests:
+            request.quick = self._prepares_quickly(request.item)
+            request.bucket = self._bucket_of(request.item)
+        refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
+        steps: dict[Request, _Step] = {}  # of those that were taken in
+        queued: list[Request] = []
+        refused: Overloaded | None = None
+        changing = False
+        try:
+            with self._lock:
+                changing = True
+                try:
+                    for request in requests:
+                        steps[request] = self._take_in(request, refusal)
+                except Overloaded as error:
+                    refused = error
+                if wait:
+                    queued = [request for request, step in steps.items() if step is _QUEUED]
+                if queued:
+                    queued[-1].slot_waiter = Waiter()  # they leave the queue in order
+            changing = False
+            self._workers.prepare_all([request for request, step in steps.items() if step is _PREPARE])
+            fail_expired([request for request, step in steps.items() if step is _EXPIRE])
+            if refused is not None:
+                raise refused
+            if queued:
+                self._wait_for_slot(queued[-1], timeout)
+        except BaseException as error:
+            if changing and not isinstance(error, (PipelineError, ClosedError)):
+                self.thread_failed(error)
+            for request in steps:
+                self._abandon(request)
+                request.cancel()
+            raise
+
+    def _refusal(self, reject: bool, timeout: float | None) -> str | None:
+        """The end of the message that refuses a request where no slot is free; None where it waits for one."""
+        if reject:
+            return "; submit later, or make the pipeline with more slots"
+        return ", and timeout is 0" if timeout is not None and timeout <= 0 else None
+
+    def run_inline(self, request: AsyncRequest) -> bool:
+        """Runs a request in this thread, that of its event loop, if it is alone in the pipeline and recent runs were
+        short. Whether it has run; otherwise `submit()` takes it in.
+        """
+        if not self._inline.limit or self._forks != _forks or not self._prepares_quickly(request.item):
+            return False
+        request.bucket = self._bucket_of(request.item)
+        try:
+            batch: BatchState | None = self._locked(self._begin_inline, request)
+            if batch is None:
+                return False
+            self._runners[batch.group].run_inline(batch, request)
+        except BaseException as error:
+            if request.batch is None or self._lifecycle.fault is not None:
+                raise
+            self.thread_failed(error, [request])  # its batch would never be free again
+            if not isinstance(error, Exception):  # Ctrl-C is meant for this thread
+                raise
+        return True
+
+    def _begin_inline(self, request: AsyncRequest) -> BatchState | None:
+        """The batch of a request that leaves at once, without a thread of the pipeline. Under the lock."""
+        if self._lifecycle.closing or self._statistics.in_pipeline or not self._inline.allows():
+            return None
+        if request.time_limit is not None and request.time_limit <= 0:
+            return None
+        return self._scheduler.begin_alone(request)
+
+    def _take_in(self, request: Request, refusal: str | None) -> _Step:
         """Gives a request a slot, or puts it into the queue. Returns what the caller does next. Under the lock."""
         if self._lifecycle.closing:
             self._check_open()
@@ -152,15 +238,14 @@ class PipelineCore:
             self._admission.settle(request, "expired")
             return _EXPIRE
         # A little work is done sooner here than another thread is woken up for it.
-        if self._admission.admit(request, quick):
-            step = _PREPARE if quick else _NOTHING
+        if self._admission.admit(request, request.quick):
+            step = _PREPARE if request.quick else _NOTHING
+        elif refusal is not None:
+            self._statistics.rejected += 1
+            raise Overloaded(f"all {self.slots} slots of {self._name} are taken{refusal}")
         else:
-            if reject or (wait and timeout is not None and timeout <= 0):
-                self._statistics.rejected += 1
-                when = "; submit later, or make the pipeline with more slots" if reject else ", and timeout is 0"
-                raise Overloaded(f"all {self.slots} slots of {self._name} are taken{when}")
-            self._admission.enqueue(request, Waiter() if wait else None)
-            step = _WAIT if wait else _NOTHING
+            self._admission.enqueue(request)
+            step = _QUEUED
         if request.deadline is not None:
             self._workers.watch(request)
         return step

@@ -14,7 +14,9 @@ from .threads import PipelineThread, log_error
 if TYPE_CHECKING:
     from .request import RequestOwner
 
-__all__ = ["AsyncRequest", "CallbackRequest", "FutureRequest", "MapRequest", "hand_out"]
+__all__ = [
+    "AsyncRequest", "CallbackRequest", "FutureRequest", "GroupedRequest", "MapRequest", "RequestGroup", "hand_out"
+]  # fmt: skip
 
 
 class MapRequest(Request):
@@ -83,6 +85,79 @@ class CallbackRequest(MapRequest):
         on_end, self._on_end = self._on_end, None  # it may hold what holds this request
         if on_end is not None:
             on_end(self)
+
+
+class RequestGroup:
+    """Requests that end together: the last one that ends calls a function, in the thread that ends it.
+
+    Args:
+        count: how many there are.
+        on_end: called with the group once all have ended.
+
+    Attributes:
+        outcomes: of each request its result or its exception, in order.
+        requests: those that can be cancelled.
+    """
+
+    __slots__ = ("_lock", "_missing", "_on_end", "outcomes", "requests")
+
+    def __init__(self, count: int, on_end: Callable[[RequestGroup], object]) -> None:
+        self.outcomes: list[Any] = [None] * count
+        self.requests: Sequence[Request | Future[Any]] = ()
+        self._missing = count
+        self._on_end: Callable[[RequestGroup], object] | None = on_end
+        self._lock = threading.Lock()
+
+    def ended(self, index: int, outcome: object) -> None:
+        """The request at `index` has ended, once."""
+        self.outcomes[index] = outcome
+        with self._lock:
+            self._missing -= 1
+            if self._missing:
+                return
+        on_end, self._on_end = self._on_end, None  # it may hold what holds this group
+        assert on_end is not None
+        on_end(self)
+
+    def cancel(self) -> None:
+        """Cancels the requests whose batch has not left."""
+        for request in list(self.requests):
+            request.cancel()
+
+
+class GroupedRequest(Request):
+    """One request of a `RequestGroup`."""
+
+    __slots__ = ("_group", "_index")
+
+    def __init__(
+        self,
+        owner: RequestOwner,
+        item: Any,
+        parameters: Mapping[str, Any] | None,
+        time_limit: float | None,
+        group: RequestGroup,
+        index: int,
+    ) -> None:
+        super().__init__(owner, item, parameters, time_limit)
+        self._group, self._index = group, index
+
+    def start(self) -> bool:
+        return True
+
+    def succeed(self, result: Any) -> None:
+        self.set_ended()
+        self._group.ended(self._index, result)
+
+    def fail(self, error: BaseException) -> None:
+        self.succeed(error)
+
+    def cancel(self) -> bool:
+        """Cancels the request, unless its batch has left. Its slot is free again at once."""
+        if not self.owner.withdraw(self):
+            return False
+        self.fail(CancelledError())
+        return True
 
 
 class FutureRequest(Request, Future[Any]):
@@ -155,12 +230,13 @@ class _Guarded:
 class AsyncRequest(Request):
     """A request whose end a coroutine awaits, as `Pipeline.infer()` does."""
 
-    __slots__ = ("_future", "loop")
+    __slots__ = ("_future", "in_own_loop", "loop")
 
     def __init__(
         self, owner: RequestOwner, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None
     ) -> None:
         super().__init__(owner, item, parameters, time_limit)
+        self.in_own_loop = False  # it ends in the thread of its loop
         self.loop = asyncio.get_running_loop()
         self._future: asyncio.Future[Any] = self.loop.create_future()
 
@@ -176,10 +252,17 @@ class AsyncRequest(Request):
         return True
 
     def succeed(self, result: Any) -> None:
-        end_in_loop(self.loop, [(self, result)])
+        self._end(result)
 
     def fail(self, error: BaseException) -> None:
-        end_in_loop(self.loop, [(self, error)])
+        self._end(error)
+
+    def _end(self, result: Any) -> None:
+        if self.in_own_loop:
+            self.ended = True
+            self.resolve(result)
+        else:
+            end_in_loop(self.loop, [(self, result)])
 
     def cancel(self) -> bool:
         if not self.owner.withdraw(self):
@@ -224,7 +307,7 @@ def hand_out(requests: Sequence[Request], results: Sequence[Any]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[tuple[AsyncRequest, Any]]] = {}
     for request, result in zip(requests, results, strict=True):
         request.item = None  # not under the lock: the caller's object may end here
-        if type(request) is AsyncRequest:  # isinstance() of an abstract class takes longer
+        if type(request) is AsyncRequest and not request.in_own_loop:  # isinstance() of an abstract class takes longer
             loops.setdefault(request.loop, []).append((request, result))
             continue
         try:

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..errors import DeadlineExceeded
-from .request import BatchState, Request, prepare_row
+from .request import Request, prepare_row
 from .threads import Lifecycle, PipelineThread, Supervisor, end_request
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PrepareWorkers:
         try:
             prepare_row(batch, request)
         except BaseException as error:
-            self._finish(batch, [request], {request: error})
+            self._finish([request], {request: error})
             if isinstance(error, KeyboardInterrupt):  # it is meant for this thread, not for the holder of the future
                 raise
         else:
@@ -59,18 +59,41 @@ class PrepareWorkers:
                 if batch.sealed:
                     self._scheduler.notify_prepared(batch)
 
+    def prepare_all(self, requests: Sequence[Request]) -> None:
+        """As `prepare()`, for several requests."""
+        if not requests:
+            return
+        errors = self.prepare_rows(requests)
+        interrupt = next((error for error in errors.values() if isinstance(error, KeyboardInterrupt)), None)
+        if interrupt is not None:
+            raise interrupt
+
+    def prepare_rows(self, requests: Sequence[Request]) -> Mapping[Request, BaseException]:
+        """Prepares the rows of requests, in any thread. Returns the exceptions of those that failed."""
+        errors = dict[Request, BaseException]()
+        for request in requests:
+            if request.settled:
+                continue
+            assert request.batch is not None
+            try:
+                prepare_row(request.batch, request)
+            except BaseException as error:
+                errors[request] = error
+        self._finish(requests, errors)
+        return errors
+
     def _work(self) -> None:
         while True:
             with self._lock:
                 expired = self._wait()
-                batch, requests = None, list[Request]()
+                requests = list[Request]()
                 if self._scheduler.unprepared:
-                    batch, requests = self._scheduler.take_unprepared(self._count)
+                    requests = self._scheduler.take_unprepared(self._count)
                 elif self._lifecycle.stopped and not expired:
                     return
             fail_expired(expired)
-            if batch is not None:
-                self._prepare_rows(batch, requests)
+            if requests:
+                self.prepare_rows(requests)
 
     def _wait(self) -> list[Request]:
         """Waits for rows to prepare, a deadline, or the end. Returns the requests that expired. Under the lock."""
@@ -93,27 +116,18 @@ class PrepareWorkers:
             self._admission.remove(request)
         return expired
 
-    def _prepare_rows(self, batch: BatchState, requests: Sequence[Request]) -> None:
-        errors = dict[Request, BaseException]()
-        for request in requests:
-            if request.settled:
-                continue
-            try:
-                prepare_row(batch, request)
-            except BaseException as error:
-                errors[request] = error
-        self._finish(batch, requests, errors)
-
-    def _finish(self, batch: BatchState, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
-        """These rows are prepared; requests that failed to be are ended."""
+    def _finish(self, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
+        """The rows of these requests are prepared; requests that failed to be are ended."""
         failed = []
         with self._lock:
+            batches = dict.fromkeys(request.batch for request in requests)
             for request in requests:
                 if request in errors and self._admission.settle(request, "failed"):
                     failed.append(request)
                 self._prepared(request)
-            if batch.sealed:
-                self._scheduler.notify_prepared(batch)
+            for batch in batches:
+                if batch is not None and batch.sealed:
+                    self._scheduler.notify_prepared(batch)
         for request in failed:
             if request.start():
                 end_request(request, errors[request])

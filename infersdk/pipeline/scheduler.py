@@ -96,6 +96,25 @@ class Scheduler:
             self._seal(batch)
         return True
 
+    def begin_alone(self, request: Request) -> BatchState | None:
+        """Gives the only request of the pipeline a batch that has left, for the thread that asks to prepare and run;
+        None if there is no free one, or other requests are expected to join it.
+        """
+        if self._callers.expected != 1 or self._filling:
+            return None
+        batch = self._open(request.bucket)
+        if batch is None:
+            return None
+        del self._filling[request.bucket]
+        self._statistics.in_pipeline += 1
+        self._statistics.batch_left(1)
+        if not self._callers.peak:
+            self._callers.peak_rises(1)
+        batch.add(request)
+        batch.sealed = request.dispatched = True
+        self._leave(batch)
+        return batch
+
     def _full_with_a_vacant_row(self, bucket: Hashable) -> BatchState | None:
         """A full batch that has not left, of which a request has gone."""
         full = (batch for group in self.groups for batch in group.full)
@@ -149,7 +168,7 @@ class Scheduler:
 
     # ---- rows to prepare ----
 
-    def take_unprepared(self, workers: int) -> tuple[BatchState, list[Request]]:
+    def take_unprepared(self, workers: int) -> list[Request]:
         """The rows that one of so many workers prepares next: its share of the oldest batch."""
         batch = self.unprepared[0]
         share = -(-len(batch.unprepared) // workers)
@@ -159,7 +178,7 @@ class Scheduler:
         for request in requests:
             request.preparing = True
         batch.preparing += share
-        return batch, requests
+        return requests
 
     def prepared(self, request: Request) -> bool:
         """A thread is done with the row of this request. Whether the row is free now, since the request has ended."""
@@ -206,10 +225,15 @@ class Scheduler:
             batch = ready
             del self._filling[batch.bucket]
         batch.sealed = True
+        self._leave(batch)
+        return batch, None
+
+    def _leave(self, batch: BatchState) -> None:
+        """This batch is on its way from now on."""
+        group = self.groups[batch.group]
         group.in_flight += 1
         group.spread.batch_left(self._clock())
         self._callers.batch_left()
-        return batch, None
 
     def _complete(self, batch: BatchState, occupied: int) -> bool:
         """Whether a batch with so many requests had better leave than wait for more of them."""

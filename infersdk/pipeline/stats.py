@@ -40,6 +40,9 @@ class Durations:
         self.max = max(self.max, seconds)
 
     def add_all(self, durations: Sequence[float]) -> None:
+        if len(durations) == 1:
+            self.add(durations[0])
+            return
         counts = self.counts
         for seconds in durations:
             counts[bisect_left(BOUNDS, seconds)] += 1

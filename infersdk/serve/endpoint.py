@@ -158,7 +158,7 @@ class Endpoint(ABC):
         return result
 
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
-        if unknown := sorted(set(parameters) - self.parameters):
+        if parameters and (unknown := sorted(set(parameters) - self.parameters)):
             known = f"; its parameters are {', '.join(sorted(self.parameters))}" if self.parameters else ""
             raise RequestError(Status.INVALID, f"model {self.name!r} has no parameter {unknown[0]!r}{known}")
 

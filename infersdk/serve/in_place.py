@@ -70,7 +70,7 @@ class InPlace:
         self._inputs = all(_is_plain(spec.dtype) for spec in network.input_specs)
         self._own: dict[str, Tensor] = {}  # the model's own tensors, of the names that others are bound to
         self._addresses: dict[str, int] = {}
-        self._leaving: set[str] = set()  # names that do not stay bound
+        self._leaving: dict[str, Tensor] = {}  # what is bound to names that do not stay bound
         self.bound: set[str] = set()  # outputs that the last run wrote in place
         self.refresh()
 
@@ -115,7 +115,7 @@ class InPlace:
         self._network.bind(name, tensor)
         self._addresses[name] = value.address
         if not value.region.stays_bound:
-            self._leaving.add(name)
+            self._leaving[name] = tensor
 
     def _tensor(self, name: str) -> Tensor:
         inputs = self._network.inputs
@@ -137,7 +137,8 @@ class InPlace:
         if own is not None:
             self._network.bind(name, own)
             del self._addresses[name]
-            self._leaving.discard(name)
+            if (left := self._leaving.pop(name, None)) is not None:
+                left.close()  # a backend may keep the tensor until the next run, but then without its memory
 
     def placed(self, name: str) -> PlacedTensor:
         """The row of an output in `bound`."""

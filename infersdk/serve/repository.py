@@ -36,6 +36,9 @@ _log = logging.getLogger("infersdk.serve")
 
 #: The type of a table that has a network, and no wrapper.
 NETWORK = "network"
+#: The setting `inline_limit` of the pipelines of networks, in seconds: so long the event loop may stand still for a
+#: request that is alone. Two threads woken up take as long.
+_INLINE_LIMIT = 0.0003
 
 
 @dataclass(slots=True)
@@ -314,7 +317,10 @@ def load_endpoint(name: str, version: str, table: Mapping[str, Any], settings: S
 
 def _load_network(name: str, version: str, table: dict[str, Any], settings: ServerSettings) -> Endpoint:
     table.pop("type")
-    pipeline = convert(table.pop("pipeline", {}), PipelineSettings, f"models.{name}.pipeline")
+    given = table.pop("pipeline", {})
+    if isinstance(given, Mapping):
+        given = {"inline_limit": _INLINE_LIMIT, **given}
+    pipeline = convert(given, PipelineSettings, f"models.{name}.pipeline")
     path, options = table.pop("path", None), table.pop("options", {})
     if not isinstance(path, str):
         raise ConfigError(f"models.{name}: path names the model file, and is {path!r}")

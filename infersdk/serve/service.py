@@ -103,7 +103,7 @@ class InferenceService:
             outputs = await endpoint.infer(request)
         finally:
             endpoint.put_back()
-        for region in _regions(request):
+        for region in _regions(request, outputs):
             region.check()
         for wanted in request.outputs or ():
             if wanted.classification:
@@ -116,8 +116,7 @@ class InferenceService:
         for output in outputs or ():
             if (part := output.shared_memory) is not None:
                 array = response.outputs[output.name]
-                if isinstance(array, PlacedTensor):
-                    part.region.check()
+                if isinstance(array, PlacedTensor):  # `infer()` has checked the region since
                     sizes[output.name] = array.dtype.itemsize * math.prod(array.shape)
                     continue
                 data = pack(array)
@@ -212,6 +211,8 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     Raises:
         RequestError: they are wrong, or ask for what models do not do.
     """
+    if not parameters:
+        return default_deadline, 0
     if any(parameters.pop(name, None) for name in _SEQUENCE):
         raise RequestError(Status.INVALID, "models of this server keep no state: sequences are not supported")
     deadline, timeout, priority = (parameters.pop(name, None) for name in _TIMING)
@@ -228,9 +229,13 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     return deadline if deadline is not None else default_deadline, priority or 0
 
 
-def _regions(request: InferRequest) -> set[Region]:
-    """The shared memory that a request was read from."""
-    return {tensor.region for tensor in request.inputs.values() if isinstance(tensor, SharedTensor)}
+def _regions(request: InferRequest, outputs: Mapping[str, Any]) -> set[Region]:
+    """The shared memory that a request was read from, and that its outputs lie in already."""
+    regions = {tensor.region for tensor in request.inputs.values() if isinstance(tensor, SharedTensor)}
+    for output in request.outputs or ():
+        if output.shared_memory is not None and isinstance(outputs[output.name], PlacedTensor):
+            regions.add(output.shared_memory.region)
+    return regions
 
 
 def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -> npt.NDArray[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from ...errors import ConfigError, InferSDKError, InputError
+from ...errors import ConfigError, ImageError, InferSDKError, InputError
 from ...image import DeviceImage, Geometry, HostImage, PixelTransform, image_view
 from ...ops import preprocess
 from ...ops.alignment import alignments
@@ -50,7 +50,7 @@ def cutter(kind: CropKind, margin: float = 0.0, size: int = 112) -> Cutter:
         return lambda image, boxes: _turned(image, [_by_landmarks(image, boxes, i, size) for i in range(len(boxes))])
     if kind == "oriented":
         return lambda image, boxes: _turned(image, [_upright(image, boxes, i, margin) for i in range(len(boxes))])
-    return lambda image, boxes: [_within(image, boxes, index, margin) for index in range(len(boxes))]
+    return lambda image, boxes: [_within(image, box, index, margin) for index, box in enumerate(boxes.xyxy.tolist())]
 
 
 def _reason_instead(cut: Callable[..., T]) -> Callable[..., T | Exception]:
@@ -66,16 +66,18 @@ def _reason_instead(cut: Callable[..., T]) -> Callable[..., T | Exception]:
     return tried
 
 
-@_reason_instead
-def _within(image: Image, boxes: Detections, index: int, margin: float) -> Image:
-    x1, y1, x2, y2 = boxes.xyxy[index].tolist()
+def _within(image: Image, box: Sequence[float], index: int, margin: float) -> Image | Exception:
+    x1, y1, x2, y2 = box
     if not (x2 > x1 and y2 > y1):
-        raise InputError(f"box {index} is {x2 - x1:g} x {y2 - y1:g} pixels, so there is nothing to cut out")
+        return InputError(f"box {index} is {x2 - x1:g} x {y2 - y1:g} pixels, so there is nothing to cut out")
     wide, high = margin * (x2 - x1), margin * (y2 - y1)
     width, height = image.size
     left, top = max(math.floor(x1 - wide), 0), max(math.floor(y1 - high), 0)
     right, bottom = min(math.ceil(x2 + wide), width), min(math.ceil(y2 + high), height)
-    return image.crop((left, top, right, bottom))
+    try:
+        return image.crop((left, top, right, bottom))
+    except ImageError as error:
+        return error
 
 
 @_reason_instead

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
@@ -15,6 +15,7 @@ from ...image.uploads import UploadPools
 from ..ocr import OCR
 from ..vision import VisionModel
 from .base import Composed, map_requests
+from .requests import EndedRequest, beginner, failed, submit_for
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -125,10 +126,10 @@ class ModelGroup:
         for name, model in self.models.items():
             try:
                 future.add(
-                    name, _submitted(model, partial(future.ended, name), shared, parameters.get(name, {}), limits)
+                    name, submit_for(model, partial(future.ended, name), shared, parameters.get(name, {}), limits)
                 )
             except Exception as error:  # no slot is free, or the model is closed: the others run
-                future.ended(name, _failed(error))
+                future.ended(name, failed(error))
         return future
 
     def map(
@@ -210,21 +211,21 @@ class _MapCaller:
 
     def __init__(self, models: Mapping[str, ImageModel[Any]], parameters: Mapping[str, Mapping[str, Any]]) -> None:
         self._names = tuple(models)
-        self._begin = {name: _beginner(model, parameters.get(name, {})) for name, model in models.items()}
+        self._begin = {name: beginner(model, parameters.get(name, {})) for name, model in models.items()}
         # The model that ends last comes first: then the thread sleeps once for an image.
         self._order = list(models)
 
     def begin(self, image: Any) -> _MapImage:
         """Takes an image in for all models."""
-        requests: dict[str, _OneWaits] = {}
+        requests: dict[str, EndedRequest] = {}
         for name, begin in self._begin.items():
             try:
                 requests[name] = begin(image)
             except Exception as error:  # the model is closed: the others run
-                requests[name] = _failed(error)
+                requests[name] = failed(error)
         return _MapImage(self, requests)
 
-    def wait(self, requests: Mapping[str, _OneWaits]) -> GroupResult:
+    def wait(self, requests: Mapping[str, EndedRequest]) -> GroupResult:
         """The results of an image, once all models have ended it."""
         last = None
         for name in self._order:
@@ -242,7 +243,7 @@ class _MapImage:
 
     __slots__ = ("_caller", "_requests")
 
-    def __init__(self, caller: _MapCaller, requests: Mapping[str, _OneWaits]) -> None:
+    def __init__(self, caller: _MapCaller, requests: Mapping[str, EndedRequest]) -> None:
         self._caller, self._requests = caller, requests
 
     def result(self) -> GroupResult:
@@ -253,73 +254,6 @@ class _MapImage:
         return all(cancelled)
 
 
-class _OneWaits(Protocol):
-    """A request whose end one thread waits for, such as a pipeline's `MapRequest`."""
-
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def result(self) -> Any: ...
-    @property
-    def error(self) -> BaseException | None: ...
-    def wait_for_end(self) -> None: ...
-    def cancel(self) -> bool: ...
-
-
-class _FutureEnd:
-    """A future as a request whose end one thread waits for."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
-        self.ended = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    @classmethod
-    def of(cls, done: Future[Any]) -> _FutureEnd:
-        """That of a future which has ended."""
-        end = cls(done)
-        end.wait_for_end()
-        return end
-
-    def wait_for_end(self) -> None:
-        self.error = _error_of(self._future)
-        if self.error is None:
-            self.result = self._future.result()
-        self.ended = True
-
-    def cancel(self) -> bool:
-        return self._future.cancel()
-
-
-def _beginner(model: ImageModel[Any], parameters: Mapping[str, Any]) -> Callable[[Any], _OneWaits]:
-    """What takes an image in for a model."""
-    if isinstance(model, VisionModel):
-        return partial(model.begin, parameters=parameters)
-    return lambda image: _FutureEnd(model.submit(image, **parameters))
-
-
-def _submitted(
-    model: ImageModel[Any],
-    on_end: Callable[[_OneWaits], object],
-    image: Any,
-    parameters: Mapping[str, Any],
-    limits: Mapping[str, float | None],
-) -> Any:
-    """The request of an image, which can be cancelled; `on_end` is called with its end."""
-    if isinstance(model, VisionModel):
-        return model.submit_for(on_end, image, parameters, **limits)
-    future = model.submit(image, **limits, **parameters)
-    future.add_done_callback(lambda done: on_end(_FutureEnd.of(done)))
-    return future
-
-
-def _failed(error: BaseException) -> _FutureEnd:
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return _FutureEnd.of(future)
-
-
 class _GroupFuture(Future[GroupResult]):
     """The future of an image: it ends when the requests of all models have."""
 
@@ -327,14 +261,14 @@ class _GroupFuture(Future[GroupResult]):
         super().__init__()
         self._names, self._lock = names, Lock()
         self._requests: dict[str, Any] = {}
-        self._ends: dict[str, _OneWaits] = {}
+        self._ends: dict[str, EndedRequest] = {}
         self._open = set(names)  # that have not ended
 
     def add(self, name: str, request: Any) -> None:
         """The request of a model, for `cancel()`. It may have ended."""
         self._requests[name] = request
 
-    def ended(self, name: str, request: _OneWaits) -> None:
+    def ended(self, name: str, request: EndedRequest) -> None:
         """The request of a model has ended."""
         with self._lock:
             if name not in self._open:
@@ -360,16 +294,9 @@ class _GroupFuture(Future[GroupResult]):
         return all(cancelled) and len(cancelled) == len(self._names)
 
 
-def _joined(names: tuple[str, ...], ends: Mapping[str, _OneWaits]) -> GroupResult:
+def _joined(names: tuple[str, ...], ends: Mapping[str, EndedRequest]) -> GroupResult:
     """What the models gave for an image. Raises CancelledError if all of them were cancelled."""
     errors = {name: error for name in names if (error := ends[name].error) is not None}
     if len(errors) == len(names) and all(isinstance(error, CancelledError) for error in errors.values()):
         raise CancelledError
     return GroupResult(names, {name: ends[name].result for name in names if name not in errors}, errors)
-
-
-def _error_of(request: Future[Any]) -> BaseException | None:
-    try:
-        return request.exception()
-    except CancelledError as error:
-        return error

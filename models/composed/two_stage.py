@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ...errors import ConfigError, DeadlineExceeded
+from ...errors import ConfigError
+from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
+from ...image.uploads import UploadPools
 from ..declaration import UNCHECKED, argument
+from ..requests import Requests
 from ..results import Detections
 from .base import Composed, map_requests, require_boxes, whole_image
-from .composition import Joined
+from .chain import ChainedFuture, ChainedImage
 from .crops import CropKind, Cutter, cutter
+from .processor_runs import run_one_at_a_time
 
 if TYPE_CHECKING:
-    from ...image import DeviceImage, HostImage, ImageSource
     from ..image_model import ImageModel
 
 __all__ = ["TwoStage"]
@@ -67,26 +70,31 @@ class TwoStage(Composed[Detections]):
         if not self.column.isidentifier() or self.column in ("mask", "keypoints", "oriented"):
             raise ConfigError(f"column is {self.column!r}; use a plain name that Detections do not have already")
         require_boxes(self.detector)
+        run_one_at_a_time(self.models)
         self._cut = self.crop if callable(self.crop) else cutter(self.crop, self.margin)
         self._threads: ThreadPoolExecutor | None = None
         self._guard = threading.Lock()
+        self._pools = UploadPools()
+        first, second = self.detector.image_device, self.second.image_device
+        #: Where parts are cut. A function may need the pixels on the host.
+        self._device = first if first == second and isinstance(self.crop, str) else None
 
     # ---- calls ----
 
     def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Detections]:
         """The results of any number of images, in order; up to 16 of them are read ahead."""
-        read: deque[HostImage | DeviceImage] = deque()
+        read: deque[Any] = deque()
 
         def sources() -> Iterator[Any]:
             for source in images:
-                read.append(self._read(source))
+                read.append(self._shared(source, read=True))
                 yield read[-1]
 
         batch = self.second.batch_limit
         waiting: list[tuple[Detections, Sequence[Any]]] = []
         count = 0
         for boxes in self.detector.stream(sources(), **parameters):
-            parts = self._parts(read.popleft(), boxes)
+            parts = self.cut(read.popleft(), boxes)
             waiting.append((boxes, parts))
             count += len(parts)
             if count >= batch or len(waiting) == GATHERED:
@@ -99,7 +107,7 @@ class TwoStage(Composed[Detections]):
         good = [part for _, parts in waiting for part in parts if not isinstance(part, Exception)]
         answers = iter(self.second(good) if good else [])
         for boxes, parts in waiting:
-            yield self._with(boxes, [part if isinstance(part, Exception) else next(answers) for part in parts])
+            yield self.joined(boxes, [part if isinstance(part, Exception) else next(answers) for part in parts])
 
     # ---- requests ----
 
@@ -117,11 +125,10 @@ class TwoStage(Composed[Detections]):
         has not left.
         """
         until = None if deadline is None else monotonic() + deadline
-        source: Any = self._read(image)
-        first = self.detector.submit(source, timeout=timeout, deadline=deadline, **parameters)
-        chain: _Chain = _Chain(first)
-        first.add_done_callback(lambda done: self._executor().submit(self._continue, chain, source, done, until))
-        return chain
+        limits = {"timeout": timeout, "deadline": deadline}
+        future = ChainedFuture(self, self._shared(image, read=True), until)
+        future.chain.begin(parameters, limits)
+        return future
 
     def map(
         self,
@@ -131,55 +138,43 @@ class TwoStage(Composed[Detections]):
         return_exceptions: bool = False,
         **parameters: Any,
     ) -> Iterator[Detections]:
-        """As `stream()`, through the pipelines of both models, which run side by side.
+        """As `stream()`, through the pipelines of both models, which run side by side. Waits for slots, whatever
+        `submit()` does when all are taken.
+
+        Files are read by the threads of the detector's pipeline.
 
         Args:
             in_flight: images that are read ahead; None is twice what the detector's pipeline takes in.
             return_exceptions: return the exception of an image in place of its result, instead of raising it.
         """
+
+        def submit(image: ImageSource | HostImage) -> ChainedImage:
+            one = ChainedImage(self, self._shared(image))
+            one.chain.begin(parameters, {}, patient=True)
+            return one
+
         ahead = in_flight if in_flight is not None else 2 * self.detector.pipelines[0].slots
-        return map_requests(images, lambda image: self.submit(image, **parameters), ahead, return_exceptions)
+        return map_requests(images, submit, ahead, return_exceptions)
 
-    def _continue(
-        self, chain: _Chain, image: HostImage | DeviceImage, first: Future[Detections], until: float | None
-    ) -> None:
-        """Once the boxes are there: the parts go to the second model. On a thread of this object's own: waiting for a
-        slot there would hold up the detector's.
+    # ---- between the models ----
+
+    @property
+    def cuts_quickly(self) -> bool:
+        """Whether the thread that has the boxes cuts the parts and takes them to the second model. Otherwise a thread
+        of this object's own does: other requests would wait where cutting takes long, or a slot is waited for.
         """
-        try:
-            if first.cancelled():
-                chain.cancel()
-                return
-            boxes = first.result()
-            parts = self._parts(image, boxes)
-            results: list[Any] = list(parts)
-            rows = [index for index, part in enumerate(parts) if not isinstance(part, Exception)]
-            left = None if until is None else until - monotonic()
-            if left is not None and left <= 0 and rows:
-                raise DeadlineExceeded("the deadline passed before the boxes went to the second model")
+        second = self.second
+        return self.crop == "box" and isinstance(second, Requests) and second.pipeline_settings.get("timeout") is None
 
-            def join(answers: list[Any]) -> Detections:
-                for index, one in zip(rows, answers, strict=True):
-                    results[index] = one
-                return self._with(boxes, results)
+    def cut(self, image: Any, boxes: Detections) -> Sequence[Any]:
+        """The part of each box, cut on the device of both models if it is the same one; the reason where that fails.
 
-            joined: Joined[Any, Detections] = Joined(join, len(rows), keep_errors=True)
-            chain.follow(joined)
-            for position, index in enumerate(rows):
-                left = None if until is None else max(until - monotonic(), 0.0)
-                joined.add(position, self.second.submit(parts[index], deadline=left))
-        except BaseException as error:
-            chain.fail(error)
-
-    # ---- shared ----
-
-    def _read(self, source: Any) -> HostImage | DeviceImage:
-        """The image; on the device of both models if its parts can be cut there."""
-        first, second = self.detector.image_device, self.second.image_device
-        on_device = isinstance(self.crop, str) and first == second  # a function may need the pixels on the host
-        return whole_image(source, self.channel_order, first if on_device else None)
-
-    def _parts(self, image: HostImage | DeviceImage, boxes: Detections) -> Sequence[Any]:
+        Args:
+            image: what the detector got.
+        """
+        if isinstance(image, SharedImage):
+            order = self.channel_order
+            image = image.read(order) if self._device is None else image.on_device(self._device, order)
         parts = self._cut(image, boxes)
         if len(parts) != len(boxes):
             raise ConfigError(
@@ -187,58 +182,45 @@ class TwoStage(Composed[Detections]):
             )
         return parts
 
-    def _with(self, boxes: Detections, answers: Sequence[Any]) -> Detections:
+    def joined(self, boxes: Detections, answers: Sequence[Any]) -> Detections:
+        """The boxes with the column of the answers."""
         column = np.empty(len(answers), object)
         for index, one in enumerate(answers):
             column[index] = one
         return boxes.with_columns(**{self.column: column})
 
-    def _executor(self) -> ThreadPoolExecutor:
+    def executor(self) -> ThreadPoolExecutor:
+        """The threads that cut parts where that takes long."""
         with self._guard:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(2, thread_name_prefix="infersdk-two-stage")
             return self._threads
+
+    def _shared(self, source: Any, read: bool = False) -> Any:
+        """What the detector gets: an image that is decoded once for both models, and copied to their device once.
+
+        Args:
+            read: decode it now.
+
+        Raises:
+            ImageError: it cannot be read.
+        """
+        if DeviceImage.is_one(source):
+            return whole_image(source, self.channel_order)
+        if not isinstance(source, SharedImage):
+            if self._device is None and (read or isinstance(source, (np.ndarray, HostImage))):
+                return read_image(source, channel_order=self.channel_order)
+            source = SharedImage(source, self._pools)
+        if read:
+            source.read(self.channel_order)
+        return source
 
     def close(self) -> None:
         """Closes both models."""
         super().close()
         if self._threads is not None:
             self._threads.shutdown()
+        self._pools.clear()
 
     def __repr__(self) -> str:
         return f"<TwoStage {self.detector!r}, then {self.second!r}>"
-
-
-class _Chain(Future[Detections]):
-    """The result of one request after another: cancelling it cancels the one that is under way."""
-
-    def __init__(self, first: Future[Any]) -> None:
-        super().__init__()
-        self._current: Future[Any] = first
-
-    def follow(self, last: Future[Detections]) -> None:
-        """Ends as `last` does."""
-        self._current = last
-        if self.cancelled():
-            last.cancel()
-        last.add_done_callback(self._end)
-
-    def fail(self, error: BaseException) -> None:
-        if not self.done() and self.set_running_or_notify_cancel():
-            self.set_exception(error)
-        self._current.cancel()
-
-    def cancel(self) -> bool:
-        cancelled = super().cancel()
-        if cancelled:
-            self._current.cancel()
-        return cancelled
-
-    def _end(self, last: Future[Detections]) -> None:
-        if last.cancelled():
-            super().cancel()
-        elif not self.done() and self.set_running_or_notify_cancel():
-            if (error := last.exception()) is not None:
-                self.set_exception(error)
-            else:
-                self.set_result(last.result())

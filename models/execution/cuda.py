@@ -56,7 +56,7 @@ class FetchOutputs:
             tensor.fetch(self._infer.stream)
 
     def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
-        return self._stages.postprocess(HostOutputs(self._infer.outputs), geometries, parameters)
+        return self._stages.postprocess_rows(HostOutputs(self._infer), geometries, parameters)
 
     def close(self) -> None:
         """It holds nothing of its own."""
@@ -164,7 +164,7 @@ class InFlightBatch:
             order.queued(self._run_end, self.stream)
         try:
             if not self._stages.verified:
-                self._stages.verify_once(HostOutputs(self.infer.outputs))
+                self._stages.verify_once(HostOutputs(self.infer))
             self._postprocess.queue(geometries, parameters)
         except BaseException:
             if order is not None:
@@ -283,6 +283,9 @@ class CudaExecutor(Generic[Result]):
         self._recycle(decoded)
         self.timings.infer += perf_counter() - start
         return results
+
+    def run_one(self, source: Any, parameters: Parameters) -> Result:
+        return self.run([BatchItem(self.read(source), parameters)])[0]
 
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         begun: deque[tuple[InFlightBatch, DecodedBatch | None]] = deque()

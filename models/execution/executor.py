@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from ...image import DeviceImage, Geometry, HostImage
     from ...image.nvimgcodec import EncodedImage
     from ...infer import Infer
-    from ...tensor import Tensor
     from ..preprocessor import Preprocessor
 
 __all__ = [
@@ -92,20 +92,24 @@ class ModelStages(Generic[Result]):
         canvases: from images to the network's input.
         verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
         postprocess: results from the outputs of a batch: arrays by name, whose first rows belong to the geometries.
+        postprocess_rows: the same with the parameters of each row, where there are any.
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
             None the outputs are fetched, and `postprocess` runs on the host.
-        verified: whether `verify` has passed. It is shared by all executors of a model.
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
+        verified: whether `verify` has passed. It is shared by all executors of a model.
         decoded: how many images each decoder has decoded.
+        run_lock: held while a batch of requests runs on the processor.
     """
 
     canvases: CanvasSet
     verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
-    postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
+    postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry]], list[Result]]
+    postprocess_rows: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
-    verified: bool = field(default=False)
     decode: str = "cpu"
+    verified: bool = field(default=False)
     decoded: Counter[str] = field(default_factory=Counter)
+    run_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -133,19 +137,19 @@ class ModelStages(Generic[Result]):
 
 
 class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
-    """A network's outputs as arrays on the host, each fetched when it is first looked at."""
+    """A network's outputs as arrays on the host, each fetched when it is looked at. They are those of its last run."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, infer: Infer) -> None:
+        self._infer = infer
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self._tensors[name].numpy()
+        return self._infer._outputs_view[name].numpy()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self._infer.outputs)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._infer.outputs)
 
 
 class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
@@ -188,6 +192,9 @@ class Executor(Protocol[Result]):
 
     def run(self, batch: Sequence[BatchItem]) -> list[Result]:
         """The results of one batch of images of one canvas, waited for."""
+
+    def run_one(self, source: Any, parameters: Parameters) -> Result:
+        """The result of a batch of one image, which is read here."""
 
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         """The results of each batch, in order."""

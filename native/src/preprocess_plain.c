@@ -16,13 +16,25 @@ void ifs__nv12_plain(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, int32_t 
     }
 }
 
-static void columns_plain(const uint8_t *row, const ifs__columns *t, int32_t planes, int16_t *dst, size_t pitch) {
-    for (int32_t x = 0; x < t->count; x++) {
-        const uint8_t *p = row + t->offset[x];
-        const uint32_t weights = (uint32_t)t->weight[2 * x] | (uint32_t)t->weight[2 * x + 1] << 16;
+/* Inlined, so that the number of planes is known to the compiler. */
+static inline __attribute__((always_inline)) void columns_of(const uint8_t *row, const ifs__columns *t, int32_t planes,
+                                                             int16_t *dst, size_t pitch) {
+    const int32_t count = t->count, *offset = t->offset;
+    const int16_t *weight = t->weight;
+    for (int32_t x = 0; x < count; x++) {
+        const uint8_t *p = row + offset[x];
+        /* Through uint16_t, so that the compiler sees that each half is one of the two numbers. */
+        const uint32_t weights = (uint16_t)weight[2 * x] | (uint32_t)(uint16_t)weight[2 * x + 1] << 16;
         for (int32_t c = 0; c < planes; c++)
             dst[c * pitch + x] = (int16_t)(ifs__pixel_sum(p[c], p[c + t->pixel], weights) >> 4);
     }
+}
+
+static void columns_plain(const uint8_t *row, const ifs__columns *t, int32_t planes, int16_t *dst, size_t pitch) {
+    if (planes == 3)
+        columns_of(row, t, 3, dst, pitch);
+    else
+        columns_of(row, t, 1, dst, pitch);
 }
 
 static void rows_plain(const int16_t *row0, const int16_t *row1, uint32_t weights, uint8_t *dst, int32_t n) {

@@ -90,7 +90,9 @@ static void install(void) {
     struct sigaction current, action;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_bus_error;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    /* Without SA_ONSTACK: the stack of the thread is whole, and the alternate one, which others set up, may be too
+     * small for the vector registers of this processor. The system would then end the process. */
+    action.sa_flags = SA_SIGINFO;
     pthread_mutex_lock(&lock);
     if (sigaction(SIGBUS, NULL, &current) == 0 &&
         !((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_bus_error)) {

@@ -182,3 +182,22 @@ def test_other_faults_end_the_process_beside_the_fault_handler() -> None:
     )
     assert (done.returncode, done.stdout) == (-signal.SIGBUS, "0\n"), done.stderr
     assert "Bus error" in done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the structure is that of Linux")
+def test_beside_a_small_alternate_stack() -> None:
+    """A library set up a stack for signals on which this processor's registers do not fit."""
+    done = run(
+        SETUP
+        + """
+    import ctypes
+    class Stack(ctypes.Structure):
+        _fields_ = [("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+    memory = ctypes.create_string_buffer(2048)  # the least that the system takes
+    stack = Stack(ctypes.addressof(memory), 0, len(memory))
+    assert ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None) == 0
+    file.truncate(0)
+    print(shared[5])
+    """
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,10 +11,10 @@ import numpy as np
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
 from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory, Tensor
-from .wire import join_contents, split_contents
+from .wire import encode_length_delimited, join_contents, split_contents
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -28,9 +30,59 @@ _CONTENTS = {
 }  # fmt: skip
 
 
+#: Encoded messages without their raw contents that are remembered with what they say, and the longest of these. A
+#: client whose tensors lie in shared memory sends the same message again and again.
+_MOST_HEADS, _LONGEST_HEAD = 64, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _InputHead:
+    """An input of a message, apart from its raw contents.
+
+    Attributes:
+        part: where it lies in shared memory; None for one that is in the message.
+        message: the encoded input's message, which may have contents of its own.
+    """
+
+    name: str
+    what: str
+    datatype: str
+    shape: tuple[int, ...]
+    part: SharedMemory | None
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _OutputHead:
+    name: str
+    classes: int
+    part: SharedMemory | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a message says, apart from its raw contents. It is shared by all requests of an equal message.
+
+    Attributes:
+        in_message: how many inputs are not in shared memory.
+        parameters, own: those of the request, and those whose names begin with `triton_`.
+        problem: what is wrong with the message; empty if nothing is.
+    """
+
+    model: str
+    version: str
+    id: str
+    in_message: int
+    inputs: tuple[_InputHead, ...] = ()
+    outputs: tuple[_OutputHead, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
 def read_request(
     message: bytes, service: InferenceService, remaining: float | None
-) -> tuple[InferRequest, dict[str, Any]]:
+) -> tuple[InferRequest, Mapping[str, Any]]:
     """A request out of an encoded `ModelInferRequest`.
 
     Args:
@@ -42,57 +94,85 @@ def read_request(
     Raises:
         RequestError: what is wrong with it.
     """
-    from google.protobuf.message import DecodeError
-    from tritonclient.grpc import service_pb2
-
-    head, contents = split_contents(message)
-    try:
-        parsed = service_pb2.ModelInferRequest.FromString(head)
-    except DecodeError:
-        raise RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest") from None
-    service.repository.find(parsed.model_name, parsed.model_version)  # an unknown model is said to be that
-    if contents and (problem := _check_contents(parsed, contents)):
-        raise RequestError(Status.INVALID, problem)
-    inputs: dict[str, Tensor] = {}
+    encoded, contents = split_contents(message)
+    head = _remembered_head(encoded) if len(encoded) <= _LONGEST_HEAD else _read_head(encoded)
+    service.repository.find(head.model, head.version)  # an unknown model is said to be that
+    if contents and head.in_message != len(contents):
+        raise RequestError(
+            Status.INVALID,
+            f"expected {head.in_message} raw input contents, one for each input that is not in shared memory, and "
+            f"{len(contents)} were given",
+        )
+    if head.problem:
+        raise RequestError(Status.INVALID, head.problem)
     raw = iter(contents)
-    for one in parsed.inputs:
-        if one.name in inputs:
-            raise RequestError(Status.INVALID, f"input {one.name!r} was given twice")
-        inputs[one.name] = _read_input(one, raw, bool(contents), service)
-    parameters = parameter_values(parsed.parameters)
-    own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
+    inputs = {one.name: _read_input(one, raw, bool(contents), service) for one in head.inputs}
+    parameters = dict(head.parameters)
     deadline, priority = service.timing(parameters)
     if remaining is not None:
         deadline = remaining if deadline is None else min(deadline, remaining)
-    request = InferRequest(
-        parsed.model_name, parsed.model_version, parsed.id, inputs, None, parameters, deadline, priority
-    )
-    request.outputs = [_read_output(one, service) for one in parsed.outputs] or None
-    return request, own
+    outputs = [
+        RequestedOutput(one.name, None, one.classes, None if one.part is None else service.regions.part(one.part))
+        for one in head.outputs
+    ]
+    request = InferRequest(head.model, head.version, head.id, inputs, outputs or None, parameters, deadline, priority)
+    return request, head.own
 
 
-def _check_contents(parsed: Any, contents: list[memoryview]) -> str | None:
-    """What is wrong with the number of raw contents; None if nothing is."""
-    expected = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
-    if expected == len(contents):
-        return None
-    return (
-        f"expected {expected} raw input contents, one for each input that is not in shared memory, and "
-        f"{len(contents)} were given"
-    )
+def _read_head(encoded: bytes) -> _Head:
+    """Decodes a message without its raw contents.
+
+    Raises:
+        RequestError: it is not an encoded message.
+    """
+    from google.protobuf.message import DecodeError
+    from tritonclient.grpc import service_pb2
+
+    try:
+        parsed = service_pb2.ModelInferRequest.FromString(encoded)
+    except DecodeError:
+        raise RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest") from None
+    in_message = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
+    named = parsed.model_name, parsed.model_version, parsed.id, in_message
+    try:
+        inputs = tuple(_input_head(one) for one in parsed.inputs)
+        if len(names := [one.name for one in inputs]) > len(set(names)):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RequestError(Status.INVALID, f"input {twice!r} was given twice")
+        parameters = parameter_values(parsed.parameters)
+        own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
+        return _Head(*named, inputs, tuple(_output_head(one) for one in parsed.outputs), parameters, own)
+    except RequestError as error:
+        return _Head(*named, problem=error.message)
 
 
-def _read_input(one: Any, raw: Any, has_raw: bool, service: InferenceService) -> Tensor:
-    what, shape = f"input {one.name!r}", list(one.shape)
-    if one.parameters and (part := _shared(parameter_values(one.parameters), what)) is not None:
-        return service.regions.tensor(part, one.datatype, shape, what)
+_remembered_head = lru_cache(_MOST_HEADS)(_read_head)
+
+
+def _input_head(one: Any) -> _InputHead:
+    what = f"input {one.name!r}"
+    part = _shared(parameter_values(one.parameters), what) if one.parameters else None
+    return _InputHead(one.name, what, one.datatype, tuple(one.shape), part, one)
+
+
+def _output_head(one: Any) -> _OutputHead:
+    parameters, what = parameter_values(one.parameters), f"output {one.name!r}"
+    classes = parameters.get("classification", 0)
+    if type(classes) is not int or not 0 <= classes < 1 << 31:
+        raise RequestError(Status.INVALID, f"{what}: classification is a number of classes, not {classes!r}")
+    return _OutputHead(one.name, classes, _shared(parameters, what))
+
+
+def _read_input(one: _InputHead, raw: Iterator[memoryview], has_raw: bool, service: InferenceService) -> Tensor:
+    if one.part is not None:
+        return service.regions.tensor(one.part, one.datatype, one.shape, one.what)
     if not has_raw:
-        return _from_contents(one, shape, what)
-    if one.HasField("contents"):
+        return _from_contents(one.message, list(one.shape), one.what)
+    if one.message.HasField("contents"):
         raise RequestError(
-            Status.INVALID, f"contents field must not be specified when using raw_input_contents for {what}"
+            Status.INVALID, f"contents field must not be specified when using raw_input_contents for {one.what}"
         )
-    return unpack(next(raw), one.datatype, shape, what)
+    return unpack(next(raw), one.datatype, one.shape, one.what)
 
 
 def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
@@ -139,16 +219,10 @@ def _shared(parameters: Mapping[str, Any], what: str) -> SharedMemory | None:
     return SharedMemory(region, offset, size)
 
 
-def _read_output(one: Any, service: InferenceService) -> RequestedOutput:
-    parameters, what = parameter_values(one.parameters), f"output {one.name!r}"
-    classes = parameters.get("classification", 0)
-    if type(classes) is not int or not 0 <= classes < 1 << 31:
-        raise RequestError(Status.INVALID, f"{what}: classification is a number of classes, not {classes!r}")
-    shared = _shared(parameters, what)
-    return RequestedOutput(one.name, None, classes, None if shared is None else service.regions.part(shared))
-
-
 # ---- the response ----
+
+#: The number of the field `id` in `ModelInferResponse`.
+_ID = 3
 
 
 def write_response(response: InferResponse, placed: Mapping[str, int], parameters: Mapping[str, bool]) -> bytes:
@@ -158,14 +232,33 @@ def write_response(response: InferResponse, placed: Mapping[str, int], parameter
         placed: the outputs that lie in shared memory, with their sizes.
         parameters: of the response.
     """
+    outputs = tuple((name, datatype_of(array.dtype), array.shape) for name, array in response.outputs.items())
+    head = _response_head(response.model, response.version, outputs, tuple(parameters.items()))
+    if response.id:  # not in the head, which is the same for all requests of a client
+        head += encode_length_delimited(_ID, response.id.encode())
+    # Clients find contents by the position of their output, so one in shared memory has an empty one.
+    return join_contents(head, [b"" if name in placed else pack(array) for name, array in response.outputs.items()])
+
+
+@lru_cache(_MOST_HEADS)
+def _response_head(
+    model: str,
+    version: str,
+    outputs: tuple[tuple[str, str, tuple[int, ...]], ...],
+    parameters: tuple[tuple[str, bool], ...],
+) -> bytes:
+    """An encoded response without its id and its contents.
+
+    Args:
+        outputs: their names, datatypes and shapes.
+        parameters: names and values.
+    """
     from tritonclient.grpc import service_pb2
 
-    message = service_pb2.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
-    for name, value in parameters.items():
+    message = service_pb2.ModelInferResponse(model_name=model, model_version=version)
+    for name, value in parameters:
         message.parameters[name].bool_param = value
-    contents: list[memoryview | bytes] = []
-    for name, array in response.outputs.items():
-        message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
-        # Clients find contents by the position of their output, so one in shared memory has an empty one.
-        contents.append(b"" if name in placed else pack(array))
-    return join_contents(message.SerializeToString(), contents)
+    for name, datatype, shape in outputs:
+        message.outputs.add(name=name, datatype=datatype, shape=shape)
+    encoded: bytes = message.SerializeToString()
+    return encoded

@@ -21,6 +21,8 @@ __all__ = ["encode_length_delimited", "join_contents", "split_contents"]
 #: The numbers of the fields in the protocol's messages.
 _RAW_INPUT, _RAW_OUTPUT = 7, 6
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_OUTPUT_TAG = bytes([_RAW_OUTPUT << 3 | _LENGTH])
+_EMPTY_OUTPUT = _OUTPUT_TAG + b"\0"
 
 
 def split_contents(message: bytes) -> tuple[bytes, list[memoryview]]:
@@ -35,10 +37,16 @@ def split_contents(message: bytes) -> tuple[bytes, list[memoryview]]:
     at = since = 0
     while at < end:
         start = at
-        tag, at = _read_varint(message, at)
+        if (tag := message[at]) < 0x80:  # a byte each, as most are, without two calls
+            at += 1
+        else:
+            tag, at = _read_varint(message, at)
         kind = tag & 7
         if kind == _LENGTH:
-            length, at = _read_varint(message, at)
+            if at < end and (length := message[at]) < 0x80:
+                at += 1
+            else:
+                length, at = _read_varint(message, at)
             if length > end - at:
                 raise _damaged()
             if tag >> 3 == _RAW_INPUT:
@@ -64,7 +72,7 @@ def join_contents(head: bytes, contents: Sequence[memoryview | bytes]) -> bytes:
     """An encoded `ModelInferResponse` with these raw contents."""
     parts: list[memoryview | bytes] = [head]
     for content in contents:
-        parts += (_varint(_RAW_OUTPUT << 3 | _LENGTH) + _varint(len(content)), content)
+        parts += (_OUTPUT_TAG, _varint(len(content)), content) if content else (_EMPTY_OUTPUT,)
     return b"".join(parts)
 
 

@@ -28,6 +28,7 @@ from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageErr
 from infersdk.image import HostImage, SharedImage, read_image
 from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv5, YOLOv8, create
 from infersdk.models.composed import model_group
+from infersdk.models.composed.requests import failed
 from infersdk.models.execution.cuda import InFlightBatch
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def test_a_request_that_is_ended_and_refused(files: dict[str, Path], monkeypatch
     error = PipelineError("a fault")
 
     def submit_for(on_end: Callable[[Any], object], *arguments: Any, **limits: Any) -> None:
-        on_end(model_group._failed(error))
+        on_end(failed(error))
         raise error
 
     with ModelGroup(classes=Classifier(files["classes"])) as group:

@@ -1,0 +1,192 @@
+"""An image on its way through a detector and a second model, which gets the parts of all images under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Executor, Future
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...errors import DeadlineExceeded
+from .requests import submit_for, submit_group
+
+if TYPE_CHECKING:
+    from ...pipeline.futures import RequestGroup
+    from ..image_model import ImageModel
+    from ..results import Detections
+    from .requests import EndedRequest
+
+__all__ = ["Chain", "ChainedFuture", "ChainedImage", "Stages"]
+
+
+class Stages(Protocol):
+    """The two models, and what is between them."""
+
+    detector: ImageModel[Detections]
+    second: ImageModel[Any]
+
+    @property
+    def cuts_quickly(self) -> bool:
+        """Whether the thread that has the boxes cuts the parts and takes them to the second model, for neither takes
+        long. Otherwise a thread of `executor()` does.
+        """
+
+    def cut(self, image: Any, boxes: Detections) -> Sequence[Any]:
+        """The part of each box, or the reason why it cannot be cut out."""
+
+    def joined(self, boxes: Detections, answers: Sequence[Any]) -> Detections:
+        """The result: the boxes, and what the second model says of each."""
+
+    def executor(self) -> Executor:
+        """The threads that cut parts, and wait for slots of the second model."""
+
+
+class Chain:
+    """An image on its way through both models. It ends once: with its result or with an exception.
+
+    Args:
+        stages: the models.
+        image: what the detector gets.
+        until: when all parts have to have left, on the monotonic clock.
+        on_end: called with the result or the exception.
+    """
+
+    __slots__ = (
+        "_boxes", "_cancelled", "_first", "_image", "_on_end", "_patient", "_results", "_rows", "_second", "_stages",
+        "_until",
+    )  # fmt: skip
+
+    def __init__(self, stages: Stages, image: Any, until: float | None, on_end: Callable[[Any], object]) -> None:
+        self._stages, self._image, self._until = stages, image, until
+        self._on_end: Callable[[Any], object] | None = on_end
+        self._patient = self._cancelled = False
+        self._first: Any = None  # the request of the detector
+        self._second: RequestGroup | None = None  # those of the parts
+
+    def begin(
+        self, parameters: Mapping[str, Any], limits: Mapping[str, float | None], *, patient: bool = False
+    ) -> None:
+        """Takes the image in for the detector. Raises what `submit()` of a model raises.
+
+        Args:
+            patient: wait for slots of both models as long as it takes, whatever their settings say.
+        """
+        self._patient = patient
+        detector = self._stages.detector
+        self._first = submit_for(detector, self._detected, self._image, parameters, limits, patient=patient)
+
+    def cancel(self) -> None:
+        """Cancels what has not left."""
+        self._cancelled = True
+        for request in (self._first, self._second):
+            if request is not None:
+                request.cancel()
+
+    def _detected(self, first: EndedRequest) -> None:
+        """The detector has ended."""
+        try:
+            if first.error is not None:
+                self._end(first.error)
+            elif self._stages.cuts_quickly:
+                self._run_second(first.result, wait=False)
+            else:
+                self._stages.executor().submit(self._run_second, first.result, wait=True)
+        except BaseException as error:
+            self._end(error)
+
+    def _run_second(self, boxes: Detections, *, wait: bool) -> None:
+        """Takes the parts to the second model.
+
+        Args:
+            wait: until all of them have slots.
+        """
+        try:
+            if self._cancelled:
+                raise CancelledError
+            self._boxes, self._results = boxes, list(self._stages.cut(self._image, boxes))
+            self._rows = [index for index, part in enumerate(self._results) if not isinstance(part, Exception)]
+            if not self._rows:
+                self._end(self._stages.joined(boxes, self._results))
+                return
+            left = None if self._until is None else self._until - monotonic()
+            if left is not None and left <= 0:
+                raise DeadlineExceeded("the deadline passed before the boxes went to the second model")
+            parts = [self._results[index] for index in self._rows]
+            second = self._stages.second
+            self._second = submit_group(second, self._answered, parts, deadline=left, patient=self._patient, wait=wait)
+            if self._cancelled:
+                self._second.cancel()
+        except BaseException as error:
+            self._end(error)
+
+    def _answered(self, group: RequestGroup) -> None:
+        """The second model has ended."""
+        try:
+            for index, outcome in zip(self._rows, group.outcomes, strict=True):
+                if isinstance(outcome, CancelledError):
+                    raise outcome
+                self._results[index] = outcome
+            self._end(self._stages.joined(self._boxes, self._results))
+        except BaseException as error:
+            self._end(error)
+
+    def _end(self, outcome: Any) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            self._image = None
+            on_end(outcome)
+
+
+class ChainedFuture(Future["Detections"]):
+    """The result of one image."""
+
+    def __init__(self, stages: Stages, image: Any, until: float | None) -> None:
+        super().__init__()
+        self.chain = Chain(stages, image, until, self._end)
+
+    def cancel(self) -> bool:
+        """Cancels what has not left, and this future."""
+        cancelled = super().cancel()
+        if cancelled:
+            self.chain.cancel()
+        return cancelled
+
+    def _end(self, outcome: Any) -> None:
+        if isinstance(outcome, CancelledError):
+            super().cancel()
+        if not self.set_running_or_notify_cancel():
+            return  # it is cancelled
+        if isinstance(outcome, BaseException):
+            self.set_exception(outcome)
+        else:
+            self.set_result(outcome)
+
+
+class ChainedImage:
+    """The result of one image, which one thread alone waits for. It costs less than a future."""
+
+    __slots__ = ("_ended", "_outcome", "chain")
+
+    def __init__(self, stages: Stages, image: Any) -> None:
+        self._ended = threading.Lock()  # held until there is an outcome
+        self._ended.acquire()
+        self._outcome: Any = None
+        self.chain = Chain(stages, image, None, self._end)
+
+    def _end(self, outcome: Any) -> None:
+        self._outcome = outcome
+        self._ended.release()
+
+    def result(self) -> Detections:
+        """Waits for the result; raises the exception of the image."""
+        with self._ended:
+            outcome: Any = self._outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome  # type: ignore[no-any-return]
+
+    def cancel(self) -> bool:
+        """Cancels what has not left."""
+        self.chain.cancel()
+        return True

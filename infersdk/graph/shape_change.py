@@ -184,9 +184,7 @@ class ShapeChange(_TwoTraces):
         try:
             wanted = regroup(*shapes, [int(size or 0) for size in result], self._sizes, free_batch=self._free)
         except ValueError as error:
-            before = self.old.data.get(node.inputs[1])
-            computed = before is not None and not np.array_equal(before, target)
-            if computed and resolve_target(target, shapes[1], keeps_zero):
+            if self._constant(node.inputs[1]) is None and resolve_target(target, shapes[1], keeps_zero):
                 return  # it follows the size by itself
             raise self._error(node, str(error)) from None
         if resolve_target(target, shapes[1], keeps_zero) == wanted:

@@ -18,6 +18,8 @@ from .read_ahead import read_ahead
 from .results import ClassMap, ClassMaps, Detections
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import numpy.typing as npt
 
     from ..image import DeviceImage
@@ -53,6 +55,10 @@ class Calls(ImageCalls[Result]):
     def batch_limit(self) -> int:
         """The most images in one run."""
         return self._limit
+
+    def run_within(self, lock: AbstractContextManager[object]) -> None:
+        """Batches of requests that run on the processor hold `lock` meanwhile."""
+        self._stages.run_lock = lock
 
     @abstractmethod
     def _check_parameters(self, parameters: Parameters) -> None:

@@ -62,20 +62,33 @@ class Admission:
             self.queue.remove(request)
             self._left_queue(request)
 
-    def release(self, batch: BatchState) -> None:
-        """A batch has been run, and its slots are free."""
+    def release(self, batch: BatchState, *, prepares: bool = False) -> list[Request]:
+        """A batch has been run, and its slots are free. See `serve_queue()`."""
         self._scheduler.free(batch)
-        self.serve_queue()
+        return self.serve_queue(prepares=prepares)
 
-    def serve_queue(self) -> None:
-        """Gives free slots to the requests that wait for them."""
+    def serve_queue(self, *, prepares: bool = False) -> list[Request]:
+        """Gives free slots to the requests that wait for them.
+
+        Args:
+            prepares: the calling thread prepares those whose preparation takes less time than waking up another thread.
+
+        Returns:
+            Those that the calling thread prepares now.
+        """
+        own: list[Request] = []
         while self.queue:
             request = self.queue[0]
-            if not request.settled and not self._scheduler.add(request):
-                return
+            if not request.settled:
+                preparing = prepares and request.quick
+                if not self._scheduler.add(request, preparing):
+                    return own
+                if preparing:
+                    own.append(request)
             self.queue.popleft()
             self._left_queue(request)
         self._drained.notify_all()
+        return own
 
     def clear_queue(self) -> None:
         """Ends the waiting for slots: these requests have ended."""

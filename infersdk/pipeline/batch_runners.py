@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from .futures import AsyncRequest, hand_out
-from .prepare_workers import fail_expired
+from .prepare_workers import PrepareWorkers, fail_expired
 from .request import BatchState, Request, RequestStages, prepare_row
 from .threads import Lifecycle, PipelineThread, Supervisor, end_request, log_error
 
@@ -36,6 +36,7 @@ class BatchRunners:
         scheduler: Scheduler,
         admission: Admission,
         statistics: Statistics,
+        workers: PrepareWorkers,
         inline: InlineRuns,
         *,
         name: str,
@@ -43,7 +44,7 @@ class BatchRunners:
     ) -> None:
         self._lock, self._lifecycle, self._group = lock, lifecycle, group
         self._scheduler, self._admission, self._statistics = scheduler, admission, statistics
-        self._inline, self._name, self._supervisor = inline, name, supervisor
+        self._workers, self._inline, self._name, self._supervisor = workers, inline, name, supervisor
         self.threads = [
             PipelineThread(f"{name}-runner-{i}", self._work, supervisor) for i in range(group.max_in_flight + 1)
         ]
@@ -138,7 +139,9 @@ class BatchRunners:
                 request.settled, request.batch = True, None
             if sizes is not None:
                 self._group.batch_sizes = sizes
-            self._admission.release(batch)
+            to_prepare = self._admission.release(batch, prepares=True)
+        if to_prepare:
+            self._workers.prepare_rows(to_prepare)
         _notify_listeners(requests, left, ran, done)
         hand_out(requests, results)
 

@@ -105,8 +105,8 @@ class PipelineCore:
         self.threads = [*self._workers.threads]
         self._runners = [
             BatchRunners(
-                self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics, self._inline,
-                name=f"{name}-{i}", supervisor=self,
+                self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics, self._workers,
+                self._inline, name=f"{name}-{i}", supervisor=self,
             )
             for i, group in enumerate(self.groups)
         ]  # fmt: skip
@@ -128,14 +128,14 @@ class PipelineCore:
         """
         if self._forks != _forks:
             self._check_process()
-        quick = self._prepares_quickly(request.item)
+        request.quick = self._prepares_quickly(request.item)
         request.bucket = self._bucket_of(request.item)
         refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
         changing = False
         try:
             with self._lock:
                 changing = True
-                step = self._take_in(request, refusal, quick)
+                step = self._take_in(request, refusal)
                 if step is _QUEUED and wait:
                     request.slot_waiter = Waiter()
             changing = False
@@ -160,8 +160,8 @@ class PipelineCore:
         """As `submit()`, for several requests. Where one of them is refused, all are cancelled."""
         if self._forks != _forks:
             self._check_process()
-        quick = [self._prepares_quickly(request.item) for request in requests]
         for request in requests:
+            request.quick = self._prepares_quickly(request.item)
             request.bucket = self._bucket_of(request.item)
         refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
         steps: dict[Request, _Step] = {}  # of those that were taken in
@@ -172,8 +172,8 @@ class PipelineCore:
             with self._lock:
                 changing = True
                 try:
-                    for request, is_quick in zip(requests, quick, strict=True):
-                        steps[request] = self._take_in(request, refusal, is_quick)
+                    for request in requests:
+                        steps[request] = self._take_in(request, refusal)
                 except Overloaded as error:
                     refused = error
                 if wait:
@@ -229,7 +229,7 @@ class PipelineCore:
             return None
         return self._scheduler.begin_alone(request)
 
-    def _take_in(self, request: Request, refusal: str | None, quick: bool) -> _Step:
+    def _take_in(self, request: Request, refusal: str | None) -> _Step:
         """Gives a request a slot, or puts it into the queue. Returns what the caller does next. Under the lock."""
         if self._lifecycle.closing:
             self._check_open()
@@ -238,8 +238,8 @@ class PipelineCore:
             self._admission.settle(request, "expired")
             return _EXPIRE
         # A little work is done sooner here than another thread is woken up for it.
-        if self._admission.admit(request, quick):
-            step = _PREPARE if quick else _NOTHING
+        if self._admission.admit(request, request.quick):
+            step = _PREPARE if request.quick else _NOTHING
         elif refusal is not None:
             self._statistics.rejected += 1
             raise Overloaded(f"all {self.slots} slots of {self._name} are taken{refusal}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 import msgspec
 
 from ..config import convert
-from ..errors import ConfigError, Overloaded
+from ..errors import ConfigError, InputError, Overloaded
 from ..infer import Infer
 from ..ops.batch import available_processors
 from .batch_buffer import BatchBuffer, TensorBatchBuffer
@@ -218,8 +218,11 @@ class Pipeline(Generic[Result]):
         Raises:
             Overloaded: not all of them find a slot, and the settings or `timeout` say not to wait any longer. All of
                 them are cancelled.
+            InputError: there are no items.
             ClosedError, ForkError, PipelineError: see `submit()`.
         """
+        if not items:
+            raise InputError("a group has one request or more, and this one has no items")
         group = RequestGroup(len(items), on_end)
         requests = [
             GroupedRequest(self._core, item, parameters or None, deadline, group, index)

@@ -63,10 +63,24 @@ class PrepareWorkers:
         """As `prepare()`, for several requests."""
         if not requests:
             return
-        errors = self._prepare_rows(requests)
+        errors = self.prepare_rows(requests)
         interrupt = next((error for error in errors.values() if isinstance(error, KeyboardInterrupt)), None)
         if interrupt is not None:
             raise interrupt
+
+    def prepare_rows(self, requests: Sequence[Request]) -> Mapping[Request, BaseException]:
+        """Prepares the rows of requests, in any thread. Returns the exceptions of those that failed."""
+        errors = dict[Request, BaseException]()
+        for request in requests:
+            if request.settled:
+                continue
+            assert request.batch is not None
+            try:
+                prepare_row(request.batch, request)
+            except BaseException as error:
+                errors[request] = error
+        self._finish(requests, errors)
+        return errors
 
     def _work(self) -> None:
         while True:
@@ -79,7 +93,7 @@ class PrepareWorkers:
                     return
             fail_expired(expired)
             if requests:
-                self._prepare_rows(requests)
+                self.prepare_rows(requests)
 
     def _wait(self) -> list[Request]:
         """Waits for rows to prepare, a deadline, or the end. Returns the requests that expired. Under the lock."""
@@ -101,20 +115,6 @@ class PrepareWorkers:
         for request in expired:
             self._admission.remove(request)
         return expired
-
-    def _prepare_rows(self, requests: Sequence[Request]) -> Mapping[Request, BaseException]:
-        """Prepares the rows of requests. Returns what they failed with."""
-        errors = dict[Request, BaseException]()
-        for request in requests:
-            if request.settled:
-                continue
-            assert request.batch is not None
-            try:
-                prepare_row(request.batch, request)
-            except BaseException as error:
-                errors[request] = error
-        self._finish(requests, errors)
-        return errors
 
     def _finish(self, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
         """The rows of these requests are prepared; requests that failed to be are ended."""

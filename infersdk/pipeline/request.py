@@ -61,7 +61,7 @@ class Request(ABC):
 
     __slots__ = (
         "_end_waiters", "batch", "bucket", "deadline", "dispatched", "ended", "item", "listener", "owner", "parameters",
-        "prepared_at", "preparing", "row", "settled", "slot_waiter", "submitted", "time_limit",
+        "prepared_at", "preparing", "quick", "row", "settled", "slot_waiter", "submitted", "time_limit",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,7 @@ class Request(ABC):
         self.bucket: Hashable = None  # it shares a batch with requests of this bucket
         self.batch: BatchState | None = None  # where it has its row
         self.row = -1
+        self.quick = False  # preparing it takes less time than waking up a thread for that
         self.preparing = False  # a thread is writing its row
         self.dispatched = False  # its batch has left
         self.settled = False  # it has ended, or a thread is about to end it

@@ -49,6 +49,7 @@ class Composed(ImageCalls[Result], Declared, ABC):
     The composition owns its models: `close()` closes them, and so does the end of `with`.
 
     Attributes:
+        models: the models, in the order of `parts`.
         settings: all settings, as a frozen struct of the type `Settings`.
         task, per_call, channel_order, class_names: as of the first model.
     """
@@ -63,11 +64,11 @@ class Composed(ImageCalls[Result], Declared, ABC):
                 f"{type(self).__name__} takes {' and '.join(self.parts)} by position, and settings by name; it "
                 f"was given {len(models)} by position"
             )
-        self._models: tuple[ImageModel[Any], ...] = (*models, *(settings.pop(name) for name in named))
-        self.__dict__.update(zip(self.parts, self._models, strict=True))
+        self.models: tuple[ImageModel[Any], ...] = (*models, *(settings.pop(name) for name in named))
+        self.__dict__.update(zip(self.parts, self.models, strict=True))
         self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
         self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
-        first = self._models[0]
+        first = self.models[0]
         self.task, self.per_call, self.channel_order = first.task, first.per_call, first.channel_order
         self.class_names = tuple(first.class_names)
         self._prepare()
@@ -125,32 +126,32 @@ class Composed(ImageCalls[Result], Declared, ABC):
 
     def result_type(self) -> type[Any]:
         """What a call returns for an image."""
-        return self._models[0].result_type()
+        return self.models[0].result_type()
 
     @property
     def batch_limit(self) -> int:
         """The most images in one run of the first model."""
-        return self._models[0].batch_limit
+        return self.models[0].batch_limit
 
     @property
     def image_device(self) -> Device | None:
         """The CUDA device where the first model takes images; None for the host."""
-        return self._models[0].image_device
+        return self.models[0].image_device
 
     @property
     def timings(self) -> Timings:
         """How long the stages of the first model's last call took."""
-        return self._models[0].timings
+        return self.models[0].timings
 
     @property
     def networks(self) -> tuple[Infer, ...]:
         """The networks of all models."""
-        return tuple(network for model in self._models for network in model.networks)
+        return tuple(network for model in self.models for network in model.networks)
 
     @property
     def pipelines(self) -> tuple[Pipeline[Any], ...]:
         """The pipelines of all models."""
-        return tuple(pipeline for model in self._models for pipeline in model.pipelines)
+        return tuple(pipeline for model in self.models for pipeline in model.pipelines)
 
     def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
         """Runs batches of all sizes of each model; see `Pipeline.warm_up()`.
@@ -158,14 +159,14 @@ class Composed(ImageCalls[Result], Declared, ABC):
         Args:
             example: an image that goes through the whole composition after that.
         """
-        for model in self._models:
+        for model in self.models:
             model.warm_up(progress)
         if example is not None:
             self.submit(example).result()
 
     def close(self) -> None:
         """Closes the models. Requests that have not begun to run are cancelled."""
-        for model in self._models:
+        for model in self.models:
             model.close()
 
     def __enter__(self) -> Self:

@@ -20,6 +20,7 @@ from ..results import Detections
 from .base import Composed, map_requests, require_boxes, whole_image
 from .chain import ChainedFuture, ChainedImage
 from .crops import CropKind, Cutter, cutter
+from .processor_runs import run_one_at_a_time
 
 if TYPE_CHECKING:
     from ..image_model import ImageModel
@@ -69,6 +70,7 @@ class TwoStage(Composed[Detections]):
         if not self.column.isidentifier() or self.column in ("mask", "keypoints", "oriented"):
             raise ConfigError(f"column is {self.column!r}; use a plain name that Detections do not have already")
         require_boxes(self.detector)
+        run_one_at_a_time(self.models)
         self._cut = self.crop if callable(self.crop) else cutter(self.crop, self.margin)
         self._threads: ThreadPoolExecutor | None = None
         self._guard = threading.Lock()

@@ -154,7 +154,8 @@ class HostExecutor(Generic[Result]):
     def run_rows(self, count: int) -> None:
         tensor = self._canvas.input.tensor(self.infer, count, self.capacity)
         tensor.host_ptr(read=False, write=True)  # the rows were written through their address
-        self.infer.forward()
+        with self._stages.run_lock:
+            self.infer.forward()
 
     def row_results(self, count: int) -> list[Result]:
         results = self._results(self._geometries[:count], self._parameters[:count])  # type: ignore[arg-type]

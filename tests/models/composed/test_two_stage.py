@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
-from concurrent.futures import CancelledError
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, wait
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,20 @@ import pytest
 
 from infersdk import models
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
-from infersdk.errors import ConfigError, ImageError, InputError, UnsupportedModelError
-from infersdk.image import HostImage, read_image
-from infersdk.models import Classifications, Detections, TwoStage
+from infersdk.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    ImageError,
+    InputError,
+    Overloaded,
+    UnsupportedModelError,
+)
+from infersdk.image import HostImage, read_image, sources
+from infersdk.infer import Infer
+from infersdk.models import Classifications, Detections, Tiled, TwoStage
 from infersdk.models.composed import cutter
+from infersdk.models.execution.host import HostExecutor
+from infersdk.ops.batch import available_processors
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +200,149 @@ def test_cancelling_reaches_the_second_model() -> None:
         two.executor().shutdown()
         stats = second.pipeline.stats()
         assert stats.submitted == stats.cancelled + stats.done
+
+
+@pytest.fixture
+def slow() -> Iterator[TwoStage]:
+    """The second model waits for a batch of 64 parts, which never comes."""
+    second = models.Classifier(CLASSIFIER, max_batch=64, threads=1, **CLASSIFIER_SETTINGS)
+    second.configure_pipeline(max_delay=60, slots=128)
+    with TwoStage(models.YOLOv5(DETECTOR, threads=1), second) as two:
+        two.detector(IMAGE)  # the first run takes longer
+        yield two
+
+
+def until(what: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_cancelling_takes_the_parts_back(slow: TwoStage) -> None:
+    pipeline = slow.second.pipelines[0]
+    futures = [slow.submit(IMAGE) for _ in range(2)]
+    until(lambda: pipeline.stats().queued == 2 * len(slow.detector(IMAGE)))
+    assert futures[0].cancel()
+    assert futures[0].cancel()
+    assert not wait(futures, 0.01).done - {futures[0]}
+    until(lambda: pipeline.stats().queued == len(slow.detector(IMAGE)))
+    with pytest.raises(CancelledError):
+        futures[0].result(0)
+
+    def results() -> None:
+        with pytest.raises(CancelledError):
+            next(slow.map([IMAGE] * 3, in_flight=2))
+        ended.set()
+
+    ended = threading.Event()
+    mapping = threading.Thread(target=results, daemon=True)
+    mapping.start()
+    until(lambda: pipeline.stats().queued > len(slow.detector(IMAGE)))
+    slow.close()  # and so does closing
+    assert ended.wait(30)
+    with pytest.raises(CancelledError):
+        futures[1].result(30)
+
+
+def test_a_deadline_reaches_through_both(slow: TwoStage) -> None:
+    result = slow.submit(IMAGE, deadline=1).result(30)
+    assert {type(one) for one in result.columns["second"]} == {DeadlineExceeded}
+    assert len(result) == len(slow.detector(IMAGE))
+    with pytest.raises(DeadlineExceeded):
+        slow.submit(IMAGE, deadline=0).result(30)
+
+    async def coroutine() -> Detections:
+        return await slow.infer(IMAGE, deadline=1)
+
+    assert {type(one) for one in asyncio.run(coroutine()).columns["second"]} == {DeadlineExceeded}
+
+
+@pytest.mark.parametrize("timeout", [None, 0.05])
+def test_what_happens_when_all_slots_are_taken(timeout: float | None) -> None:
+    """The settings of both pipelines hold for `submit()`; `map()` waits."""
+    second = models.Classifier(CLASSIFIER, max_batch=2, threads=1, **CLASSIFIER_SETTINGS)
+    full = {"when_full": "raise"} if timeout is None else {"timeout": timeout}
+    pipeline = second.configure_pipeline(slots=2, max_delay=0, **full)
+    detector = models.YOLOv5(DETECTOR, max_batch=1, threads=1)
+    detector.configure_pipeline(slots=1, **full)
+    with TwoStage(detector, second) as two:
+        expected = two(IMAGE)
+        assert len(expected) > 2
+        run, go = HostExecutor.run_rows, threading.Event()
+        with pytest.MonkeyPatch.context() as patch:
+
+            def held(self: HostExecutor[Any], count: int) -> None:
+                if self.infer.model is second.network.model:
+                    assert go.wait(30)
+                run(self, count)
+
+            patch.setattr(HostExecutor, "run_rows", held)
+            with pytest.raises(Overloaded, match="all 2 slots of the pipeline of digits"):
+                two.submit(IMAGE).result(30)
+            go.set()
+        until(lambda: not pipeline.stats().running)
+        for result in two.map([IMAGE] * 20, in_flight=5):
+            assert said(result) == said(expected)
+
+
+def test_files_are_read_by_the_threads_of_the_detector(two: TwoStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `map()`; each once, and also where the models are compositions themselves."""
+    readers: list[str] = []
+
+    def read(source: Any, **settings: Any) -> HostImage:
+        readers.append(threading.current_thread().name)
+        return read_image(source, **settings)
+
+    expected = two(IMAGE)
+    monkeypatch.setattr(sources, "read_image", read)
+    for result in two.map([IMAGE] * 5):
+        assert said(result) == said(expected)
+    assert len(readers) == 5
+    assert all("worker" in name for name in readers)
+
+
+def test_models_that_are_compositions() -> None:
+    detector, reader = models.YOLOv5(DETECTOR, threads=1), models.YOLOv5(DETECTOR, threads=1)
+    with TwoStage(Tiled(detector, tile=200), Tiled(reader, tile=64)) as two:
+        expected = two(IMAGE)
+        assert len(expected) > 5
+        whole = read_image(IMAGE)
+        for box, part in zip(expected, cutter("box")(whole, expected), strict=True):
+            assert box.columns["second"].xyxy.tolist() == two.second(part).xyxy.tolist()
+        for result in (two.submit(IMAGE).result(60), *two.map([IMAGE, whole.pixels[..., ::-1]])):
+            assert result.xyxy.tolist() == expected.xyxy.tolist()
+            got = [len(found) for found in result.columns["second"]]
+            assert got == [len(found) for found in expected.columns["second"]]
+
+
+@pytest.mark.skipif(available_processors() < 2, reason="needs two cores")
+@pytest.mark.parametrize(("threads", "most"), [(0, 1), (1, 2)])
+def test_models_that_take_all_cores_run_one_at_a_time(threads: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others do not wait: here each run lasts until one of the other model begins, or for a while."""
+    forward, lock, running = Infer.forward, threading.Lock(), list[str]()
+    seen, together = [0], threading.Event()
+
+    def watched(self: Infer) -> None:
+        with lock:
+            running.append(self.model.name)
+            seen[0] = max(seen[0], len(set(running)))
+            if seen[0] == 2:
+                together.set()
+        together.wait(0.02 if most == 1 else 1)
+        try:
+            forward(self)
+        finally:
+            with lock:
+                running.remove(self.model.name)
+
+    second = models.Classifier(CLASSIFIER, max_batch=1, threads=threads, **CLASSIFIER_SETTINGS)
+    with TwoStage(Tiled(models.YOLOv5(DETECTOR, max_batch=1, threads=threads), tile=400), second) as two:
+        expected = two(IMAGE)
+        monkeypatch.setattr(Infer, "forward", watched)
+        for result in two.map([IMAGE] * 4):
+            assert said(result) == said(expected)
+    assert seen[0] == most
 
 
 def test_settings_are_checked(two: TwoStage) -> None:

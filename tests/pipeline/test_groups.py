@@ -1,0 +1,137 @@
+"""Several requests that are taken in at once and end together."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from squares import LONG, Squares, begun, consistent, until
+
+from infersdk import Pipeline
+from infersdk.errors import ClosedError, DeadlineExceeded, InputError, Overloaded
+
+if TYPE_CHECKING:
+    from infersdk.pipeline.futures import RequestGroup
+
+
+class Ends:
+    """Groups that have ended, and what came of their requests."""
+
+    def __init__(self) -> None:
+        self._ended: queue.Queue[RequestGroup] = queue.Queue()
+
+    def __call__(self, group: RequestGroup) -> None:
+        self._ended.put(group)
+
+    def next(self) -> list[Any]:
+        return self._ended.get(timeout=LONG).outcomes
+
+    @property
+    def none(self) -> bool:
+        return self._ended.empty()
+
+
+@pytest.fixture
+def model() -> Iterator[Squares]:
+    squares = Squares()
+    yield squares
+    squares.go.set()
+    assert squares.open == 0, "a buffer was not closed"
+
+
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_more_than_there_are_slots(model: Squares, ends: Ends, wait: bool) -> None:
+    """In their order, from two threads at once; one that fails fails alone."""
+    with Pipeline(model, max_delay=0) as pipeline:
+        items = [*range(20), -3, *range(20)]
+        other = threading.Thread(target=pipeline.submit_group, args=(ends, items), kwargs={"wait": wait})
+        other.start()
+        pipeline.submit_group(ends, items, wait=wait)
+        for _ in range(2):
+            outcomes = ends.next()
+            failed = outcomes.pop(20)
+            assert isinstance(failed, InputError)
+            assert outcomes == [i * i for i in [*range(20), *range(20)]]
+        other.join()
+        consistent(pipeline.stats())
+        assert ends.none
+
+
+def test_without_waiting_they_wait_for_slots_on_their_own(model: Squares, ends: Ends) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0, slots=8) as pipeline:
+        group = pipeline.submit_group(ends, range(10), wait=False)
+        begun(model)
+        assert pipeline.stats().waiting == 2
+        assert ends.none
+        model.go.set()
+        assert ends.next() == [i * i for i in range(10)] == group.outcomes
+
+
+def test_a_group_that_is_refused_leaves_nothing_behind(model: Squares, ends: Ends) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0, slots=8, when_full="raise") as pipeline:
+        with pytest.raises(Overloaded, match="all 8 slots of .* are taken; submit later"):
+            pipeline.submit_group(ends, range(10), wait=False)
+        until(lambda: pipeline.stats().queued == 0)
+        stats = pipeline.stats()
+        assert stats.rejected == 1
+        assert stats.cancelled + stats.running == 8
+        model.go.set()
+        pipeline.submit_group(ends, range(10), patient=True)  # waits all the same
+        assert ends.next() == [i * i for i in range(10)]
+        consistent(pipeline.stats())
+        assert ends.none
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_a_group_that_gets_no_slots_in_time(model: Squares, ends: Ends, timeout: float) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0, slots=8) as pipeline:
+        start = time.monotonic()
+        with pytest.raises(Overloaded, match="timeout is 0" if timeout == 0 else "were taken for 0.05 s"):
+            pipeline.submit_group(ends, range(10), timeout=timeout)
+        assert timeout <= time.monotonic() - start < LONG
+        until(lambda: pipeline.stats().queued == 0)
+        assert pipeline.stats().waiting == 0
+        model.go.set()
+        assert pipeline.submit(5).result(LONG) == 25
+        consistent(pipeline.stats())
+        assert ends.none
+
+
+def test_deadlines_and_cancelling(model: Squares, ends: Ends) -> None:
+    model.hold()
+    with Pipeline(model, max_delay=0, slots=8) as pipeline:
+        pipeline.submit_group(ends, range(4))
+        begun(model)
+        pipeline.submit_group(ends, range(8), deadline=0.02, wait=False)  # four of them have no slot
+        assert {type(outcome) for outcome in ends.next()} == {DeadlineExceeded}
+        pipeline.submit_group(ends, range(3), deadline=0)
+        assert {type(outcome) for outcome in ends.next()} == {DeadlineExceeded}
+        group = pipeline.submit_group(ends, range(6), wait=False)
+        group.cancel()
+        assert {type(outcome) for outcome in ends.next()} == {CancelledError}
+        group.cancel()
+        assert ends.none
+        model.go.set()
+        assert ends.next() == [0, 1, 4, 9]
+        consistent(pipeline.stats())
+    with pytest.raises(ClosedError):
+        pipeline.submit_group(ends, range(3))
+    assert ends.none
+
+
+def test_a_group_has_a_request(model: Squares, ends: Ends) -> None:
+    with Pipeline(model) as pipeline, pytest.raises(InputError, match="a group has one request or more"):
+        pipeline.submit_group(ends, [])

@@ -1,0 +1,74 @@
+"""A live source gives a frame before its sender has the next ones: how many frames the reader holds back."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk.stream import device_count
+from infersdk.video import DeviceVideoReader, VideoReader, VideoWriter
+
+pytest.importorskip("av")
+SIZE, RATE = (160, 120), 20
+#: Frames that are sent at once, so that the source can be opened, and after that one by one.
+AT_ONCE, ONE_BY_ONE = 40, 20
+WHOLE_PACKETS = {"fflags": "+noparse"}
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("live") / "a.mp4"
+    image = np.random.default_rng(0).integers(0, 255, (*SIZE[::-1], 3), np.uint8)
+    with VideoWriter(path, SIZE, RATE) as writer:
+        for number in range(AT_ONCE + ONE_BY_ONE):
+            writer.write(np.roll(image, 3 * number, axis=1))
+    return path
+
+
+def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mapping[str, str]) -> None:
+    """The reader gives each frame when `held` later ones have been sent; if it wants more, it fails after `timeout`."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections: list[socket.socket] = []
+
+        def send_first() -> None:
+            connections.append(server.accept()[0])
+            connections[0].sendall(b"".join(chunks[:AT_ONCE]))
+
+        thread = threading.Thread(target=send_first)
+        thread.start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with reader(address, drop="never", prefetch=AT_ONCE + ONE_BY_ONE, timeout=5, options=options) as frames:
+            thread.join()
+            assert frames.live
+            for number in range(AT_ONCE - held):
+                assert next(frames).number == number
+            for number in range(AT_ONCE, AT_ONCE + ONE_BY_ONE):
+                connections[0].sendall(chunks[number])
+                frame = next(frames)
+                assert frame.number == number - held
+                assert frame.time == pytest.approx(frame.number / RATE, abs=1e-3)
+            connections[0].close()
+            assert [frame.number for frame in frames] == list(range(len(chunks) - held, len(chunks)))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "held"),
+    [(False, {}, 2), (True, {}, 1), (False, WHOLE_PACKETS, 1), (True, WHOLE_PACKETS, 0)],
+)
+@pytest.mark.parametrize("reader", [VideoReader, pytest.param(DeviceVideoReader, marks=pytest.mark.gpu)])
+def test_mpeg_ts(reader: Any, lengths: bool, options: Mapping[str, str], held: int, video: Path) -> None:
+    """Frames in the order in which they are shown; the decoder itself holds back none."""
+    from live_formats import encode, transport_stream
+
+    if reader is DeviceVideoReader:
+        if not device_count():
+            pytest.skip("no CUDA device on this machine")
+        pytest.importorskip("PyNvVideoCodec")
+    encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
+    assert_held_back(reader, transport_stream(encoded, 1, lengths=lengths), held, options)

@@ -110,8 +110,8 @@ class Figures:
             f"{self.rates.sum():.0f} results/s, {self.rates.min():.2f} to {self.rates.max():.2f} a stream, "
             f"{self.dropped:.2%} dropped; ms, median / 99 % / longest: sent to result {shown(self.total)}, "
             f"sent to decoded {shown(self.decoding)}, decoded to result {shown(self.running)}; all live after "
-            f"{self.opening:.1f} s, server late by {1e3 * self.late:.1f} ms at most, {self.processors:.2f} processors busy"
-            f"{'' if self.real_time else '; NOT in real time'}"
+            f"{self.opening:.1f} s, server late by {1e3 * self.late:.1f} ms at most, "
+            f"{self.processors:.2f} processors busy{'' if self.real_time else '; NOT in real time'}"
         )
 
 
@@ -173,13 +173,16 @@ def numbers(default: str) -> list[int]:
 
 
 def largest_in_real_time(model: Any, server: LiveServer, counts: list[int], title: str, **settings: Any) -> int:
-    """More and more streams, until they are not in real time. Returns the last number that was."""
+    """More and more streams, until they are not in real time, twice. Returns the last number that was."""
     largest = 0
     for count in counts:
-        result = measure(model, server, count, **settings)
-        print(f"\n{count} streams of {title}, {server.megabits:.1f} Mbit/s each: {result}", flush=True)
-        if not result.real_time:
-            break
+        for _ in range(2):
+            result = measure(model, server, count, **settings)
+            print(f"\n{count} streams of {title}, {server.megabits:.1f} Mbit/s each: {result}", flush=True)
+            if result.real_time:
+                break
+        else:
+            return largest
         largest = count
     return largest
 
@@ -209,7 +212,7 @@ def serve(assets: Path, tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
 
 @pytest.mark.gpu
 def test_streams_on_a_gpu(detector: Any, serve: Callable[..., LiveServer], claim: Callable[..., None]) -> None:
-    counts = numbers("1,16,32,48,64,96,128")
+    counts = numbers("1,16,32,64,96,112,128,144,160")
     server = serve(max(counts), 30, "--size", "1920x1080")
     title = "1080p at 30 by RTSP, decoded on the GPU"
     largest = largest_in_real_time(detector, server, counts, title, decode="gpu", options=TCP)

@@ -139,10 +139,12 @@ class Calls(ImageCalls[Result]):
             start = perf_counter()
             executor = self._following.current()
             executor.timings = timings = Timings()
-            results: list[Result] = []
-            grouped = self._grouped(iter(sources), parameters or None)
-            for done in executor.stream(grouped.batches()):
-                results += grouped.in_order(done)
+            results = executor.run_arrays(sources, parameters or None)
+            if results is None:
+                results = []
+                grouped = self._grouped(iter(sources), parameters or None)
+                for done in executor.stream(grouped.batches()):
+                    results += grouped.in_order(done)
             for source, result in zip(sources, results, strict=True):
                 if isinstance(result, _REMEMBERING):
                     result._remember_image(source)

@@ -184,6 +184,8 @@ class ShapeChange(_TwoTraces):
         try:
             wanted = regroup(*shapes, [int(size or 0) for size in result], self._sizes, free_batch=self._free)
         except ValueError as error:
+            if self._constant(node.inputs[1]) is None and resolve_target(target, shapes[1], keeps_zero):
+                return  # it follows the size by itself
             raise self._error(node, str(error)) from None
         if resolve_target(target, shapes[1], keeps_zero) == wanted:
             return

@@ -101,6 +101,11 @@ class ImageBatch:
             self._geometries[i] = geometry._c[0]
         self._keep = images
 
+    def set_image(self, row: int, image: ImageView, geometry: Geometry) -> None:
+        """Sets one image of a batch for `preprocess(count=...)`. The caller keeps its pixels alive."""
+        self._images[row] = image._c[0]
+        self._geometries[row] = geometry._c[0]
+
     @property
     def geometries(self) -> Any:
         """The C array of the geometries, for mapping boxes back to the images."""
@@ -115,11 +120,12 @@ class ImageBatch:
         workers: Workers | None = None,
         device: int = 0,
         stream: Stream | None = None,
+        count: int | None = None,
     ) -> None:
-        """Preprocesses all images to the address `host`, where `nbytes` bytes may be written.
+        """Preprocesses the images to the address `host`, where `nbytes` bytes may be written.
 
         With `device`, an address on the device of `stream`, the copy of each output to it is queued as soon as the
-        output is complete.
+        output is complete. `count` is the number of images; None is those that `fill()` set.
         """
         pool = ffi.NULL if workers is None else workers._open
         queue = ffi.NULL if stream is None else stream._open
@@ -128,7 +134,7 @@ class ImageBatch:
                 pool,
                 self._images,
                 self._geometries,
-                len(self._keep),
+                len(self._keep) if count is None else count,
                 transform._c,
                 ffi.cast("void *", host),
                 nbytes,

@@ -11,14 +11,18 @@ from ..errors import CalibrationError
 from ..graph.files import model_bytes
 from ..graph.weights import add_weight
 from .inputs import Inputs, batches_of
+from .joins import joined_factors, scale_input_channels
 from .plan import data_input, weight_array
-from .quantize import correct_bias, insert_quantizer, output_axis, range_of_point, weight_codes
+from .quantize import correct_bias, insert_quantizer, output_axis, value_ranges, weight_codes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
     import onnx_ir as ir
 
     from .plan import Plan
-    from .table import CalibrationTable
+    from .table import CalibrationTable, TensorRange
 
 __all__ = ["layer_errors"]
 
@@ -44,8 +48,9 @@ def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, sample
     graph = model.graph
     inputs = [value.name or "" for value in graph.inputs if value.name not in graph.initializers]
     del graph.outputs[:]
+    ranges = value_ranges(planned, table)
     for name in planned.layers:
-        graph.outputs.extend(_compared(graph, planned, table, name))
+        graph.outputs.extend(_compared(graph, planned, table, ranges, name))
     graph.sort()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -63,7 +68,9 @@ def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, sample
     }
 
 
-def _compared(graph: ir.Graph, planned: Plan, table: CalibrationTable, layer: str) -> list[ir.Value]:
+def _compared(
+    graph: ir.Graph, planned: Plan, table: CalibrationTable, ranges: Mapping[str, TensorRange], layer: str
+) -> list[ir.Value]:
     """The squared error of a layer's result, and the squares of the result itself."""
     import onnx_ir as ir
 
@@ -73,32 +80,29 @@ def _compared(graph: ir.Graph, planned: Plan, table: CalibrationTable, layer: st
 
     def quantised(value: ir.Value, name: str) -> ir.Value:
         """The value, or what 8 bits make of it."""
-        if planned.source(name) is None:
+        if name not in ranges:
             return value
-        return insert_quantizer(graph, value, range_of_point(planned, table, name), planned.scheme, f"{layer}/{name}")
+        return insert_quantizer(graph, value, ranges[name], planned.scheme, f"{layer}/{name}")
 
     members = (layer, *planned.functions[layer])
     last = members[-1]  # who reads its result quantises it
     for name in members:
         node = nodes[name]
-        copy = ir.node(
-            node.op_type, [replaced.get(value, value) if value is not None else None for value in node.inputs],
-            dict(node.attributes), domain=node.domain, name=f"{name}/quantized_alone",
-        )  # fmt: skip
+        inputs = [replaced.get(value, value) if value is not None else None for value in node.inputs]
+        copy = _copy(graph, node, inputs, f"{name}/quantized_alone")
         if name == layer:
             source = data_input(node)
-            copy.replace_input_with(0, quantised(source, source.name or ""))
-            codes = weight_codes(weight_array(node), output_axis(node))
-            weights = weight_array(node) - codes.error(weight_array(node))
-            copy.replace_input_with(1, add_weight(graph, f"{name}/rounded", weights.astype(np.float32)))
+            join = nodes.get(planned.join_of(layer))
+            factors: Any = 1.0
+            if join is None:
+                copy.replace_input_with(0, quantised(source, source.name or ""))
+            else:
+                parts = [quantised(value, value.name or "") for value in join.inputs if value is not None]
+                copy.replace_input_with(0, _copy(graph, join, parts, f"{layer}/{join.name}").outputs[0])
+                factors = joined_factors(join, [ranges[part] for part in planned.joined_values(join.name or "")])
             known = table.tensors.get(source.name or "")
-            graph.append(copy)
-            if table.bias_correction and known is not None and known.mean:
-                correct_bias(graph, copy, codes, np.asarray(known.mean))
-        else:
-            graph.append(copy)
-        copy.outputs[0].name = f"{copy.name}_output"
-        copy.outputs[0].type = node.outputs[0].type
+            means = known.mean if known is not None and table.bias_correction else []
+            _round_weights(graph, copy, np.asarray(factors), np.asarray(means))
         result = node.outputs[0]
         inner = planned.scheme.between and name != last
         replaced[result] = quantised(copy.outputs[0], result.name or "") if inner else copy.outputs[0]
@@ -113,3 +117,34 @@ def _compared(graph: ir.Graph, planned: Plan, table: CalibrationTable, layer: st
     difference.outputs[0].name = f"{layer}/difference"
     graph.append(difference)
     return found
+
+
+def _copy(graph: ir.Graph, node: ir.Node, inputs: Sequence[ir.Value | None], name: str) -> ir.Node:
+    """The same node of other inputs."""
+    import onnx_ir as ir
+
+    copy = ir.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, name=name)
+    copy.outputs[0].name, copy.outputs[0].type = f"{name}_output", node.outputs[0].type
+    graph.append(copy)
+    return copy
+
+
+def _round_weights(
+    graph: ir.Graph, node: ir.Node, factors: npt.NDArray[np.float64], means: npt.NDArray[np.float64]
+) -> None:
+    """Rounds the weights of a layer to 8 bits, and corrects its bias.
+
+    Args:
+        factors: what its weights are multiplied by before rounding, for each input channel or for all.
+        means: of its input channels; none leaves the bias.
+    """
+    if factors.ndim:
+        scale_input_channels(graph, node, factors)
+    weights = weight_array(node)
+    codes = weight_codes(weights, output_axis(node))
+    if means.size:
+        correct_bias(graph, node, codes, means / factors)
+    rounded = (weights - codes.error(weights)).astype(np.float32)
+    node.replace_input_with(1, add_weight(graph, f"{node.name}/rounded", rounded))
+    if factors.ndim:
+        scale_input_channels(graph, node, 1 / factors)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from .functions import BOUNDED
+from .joins import can_join
 from .moves import move_quantizers
 from .prepare import prepare
+from .products import is_pointwise
 from .schemes import WEIGHTED, Scheme, find_scheme
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Plan:
         points: the values that are quantised, in order, each with the value whose range it has: MaxPool and the like
             give the values that they take.
         moved: likewise the values whose quantiser stands further in front, before what only moves values.
+        products: the layers that are written as matrix products, whose results stay in floating point.
+        joins: the concatenations of codes whose scales differ.
         left: layers that stay in floating point by default, with the reason.
         excluded: layers that stay so because they were named.
     """
@@ -61,6 +65,8 @@ class Plan:
     nodes: tuple[str, ...]
     points: Mapping[str, str]
     moved: Mapping[str, str]
+    products: tuple[str, ...]
+    joins: tuple[str, ...]
     left: Mapping[str, str]
     excluded: tuple[str, ...] = ()
     _graph: _Graph = field(repr=False, kw_only=True)
@@ -92,6 +98,15 @@ class Plan:
         """The value whose range a value in 8 bits has; None for one in floating point."""
         return self.points.get(name, self.moved.get(name))
 
+    def join_of(self, layer: str) -> str | None:
+        """The concatenation of codes that a layer reads, by its name."""
+        maker = data_input(self.nodes_by_name[layer]).producer()
+        return maker.name if maker is not None and maker.name in self.joins else None
+
+    def joined_values(self, join: str) -> tuple[str, ...]:
+        """The values that a concatenation takes."""
+        return tuple(value.name or "" for value in self.nodes_by_name[join].inputs if value is not None)
+
     def without(self, exclude: Collection[str]) -> Plan:
         """The same with more nodes in floating point; with a layer its activation function stays so.
 
@@ -104,13 +119,6 @@ class Plan:
                 raise ConfigError(f"exclude: the model has no node {name!r}; `infersdk quantize --layers` lists them")
         named = tuple(dict.fromkeys((*self.excluded, *exclude)))
         return self._graph.plan(self.scheme, self._graph.candidates(self.scheme, named), named)
-
-    def only(self, layer: str) -> Plan:
-        """The plan that quantises one layer and its activation function, and nothing else."""
-        kept = {layer, *self._graph.functions[layer]}
-        chosen = [name for name in self.nodes if name in kept]
-        points = self._graph.points(self.scheme, chosen)
-        return replace(self, layers=(layer,), nodes=tuple(chosen), points=points, moved={})
 
 
 def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, exclude: Sequence[str] = ()) -> Plan:
@@ -177,7 +185,7 @@ class _Graph:
                 left[name] = f"{scheme.name} computes {node.op_type} in floating point"
             elif is_depthwise(node) and not scheme.depthwise:
                 left[name] = "a depthwise convolution gains nothing in 8 bits, and loses most"
-            elif not scheme.float_results and self._feeds_tail(node):
+            elif not scheme.float_results and self._feeds_tail(node) and not self._is_product(scheme, node):
                 left[name] = f"its result stays in floating point, and {scheme.name} then computes all of it so"
         early = self._early(scheme, {*left, *excluded})
         # If no layer is worth it, all are as good.
@@ -220,7 +228,14 @@ class _Graph:
             moves = move_quantizers(self.model.graph, points, chosen, self.floats)
             points, moved = moves.points, moves.moved
             chosen = [name for name in self.nodes if name in moves.nodes or name in chosen]
-        return Plan(self.model, scheme, tuple(layers), tuple(chosen), points, moved, left, excluded, _graph=self)
+        products = tuple(name for name in layers if self._is_product(scheme, self.nodes[name]))
+        joins = tuple(name for name in chosen if scheme.joins and can_join(self.nodes[name], layers, points))
+        for name in joins:
+            del points[self.nodes[name].outputs[0].name or ""]
+        return Plan(
+            self.model, scheme, tuple(layers), tuple(chosen), points, moved, products, joins, left, excluded,
+            _graph=self,
+        )  # fmt: skip
 
     def points(self, scheme: Scheme, chosen: Sequence[str]) -> dict[str, str]:
         """The values that are quantised for these nodes, each with the value whose range it has."""
@@ -305,6 +320,10 @@ class _Graph:
         inner = {node.name, *self.functions[node.name or ""]}
         readers = {use for name in inner for value in self.nodes[name or ""].outputs for use in value.consumers()}
         return any(use.op_type in ("AveragePool", "MaxPool") for use in readers)
+
+    def _is_product(self, scheme: Scheme, node: ir.Node) -> bool:
+        """Whether a layer gives floating point as a matrix product."""
+        return scheme.products and not scheme.float_results and is_pointwise(node) and self._feeds_tail(node)
 
     def _feeds_tail(self, node: ir.Node) -> bool:
         """Whether the result goes to the model's outputs or to what decodes them."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
 from ..graph.files import read_model, write_model
-from ..graph.passes import NameNodes, apply_passes
+from ..graph.passes import NameNodes, StaticReshapes, apply_passes
 from ..graph.precision import precision_of
+from ..graph.shapes import infer_shapes
 from ..graph.weights import weights_size
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def prepare(path: str | os.PathLike[str]) -> ir.Model:
     if precision != "fp32":
         raise UnsupportedModelError(f"{str(path)!r} is {precision}; quantisation starts from an fp32 model")
     prepared = _folded(_raised(model, path), path)
-    apply_passes(prepared, [NameNodes()])
+    if apply_passes(prepared, [NameNodes(), StaticReshapes()]):
+        infer_shapes(prepared)
     return prepared
 
 
@@ -69,8 +71,6 @@ def _folded(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
         raise BackendUnavailableError(
             f'quantising {str(path)!r} needs {error.name}: pip install "infersdk[onnxruntime]"'
         ) from None
-    from ..graph.shapes import infer_shapes
-
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC

@@ -17,7 +17,9 @@ from .._files import atomic_write
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights
+from .joins import aligned_ranges, joined_factors, scale_input_channels
 from .plan import Plan, channel_axis, data_input, plan, weight_array
+from .products import write_product
 from .ranges import scale_and_zero_point
 from .table import CalibrationTable, TensorRange
 
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from .schemes import Scheme
 
 __all__ = [
-    "QuantizedGraph", "WeightCodes", "correct_bias", "input_range", "insert_quantizer", "output_axis", "quantize",
-    "quantized_model", "range_of_point", "weight_codes",
+    "QuantizedGraph", "WeightCodes", "correct_bias", "input_ranges", "insert_quantizer", "output_axis", "quantize",
+    "quantized_model", "value_ranges", "weight_codes",
 ]  # fmt: skip
 
 
@@ -97,20 +99,25 @@ def quantized_model(
     values = {value.name or "": value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     nodes = {node.name or "": node for node in graph}
     chosen = set(planned.nodes)
+    ranges = value_ranges(planned, table)
     for name in planned.points:
-        value = values[name]
-        readers = _readers(value, scheme, chosen)
+        readers = _readers(values[name], scheme, chosen)
         if readers:
-            restored = insert_quantizer(graph, value, range_of_point(planned, table, name), scheme, name)
-            for use in readers:
-                use.node.replace_input_with(use.idx, restored)
+            _quantize_value(graph, values[name], ranges[name], scheme, name, readers, planned.joins)
+    factors = dict[str, Any]()  # of the input channels of a layer that reads joined codes
+    for name in planned.joins:
+        found = joined_factors(nodes[name], [ranges[value] for value in planned.joined_values(name)])
+        factors |= dict.fromkeys(_restore_joined(graph, nodes[name], found), found)
     corrected = 0
     for name in planned.layers:
         codes = weight_codes(weight_array(nodes[name]), output_axis(nodes[name]))
         known = table.tensors.get(data_input(planned.nodes_by_name[name]).name or "")
         if corrects and known is not None and known.mean:
-            corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean))
-        _store_weights(graph, nodes[name], codes)
+            corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean) / factors.get(name, 1))
+        if name in planned.products:
+            write_product(graph, nodes[name], codes.codes, codes.scales)
+        else:
+            _store_weights(graph, nodes[name], codes)
     graph.sort()
     drop_unused_weights(graph)
     record = QuantizationRecord(
@@ -130,41 +137,111 @@ def quantized_model(
 # ---- activations ----
 
 
-def range_of_point(planned: Plan, table: CalibrationTable, name: str) -> TensorRange:
-    """The range of a value that is quantised."""
-    source = planned.source(name)
-    assert source is not None
-    return _BOUNDS if planned.is_bounded(source) else table.tensors[source]
+def value_ranges(planned: Plan, table: CalibrationTable) -> dict[str, TensorRange]:
+    """The range of each value that is quantised, or that moves codes."""
+    sources = {**planned.moved, **planned.points}
+    known = {name: _BOUNDS if planned.is_bounded(name) else table.tensors[name] for name in sources.values()}
+    groups = [[planned.points[value] for value in planned.joined_values(join)] for join in planned.joins]
+    aligned = aligned_ranges(groups, known)
+    return {name: aligned[source] for name, source in sources.items()}
 
 
-def input_range(planned: Plan, table: CalibrationTable, layer: str) -> tuple[float, float]:
-    """What the codes of a quantised layer's input cover."""
-    result = range_of_point(planned, table, data_input(planned.nodes_by_name[layer]).name or "")
-    return (-result.threshold, result.threshold) if planned.scheme.signed else (result.low, result.high)
+def input_ranges(planned: Plan, table: CalibrationTable) -> dict[str, tuple[float, float]]:
+    """What the codes of each quantised layer's input cover; of joined codes, from the least to the largest value."""
+    ranges = value_ranges(planned, table)
+    result = {}
+    for layer in planned.layers:
+        join = planned.join_of(layer)
+        names = planned.joined_values(join) if join else [data_input(planned.nodes_by_name[layer]).name or ""]
+        ends = [_covered(ranges[name], planned.scheme) for name in names]
+        result[layer] = min(low for low, _ in ends), max(high for _, high in ends)
+    return result
 
 
 _BOUNDS = TensorRange(min=0.0, max=1.0, low=0.0, high=1.0, threshold=1.0)
 
 
+def _covered(found: TensorRange, scheme: Scheme) -> tuple[float, float]:
+    """The ends of a range in the codes of a scheme."""
+    return (-found.threshold, found.threshold) if scheme.signed else (found.low, found.high)
+
+
 def insert_quantizer(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
     """A value as 8 bits and back: what the new DequantizeLinear gives."""
+    return _restored(graph, _codes(graph, value, found, scheme, name), name)
+
+
+def _quantize_value(
+    graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str, readers: Sequence[Any],
+    joins: Collection[str],
+) -> None:  # fmt: skip
+    """Lets readers have a value as 8 bits and back, or as codes where these are joined."""
+    codes = _codes(graph, value, found, scheme, name)
+    joined = [use for use in readers if use.node.name in joins]
+    for use in joined:
+        use.node.replace_input_with(use.idx, codes)
+    if len(joined) < len(readers):
+        restored = _restored(graph, codes, name)
+        for use in readers:
+            if use not in joined:
+                use.node.replace_input_with(use.idx, restored)
+
+
+def _codes(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
+    """A value as 8 bits: what the new QuantizeLinear gives."""
     import onnx_ir as ir
 
-    low, high = (-found.threshold, found.threshold) if scheme.signed else (found.low, found.high)
-    scale, zero = scale_and_zero_point(low, high, signed=scheme.signed)
+    scale, zero = scale_and_zero_point(*_covered(found, scheme), signed=scheme.signed)
     parameters = [
         add_weight(graph, f"{name}_scale", np.asarray(scale)),
         add_weight(graph, f"{name}_zero_point", np.asarray(zero, scheme.dtype)),
     ]
-    quantise = ir.node("QuantizeLinear", [value, *parameters], name=f"{name}_QuantizeLinear")
-    restore = ir.node("DequantizeLinear", [quantise.outputs[0], *parameters], name=f"{name}_DequantizeLinear")
-    codes, restored = quantise.outputs[0], restore.outputs[0]
-    codes.name, restored.name = f"{name}_quantized", f"{name}_dequantized"
+    node = ir.node("QuantizeLinear", [value, *parameters], name=f"{name}_QuantizeLinear")
+    codes = node.outputs[0]
+    codes.name, codes.shape = f"{name}_quantized", value.shape
     codes.type = ir.TensorType(ir.DataType.INT8 if scheme.signed else ir.DataType.UINT8)
+    graph.append(node)
+    return codes
+
+
+def _restored(graph: ir.Graph, codes: ir.Value, name: str, like: ir.Value | None = None) -> ir.Value:
+    """Codes in floating point, with the scale of the QuantizeLinear that made them, or made others."""
+    import onnx_ir as ir
+
+    maker = (like or codes).producer()
+    assert maker is not None
+    node = ir.node("DequantizeLinear", [codes, *maker.inputs[1:3]], name=f"{name}_DequantizeLinear")
+    restored = node.outputs[0]
+    restored.name, restored.shape = f"{name}_dequantized", codes.shape
     restored.type = ir.TensorType(ir.DataType.FLOAT)
-    codes.shape = restored.shape = value.shape
-    graph.extend([quantise, restore])
+    graph.append(node)
     return restored
+
+
+def _restore_joined(graph: ir.Graph, node: ir.Node, factors: npt.NDArray[np.float64]) -> list[str]:
+    """Restores joined codes as if all had the largest scale; the weights of the layers behind make up for that.
+
+    Returns:
+        The names of these layers.
+    """
+    result = node.outputs[0]
+    uses = list(result.uses())
+    largest = max((codes for codes in node.inputs if codes is not None), key=_scale)
+    result.type = largest.type
+    restored = _restored(graph, result, result.name or "", largest)
+    for use in uses:
+        use.node.replace_input_with(0, restored)
+        scale_input_channels(graph, use.node, factors)
+    return [use.node.name or "" for use in uses]
+
+
+def _scale(codes: ir.Value) -> float:
+    """Of the QuantizeLinear that makes codes."""
+    maker = codes.producer()
+    assert maker is not None
+    assert maker.inputs[1] is not None
+    assert maker.inputs[1].const_value is not None
+    return float(maker.inputs[1].const_value.numpy())
 
 
 def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[Any]:

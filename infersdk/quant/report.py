@@ -14,7 +14,7 @@ from ..errors import BackendError, ConfigError, ModelError
 from ..pages import draw, render, require_packages
 from .inputs import ImageInputs
 from .layer_errors import layer_errors
-from .quantize import input_range
+from .quantize import input_ranges
 from .workflow import OpenWrapper, Stage, Workflow, silent_stage
 
 if TYPE_CHECKING:
@@ -113,9 +113,10 @@ def layer_rows(work: Workflow) -> list[LayerRow]:
     with work.open_wrapper(work.model) as wrapper:
         errors = layer_errors(work.planned, work.table, ImageInputs(wrapper, work.compared[:_MEASURED]))
         times = work.layer_times(wrapper, final)
+    ranges = input_ranges(final, work.table)
     rows = []
     for name in work.planned.functions:
-        low, high = input_range(work.planned, work.table, name) if name in final.layers else (None, None)
+        low, high = ranges.get(name, (None, None))
         rows.append(LayerRow(
             name, work.planned.nodes_by_name[name].op_type, errors.get(name), low, high,
             times[0].get(name) if times else None, times[1].get(name) if times else None, reasons.get(name, ""),

@@ -6,7 +6,8 @@
   codes where values lie mostly on one side of 0, as behind a SiLU. TensorRT takes only signed ones with zero point 0.
 - OpenVINO and TensorRT fuse what stands between layers into the layers themselves, in floating point. So quantising
   what enters a layer is enough. ONNX Runtime computes a layer in 8 bits only if its result is quantised, too, and
-  whatever stands between two layers goes back to floating point unless it is quantised as well.
+  whatever stands between two layers goes back to floating point unless it is quantised as well. A matrix product in 8
+  bits may give floating point, and so may a convolution that is written as one.
 - OpenVINO pools and concatenates in 8 bits if the quantiser stands in front; TensorRT moves quantisers by itself.
 - A depthwise convolution reads more than it computes. In 8 bits it is hardly faster, and one scale for channels that
   share nothing loses most.
@@ -42,6 +43,9 @@ class Scheme:
         between: what stands between layers is quantised, too; else only what enters them.
         moves: quantisers stand in front of what only moves values, such as a pooling of maxima or a concatenation.
         float_results: a layer may be INT8 while its result stays in floating point.
+        products: convolutions of one position that give floating point are written as matrix products, which may be
+            INT8 without `float_results`.
+        joins: codes of several scales are concatenated for convolutions.
         depthwise: depthwise convolutions are quantised.
         least_products: a layer that sums up fewer products for each value of its result stays in floating point if all
             layers before it do.
@@ -53,6 +57,8 @@ class Scheme:
     between: bool
     moves: bool = False
     float_results: bool = True
+    products: bool = False
+    joins: bool = False
     depthwise: bool = True
     least_products: int = 1
     operators: frozenset[str] = WEIGHTED
@@ -69,8 +75,8 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         scheme.name: scheme
         for scheme in (
             Scheme(
-                "onnxruntime", signed=False, between=True, float_results=False, least_products=128,
-                operators=WEIGHTED - {"ConvTranspose"},
+                "onnxruntime", signed=False, between=True, float_results=False, products=True, joins=True,
+                least_products=128, operators=WEIGHTED - {"ConvTranspose"},
             ),
             Scheme("openvino", signed=False, between=False, moves=True, depthwise=False),
             Scheme("tensorrt", signed=True, between=False, depthwise=False),

@@ -287,6 +287,9 @@ class CudaExecutor(Generic[Result]):
     def run_one(self, source: Any, parameters: Parameters) -> Result:
         return self.run([BatchItem(self.read(source), parameters)])[0]
 
+    def run_arrays(self, sources: Sequence[Any], parameters: Parameters) -> list[Result] | None:
+        return None  # `stream()` copies one batch while it runs another
+
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         begun: deque[tuple[InFlightBatch, DecodedBatch | None]] = deque()
         start = perf_counter()

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -41,8 +43,7 @@ class BatchItem(NamedTuple):
     parameters: Parameters = None
 
 
-@dataclass(slots=True)
-class Timings:
+class Timings(msgspec.Struct):
     """Seconds that the last call spent in each stage, over all its images. On a GPU the stages run side by side: all
     of it is in `infer`.
     """
@@ -195,6 +196,11 @@ class Executor(Protocol[Result]):
 
     def run_one(self, source: Any, parameters: Parameters) -> Result:
         """The result of a batch of one image, which is read here."""
+
+    def run_arrays(self, sources: Sequence[Any], parameters: Parameters) -> list[Result] | None:
+        """The results of several images, in order, where all are arrays that lie on the host and go on one canvas; None
+        where they have to be decoded or grouped first, for `stream()`.
+        """
 
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         """The results of each batch, in order."""

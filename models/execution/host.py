@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from ...ops import preprocess_into
-from ...ops.batch import ImageBatch
+from ...ops.batch import ImageBatch, shared_workers
 from ..preprocessor import geometry_of_pixels, view_of
 from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings
+from .placements import Placements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...image import Geometry, HostImage, ImageView
+    from ...image import Geometry, HostImage
     from ...infer import Infer
-    from ..preprocessor import Preprocessor
 
 __all__ = ["HostExecutor"]
 
 Result = TypeVar("Result")
-
-#: Shapes of arrays whose way onto the canvas is kept.
-KNOWN_SHAPES = 64
-_UINT8 = np.dtype(np.uint8)
-
-
-class _Placed(NamedTuple):
-    """An image, and how it comes onto its canvas.
-
-    Attributes:
-        view: of the image.
-        preprocessor: of its canvas.
-        sampled: the geometry of its pixels.
-        geometry: that of the whole image, for the results.
-        decoder: see `HostImage`.
-    """
-
-    view: ImageView
-    preprocessor: Preprocessor
-    sampled: Geometry
-    geometry: Geometry
-    decoder: str | None
 
 
 class HostExecutor(Generic[Result]):
@@ -62,8 +40,7 @@ class HostExecutor(Generic[Result]):
         self._canvas = stages.preprocessor  # of the rows
         self._batch = ImageBatch(capacity)
         self._outputs = HostOutputs(infer)
-        #: By the shape and strides of an array, which frames of a video repeat: each call makes the view its own.
-        self._placed: dict[tuple[tuple[int, ...], tuple[int, ...]], _Placed] = {}
+        self._placements = Placements(stages.canvases)
         self._geometries: list[Geometry | None] = [None] * capacity
         self._parameters: list[Parameters] = [None] * capacity
         self._decoders: list[str | None] = [None] * capacity
@@ -81,53 +58,55 @@ class HostExecutor(Generic[Result]):
         tensor = preprocessor.input.tensor(self.infer, len(images), self.capacity)
         address = tensor.host_ptr(read=False, write=True)
         geometries = preprocessor.write(images, address, tensor.nbytes, self._batch)
+        results = self._forward(start, geometries, [item.parameters for item in batch])
+        self._stages.name_decoders(results, [image.decoder for image in images])
+        return results
+
+    def run_one(self, source: Any, parameters: Parameters) -> Result:
+        placed = self._placements.of(source)
+        start = perf_counter()
+        view, preprocessor, sampled, geometry, decoder = placed
+        tensor = preprocessor.input.tensor(self.infer, 1, self.capacity)
+        preprocess_into(view, sampled, preprocessor.transform, tensor.host_ptr(read=False, write=True), tensor.nbytes)
+        results = self._forward(start, [geometry], [parameters])
+        if decoder is not None:
+            self._stages.name_decoders(results, [decoder])
+        return results[0]
+
+    def run_arrays(self, sources: Sequence[Any], parameters: Parameters) -> list[Result] | None:
+        if self._stages.canvases.several or any(type(source) is not np.ndarray for source in sources):
+            return None
+        results: list[Result] = []
+        for first in range(0, len(sources), self.capacity):
+            results += self._run_arrays(sources[first : first + self.capacity], parameters)
+        return results
+
+    def _run_arrays(self, arrays: Sequence[Any], parameters: Parameters) -> list[Result]:
+        """One batch."""
+        start = perf_counter()
+        preprocessor, count = self._stages.preprocessor, len(arrays)
+        images, geometries = [], []
+        for row, array in enumerate(arrays):
+            placed = self._placements.of(array)
+            self._batch.set_image(row, placed.view, placed.sampled)
+            images.append(placed)  # its view may hold a copy of the pixels
+            geometries.append(placed.geometry)
+        tensor = preprocessor.input.tensor(self.infer, count, self.capacity)
+        address = tensor.host_ptr(read=False, write=True)
+        self._batch.preprocess(preprocessor.transform, address, tensor.nbytes, workers=shared_workers(), count=count)
+        return self._forward(start, geometries, [parameters] * count)
+
+    def _forward(self, start: float, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Result]:
+        """Runs the model on the rows that were filled since `start`, and makes their results."""
         filled = perf_counter()
         self.infer.forward()
         ran = perf_counter()
-        results = self._results(geometries, [item.parameters for item in batch])
-        self._stages.name_decoders(results, [image.decoder for image in images])
+        results = self._results(geometries, parameters)
         timings = self.timings
         timings.preprocess += filled - start
         timings.infer += ran - filled
         timings.postprocess += perf_counter() - ran
         return results
-
-    def run_one(self, source: Any, parameters: Parameters) -> Result:
-        # The model has emptied the caches since the last call, so each function that is called costs 2 us.
-        placed = None
-        if type(source) is np.ndarray and source.dtype == _UINT8:
-            placed = self._placed.get((source.shape, source.strides))
-        if placed is None:
-            placed = self._place(source)
-        else:
-            placed.view.move_to(source)
-        start = perf_counter()
-        view, preprocessor, sampled, geometry, decoder = placed
-        tensor = preprocessor.input.tensor(self.infer, 1, self.capacity)
-        preprocess_into(view, sampled, preprocessor.transform, tensor.host_ptr(read=False, write=True), tensor.nbytes)
-        filled = perf_counter()
-        self.infer.forward()
-        ran = perf_counter()
-        results = self._results([geometry], [parameters])
-        if decoder is not None:
-            self._stages.name_decoders(results, [decoder])
-        timings = self.timings
-        timings.preprocess += filled - start
-        timings.infer += ran - filled
-        timings.postprocess += perf_counter() - ran
-        return results[0]
-
-    def _place(self, source: Any) -> _Placed:
-        """Reads an image, and looks where it goes."""
-        image = self.read(source)
-        preprocessor = self._stages.canvases.of(image.size)
-        geometry, view = preprocessor.geometry_of(image.size), view_of(image)
-        placed = _Placed(view, preprocessor, geometry_of_pixels(image, geometry), geometry, image.decoder)
-        if type(source) is np.ndarray and view.moves_with(source):
-            if len(self._placed) >= KNOWN_SHAPES:
-                self._placed.clear()
-            self._placed[source.shape, source.strides] = placed._replace(view=view.without_array())
-        return placed
 
     def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
         for batch in batches:

@@ -6,6 +6,7 @@ import os
 import weakref
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ...image import HostImage, read_image
@@ -13,16 +14,15 @@ from ...image import HostImage, read_image
 __all__ = ["ImageReference"]
 
 
-class ImageReference:
+class ImageReference(msgspec.Struct, frozen=True, eq=False):
     """What an image was read from, without keeping its pixels alive: a path, or a weak reference to what holds them.
 
     Pickled, it keeps the path alone.
     """
 
-    __slots__ = ("_channel_order", "_holder", "_path")
-
-    def __init__(self, path: str | None, holder: weakref.ref[Any] | None, channel_order: str) -> None:
-        self._path, self._holder, self._channel_order = path, holder, channel_order
+    _path: str | None
+    _holder: weakref.ref[Any] | None
+    _channel_order: str
 
     @classmethod
     def of(cls, source: Any, channel_order: str = "bgr") -> ImageReference | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from infersdk.stream import device_count
-from infersdk.video import DeviceVideoReader, VideoReader, VideoWriter
+from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, stream
 
 pytest.importorskip("av")
 SIZE, RATE = (160, 120), 20
@@ -72,3 +74,46 @@ def test_mpeg_ts(reader: Any, lengths: bool, options: Mapping[str, str], held: i
         pytest.importorskip("PyNvVideoCodec")
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
     assert_held_back(reader, transport_stream(encoded, 1, lengths=lengths), held, options)
+
+
+class Slow:
+    """A model that takes 10 ms for a frame, one after the other."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1)
+
+    def submit(self, frame: Any) -> Future[None]:
+        return self.thread.submit(time.sleep, 0.01)
+
+
+@pytest.mark.parametrize("waits", [60.0, 0.0])
+def test_frames_that_come_together(waits: float, video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four frames come at once, and the model has time for all of them before the next four."""
+    from live_formats import encode, transport_stream
+
+    monkeypatch.setattr(stream, "LIVE_WAITS", waits)
+    encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
+    chunks = transport_stream(encoded, 1, lengths=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"".join(chunks[:AT_ONCE]))
+                for number in range(AT_ONCE, len(chunks), 4):
+                    time.sleep(0.5)
+                    connection.sendall(b"".join(chunks[number : number + 4]))
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with Streams({"live": address}, in_flight=1, give_up_after=0, options=WHOLE_PACKETS) as streams:
+            numbers = [item.frame.number for item in streams.run(Slow()) if item.frame is not None]
+            dropped = streams.health()["live"].dropped
+        thread.join()
+    came_later = [number for number in numbers if number >= AT_ONCE]
+    if waits:
+        assert came_later == list(range(AT_ONCE, len(chunks)))
+    else:
+        assert len(came_later) < ONE_BY_ONE
+    assert dropped == len(chunks) - len(numbers)

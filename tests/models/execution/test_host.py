@@ -14,7 +14,7 @@ import pytest
 from infersdk import errors
 from infersdk.image import Geometry, HostImage
 from infersdk.models import Timings, VisionModel
-from infersdk.models.execution import host
+from infersdk.models.execution import placements
 from infersdk.models.preprocessor import ImageInput, Preprocessor
 
 if TYPE_CHECKING:
@@ -100,6 +100,54 @@ def test_a_shape_has_several_strides(model: Seen) -> None:
         check(model, np.moveaxis(noise((3, 20, 30), seed), 0, -1), (30, 20))
 
 
+@pytest.mark.parametrize("count", [2, 8, 19])
+def test_lists_of_arrays(model: Seen, count: int) -> None:
+    """More than a batch, of different shapes and strides; some are copied before they are preprocessed."""
+    takes: list[Any] = [
+        lambda image: image,
+        lambda image: image[::-1],
+        lambda image: image[..., ::-1],
+        np.asfortranarray,
+    ]
+    for seed in range(2):
+        images = [takes[i % 4](noise((20 + i // 8, 30, 3), 100 * seed + i)) for i in range(count)]
+        expected = [image for rows in model.network_inputs(images) for image in rows["images"]]
+        results = model(images)
+        assert len(results) == len(expected) == count
+        for image, (seen, source), other in zip(images, results, expected, strict=True):
+            np.testing.assert_array_equal(seen, other)
+            assert source == (image.shape[1], image.shape[0])
+
+
+def test_lists_with_other_sources(model: Seen) -> None:
+    """What is not an array takes the path of files; the results stay in order."""
+    images: list[Any] = [noise((20, 30, 3), seed) for seed in range(5)]
+    images[2] = HostImage(images[2], "bgr")
+    expected = [model(image)[0] for image in images]
+    for (seen, _), other in zip(model(images), expected, strict=True):
+        np.testing.assert_array_equal(seen, other)
+    assert model([]) == []
+
+
+def test_an_array_that_is_no_image_ends_its_batch(model: Seen) -> None:
+    runs = 0
+    forward = model.network.forward
+
+    def counted() -> Any:
+        nonlocal runs
+        runs += 1
+        return forward()
+
+    image = noise((20, 30, 3))
+    model([image, image])
+    model.network.forward = counted  # type: ignore[method-assign]
+    with pytest.raises(errors.ImageError, match="uint8, not float64"):
+        model([image, image.astype(float)])
+    assert runs == 0
+    model([image, image])
+    assert runs == 1
+
+
 def test_nv12(path: Path) -> None:
     with Seen(path, channel_order="nv12") as model:
         for seed in range(3):
@@ -123,7 +171,7 @@ def test_an_array_of_another_type_is_refused_after_images_of_its_shape(model: Se
 
 
 def test_many_shapes(model: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "KNOWN_SHAPES", 4)
+    monkeypatch.setattr(placements, "KNOWN_SHAPES", 4)
     for width in [*range(8, 20), *range(8, 20)]:
         check(model, noise((10, width, 3), width), (width, 10))
 

@@ -33,8 +33,9 @@ How the classes belong together; an arrow points to what a class knows of::
     Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer), CallbackRequest (submit_for),
         GroupedRequest (submit_group); it ends outside of the lock
     Statistics, Deadlines: plain data;  StaggeredWakeup: wakes the threads that wait for results, a few at a time
+    InlineRuns: whether a request of asyncio that is alone runs in the thread of its event loop, without the others
 
-One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics and Deadlines. Their methods are called with
+One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics, Deadlines and InlineRuns. Their methods are called with
 the lock held, for microseconds, and call nothing of the user's. What belongs to the user (images, models, callbacks of
 futures) runs in `PrepareWorkers`, `BatchRunners` and the caller's threads, without the lock.
 

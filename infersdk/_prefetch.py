@@ -23,8 +23,8 @@ R = TypeVar("R")
 class _Queue(Generic[T]):
     """What both threads share. The filling thread holds nothing else, so a `Prefetch` out of use can be freed."""
 
-    def __init__(self, size: int, drop_oldest: bool) -> None:
-        self.size, self.drop_oldest = size, drop_oldest
+    def __init__(self, size: int, drop_oldest: bool, expired: Callable[[T], bool] | None) -> None:
+        self.size, self.drop_oldest, self.expired = size, drop_oldest, expired
         self.items: deque[T] = deque()
         self.changed = threading.Condition()
         self.stopped = self.ended = False
@@ -68,12 +68,18 @@ class _Queue(Generic[T]):
         with self.changed:
             self.changed.wait_for(lambda: self.items or self.ended or self.stopped)
             if self.items and not self.stopped:
+                self._drop_expired()
                 self.changed.notify_all()
                 return self.items.popleft()
             error, self.error = self.error, None
         if error is not None:
             raise error
         raise StopIteration
+
+    def _drop_expired(self) -> None:
+        while self.expired is not None and len(self.items) > 1 and self.expired(self.items[0]):
+            self.items.popleft()
+            self.dropped += 1
 
     def stop(self) -> None:
         with self.changed:
@@ -91,15 +97,24 @@ class Prefetch(Generic[T]):
     Args:
         size: items that may wait.
         drop_oldest: `source` does not wait when `size` items wait. The oldest one is dropped, and counted in `dropped`.
+        expired: with `drop_oldest`, whether an item has waited for too long: it is dropped, and counted, if a newer one
+            waits when an item is taken.
 
     Raises:
         ConfigError: `size` is less than 1.
     """
 
-    def __init__(self, source: Iterable[T], size: int = 4, *, drop_oldest: bool = False) -> None:
+    def __init__(
+        self,
+        source: Iterable[T],
+        size: int = 4,
+        *,
+        drop_oldest: bool = False,
+        expired: Callable[[T], bool] | None = None,
+    ) -> None:
         if size < 1:
             raise ConfigError(f"size is a number of items from 1, not {size!r}")
-        self._queue: _Queue[T] = _Queue(size, drop_oldest)
+        self._queue: _Queue[T] = _Queue(size, drop_oldest, expired if drop_oldest else None)
         self._thread = threading.Thread(target=self._queue.fill, args=(source,), name="infersdk-prefetch", daemon=True)
         self._finalizer = weakref.finalize(self, self._queue.stop)
         self._thread.start()

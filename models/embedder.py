@@ -85,7 +85,7 @@ class Embedder(VisionModel[Embedding]):
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Embedding]:
         output = outputs[self.network.output_specs[0].name]
-        return [Embedding.of(row) for row in output.reshape(len(output), -1)[: len(geometries)]]
+        return Embedding.of_rows(output.reshape(len(output), -1)[: len(geometries)])
 
     # ---- what follows from the output ----
 

@@ -302,6 +302,8 @@ def test_a_video_without_a_frame(tmp_path: Path) -> None:
         ({"drop": "newest"}, "unknown drop 'newest'; use 'never' or 'oldest'"),
         ({"drop": "oldest"}, "drop='oldest' is for live sources, and .* is a file"),
         ({"prefetch": 0}, "prefetch is a number of frames from 1, not 0"),
+        ({"drop_after": -1}, "drop_after is a number of seconds from 0, not -1"),
+        ({"drop_after": 0.1, "drop": "never"}, "drop='never' drops no frame after 0.1 s; leave one of drop and"),
     ],
 )
 def test_arguments_that_a_reader_refuses(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -460,6 +462,20 @@ def test_prefetch_that_drops_keeps_the_newest_and_counts() -> None:
     assert prefetch.dropped == 95
 
 
+def test_prefetch_drops_what_has_expired_as_long_as_something_newer_waits() -> None:
+    done = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        yield from range(10)
+        done.set()
+
+    expired = {5, 6, 8, 9}
+    prefetch = Prefetch(numbers(), 5, drop_oldest=True, expired=expired.__contains__)
+    assert done.wait(5)
+    assert list(prefetch) == [7, 9]
+    assert prefetch.dropped == 8
+
+
 def test_pairs(tmp_path: Path) -> None:
     def batched(items: Any) -> Iterator[int]:
         items = iter(items)
@@ -565,8 +581,8 @@ def send(port: int, count: int, stop: threading.Event, pause: float) -> None:
                 return
 
 
-@pytest.mark.parametrize("drop", [None, "never"])
-def test_a_live_source_that_is_read_too_slowly(drop: str | None) -> None:
+@pytest.mark.parametrize(("drop", "drop_after"), [(None, None), (None, 60.0), (None, 0.1), ("never", None)])
+def test_a_live_source_that_is_read_too_slowly(drop: str | None, drop_after: float | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     stop, count = threading.Event(), 150
@@ -585,7 +601,8 @@ def test_a_live_source_that_is_read_too_slowly(drop: str | None) -> None:
     sender.start()
     try:
         options = {"listen": "1", "probesize": "10000", "analyzeduration": "100000"}
-        with VideoReader(f"tcp://127.0.0.1:{port}", drop=drop, prefetch=3, options=options) as reader:
+        settings = {"drop": drop, "drop_after": drop_after, "prefetch": 3, "options": options}
+        with VideoReader(f"tcp://127.0.0.1:{port}", **settings) as reader:
             assert reader.live
             assert reader.frames is reader.duration is None
             frames = [next(reader)]
@@ -596,7 +613,10 @@ def test_a_live_source_that_is_read_too_slowly(drop: str | None) -> None:
             assert numbers == sorted(set(numbers))
             total = numbers[-1] + 1
             assert total >= count - 10  # probing may cost the first ones
-            if drop is None:
+            if drop_after == 0.1:
+                assert numbers[1:] == [total - 1]
+                assert reader.dropped == total - 2
+            elif drop is None:
                 assert numbers[1:] == [total - 3, total - 2, total - 1]
                 assert reader.dropped == total - 4
             else:

@@ -124,6 +124,7 @@ class _Pool:
         self._lock = threading.Lock()
         self._free: list[_Block] = []
         self._streams = weakref.WeakSet[Stream]()  # that are on this device
+        self._largest = 1  # bytes of an upload so far
         self._capacity = 0  # of the arrays below, which a copy fills
         self._nbytes = out("size_t")
 
@@ -189,17 +190,18 @@ class _Pool:
         block.copied.record(stream)
 
     def _block(self, nbytes: int) -> _Block:
-        """A free block of this size: the smallest that fits, else the largest, which grows, else a new one."""
-        free = self._free
+        """A free block of this size: the smallest that fits, else the largest, which grows, else a new one.
+
+        Whatever is allocated has the size of the largest upload so far: page-locked memory takes milliseconds, in which
+        the device stands still, and batches differ a little in size.
+        """
+        free, self._largest = self._free, max(self._largest, nbytes)
         fitting = [i for i, block in enumerate(free) if block.nbytes >= nbytes]
         if fitting:
-            block = free.pop(min(fitting, key=lambda i: free[i].nbytes))
-        elif free:
-            block = free.pop(max(range(len(free)), key=lambda i: free[i].nbytes))
-        else:
-            block = _Block(self.device)
+            return free.pop(min(fitting, key=lambda i: free[i].nbytes))
+        block = free.pop(max(range(len(free)), key=lambda i: free[i].nbytes)) if free else _Block(self.device)
         try:
-            block.reserve(max(nbytes, 1))
+            block.reserve(self._largest)
         except BaseException:
             free.append(block)
             raise

@@ -96,7 +96,7 @@ class RequestGroup:
 
     Attributes:
         outcomes: of each request its result or its exception, in order.
-        requests: those that can be cancelled.
+        requests: those that can be cancelled, until all have ended.
     """
 
     __slots__ = ("_lock", "_missing", "_on_end", "outcomes", "requests")
@@ -116,6 +116,7 @@ class RequestGroup:
             if self._missing:
                 return
         on_end, self._on_end = self._on_end, None  # it may hold what holds this group
+        self.requests = ()  # they hold the group
         assert on_end is not None
         on_end(self)
 

@@ -23,6 +23,7 @@ from .http.predict import PredictHandler
 from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
+from .shared_map import SharedMap
 from .tracing import Tracing
 from .watcher import signatures, watch
 
@@ -93,6 +94,7 @@ class Server:
         """
         import uvloop
 
+        SharedMap.guard()  # all threads of the server inherit that SIGBUS is not blocked
         loop = uvloop.new_event_loop()
         try:
             loop.run_until_complete(self._serve(listening or (lambda server: None)))

@@ -37,6 +37,13 @@ class SharedMap:
         self._c = ffi.gc(handle[0], lib.ifs_shared_map_destroy)
         self._nbytes = nbytes
 
+    @staticmethod
+    def guard() -> None:
+        """Installs the handler of SIGBUS again where another one took its place, and unblocks the signal in this thread
+        and in those that it starts from now on. Each new mapping does that for the thread that makes it.
+        """
+        lib.ifs_shared_map_guard()
+
     @property
     def __array_interface__(self) -> dict[str, Any]:
         at = address(lib.ifs_shared_map_address(self._c))

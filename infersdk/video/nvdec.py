@@ -62,6 +62,7 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
         device: str | Device = "cuda:0",
         prefetch: int = 8,
         drop: str | None = None,
+        drop_after: float | None = None,
         timeout: float = TIMEOUT,
         options: Mapping[str, str] | None = None,
     ) -> None:
@@ -73,7 +74,9 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
                 f"{self.device} decodes videos, and this machine has {device_count()} CUDA devices; {_USE_CPU}"
             )
         self._module = _pynvvideocodec()
-        super().__init__(source, even=True, prefetch=prefetch, drop=drop, timeout=timeout, options=options)
+        super().__init__(
+            source, even=True, prefetch=prefetch, drop=drop, drop_after=drop_after, timeout=timeout, options=options
+        )
 
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[DeviceFrame, None, None]:
         codec = stream.codec_context.codec.canonical_name

@@ -29,6 +29,8 @@ class VideoReader(SourceReader[Frame]):
         drop: what happens when `prefetch` frames wait. `"never"`: the decoder waits. `"oldest"`, for live sources: the
             oldest one is dropped, and counted in `dropped`. None is `"oldest"` for live sources and `"never"` for
             files, which never drop a frame.
+        drop_after: seconds that a frame of a live source may wait: when one is taken, older ones are dropped, and
+            counted, as long as a newer one waits. None drops none by its age.
         timeout: seconds without data after which reading from a URL or camera fails.
         options: FFmpeg's options for the container: `{"rtsp_transport": "tcp"}`, `{"video_size": "1280x720"}`.
 
@@ -55,13 +57,22 @@ class VideoReader(SourceReader[Frame]):
         format: str = "rgb",
         prefetch: int = 8,
         drop: str | None = None,
+        drop_after: float | None = None,
         timeout: float = TIMEOUT,
         options: Mapping[str, str] | None = None,
     ) -> None:
         if format not in _FORMATS:
             raise ConfigError(f"unknown format {format!r}; use one of {', '.join(_FORMATS)}")
         self._format = format
-        super().__init__(source, even=format == "nv12", prefetch=prefetch, drop=drop, timeout=timeout, options=options)
+        super().__init__(
+            source,
+            even=format == "nv12",
+            prefetch=prefetch,
+            drop=drop,
+            drop_after=drop_after,
+            timeout=timeout,
+            options=options,
+        )
 
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[Frame, None, None]:
         return _decode(self._av, stream, self._format, so_far, self._shown, self.fps)

@@ -7,9 +7,10 @@ import os
 import re
 import sys
 import threading
+import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -61,6 +62,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         even: bool,
         prefetch: int,
         drop: str | None,
+        drop_after: float | None,
         timeout: float,
         options: Mapping[str, str] | None,
     ) -> None:
@@ -76,6 +78,12 @@ class SourceReader(ABC, Generic[FrameKind]):
             raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
         if drop == "oldest" and not scheme and not camera:
             raise ConfigError(f"drop='oldest' is for live sources, and {self._shown!r} is a file; leave it out")
+        if drop_after is not None and not drop_after >= 0:
+            raise ConfigError(f"drop_after is a number of seconds from 0, not {drop_after!r}")
+        if drop_after is not None and drop == "never":
+            raise ConfigError(
+                f"drop='never' drops no frame after {drop_after:g} s; leave one of drop and drop_after out"
+            )
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
         self._av = import_av()
@@ -99,6 +107,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         self.size: tuple[int, int] = first.size
         self._first: FrameKind = first
         self._prefetch = prefetch
+        self._expired = _older_than(drop_after)
         self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
 
     @abstractmethod
@@ -148,7 +157,7 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     @property
     def dropped(self) -> int:
-        """Frames of a live source that were dropped, since `prefetch` newer ones waited."""
+        """Frames of a live source that were dropped, since newer ones waited."""
         return self._buffer.dropped if self._buffer is not None else 0
 
     # ---- frames ----
@@ -161,7 +170,8 @@ class SourceReader(ABC, Generic[FrameKind]):
             if self._closed:
                 raise ClosedError(f"the video {self._shown!r} was closed; open it again")
             if self._buffer is None:
-                self._buffer = Prefetch(_rest(self._first, self._frames), self._prefetch, drop_oldest=self._drops)
+                frames = _rest(self._first, self._frames)
+                self._buffer = Prefetch(frames, self._prefetch, drop_oldest=self._drops, expired=self._expired)
                 del self._first
         try:
             return next(self._buffer)
@@ -234,6 +244,14 @@ class Clock:
             at = time - self._start
         self._next = at + self._interval
         return at
+
+
+def _older_than(seconds: float | None) -> Callable[[FrameKind], bool] | None:
+    """Whether a frame was decoded before so many seconds; None for no limit."""
+    if seconds is None:
+        return None
+    longest = seconds
+    return lambda frame: time.monotonic() - frame.decoded > longest
 
 
 def _rest(first: FrameKind, frames: Generator[FrameKind, None, None]) -> Iterator[FrameKind]:

@@ -32,6 +32,9 @@ _log = logging.getLogger("infersdk.video")
 
 #: Seconds before the first attempt to connect again, and at most; each attempt doubles them.
 BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
+#: Decoded frames that may wait, and for how many seconds one of a live source may wait if a newer one is there. Some
+#: senders and decoders give several frames at once; a model that is free gets all of them.
+WAITING, LIVE_WAITING, LIVE_WAITS = 4, 8, 0.03
 #: The last results whose latency is kept for the statistics of a stream.
 REMEMBERED = 1000
 
@@ -217,7 +220,8 @@ class Stream:
     def _read(self) -> bool:
         """Reads the source to its end; whether it is a live one."""
         kind = DeviceVideoReader if self._settings.on_device else VideoReader
-        reader = kind(self.source, prefetch=1 if looks_live(self.source) else 4, **self._settings.reading)
+        waiting = LIVE_WAITING if looks_live(self.source) else WAITING
+        reader = kind(self.source, prefetch=waiting, drop_after=LIVE_WAITS, **self._settings.reading)
         self._reader = reader
         self.info = StreamInfo(reader.size, reader.fps, reader.frames, reader.duration, reader.live)
         self._connects += 1

@@ -222,7 +222,11 @@ class Pending(Protocol[Result_co]):
 
 
 def map_requests(
-    images: Iterable[Any], submit: Callable[[Any], Pending[Result]], ahead: int, return_exceptions: bool = False
+    images: Iterable[Any],
+    submit: Callable[[Any], Pending[Result]],
+    ahead: int,
+    return_exceptions: bool = False,
+    step: int = 1,
 ) -> Iterator[Result]:
     """The results of one request for each image, in order.
 
@@ -230,36 +234,48 @@ def map_requests(
         submit: makes the request of an image.
         ahead: images that are read ahead of the result that is returned.
         return_exceptions: return the exception of an image in place of its result, instead of raising it.
+        step: images that are read at once, when so many results have been returned.
 
     Raises:
         ConfigError: `ahead` is less than 1.
     """
     if ahead < 1:
         raise ConfigError(f"in_flight is at least 1, not {ahead}")
-    return _map_requests(images, submit, ahead, return_exceptions)
+    return _map_requests(iter(images), submit, ahead, return_exceptions, ahead - step)
 
 
 def _map_requests(
-    images: Iterable[Any], submit: Callable[[Any], Pending[Result]], ahead: int, return_exceptions: bool
+    images: Iterator[Any],
+    submit: Callable[[Any], Pending[Result]],
+    ahead: int,
+    return_exceptions: bool,
+    low: int,
 ) -> Iterator[Result]:
+    """Reads images until `ahead` are on their way, then again when `low` are."""
     pending: deque[Pending[Result]] = deque()
     try:
         for image in images:
-            try:
-                pending.append(submit(image))
-            except Exception as error:
-                if not return_exceptions:
-                    raise
-                failed: Future[Result] = Future()
-                failed.set_exception(error)
-                pending.append(failed)
+            pending.append(_begun(submit, image, return_exceptions))
             if len(pending) >= ahead:
-                yield _result(pending.popleft(), return_exceptions)
+                while len(pending) > low:
+                    yield _result(pending.popleft(), return_exceptions)
         while pending:
             yield _result(pending.popleft(), return_exceptions)
     finally:
         for future in pending:
             future.cancel()
+
+
+def _begun(submit: Callable[[Any], Pending[Result]], image: Any, return_exceptions: bool) -> Pending[Result]:
+    """The request of an image, or one that has ended in the exception of making it."""
+    try:
+        return submit(image)
+    except Exception as error:
+        if not return_exceptions:
+            raise
+        failed: Future[Result] = Future()
+        failed.set_exception(error)
+        return failed
 
 
 def _result(future: Pending[Any], return_exceptions: bool) -> Any:

@@ -144,7 +144,8 @@ class TwoStage(Composed[Detections]):
         Files are read by the threads of the detector's pipeline.
 
         Args:
-            in_flight: images that are read ahead; None is twice what the detector's pipeline takes in.
+            in_flight: images that are read ahead, half of them at a time, so that the detector's batches are full; None
+                is twice what its pipeline takes in.
             return_exceptions: return the exception of an image in place of its result, instead of raising it.
         """
 
@@ -154,7 +155,7 @@ class TwoStage(Composed[Detections]):
             return one
 
         ahead = in_flight if in_flight is not None else 2 * self.detector.pipelines[0].slots
-        return map_requests(images, submit, ahead, return_exceptions)
+        return map_requests(images, submit, ahead, return_exceptions, step=max(ahead // 2, 1))
 
     # ---- between the models ----
 

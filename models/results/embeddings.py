@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,10 +45,20 @@ class Embedding:
         vector = np.asarray(values, np.float32)
         if vector.ndim != 1:
             raise ShapeError(f"an embedding is a vector, and these values have shape {vector.shape}")
-        norm = float(np.linalg.norm(vector.astype(np.float64)))
-        if not (norm > 0 and np.isfinite(norm)):
-            raise InputError(f"the vector has a length of {norm}, and no direction; did the network get an image?")
-        return cls((vector / norm).astype(np.float32), norm)
+        return cls.of_rows(vector[None])[0]
+
+    @classmethod
+    def of_rows(cls, rows: npt.NDArray[Any]) -> list[Embedding]:
+        """The embeddings of a batch, (N, D). Raises InputError as `of()` does."""
+        vectors = np.asarray(rows, np.float32)
+        norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
+        lengths: list[float] = norms.tolist()
+        for norm in lengths:
+            if not (norm > 0 and math.isfinite(norm)):
+                raise InputError(f"the vector has a length of {norm}, and no direction; did the network get an image?")
+        vectors = vectors / norms.astype(np.float32)[:, None]
+        # Copies: one result that is kept does not keep the others.
+        return [cls(vector.copy(), norm) for vector, norm in zip(vectors, lengths, strict=True)]
 
     def cosine(self, other: Embedding | npt.ArrayLike) -> float:
         """The cosine of the angle to another one, -1 to 1: the higher, the more alike.

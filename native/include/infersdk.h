@@ -902,6 +902,8 @@ ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t 
  * there, a runtime of another vendor for instance, on any thread.
  *
  * The first mapping installs a handler of SIGBUS. It passes all other faults on to the handler that was there before.
+ * Each mapping unblocks the signal in the calling thread: the system ends a process at a fault in a thread that blocks
+ * it, whatever handler there is.
  */
 typedef struct ifs_shared_map ifs_shared_map;
 
@@ -912,6 +914,10 @@ ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, if
 void ifs_shared_map_destroy(ifs_shared_map *map);
 void *ifs_shared_map_address(const ifs_shared_map *map);
 int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map);
+
+/* What each mapping does first: installs the handler, if another one took its place, and unblocks SIGBUS in the calling
+ * thread and in threads that it starts from now on. */
+void ifs_shared_map_guard(void);
 
 /* Device memory of another process, by the bytes of its cudaIpcMemHandle_t. `nbytes` is how much of its allocation lies
  * behind the address that is returned. Each address is closed once. */

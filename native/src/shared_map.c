@@ -15,6 +15,7 @@
 #define HAS_MAPPINGS 1
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -39,23 +40,71 @@ static struct slot {
 } slots[SLOTS];
 static _Atomic int32_t slots_used; /* those from here on were never used */
 
-static struct sigaction previous;
-static _Atomic uintptr_t passed_on; /* the address of the last fault outside of all mappings */
+static struct sigaction previous; /* whose faults are outside of all mappings */
 
-static void pass_on(int number, siginfo_t *info, void *context) {
-    /* A handler that gave the signal back and returned would be asked again and again for the same instruction. */
-    bool again = info->si_code > 0 && atomic_exchange(&passed_on, (uintptr_t)info->si_addr) == (uintptr_t)info->si_addr;
-    if (!again && (previous.sa_flags & SA_SIGINFO)) {
-        previous.sa_sigaction(number, info, context);
-    } else if (!again && previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-        previous.sa_handler(number);
-    } else {
-        /* The instruction runs and faults again, and the system does what it does by default. */
-        struct sigaction action = {.sa_handler = SIG_DFL};
-        sigaction(number, &action, NULL);
-        if (info->si_code <= 0) /* sent by a process: no instruction faults again */
-            raise(number);
+/* A page whose mapping the handler gives up for a moment: a process with as many mappings as the system allows gets no
+ * further one, not even in place of another. */
+static _Atomic uintptr_t reserve;
+
+static void keep_reserve(size_t page) {
+    if (atomic_load(&reserve))
+        return;
+    /* Shared: the system merges private mappings that are adjacent, and then it would not be one of its own. */
+    void *mapped = mmap(NULL, page, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uintptr_t expected = 0;
+    if (mapped != MAP_FAILED && !atomic_compare_exchange_strong(&reserve, &expected, (uintptr_t)mapped))
+        munmap(mapped, page);
+}
+
+/* Maps zeros in place of a mapping; whether it could. Safe in a signal handler. */
+static bool map_zeros(uintptr_t base, size_t length) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (int attempt = 0; attempt < 100; attempt++) {
+        void *zeros = mmap((void *)base, length, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+        if (zeros != MAP_FAILED) {
+            keep_reserve(page);
+            return true;
+        }
+        uintptr_t given_up = atomic_exchange(&reserve, 0);
+        if (given_up)
+            munmap((void *)given_up, page);
+        else
+            sched_yield(); /* another thread has given it up, and is about to map it again */
     }
+    return false;
+}
+
+/* Passes a fault outside of all mappings on to the handler that was there before. */
+static void pass_on(int number, siginfo_t *info, void *context) {
+    /* A handler that does nothing, such as that of Python's faulthandler once it is disabled, would be asked for the
+     * same instruction for ever. One that has mended the fault may be asked for the same address again later. */
+    static _Atomic uintptr_t last;
+    static _Atomic int32_t times;
+    uintptr_t at = (uintptr_t)info->si_addr;
+    bool vain = false;
+    if (info->si_code > 0) {
+        if (atomic_exchange(&last, at) != at)
+            atomic_store(&times, 0);
+        vain = atomic_fetch_add(&times, 1) >= 100;
+    }
+    if (!vain &&
+        ((previous.sa_flags & SA_SIGINFO) || (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN))) {
+        if (previous.sa_flags & SA_SIGINFO)
+            previous.sa_sigaction(number, info, context);
+        else
+            previous.sa_handler(number);
+        /* A handler that reports the fault ends by raising the signal again, for the handler before it. That is how
+         * this one is reached again: the system's default is what is left. */
+        sigset_t pending;
+        if (info->si_code <= 0 || sigpending(&pending) != 0 || !sigismember(&pending, number))
+            return;
+    }
+    /* The instruction runs and faults again, and the system does what it does by default. */
+    struct sigaction action = {.sa_handler = SIG_DFL};
+    sigaction(number, &action, NULL);
+    if (info->si_code <= 0) /* sent by a process: no instruction faults again */
+        raise(number);
 }
 
 static void on_bus_error(int number, siginfo_t *info, void *context) {
@@ -70,9 +119,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
         if (atomic_load(&slots[i].base) != base) /* another mapping took the slot: its length is not that of `base` */
             continue;
         atomic_store(&slots[i].damaged, 1); /* first: who reads the zeros sees it */
-        void *zeros =
-            mmap((void *)base, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        if (zeros == MAP_FAILED)
+        if (!map_zeros(base, length))
             break;
         errno = before;
         return;
@@ -91,7 +138,8 @@ static void install(void) {
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_bus_error;
     /* Without SA_ONSTACK: the stack of the thread is whole, and the alternate one, which others set up, may be too
-     * small for the vector registers of this processor. The system would then end the process. */
+     * small for the vector registers of this processor, or gone: OpenVINO unmaps the one that it gave to the thread
+     * that loaded it, also when it is freed in another thread. The system would then end the process. */
     action.sa_flags = SA_SIGINFO;
     pthread_mutex_lock(&lock);
     if (sigaction(SIGBUS, NULL, &current) == 0 &&
@@ -100,6 +148,14 @@ static void install(void) {
         sigaction(SIGBUS, &action, NULL);
     }
     pthread_mutex_unlock(&lock);
+}
+
+/* The system ends a process at a fault in a thread that blocks the signal, whatever handler there is. */
+static void unblock(void) {
+    sigset_t bus_error;
+    sigemptyset(&bus_error);
+    sigaddset(&bus_error, SIGBUS);
+    pthread_sigmask(SIG_UNBLOCK, &bus_error, NULL);
 }
 
 static int32_t take_slot(void) {
@@ -113,6 +169,11 @@ static int32_t take_slot(void) {
         return i;
     }
     return -1;
+}
+
+void ifs_shared_map_guard(void) {
+    install();
+    unblock();
 }
 
 ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, ifs_shared_map **out) {
@@ -132,7 +193,8 @@ ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, if
                          SLOTS);
     }
     struct slot *slot = &slots[map->slot];
-    install();
+    ifs_shared_map_guard();
+    keep_reserve(page);
     map->base = mmap(NULL, map->length, PROT_READ | PROT_WRITE, MAP_SHARED, file, offset - (int64_t)map->lead);
     if (map->base == MAP_FAILED) {
         ifs_status status =
@@ -161,6 +223,8 @@ void ifs_shared_map_destroy(ifs_shared_map *map) {
 int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map) { return atomic_load(&slots[map->slot].damaged); }
 
 #else
+
+void ifs_shared_map_guard(void) {}
 
 ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, ifs_shared_map **out) {
     (void)file, (void)offset, (void)nbytes, (void)out;

@@ -123,6 +123,15 @@ SETUP = """
 """
 
 
+#: The system's own calls.
+LIBC = """
+    import ctypes
+    libc, size, number = ctypes.CDLL(None), ctypes.c_size_t, ctypes.c_int
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, size, number, number, number, ctypes.c_long]
+"""
+
+
 def test_other_faults_end_the_process_as_before() -> None:
     done = run(
         SETUP
@@ -201,3 +210,108 @@ def test_beside_a_small_alternate_stack() -> None:
     """
     )
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the structure is that of Linux")
+def test_beside_an_alternate_stack_that_is_gone() -> None:
+    """OpenVINO leaves the thread that loaded it with one when it is freed in another thread."""
+    done = run(
+        SETUP
+        + LIBC
+        + """
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    class Stack(ctypes.Structure):
+        _fields_ = [("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+    memory = libc.mmap(None, 1 << 17, 3, 0x22, -1, 0)
+    assert libc.sigaltstack(ctypes.byref(Stack(memory, 0, 1 << 17)), None) == 0
+    assert libc.munmap(ctypes.c_void_p(memory), size(1 << 17)) == 0
+    file.truncate(0)
+    print(shared[5])
+    """
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+def test_a_thread_that_blocks_the_signal() -> None:
+    """The system ends a process at a fault in such a thread, whatever handler there is."""
+    done = run(
+        "    import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
+        + SETUP
+        + """
+    import threading
+    def read():
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        SharedMap.guard()
+        print(other[5])
+    other = SharedMap(file.fileno(), 0, 1 << 16).array
+    file.truncate(0)
+    print(shared[5], flush=True)
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    """
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n0\n"), done.stderr
+
+
+def test_a_handler_that_is_replaced_while_there_are_mappings() -> None:
+    done = run(
+        SETUP
+        + """
+    import signal
+    for action in (signal.SIG_DFL, signal.SIG_IGN):
+        file.truncate(1 << 16)
+        other = SharedMap(file.fileno(), 0, 1 << 16)
+        signal.signal(signal.SIGBUS, action)
+        other.guard()
+        file.truncate(0)
+        print(other.array[5])
+    """
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n0\n"), done.stderr
+
+
+LIMIT = Path("/proc/sys/vm/max_map_count")
+
+
+@pytest.mark.skipif(not LIMIT.exists() or int(LIMIT.read_text()) > 200_000, reason="too many mappings to make here")
+def test_a_process_with_as_many_mappings_as_there_may_be() -> None:
+    """Then the system gives none, not even in place of another."""
+    done = run(
+        SETUP
+        + LIBC
+        + """
+    maps = [SharedMap(file.fileno(), 0, 1 << 16) for _ in range(40)]
+    made = 0
+    while libc.mmap(None, 4096, 1 + made % 2 * 2, 0x22, -1, 0) != 2**64 - 1:  # of two kinds, which are not merged
+        made += 1
+    file.truncate(0)
+    print(sum(int(one.array[5]) for one in maps), all(one.damaged for one in maps), made > 1000)
+    """
+    )
+    assert (done.returncode, done.stdout) == (0, "0 True True\n"), done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the structure is that of Linux")
+def test_a_handler_before_it_may_mend_the_same_address_again() -> None:
+    """Another library that does the same with mappings of its own."""
+    done = run(
+        LIBC
+        + """
+    import signal
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def mend(_):
+        libc.mmap(at, 4096, 3, 0x32, -1, 0)  # zeros at a fixed address
+    libc.signal(signal.SIGBUS, mend)
+    """
+        + SETUP
+        + """
+    at = libc.mmap(None, 4096, 3, 1, file.fileno(), 0)
+    for _ in range(5):
+        file.truncate(4096)
+        libc.mmap(at, 4096, 3, 0x11, file.fileno(), 0)
+        file.truncate(0)
+        print(ctypes.c_uint8.from_address(at + 7).value, end="")
+    """
+    )
+    assert (done.returncode, done.stdout) == (0, "00000"), done.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from infersdk.stream import device_count
-from infersdk.video import DeviceVideoReader, VideoReader, VideoWriter
+from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, stream
 
 pytest.importorskip("av")
 SIZE, RATE = (160, 120), 20
@@ -29,6 +31,16 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(AT_ONCE + ONE_BY_ONE):
             writer.write(np.roll(image, 3 * number, axis=1))
     return path
+
+
+def needs_gpu(reader: Any) -> None:
+    if reader is DeviceVideoReader:
+        if not device_count():
+            pytest.skip("no CUDA device on this machine")
+        pytest.importorskip("PyNvVideoCodec")
+
+
+READERS = [VideoReader, pytest.param(DeviceVideoReader, marks=pytest.mark.gpu)]
 
 
 def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mapping[str, str]) -> None:
@@ -61,14 +73,92 @@ def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mappi
     ("lengths", "options", "held"),
     [(False, {}, 2), (True, {}, 1), (False, WHOLE_PACKETS, 1), (True, WHOLE_PACKETS, 0)],
 )
-@pytest.mark.parametrize("reader", [VideoReader, pytest.param(DeviceVideoReader, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("reader", READERS)
 def test_mpeg_ts(reader: Any, lengths: bool, options: Mapping[str, str], held: int, video: Path) -> None:
     """Frames in the order in which they are shown; the decoder itself holds back none."""
     from live_formats import encode, transport_stream
 
-    if reader is DeviceVideoReader:
-        if not device_count():
-            pytest.skip("no CUDA device on this machine")
-        pytest.importorskip("PyNvVideoCodec")
+    needs_gpu(reader)
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
     assert_held_back(reader, transport_stream(encoded, 1, lengths=lengths), held, options)
+
+
+@pytest.mark.parametrize("options", [{}, WHOLE_PACKETS], ids=["parsed", "whole"])
+@pytest.mark.parametrize("b_frames", [0, 1, 2, 3])
+@pytest.mark.parametrize("reader", READERS)
+def test_all_frames_come_in_order(
+    reader: Any, b_frames: int, options: Mapping[str, str], video: Path, tmp_path: Path
+) -> None:
+    """A live source gives the frames of the same file, also where frames refer to later ones."""
+    from live_formats import encode, transport_stream
+
+    needs_gpu(reader)
+    encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, b_frames)
+    data = b"".join(transport_stream(encoded, 2, lengths=True))
+    (tmp_path / "a.ts").write_bytes(data)
+    with VideoReader(tmp_path / "a.ts", format="nv12") as frames:
+        expected = list(frames)
+    assert len(expected) == 2 * (AT_ONCE + ONE_BY_ONE)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(data)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        settings = {"format": "nv12"} if reader is VideoReader else {}
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with reader(address, drop="never", timeout=5, options=options, **settings) as frames:
+            assert frames.live
+            for theirs in expected:
+                ours = next(frames)
+                assert (ours.number, ours.time) == (theirs.number, pytest.approx(theirs.time, abs=1e-6))
+                pixels = ours.to_host().pixels if reader is DeviceVideoReader else ours.pixels
+                np.testing.assert_array_equal(pixels, theirs.pixels, err_msg=f"frame {ours.number}")
+            assert not list(frames)
+        thread.join()
+
+
+class Slow:
+    """A model that takes 10 ms for a frame, one after the other."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1)
+
+    def submit(self, frame: Any) -> Future[None]:
+        return self.thread.submit(time.sleep, 0.01)
+
+
+@pytest.mark.parametrize("waits", [60.0, 0.0])
+def test_frames_that_come_together(waits: float, video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four frames come at once, and the model has time for all of them before the next four."""
+    from live_formats import encode, transport_stream
+
+    monkeypatch.setattr(stream, "LIVE_WAITS", waits)
+    encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
+    chunks = transport_stream(encoded, 1, lengths=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"".join(chunks[:AT_ONCE]))
+                for number in range(AT_ONCE, len(chunks), 4):
+                    time.sleep(0.5)
+                    connection.sendall(b"".join(chunks[number : number + 4]))
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with Streams({"live": address}, in_flight=1, give_up_after=0, options=WHOLE_PACKETS) as streams:
+            numbers = [item.frame.number for item in streams.run(Slow()) if item.frame is not None]
+            dropped = streams.health()["live"].dropped
+        thread.join()
+    came_later = [number for number in numbers if number >= AT_ONCE]
+    if waits:
+        assert came_later == list(range(AT_ONCE, len(chunks)))
+    else:
+        assert len(came_later) < ONE_BY_ONE
+    assert dropped == len(chunks) - len(numbers)

@@ -33,6 +33,16 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def needs_gpu(reader: Any) -> None:
+    if reader is DeviceVideoReader:
+        if not device_count():
+            pytest.skip("no CUDA device on this machine")
+        pytest.importorskip("PyNvVideoCodec")
+
+
+READERS = [VideoReader, pytest.param(DeviceVideoReader, marks=pytest.mark.gpu)]
+
+
 def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mapping[str, str]) -> None:
     """The reader gives each frame when `held` later ones have been sent; if it wants more, it fails after `timeout`."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -63,17 +73,52 @@ def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mappi
     ("lengths", "options", "held"),
     [(False, {}, 2), (True, {}, 1), (False, WHOLE_PACKETS, 1), (True, WHOLE_PACKETS, 0)],
 )
-@pytest.mark.parametrize("reader", [VideoReader, pytest.param(DeviceVideoReader, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("reader", READERS)
 def test_mpeg_ts(reader: Any, lengths: bool, options: Mapping[str, str], held: int, video: Path) -> None:
     """Frames in the order in which they are shown; the decoder itself holds back none."""
     from live_formats import encode, transport_stream
 
-    if reader is DeviceVideoReader:
-        if not device_count():
-            pytest.skip("no CUDA device on this machine")
-        pytest.importorskip("PyNvVideoCodec")
+    needs_gpu(reader)
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
     assert_held_back(reader, transport_stream(encoded, 1, lengths=lengths), held, options)
+
+
+@pytest.mark.parametrize("options", [{}, WHOLE_PACKETS], ids=["parsed", "whole"])
+@pytest.mark.parametrize("b_frames", [0, 1, 2, 3])
+@pytest.mark.parametrize("reader", READERS)
+def test_all_frames_come_in_order(
+    reader: Any, b_frames: int, options: Mapping[str, str], video: Path, tmp_path: Path
+) -> None:
+    """A live source gives the frames of the same file, also where frames refer to later ones."""
+    from live_formats import encode, transport_stream
+
+    needs_gpu(reader)
+    encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, b_frames)
+    data = b"".join(transport_stream(encoded, 2, lengths=True))
+    (tmp_path / "a.ts").write_bytes(data)
+    with VideoReader(tmp_path / "a.ts", format="nv12") as frames:
+        expected = list(frames)
+    assert len(expected) == 2 * (AT_ONCE + ONE_BY_ONE)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(data)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        settings = {"format": "nv12"} if reader is VideoReader else {}
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with reader(address, drop="never", timeout=5, options=options, **settings) as frames:
+            assert frames.live
+            for theirs in expected:
+                ours = next(frames)
+                assert (ours.number, ours.time) == (theirs.number, pytest.approx(theirs.time, abs=1e-6))
+                pixels = ours.to_host().pixels if reader is DeviceVideoReader else ours.pixels
+                np.testing.assert_array_equal(pixels, theirs.pixels, err_msg=f"frame {ours.number}")
+            assert not list(frames)
+        thread.join()
 
 
 class Slow:

@@ -14,7 +14,7 @@ import numpy as np
 from ...config import convert
 from ...errors import ConfigError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
-from ...tensor import Tensor
+from ...image.uploads import UploadPools
 from ..declaration import Declared
 from ..image_calls import ImageCalls
 from ..results import Detections
@@ -71,6 +71,7 @@ class Composed(ImageCalls[Result], Declared, ABC):
         first = self.models[0]
         self.task, self.per_call, self.channel_order = first.task, first.per_call, first.channel_order
         self.class_names = tuple(first.class_names)
+        self._pools = UploadPools()
         self._prepare()
 
     @abstractmethod
@@ -168,6 +169,7 @@ class Composed(ImageCalls[Result], Declared, ABC):
         """Closes the models. Requests that have not begun to run are cancelled."""
         for model in self.models:
             model.close()
+        self._pools.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -181,13 +183,17 @@ def _cancel(submitting: asyncio.Future[Future[Any]]) -> None:
         submitting.result().cancel()
 
 
-def whole_image(source: Any, channel_order: str, device: Device | None = None) -> HostImage | DeviceImage:
+def whole_image(
+    source: Any, channel_order: str, device: Device | None = None, pools: UploadPools | None = None
+) -> HostImage | DeviceImage:
     """An image at full size, whose parts will be taken.
 
     Args:
         source: what `read_image()` takes, or an image on a CUDA device.
         channel_order: of arrays.
-        device: the image is copied there once for all of its parts; None leaves an image of the host there.
+        device: the image is copied there once, when the first of its parts is used; None leaves an image of the host
+            there.
+        pools: the memory for that, which images share one after the other; None is memory of its own.
 
     Raises:
         ImageError: it cannot be read.
@@ -199,10 +205,8 @@ def whole_image(source: Any, channel_order: str, device: Device | None = None) -
     image = read_image(source, channel_order=channel_order)
     if device is None or image.format == "nv12":
         return image
-    if isinstance(source, SharedImage):  # other models use the same copy
-        return source.on_device(device, channel_order)
-    uploaded = Tensor(image.pixels.shape, "uint8", device).copy_from(image.pixels)
-    return DeviceImage(uploaded, "rgb" if image.format.startswith("rgb") else "bgr", image.decoder)
+    shared = source if isinstance(source, SharedImage) else SharedImage(image, pools)  # others may use the same copy
+    return shared.on_device(device, channel_order)
 
 
 def require_boxes(model: ImageModel[Any]) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
-from ...image.uploads import UploadPools
 from ..declaration import UNCHECKED, argument
 from ..requests import Requests
 from ..results import Detections
@@ -74,7 +73,6 @@ class TwoStage(Composed[Detections]):
         self._cut = self.crop if callable(self.crop) else cutter(self.crop, self.margin)
         self._threads: ThreadPoolExecutor | None = None
         self._guard = threading.Lock()
-        self._pools = UploadPools()
         first, second = self.detector.image_device, self.second.image_device
         #: Where parts are cut. A function may need the pixels on the host.
         self._device = first if first == second and isinstance(self.crop, str) else None
@@ -221,7 +219,6 @@ class TwoStage(Composed[Detections]):
         super().close()
         if self._threads is not None:
             self._threads.shutdown()
-        self._pools.clear()
 
     def __repr__(self) -> str:
         return f"<TwoStage {self.detector!r}, then {self.second!r}>"

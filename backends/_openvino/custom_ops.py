@@ -24,6 +24,7 @@ from ...custom_ops.shapes import Unknowns, evaluate
 from ...device import Device
 from ...errors import CustomKernelError, CustomOpError, InferSDKError, ShapeError
 from ...graph.files import read_model
+from .runtime import new_core
 
 if TYPE_CHECKING:
     from ...custom_ops.declaration import CustomOp, Signature
@@ -44,7 +45,7 @@ _STATE = "infersdk"
 
 def core_with(ops: OperatorSet) -> Any:
     """A core that reads ONNX models with these operators, and its caches of them."""
-    core = ov.Core()
+    core = new_core()
     for op in ops:
         core.add_extension(ConversionExtension(op.name, op.domain, functools.partial(_converted, op)))
         core.add_extension(_class_for(op))

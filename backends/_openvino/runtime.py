@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections import Counter
@@ -13,6 +14,7 @@ from openvino.frontend import FrontEndManager
 from ...device import Device
 from ...errors import ModelFormatError, text_of
 from ...graph.files import load_proto, require_onnx
+from .signal_stack import kept_signal_stack
 
 if TYPE_CHECKING:
     from ...model_source import ModelSource
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILURES", "PRECISION_NAMES",
     "capabilities", "compiles", "core", "devices", "executed_precisions", "execution_devices", "is_busy",
-    "known_properties", "metadata_of", "offered", "our_name", "port_name", "readers", "reason", "written_precision",
+    "known_properties", "metadata_of", "new_core", "offered", "our_name", "port_name", "readers", "reason",
+    "written_precision",
 ]  # fmt: skip
 
 #: The precision of a node by its name in a runtime model; plugins differ in case and in style.
@@ -44,7 +47,15 @@ FAILURES = (RuntimeError, UnicodeDecodeError)
 @functools.cache
 def core() -> Any:
     """The one core of the process: it holds the plugins, and any thread may use it."""
-    return ov.Core()
+    return new_core()
+
+
+def new_core() -> Any:
+    """A core of one's own. Its plugin for processors is loaded here, so that the thread keeps its stack for signals."""
+    made = ov.Core()
+    with kept_signal_stack(), contextlib.suppress(RuntimeError):  # an OpenVINO without that plugin
+        made.get_property("CPU", "FULL_DEVICE_NAME")
+    return made
 
 
 #: OpenVINO's names of the readers of formats.

@@ -187,9 +187,10 @@ class _Graph:
                 left[name] = "a depthwise convolution gains nothing in 8 bits, and loses most"
             elif not scheme.float_results and self._feeds_tail(node) and not self._is_product(scheme, node):
                 left[name] = f"its result stays in floating point, and {scheme.name} then computes all of it so"
-        early = self._early(scheme, {*left, *excluded})
+        few = self._early(scheme, {*left, *excluded})
+        few |= self._late(scheme, {*left, *excluded, *few})
         # If no layer is worth it, all are as good.
-        return early | left if len(early | left) < len(self.layers) else left
+        return few | left if len(few | left) < len(self.layers) else left
 
     def _early(self, scheme: Scheme, floating: Collection[str]) -> dict[str, str]:
         """Layers from the start of the model that are faster in floating point, with the reason."""
@@ -206,6 +207,30 @@ class _Graph:
                     left[name] = f"{scheme.name} computes {products} products a value faster in floating point"
                 else:
                     behind.add(name)
+        return left
+
+    def _late(self, scheme: Scheme, floating: Collection[str]) -> dict[str, str]:
+        """Layers up to the end of the model that are faster in floating point, with the reason.
+
+        They begin with one that is slower in 8 bits. No layer behind it gains by them, and no 8 bits are behind these.
+        """
+        layers = {node.name or "": node for node in self.layers if node.name not in floating}
+        inner, last = set[str](), set[str]()
+        for name in reversed(self.nodes):
+            readers = {use.name for value in self.nodes[name].outputs for use in value.consumers()}
+            if readers & inner or (name in layers and _products(layers[name]) >= scheme.least_products):
+                inner.add(name)
+            elif name in layers:
+                last.add(name)
+        left: dict[str, str] = {}
+        behind = set[str]()
+        for name, node in self.nodes.items():
+            makers = [value.producer() for value in node.inputs if value is not None]
+            follows = any(maker is not None and maker.name in behind for maker in makers)
+            if name in last and (follows or _products(node) < scheme.least_last_products):
+                left[name] = f"{scheme.name} computes it and what follows faster in floating point"
+            if follows or name in left:
+                behind.add(name)
         return left
 
     def is_bounded(self, name: str) -> bool:

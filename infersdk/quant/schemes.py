@@ -13,7 +13,8 @@
   share nothing loses most.
 - ONNX Runtime computes a SiLU in 8 bits in two steps over all values, which take longer than its one in floating point.
   A layer gains more than that only if it sums up many products for each value. So from the image on layers stay in
-  floating point up to the first that does; a layer behind that would cost two conversions.
+  floating point up to the first that does; a layer behind that would cost two conversions. At the end it is the same:
+  depthwise convolutions take twice as long in 8 bits, and what follows them up to the tail gains little.
 - TensorRT-RTX 1.6 has no INT8 convolutions.
 """
 
@@ -49,6 +50,7 @@ class Scheme:
         depthwise: depthwise convolutions are quantised.
         least_products: a layer that sums up fewer products for each value of its result stays in floating point if all
             layers before it do.
+        least_last_products: likewise if all layers behind it sum up fewer than `least_products`; these then do, too.
         operators: those with weights that are quantised.
     """
 
@@ -61,6 +63,7 @@ class Scheme:
     joins: bool = False
     depthwise: bool = True
     least_products: int = 1
+    least_last_products: int = 1
     operators: frozenset[str] = WEIGHTED
 
     @property
@@ -76,7 +79,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         for scheme in (
             Scheme(
                 "onnxruntime", signed=False, between=True, float_results=False, products=True, joins=True,
-                least_products=128, operators=WEIGHTED - {"ConvTranspose"},
+                least_products=128, least_last_products=64, operators=WEIGHTED - {"ConvTranspose"},
             ),
             Scheme("openvino", signed=False, between=False, moves=True, depthwise=False),
             Scheme("tensorrt", signed=True, between=False, depthwise=False),

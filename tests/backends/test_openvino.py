@@ -701,3 +701,40 @@ def test_one_infer_in_two_threads_is_an_error_that_says_so(tmp_path: Path) -> No
         assert infer._compiled is compiled_before  # type: ignore[attr-defined]  # nothing was compiled anew
     assert told
     assert all("clone()" in text for text in told)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="alternate stacks as Linux has them")
+def test_signals_after_a_core_has_gone_in_another_thread(tmp_path: Path) -> None:
+    """Its plugin unmaps the stack for signals that it gave to the thread in which it was loaded."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(contract_model("net"))
+    code = f"""
+import gc, os, signal, threading
+import openvino as ov
+from infersdk.backends._openvino.custom_ops import core_with
+from infersdk.backends._openvino.runtime import core
+
+def freed_in_another_thread(held):
+    thread = threading.Thread(target=lambda: (held.clear(), gc.collect()))
+    thread.start()
+    thread.join()
+
+model = {str(path)!r}
+signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+first, second = core_with([]), core_with([])
+held = [first.compile_model(model, "CPU"), first]
+del first
+freed_in_another_thread(held)
+os.kill(os.getpid(), signal.SIGUSR1)
+third = core_with([])
+compiled = third.compile_model(model, "CPU")
+del second  # not the newest first
+gc.collect()
+del compiled, third
+gc.collect()
+os.kill(os.getpid(), signal.SIGUSR1)
+core().compile_model(model, "CPU")
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
+    ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "handled\n" * 3), ran.stderr

@@ -37,25 +37,44 @@ def chain(path: Path, shapes: list[tuple[int, ...]], pooled: bool = False) -> Pa
     return save(path, nodes, [value("x", [1, 3, 16, 16])], [value("y", None)], weights)
 
 
-# 27 products for each value, 9, 16, 144, 8, and the last one, which gives floating point.
-SHAPES = [(16, 3, 3, 3), (16, 1, 3, 3), (16, 16, 1, 1), (8, 16, 3, 3), (16, 8, 1, 1), (4, 16, 3, 3)]
+# 27 products for each value, 9, 16, 144, 8, 144, and the last one, which gives floating point.
+SHAPES = [
+    (16, 3, 3, 3), (16, 1, 3, 3), (16, 16, 1, 1), (8, 16, 3, 3), (16, 8, 1, 1), (16, 16, 3, 3), (4, 16, 3, 3),
+]  # fmt: skip
 
 
 def test_from_the_image_on_layers_of_few_products_stay_in_floating_point(tmp_path: Path) -> None:
     model = chain(tmp_path / "m.onnx", SHAPES)
     planned = quant.plan(model, "onnxruntime")
-    assert planned.layers == ("Conv_c3", "Conv_c4")  # Conv_c4 has few as well, but is behind 8 bits
+    # Conv_c4 has few as well, but stands between 8 bits.
+    assert planned.layers == ("Conv_c3", "Conv_c4", "Conv_c5")
     assert planned.left["Conv_c0"] == "onnxruntime computes 27 products a value faster in floating point"
     assert list(planned.left)[:3] == ["Conv_c0", "Conv_c1", "Conv_c2"]
-    assert quant.plan(model, "portable").layers == tuple(f"Conv_c{i}" for i in range(6))
-    assert quant.plan(model, "openvino").layers == tuple(f"Conv_c{i}" for i in (0, 2, 3, 4, 5))
+    assert quant.plan(model, "portable").layers == tuple(f"Conv_c{i}" for i in range(7))
+    assert quant.plan(model, "openvino").layers == tuple(f"Conv_c{i}" for i in (0, 2, 3, 4, 5, 6))
     # What is excluded ends nothing: behind it there are no 8 bits.
-    assert quant.plan(model, "onnxruntime", exclude=["Conv_c0"]).layers == ("Conv_c3", "Conv_c4")
+    assert quant.plan(model, "onnxruntime", exclude=["Conv_c0"]).layers == ("Conv_c3", "Conv_c4", "Conv_c5")
 
 
 def test_a_layer_before_a_pooling_is_quantised(tmp_path: Path) -> None:
     planned = quant.plan(chain(tmp_path / "m.onnx", SHAPES, pooled=True), "onnxruntime")
-    assert planned.layers == tuple(f"Conv_c{i}" for i in range(5))
+    assert planned.layers == tuple(f"Conv_c{i}" for i in range(6))
+
+
+def test_up_to_the_end_layers_behind_a_depthwise_one_stay_in_floating_point(tmp_path: Path) -> None:
+    # 27 products, 144, 9 that an INT8 layer follows, 144, 16, 9, 16, 16.
+    start = [(16, 3, 3, 3), (16, 16, 3, 3), (16, 1, 3, 3), (16, 16, 3, 3)]
+    model = chain(tmp_path / "m.onnx", [*start, (16, 16, 1, 1), (16, 1, 3, 3), (16, 16, 1, 1), (4, 16, 1, 1)])
+    planned = quant.plan(model, "onnxruntime")
+    assert planned.layers == ("Conv_c1", "Conv_c2", "Conv_c3")
+    assert planned.left["Conv_c5"] == "onnxruntime computes it and what follows faster in floating point"
+    assert list(planned.left) == ["Conv_c0", *(f"Conv_c{index}" for index in range(4, 8))]
+    # One of 64 products does not begin it, and stays in floating point behind one of fewer.
+    model = chain(tmp_path / "m.onnx", [(64, 3, 3, 3), (64, 64, 3, 3), (64, 64, 1, 1), (4, 64, 1, 1)])
+    assert quant.plan(model, "onnxruntime").layers == ("Conv_c1", "Conv_c2", "Conv_c3")
+    model = chain(tmp_path / "m.onnx", [(64, 3, 3, 3), (64, 64, 3, 3), (64, 1, 3, 3), (64, 64, 1, 1), (4, 64, 1, 1)])
+    assert quant.plan(model, "onnxruntime").layers == ("Conv_c1",)
+    assert len(quant.plan(model, "portable").layers) == 5
 
 
 def test_where_no_layer_is_worth_it_all_are_quantised(tmp_path: Path) -> None:

@@ -152,16 +152,19 @@ class _Decoder:
             bitstream = importlib.import_module("av.bitstream")
             self._filter = bitstream.BitStreamFilterContext(_FILTERS[codec], stream)
         latency = module.DisplayDecodeLatencyType
-        # Each packet of a live source ends its frame, which comes out before the next packet. Frames that refer to
-        # later ones come in another order than they are shown in: they wait for those alone.
+        # Each packet of a live source ends its frame. Frames that refer to later ones come in another order than they
+        # are shown in, and wait for those. Where there are none, frames are taken as they are decoded: many cameras do
+        # not say in their H.264 that nothing is reordered, and the decoder would hold frames back until it is certain.
         self._at_once = live
+        self._in_order = live and not stream.codec_context.has_b_frames
+        self._newest, self._second = _NO_TIME, round(1 / stream.time_base)
         try:
             self._decoder = module.CreateDecoder(
                 gpuid=device.index,
                 codec=getattr(module.cudaVideoCodec, _CODECS[codec]),
                 cudastream=self._stream.handle,
                 usedevicememory=True,
-                latency=latency.LOW if self._at_once else latency.NATIVE,
+                latency=latency.ZERO if self._in_order else latency.LOW if self._at_once else latency.NATIVE,
             )
         except Exception as error:
             raise self._unsupported(error) from None
@@ -193,7 +196,7 @@ class _Decoder:
             raise self._unsupported(error) from None
         copied = []
         for frame in frames:
-            pts = frame.getPTS()
+            pts = self._checked(data.pts) if self._in_order else frame.getPTS()
             if pts in self._discarded:  # an edit list leaves it out
                 self._discarded.remove(pts)
                 continue
@@ -203,6 +206,17 @@ class _Decoder:
             # Not by the decoder's SyncOnCUStream(), which keeps the interpreter's lock until the frame is decoded.
             self._stream.synchronize()
         return copied
+
+    def _checked(self, pts: int) -> int:
+        """The time of a frame that is taken as it is decoded."""
+        if pts != _NO_TIME:
+            if 0 < self._newest - pts < self._second:  # a larger step is one of the sender's clock
+                raise VideoError(
+                    f"{self._shown!r} has frames that refer to later ones now, and had none when it was opened; "
+                    f"open it again, or {_USE_CPU}"
+                )
+            self._newest = pts
+        return pts
 
     def _unsupported(self, error: Exception) -> VideoError:
         return VideoError(f"{self._device} does not decode {self._shown!r} ({self._codec}): {_line(error)}; {_USE_CPU}")

@@ -153,10 +153,11 @@ class _Decoder:
             self._filter = bitstream.BitStreamFilterContext(_FILTERS[codec], stream)
         latency = module.DisplayDecodeLatencyType
         # Each packet of a live source ends its frame. Frames that refer to later ones come in another order than they
-        # are shown in, and wait for those. Where there are none, frames are taken as they are decoded: many cameras do
-        # not say in their H.264 that nothing is reordered, and the decoder would hold frames back until it is certain.
+        # are shown in, and wait for those. Many cameras do not say in their H.264 that nothing is reordered, and the
+        # decoder would hold frames back until it is certain: these are taken as they are decoded. (Other codecs say it,
+        # and some of them decode frames that are never shown.)
         self._at_once = live
-        self._in_order = live and not stream.codec_context.has_b_frames
+        self._in_order = live and codec == "h264" and not stream.codec_context.has_b_frames
         self._newest, self._second = _NO_TIME, round(1 / stream.time_base)
         try:
             self._decoder = module.CreateDecoder(

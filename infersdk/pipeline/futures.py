@@ -117,8 +117,12 @@ class RequestGroup:
                 return
         on_end, self._on_end = self._on_end, None  # it may hold what holds this group
         self.requests = ()  # they hold the group
-        assert on_end is not None
-        on_end(self)
+        if on_end is not None:
+            on_end(self)
+
+    def refused(self) -> None:
+        """Not all requests came in: the group does not end. It holds no request any more, and none of their images."""
+        self.requests, self._on_end = (), None
 
     def cancel(self) -> None:
         """Cancels the requests whose batch has not left."""

@@ -8,16 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from squares import LONG, Squares, SquaresBuffer, begun, consistent, until
 
 from infersdk import Pipeline
 from infersdk.errors import ClosedError, DeadlineExceeded, InputError, Overloaded
-
-if TYPE_CHECKING:
-    from infersdk.pipeline.futures import RequestGroup
+from infersdk.pipeline.futures import RequestGroup
 
 
 class Ends:
@@ -181,6 +179,17 @@ def test_deadlines_and_cancelling(model: Squares, ends: Ends) -> None:
         consistent(pipeline.stats())
     with pytest.raises(ClosedError):
         pipeline.submit_group(ends, range(3))
+    assert ends.none
+
+
+def test_each_request_of_a_group_ends_once(ends: Ends) -> None:
+    group = RequestGroup(2, ends)
+    group.ended(0, None)
+    group.ended(0, ValueError("again"))  # of a pipeline that fails meanwhile
+    assert ends.none
+    group.ended(1, 5)
+    group.ended(1, 6)
+    assert ends.next() == [None, 5]
     assert ends.none
 
 

@@ -101,6 +101,16 @@ class Requests(Generic[Result]):
                 return self.pipeline.submit_for(on_end, image, parameters, **limits)
         return self.pipeline.submit_for(on_end, image, parameters, **limits)
 
+    def submit_each(
+        self,
+        requests: Iterable[tuple[Any, Callable[[CallbackRequest], object]]],
+        parameters: Mapping[str, Any] | None = None,
+        **limits: Any,
+    ) -> list[CallbackRequest]:
+        """Several images at once. See `Pipeline.submit_each()`."""
+        with self._idle:
+            return self.pipeline.submit_each(requests, parameters, **limits)
+
     def submit_group(
         self,
         on_end: Callable[[RequestGroup], object],

@@ -82,14 +82,21 @@ class HostImage(NamedTuple):
 class DeviceImage:
     """An image on a CUDA device: an array of torch, CuPy or another library; uint8, (H, W), (H, W, 3 or 4) or NV12.
 
+    Args:
+        source: the array, or an `Upload`.
+        channel_order, decoder: see `HostImage`.
+        lender: is kept as long as the image, its parts and its twins.
+
     Attributes:
         size: (width, height) in pixels.
         format, decoder: as of `HostImage`.
         upload: that of an image of the host, which several models share; None for an array of another library.
     """
 
-    def __init__(self, source: Any, channel_order: str = "bgr", decoder: str | None = None) -> None:
-        self._source = source
+    def __init__(
+        self, source: Any, channel_order: str = "bgr", decoder: str | None = None, lender: object = None
+    ) -> None:
+        self._source, self._lender = source, lender
         self.upload = source if isinstance(source, Upload) else None
         self.decoder = decoder
         self._tensor: Any = None

@@ -195,6 +195,24 @@ class Pipeline(Generic[Result]):
         self._core.submit(request, **self._admitting(timeout, patient))
         return request
 
+    def submit_each(
+        self,
+        requests: Iterable[tuple[Any, Callable[[CallbackRequest], object]]],
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        patient: bool = False,
+    ) -> list[CallbackRequest]:
+        """As `submit_for()`, for several requests at once: for each its item and its `on_end`. They share batches.
+
+        Raises:
+            Overloaded, ClosedError, ForkError, PipelineError: see `submit_group()`.
+        """
+        made = [CallbackRequest(self._core, item, parameters or None, deadline, on_end) for item, on_end in requests]
+        self._core.submit_all(made, **self._admitting(timeout, patient))
+        return made
+
     def submit_group(
         self,
         on_end: Callable[[RequestGroup], object],

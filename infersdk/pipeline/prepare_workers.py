@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -60,13 +61,12 @@ class PrepareWorkers:
                     self._scheduler.notify_prepared(batch)
 
     def prepare_all(self, requests: Sequence[Request]) -> None:
-        """As `prepare()`, for several requests."""
-        if not requests:
-            return
-        errors = self.prepare_rows(requests)
-        interrupt = next((error for error in errors.values() if isinstance(error, KeyboardInterrupt)), None)
-        if interrupt is not None:
-            raise interrupt
+        """As `prepare()`, for several requests: those of one batch after those of another."""
+        for _, rows in groupby(requests, lambda request: request.batch):
+            errors = self.prepare_rows(list(rows))
+            interrupt = next((error for error in errors.values() if isinstance(error, KeyboardInterrupt)), None)
+            if interrupt is not None:
+                raise interrupt
 
     def prepare_rows(self, requests: Sequence[Request]) -> Mapping[Request, BaseException]:
         """Prepares the rows of requests, in any thread. Returns the exceptions of those that failed."""

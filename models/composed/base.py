@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from ...config import convert
 from ...errors import ConfigError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
-from ...tensor import Tensor
+from ...image.uploads import UploadPools
 from ..declaration import Declared
 from ..image_calls import ImageCalls
 from ..results import Detections
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ..execution import Timings
     from ..image_model import ImageModel
 
-__all__ = ["Composed", "map_requests", "require_boxes", "whole_image"]
+__all__ = ["Composed", "begun", "map_requests", "map_together", "require_boxes", "whole_image"]
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -71,6 +72,7 @@ class Composed(ImageCalls[Result], Declared, ABC):
         first = self.models[0]
         self.task, self.per_call, self.channel_order = first.task, first.per_call, first.channel_order
         self.class_names = tuple(first.class_names)
+        self._pools = UploadPools()
         self._prepare()
 
     @abstractmethod
@@ -168,6 +170,7 @@ class Composed(ImageCalls[Result], Declared, ABC):
         """Closes the models. Requests that have not begun to run are cancelled."""
         for model in self.models:
             model.close()
+        self._pools.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -181,13 +184,17 @@ def _cancel(submitting: asyncio.Future[Future[Any]]) -> None:
         submitting.result().cancel()
 
 
-def whole_image(source: Any, channel_order: str, device: Device | None = None) -> HostImage | DeviceImage:
+def whole_image(
+    source: Any, channel_order: str, device: Device | None = None, pools: UploadPools | None = None
+) -> HostImage | DeviceImage:
     """An image at full size, whose parts will be taken.
 
     Args:
         source: what `read_image()` takes, or an image on a CUDA device.
         channel_order: of arrays.
-        device: the image is copied there once for all of its parts; None leaves an image of the host there.
+        device: the image is copied there once, when the first of its parts is used; None leaves an image of the host
+            there.
+        pools: the memory for that, which images share one after the other; None is memory of its own.
 
     Raises:
         ImageError: it cannot be read.
@@ -199,10 +206,8 @@ def whole_image(source: Any, channel_order: str, device: Device | None = None) -
     image = read_image(source, channel_order=channel_order)
     if device is None or image.format == "nv12":
         return image
-    if isinstance(source, SharedImage):  # other models use the same copy
-        return source.on_device(device, channel_order)
-    uploaded = Tensor(image.pixels.shape, "uint8", device).copy_from(image.pixels)
-    return DeviceImage(uploaded, "rgb" if image.format.startswith("rgb") else "bgr", image.decoder)
+    shared = source if isinstance(source, SharedImage) else SharedImage(image, pools)  # others may use the same copy
+    return shared.on_device(device, channel_order)
 
 
 def require_boxes(model: ImageModel[Any]) -> None:
@@ -222,11 +227,7 @@ class Pending(Protocol[Result_co]):
 
 
 def map_requests(
-    images: Iterable[Any],
-    submit: Callable[[Any], Pending[Result]],
-    ahead: int,
-    return_exceptions: bool = False,
-    step: int = 1,
+    images: Iterable[Any], submit: Callable[[Any], Pending[Result]], ahead: int, return_exceptions: bool = False
 ) -> Iterator[Result]:
     """The results of one request for each image, in order.
 
@@ -234,28 +235,50 @@ def map_requests(
         submit: makes the request of an image.
         ahead: images that are read ahead of the result that is returned.
         return_exceptions: return the exception of an image in place of its result, instead of raising it.
-        step: images that are read at once, when so many results have been returned.
 
     Raises:
         ConfigError: `ahead` is less than 1.
     """
+
+    def submit_one(several: Sequence[Any]) -> list[Pending[Result]]:
+        return [begun(submit, image, return_exceptions) for image in several]
+
+    return map_together(images, submit_one, ahead, 1, return_exceptions)
+
+
+def map_together(
+    images: Iterable[Any],
+    submit: Callable[[Sequence[Any]], Sequence[Pending[Result]]],
+    ahead: int,
+    together: int,
+    return_exceptions: bool = False,
+) -> Iterator[Result]:
+    """As `map_requests()`, with the requests of several images made at once.
+
+    Args:
+        submit: makes the requests of up to `together` images.
+        together: more than 1: these are a batch. Then images are read when half of `ahead` have their results, and as
+            many as that: batches that follow each other are full.
+    """
     if ahead < 1:
         raise ConfigError(f"in_flight is at least 1, not {ahead}")
-    return _map_requests(iter(images), submit, ahead, return_exceptions, ahead - step)
+    low = ahead - 1 if together == 1 else ahead // 2
+    return _map_together(iter(images), submit, ahead, low, max(min(together, ahead - low), 1), return_exceptions)
 
 
-def _map_requests(
+def _map_together(
     images: Iterator[Any],
-    submit: Callable[[Any], Pending[Result]],
+    submit: Callable[[Sequence[Any]], Sequence[Pending[Result]]],
     ahead: int,
-    return_exceptions: bool,
     low: int,
+    together: int,
+    return_exceptions: bool,
 ) -> Iterator[Result]:
     """Reads images until `ahead` are on their way, then again when `low` are."""
     pending: deque[Pending[Result]] = deque()
     try:
-        for image in images:
-            pending.append(_begun(submit, image, return_exceptions))
+        while several := list(islice(images, min(together, ahead - len(pending)))):
+            pending += submit(several)
             if len(pending) >= ahead:
                 while len(pending) > low:
                     yield _result(pending.popleft(), return_exceptions)
@@ -266,7 +289,7 @@ def _map_requests(
             future.cancel()
 
 
-def _begun(submit: Callable[[Any], Pending[Result]], image: Any, return_exceptions: bool) -> Pending[Result]:
+def begun(submit: Callable[[Any], Pending[Result]], image: Any, return_exceptions: bool) -> Pending[Result]:
     """The request of an image, or one that has ended in the exception of making it."""
     try:
         return submit(image)

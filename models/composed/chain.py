@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import DeadlineExceeded
+from ..requests import Requests
 from .requests import submit_for, submit_group
 
 if TYPE_CHECKING:
@@ -75,6 +76,17 @@ class Chain:
         self._patient = patient
         detector = self._stages.detector
         self._first = submit_for(detector, self._detected, self._image, parameters, limits, patient=patient)
+
+    @staticmethod
+    def begin_together(chains: Sequence[Chain], parameters: Mapping[str, Any]) -> None:
+        """Takes images in for a wrapper at once, patiently. Raises what `submit()` raises."""
+        detector = chains[0]._stages.detector
+        assert isinstance(detector, Requests)
+        for chain in chains:
+            chain._patient = True
+        firsts = detector.submit_each([(chain._image, chain._detected) for chain in chains], parameters, patient=True)
+        for chain, first in zip(chains, firsts, strict=True):
+            chain._first = first
 
     def cancel(self) -> None:
         """Cancels what has not left."""

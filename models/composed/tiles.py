@@ -113,7 +113,7 @@ class Tiled(Composition[Detections, Detections]):
         return tile_grid(size, self._tile, self.overlap)
 
     def plan(self, image: ImageSource | HostImage) -> Plan[Detections, Detections]:
-        whole = whole_image(image, self.model.channel_order, self.model.image_device)
+        whole = whole_image(image, self.model.channel_order, self.model.image_device, self._pools)
         tiles = self.tiles(whole.size)
         views: list[Any] = [whole.crop(tile) for tile in tiles]
         if len(views) == 1:

@@ -13,17 +13,17 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
-from ...image.uploads import UploadPools
 from ..declaration import UNCHECKED, argument
 from ..requests import Requests
 from ..results import Detections
-from .base import Composed, map_requests, require_boxes, whole_image
-from .chain import ChainedFuture, ChainedImage
+from .base import Composed, begun, map_requests, map_together, require_boxes, whole_image
+from .chain import Chain, ChainedFuture, ChainedImage
 from .crops import CropKind, Cutter, cutter
 from .processor_runs import run_one_at_a_time
 
 if TYPE_CHECKING:
     from ..image_model import ImageModel
+    from .base import Pending
 
 __all__ = ["TwoStage"]
 
@@ -74,7 +74,6 @@ class TwoStage(Composed[Detections]):
         self._cut = self.crop if callable(self.crop) else cutter(self.crop, self.margin)
         self._threads: ThreadPoolExecutor | None = None
         self._guard = threading.Lock()
-        self._pools = UploadPools()
         first, second = self.detector.image_device, self.second.image_device
         #: Where parts are cut. A function may need the pixels on the host.
         self._device = first if first == second and isinstance(self.crop, str) else None
@@ -149,13 +148,26 @@ class TwoStage(Composed[Detections]):
             return_exceptions: return the exception of an image in place of its result, instead of raising it.
         """
 
+        ahead = in_flight if in_flight is not None else 2 * self.detector.pipelines[0].slots
+
+        def chained(image: ImageSource | HostImage) -> ChainedImage:
+            return ChainedImage(self, self._shared(image))
+
         def submit(image: ImageSource | HostImage) -> ChainedImage:
-            one = ChainedImage(self, self._shared(image))
+            one = chained(image)
             one.chain.begin(parameters, {}, patient=True)
             return one
 
-        ahead = in_flight if in_flight is not None else 2 * self.detector.pipelines[0].slots
-        return map_requests(images, submit, ahead, return_exceptions, step=max(ahead // 2, 1))
+        def submit_together(several: Sequence[ImageSource | HostImage]) -> list[Pending[Detections]]:
+            made = [begun(chained, image, return_exceptions) for image in several]
+            if chains := [one.chain for one in made if isinstance(one, ChainedImage)]:
+                Chain.begin_together(chains, parameters)
+            return made
+
+        if isinstance(self.detector, Requests):
+            batch = self.detector.pipeline.max_batch
+            return map_together(images, submit_together, ahead, batch, return_exceptions)
+        return map_requests(images, submit, ahead, return_exceptions)
 
     # ---- between the models ----
 
@@ -221,7 +233,6 @@ class TwoStage(Composed[Detections]):
         super().close()
         if self._threads is not None:
             self._threads.shutdown()
-        self._pools.clear()
 
     def __repr__(self) -> str:
         return f"<TwoStage {self.detector!r}, then {self.second!r}>"

@@ -12,6 +12,7 @@ from infersdk import device_count, models
 from infersdk.device import Device
 from infersdk.errors import InputError
 from infersdk.image import DeviceImage, HostImage, SharedImage, read_image
+from infersdk.image.uploads import UploadPools
 from infersdk.models import Detections, Tiled, TwoStage
 from infersdk.models.composed import cutter
 from infersdk.models.composed.base import whole_image
@@ -74,6 +75,44 @@ def test_a_shared_image_is_uploaded_once(image: HostImage) -> None:
     first, second = (whole_image(shared, "bgr", device) for _ in range(2))
     assert first._source is second._source
     np.testing.assert_array_equal(pixels(first), image.pixels)
+
+
+@pytest.mark.parametrize("kind", ["oriented", "box"])
+def test_parts_outlive_their_image(kind: Any, image: HostImage) -> None:
+    """The memory of an upload is used again only when its parts are gone, too."""
+    pools, device = UploadPools(), Device.parse("cuda:0")
+    oriented = np.float32([[50, 60, 80, 40, 0.4], [200, 120, 81, 41, -1.2], [20, 20, 9, 9, 0.1]])
+    own = boxes(oriented=oriented)
+    expected = [part.pixels for part in cutter(kind)(image, own)]
+    kept = [cutter(kind)(whole_image(image, "bgr", device, pools), own) for _ in range(4)]
+    for value in range(20):  # others come and go
+        other = HostImage(np.full_like(image.pixels, value), "bgr")
+        first = cutter(kind)(whole_image(other, "bgr", device, pools), own)[0]
+        if kind == "box":
+            assert (pixels(first) == value).all()
+    for parts in kept:
+        for part, wanted in zip(parts, expected, strict=True):
+            np.testing.assert_array_equal(pixels(part), wanted)
+
+
+@pytest.mark.assets
+def test_map_on_the_device(assets: Path) -> None:
+    """Many images through both models: what single calls give, whatever shares a batch."""
+    pytest.importorskip("tensorrt_rtx_bindings")
+    files = sorted((assets / "coco" / "val").glob("*.jpg"))[:12]
+    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "max_batch": 4}
+    detector = models.YOLOv8(assets / "models" / "yolov8n.onnx", classes=["person"], **settings)
+    second = models.Embedder(assets / "models" / "osnet_x0_25_msmt17.onnx", **settings)
+    with TwoStage(detector, second, column="vector") as two:
+        expected = [two(file) for file in files]
+        assert sum(map(len, expected)) > 10
+        read = [read_image(file) for file in files]
+        for results in (two.map([*files, *read] * 4), two.stream([*read, *files])):
+            for index, result in enumerate(results):
+                wanted = expected[index % len(files)]
+                np.testing.assert_allclose(result.xyxy, wanted.xyxy, atol=0.5)
+                for one, other in zip(result.columns["vector"], wanted.columns["vector"], strict=True):
+                    np.testing.assert_allclose(one.vector, other.vector, atol=2e-2)
 
 
 @pytest.mark.assets

@@ -14,8 +14,9 @@
 - ONNX Runtime computes a SiLU in 8 bits in two steps over all values, which take longer than its one in floating point.
   A layer gains more than that only if it sums up many products for each value. So from the image on layers stay in
   floating point up to the first that does; a layer behind that would cost two conversions. A convolution of 3x3 over 16
-  channels gains a fifth, which is what the conversion of its input costs if that has twice the width and height. At the end it is the same:
-  depthwise convolutions take twice as long in 8 bits, and what follows them up to the tail gains little.
+  channels gains a fifth, which is what the conversion of its input costs if that has twice the width and height.
+- At the end it is the same: depthwise convolutions take twice as long in 8 bits, and what follows them up to the tail
+  gains little.
 - TensorRT-RTX 1.6 has no INT8 convolutions.
 """
 

@@ -33,10 +33,11 @@ How the classes belong together; an arrow points to what a class knows of::
     Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer), CallbackRequest (submit_for, submit_each),
         GroupedRequest (submit_group); it ends outside of the lock
     Statistics, Deadlines: plain data;  StaggeredWakeup: wakes the threads that wait for results, a few at a time
+    InlineRuns: whether a request of asyncio that is alone runs in the thread of its event loop, without the others
 
-One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics and Deadlines. Their methods are called with
-the lock held, for microseconds, and call nothing of the user's. What belongs to the user (images, models, callbacks of
-futures) runs in `PrepareWorkers`, `BatchRunners` and the caller's threads, without the lock.
+One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics, Deadlines and InlineRuns. Their methods
+are called with the lock held, for microseconds, and call nothing of the user's. What belongs to the user (images,
+models, callbacks of futures) runs in `PrepareWorkers`, `BatchRunners` and the caller's threads, without the lock.
 
 No thread of a pipeline ends by what a user's code raises. If one ends by a fault of the pipeline itself, all requests
 fail at once with a `PipelineError` that has the reason, and so do later ones.

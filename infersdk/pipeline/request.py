@@ -48,7 +48,7 @@ class RequestStages(NamedTuple):
     batch: int
 
 
-#: Is called for each request that is submitted in its context, by a thread of the pipeline that has run it: for traces.
+#: Is called for each request that is submitted in its context, by the thread that has run it: for traces.
 stage_listener: ContextVar[Callable[[RequestStages], None] | None] = ContextVar("stage_listener", default=None)
 
 

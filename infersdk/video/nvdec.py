@@ -2,7 +2,7 @@
 
 PyAV reads the packets, so sources, times and errors are those of `VideoReader`; PyNvVideoCodec decodes them by the
 hardware decoder. A decoder writes over its frames with the next packet, so each is copied on the device, into memory
-that later frames use again.
+that later frames use again. Each decoder has a stream of its own: on the default one it would wait for all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from ..device import Device
 from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, VideoError
-from ..stream import device_count
+from ..stream import Stream, device_count
 from ..tensor import Tensor
 from .frames import DeviceFrame
 from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
@@ -140,28 +140,38 @@ class _Decoder:
     """
 
     def __init__(self, module: Any, device: Device, stream: Any, codec: str, shown: str, *, live: bool) -> None:
+        self._decoder: Any = None
         self._module, self._shown = module, shown
         self.errors = (module.PyNvVCException, RuntimeError)
         self._device, self._codec = device, codec
-        self._pool = _Pool(device)
+        self._stream = Stream(device)
+        self._pool = _Pool(self._stream)
         self._discarded: set[int] = set()
-        self._decoder: Any = None
         self._filter = None
         if codec in _FILTERS:
             bitstream = importlib.import_module("av.bitstream")
             self._filter = bitstream.BitStreamFilterContext(_FILTERS[codec], stream)
         latency = module.DisplayDecodeLatencyType
-        # Frames that refer to later ones come in another order than they are shown in: those must wait.
-        self._at_once = live and not stream.codec_context.has_b_frames
+        # Each packet of a live source ends its frame. Frames that refer to later ones come in another order than they
+        # are shown in, and wait for those. Many cameras do not say in their H.264 that nothing is reordered, and the
+        # decoder would hold frames back until it is certain: these are taken as they are decoded. (Other codecs say it,
+        # and some of them decode frames that are never shown.)
+        self._at_once = live
+        self._in_order = live and codec == "h264" and not stream.codec_context.has_b_frames
+        self._newest, self._second = _NO_TIME, round(1 / stream.time_base)
         try:
             self._decoder = module.CreateDecoder(
                 gpuid=device.index,
                 codec=getattr(module.cudaVideoCodec, _CODECS[codec]),
+                cudastream=self._stream.handle,
                 usedevicememory=True,
-                latency=latency.LOW if self._at_once else latency.NATIVE,
+                latency=latency.ZERO if self._in_order else latency.LOW if self._at_once else latency.NATIVE,
             )
         except Exception as error:
             raise self._unsupported(error) from None
+
+    def __del__(self) -> None:
+        self._decoder = None  # it uses the stream until its end
 
     def decode(self, packet: Any) -> list[tuple[_Pixels, int]]:
         """The frames that come out after this packet, with their times in units of the stream. The empty packet at the
@@ -185,18 +195,29 @@ class _Decoder:
             frames = self._decoder.Decode(data)
         except self._module.PyNvVCExceptionUnsupported as error:  # only the first packet shows what it needs
             raise self._unsupported(error) from None
-        if not frames:
-            return []
-        self._decoder.SyncOnCUStream()  # the copies below are on another stream
         copied = []
         for frame in frames:
-            pts = frame.getPTS()
+            pts = self._checked(data.pts) if self._in_order else frame.getPTS()
             if pts in self._discarded:  # an edit list leaves it out
                 self._discarded.remove(pts)
                 continue
             shape = self._shape_of(frame)
             copied.append((self._pool.copy_of(self._address_of(frame, shape), shape), pts))
+        if copied:
+            # Not by the decoder's SyncOnCUStream(), which keeps the interpreter's lock until the frame is decoded.
+            self._stream.synchronize()
         return copied
+
+    def _checked(self, pts: int) -> int:
+        """The time of a frame that is taken as it is decoded."""
+        if pts != _NO_TIME:
+            if 0 < self._newest - pts < self._second:  # a larger step is one of the sender's clock
+                raise VideoError(
+                    f"{self._shown!r} has frames that refer to later ones now, and had none when it was opened; "
+                    f"open it again, or {_USE_CPU}"
+                )
+            self._newest = pts
+        return pts
 
     def _unsupported(self, error: Exception) -> VideoError:
         return VideoError(f"{self._device} does not decode {self._shown!r} ({self._codec}): {_line(error)}; {_USE_CPU}")
@@ -220,22 +241,28 @@ class _Decoder:
 
 
 class _Pool:
-    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more.
+    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more: the work on it
+    is done then.
 
     A decoder writes its frames to few addresses. The tensors over them are kept: each call of the core lets the threads
     of other readers go first, and making a tensor takes ten.
+
+    Args:
+        stream: the decoder writes its frames on it, and they are copied on it.
     """
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._free: deque[Tensor] = deque()
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._device = stream, stream.device
+        self._free: deque[_Memory] = deque()
         self._decoded: dict[tuple[int, tuple[int, int]], Tensor] = {}
 
     def copy_of(self, address: int, shape: tuple[int, int]) -> _Pixels:
-        """A copy of the pixels that the decoder has at an address of the device until it decodes the next packet."""
-        tensor = self._take(shape)
-        tensor.copy_from(self._over(address, shape))
-        return _Pixels(tensor, self._free)
+        """A copy of the pixels that the decoder has at an address of the device until it decodes the next packet. It is
+        queued on the stream.
+        """
+        memory = self._take(shape)
+        memory.written.copy_from(self._over(address, shape), stream=self._stream)
+        return _Pixels(memory, self._free)
 
     def _over(self, address: int, shape: tuple[int, int]) -> Tensor:
         if (address, shape) not in self._decoded:
@@ -244,22 +271,37 @@ class _Pool:
             self._decoded[address, shape] = Tensor._over(address, shape, "uint8", self._device, lender=None)
         return self._decoded[address, shape]
 
-    def _take(self, shape: tuple[int, int]) -> Tensor:
+    def _take(self, shape: tuple[int, int]) -> _Memory:
         with contextlib.suppress(IndexError):
-            tensor = self._free.pop()
-            if tensor.shape == shape:
-                return tensor
+            memory = self._free.pop()
+            if memory.tensor.shape == shape:
+                return memory
             self._free.clear()  # the size of the video has changed
-        return Tensor(shape, "uint8", self._device)
+        return _Memory(shape, self._device)
+
+
+class _Memory:
+    """The memory of a frame.
+
+    Attributes:
+        tensor: for those who read it. It knows nothing of the decoder's stream: a frame is there when it is given.
+        written: the same memory for the decoder's thread, which knows nothing of the streams of readers.
+    """
+
+    def __init__(self, shape: tuple[int, int], device: Device) -> None:
+        self.tensor = Tensor(shape, "uint8", device)
+        address = self.tensor.device_ptr(read=False, write=True)
+        self.written = Tensor._over(address, shape, "uint8", device, lender=self.tensor)
 
 
 class _Pixels:
     """The pixels of a frame, for DLPack. Its end gives the memory back to the pool."""
 
-    def __init__(self, tensor: Tensor, pool: deque[Tensor]) -> None:
-        self._tensor, self._pool = tensor, pool
+    def __init__(self, memory: _Memory, pool: deque[_Memory]) -> None:
+        self._memory, self._pool = memory, pool
+        self._tensor = memory.tensor
         self._lock = threading.Lock()
-        self.shape = tensor.shape
+        self.shape = self._tensor.shape
 
     def __dlpack__(self, **options: Any) -> Any:
         with self._lock:  # several models may borrow it at the same time
@@ -269,7 +311,7 @@ class _Pixels:
         return self._tensor.__dlpack_device__()
 
     def __del__(self) -> None:
-        self._pool.append(self._tensor)
+        self._pool.append(self._memory)
 
 
 def _line(error: Exception) -> str:

@@ -149,13 +149,11 @@ class Joined(Future[Result], Generic[Part, Result]):
     Args:
         join: makes the result; called in the thread that ends the last request.
         count: how many requests will be added.
-        keep_errors: whether the exception of a request that fails takes the place of its result, and the others go on.
-            A request that is cancelled cancels the whole in either case.
     """
 
-    def __init__(self, join: Callable[[list[Part]], Result], count: int, *, keep_errors: bool = False) -> None:
+    def __init__(self, join: Callable[[list[Part]], Result], count: int) -> None:
         super().__init__()
-        self._join, self._missing, self._keep_errors = join, count, keep_errors
+        self._join, self._missing = join, count
         self._parts: list[Any] = [None] * count
         self._requests: list[Future[Part]] = []
         self._guard = threading.Lock()
@@ -182,11 +180,11 @@ class Joined(Future[Result], Generic[Part, Result]):
 
     def _take(self, index: int, request: Future[Part]) -> None:
         error = CancelledError() if request.cancelled() else request.exception()
-        if error is not None and (request.cancelled() or not self._keep_errors):
+        if error is not None:
             if self._end(lambda: _raise(error)):
                 self._cancel_requests()
             return
-        self._parts[index] = request.result() if error is None else error
+        self._parts[index] = request.result()
         with self._guard:
             self._missing -= 1
             last = self._missing == 0

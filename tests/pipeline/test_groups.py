@@ -193,6 +193,36 @@ def test_each_request_of_a_group_ends_once(ends: Ends) -> None:
     assert ends.none
 
 
+def test_several_requests_that_end_on_their_own(model: Squares) -> None:
+    ended: queue.Queue[tuple[int, Any]] = queue.Queue()
+
+    def end_of(item: int) -> Any:
+        return item, lambda request: ended.put((item, request.result or type(request.error)))
+
+    with Pipeline(model, max_delay=0, slots=8) as pipeline:
+        requests = pipeline.submit_each([end_of(item) for item in [1, 2, 3, -5, 4]])
+        assert len(requests) == 5
+        assert {ended.get(timeout=LONG) for _ in range(5)} == {(1, 1), (2, 4), (3, 9), (-5, InputError), (4, 16)}
+        until(lambda: not pipeline.stats().running)
+        while model.began.acquire(blocking=False):
+            pass
+        model.hold()
+        first = pipeline.submit(9)
+        begun(model)
+        held = pipeline.submit_each([end_of(5), end_of(6)], deadline=0.01)
+        assert {ended.get(timeout=LONG) for _ in range(2)} == {(5, DeadlineExceeded), (6, DeadlineExceeded)}
+        assert not held[0].cancel()
+        held = pipeline.submit_each([end_of(7), end_of(8)])
+        assert held[1].cancel()
+        assert ended.get(timeout=LONG) == (8, CancelledError)
+        model.go.set()
+        assert first.result(LONG) == 81
+        assert ended.get(timeout=LONG) == (7, 49)
+        consistent(pipeline.stats())
+    with pytest.raises(ClosedError):
+        pipeline.submit_each([end_of(1)])
+
+
 def test_a_group_has_a_request(model: Squares, ends: Ends) -> None:
     with Pipeline(model) as pipeline, pytest.raises(InputError, match="a group has one request or more"):
         pipeline.submit_group(ends, [])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ import pytest
 from infersdk.stream import device_count
 from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, stream
 
-pytest.importorskip("av")
+av = pytest.importorskip("av")
+from live_formats import Encoded, encode, transport_stream  # noqa: E402
+
 SIZE, RATE = (160, 120), 20
 #: Frames that are sent at once, so that the source can be opened, and after that one by one.
 AT_ONCE, ONE_BY_ONE = 40, 20
@@ -76,11 +80,84 @@ def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mappi
 @pytest.mark.parametrize("reader", READERS)
 def test_mpeg_ts(reader: Any, lengths: bool, options: Mapping[str, str], held: int, video: Path) -> None:
     """Frames in the order in which they are shown; the decoder itself holds back none."""
-    from live_formats import encode, transport_stream
-
     needs_gpu(reader)
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
     assert_held_back(reader, transport_stream(encoded, 1, lengths=lengths), held, options)
+
+
+class Bits:
+    """The bits of a NAL unit."""
+
+    def __init__(self, unit: bytes) -> None:
+        self.bits = "".join(f"{byte:08b}" for byte in re.sub(b"\0\0\3", b"\0\0", unit))
+        self.at = 8
+
+    def u(self, count: int) -> int:
+        self.at += count
+        return int(self.bits[self.at - count : self.at], 2)
+
+    def ue(self) -> int:
+        zeros = self.bits.index("1", self.at) - self.at
+        self.at += zeros
+        return self.u(zeros + 1) - 1
+
+
+def without_reordering_limit(unit: bytes) -> bytes:
+    """A sequence parameter set (H.264, 7.3.2.1.1) without what says how far frames are reordered; other NAL units."""
+    if unit[0] & 0x1F != 7:
+        return unit
+    sps = Bits(unit)
+    assert sps.u(8) == 100, "the high profile"
+    sps.u(16), sps.ue()
+    assert sps.ue() == 1, "4:2:0"
+    sps.ue(), sps.ue(), sps.u(1)
+    assert not sps.u(1), "no scaling matrices"
+    sps.ue()
+    assert sps.ue() == 0, "a type of order that allows other orders"
+    for _ in range(2):
+        sps.ue()
+    sps.u(1), sps.ue(), sps.ue()
+    assert sps.u(1), "no fields"
+    sps.u(1)
+    if sps.u(1):
+        for _ in range(4):
+            sps.ue()
+    assert sps.u(1), "there is something to leave out"
+    bits = sps.bits[: sps.at - 1] + "01"
+    bits += "0" * (-len(bits) % 8)
+    data = bytes(int(bits[at : at + 8], 2) for at in range(0, len(bits), 8))
+    return re.sub(b"\0\0([\0-\3])", b"\0\0\3\\1", data)
+
+
+def as_cameras_send(video: Path) -> Encoded:
+    """Frames in their order, in a stream that does not say so."""
+    encoder = av.CodecContext.create("libx264", "w")
+    (encoder.width, encoder.height), encoder.pix_fmt = SIZE, "yuv420p"
+    encoder.time_base, encoder.framerate = Fraction(1, RATE), Fraction(RATE)
+    encoder.options = {"preset": "veryfast", "g": "20", "bf": "1", "b_strategy": "0"}
+    packets = []
+    with av.open(str(video)) as container:
+        for number, frame in enumerate(container.decode(video=0)):
+            frame.pts, frame.time_base = number, encoder.time_base
+            frame.pict_type = 2 if number % 20 else 1  # none that refers to a later one
+            packets += encoder.encode(frame)
+    rewritten = []
+    for packet in packets + encoder.encode(None):
+        units = [unit for unit in re.split(b"\0\0\0?\1", bytes(packet)) if unit]
+        copy = av.Packet(b"".join(b"\0\0\0\1" + without_reordering_limit(unit) for unit in units))
+        copy.pts = copy.dts = packet.pts
+        copy.is_keyframe = packet.is_keyframe
+        rewritten.append(copy)
+    return Encoded(encoder, rewritten, RATE)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_as_cameras_send(reader: Any, video: Path) -> None:
+    """No frame is held back until the buffer of the standard is full."""
+    needs_gpu(reader)
+    encoded = as_cameras_send(video)
+    assert [packet.pts for packet in encoded.packets] == list(range(AT_ONCE + ONE_BY_ONE))
+    assert_held_back(reader, transport_stream(encoded, 1, lengths=True), 0, WHOLE_PACKETS)
 
 
 @pytest.mark.parametrize("options", [{}, WHOLE_PACKETS], ids=["parsed", "whole"])
@@ -90,8 +167,6 @@ def test_all_frames_come_in_order(
     reader: Any, b_frames: int, options: Mapping[str, str], video: Path, tmp_path: Path
 ) -> None:
     """A live source gives the frames of the same file, also where frames refer to later ones."""
-    from live_formats import encode, transport_stream
-
     needs_gpu(reader)
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, b_frames)
     data = b"".join(transport_stream(encoded, 2, lengths=True))
@@ -134,8 +209,6 @@ class Slow:
 @pytest.mark.parametrize("waits", [60.0, 0.0])
 def test_frames_that_come_together(waits: float, video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four frames come at once, and the model has time for all of them before the next four."""
-    from live_formats import encode, transport_stream
-
     monkeypatch.setattr(stream, "LIVE_WAITS", waits)
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
     chunks = transport_stream(encoded, 1, lengths=True)

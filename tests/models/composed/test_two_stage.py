@@ -328,6 +328,14 @@ def test_no_image_waits_for_the_garbage_collector(slow: TwoStage) -> None:
         gc.enable()
 
 
+def test_map_fills_the_batches_of_the_detector() -> None:
+    second = models.Classifier(CLASSIFIER, threads=1, **CLASSIFIER_SETTINGS)
+    with TwoStage(models.YOLOv5(DETECTOR, max_batch=2, threads=1), second) as two:
+        results = list(two.map(iter([IMAGE] * 9)))
+        assert [len(result) for result in results] == [len(results[0])] * 9
+        assert two.detector.pipelines[0].stats().batch_sizes == {1: 1, 2: 4}
+
+
 def test_files_are_read_by_the_threads_of_the_detector(two: TwoStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """In `map()`; each once, and also where the models are compositions themselves."""
     readers: list[str] = []

@@ -56,6 +56,9 @@ class BuildNative(build_ext):
                 "-O3",
                 "-fvisibility=hidden",
                 "-ffp-contract=off",
+                # So that the speed of a loop does not depend on the size of the code in front of it.
+                "-falign-functions=64",
+                "-falign-loops=32",
                 "-Wall",
                 "-Wextra",
                 "-Werror=implicit-function-declaration",

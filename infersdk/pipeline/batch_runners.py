@@ -72,7 +72,7 @@ class BatchRunners:
         except BaseException as error:
             self._fail_inline(batch, request, error)
         else:
-            self._run(batch, [request])
+            self._run(batch, [request], prepares=False)
 
     def _fail_inline(self, batch: BatchState, request: AsyncRequest, error: BaseException) -> None:
         """Ends a request that could not be prepared."""
@@ -118,8 +118,13 @@ class BatchRunners:
         self._statistics.batch_left(len(requests))
         return expired
 
-    def _run(self, batch: BatchState, requests: list[Request]) -> None:
-        """Runs a batch that has left, and ends its requests."""
+    def _run(self, batch: BatchState, requests: list[Request], *, prepares: bool = True) -> None:
+        """Runs a batch that has left, and ends its requests.
+
+        Args:
+            prepares: this thread prepares requests that get the free slots, where that takes little. The thread of an
+                event loop does not: Ctrl-C there is not for them.
+        """
         left = monotonic()
         results, ran = self._results(batch, requests)
         sizes: Sequence[int] | None = None
@@ -135,11 +140,11 @@ class BatchRunners:
             self._statistics.batch_done(submitted, failed, left, ran, done, batch.bucket)
             if len(requests) == 1:
                 self._inline.add(done - left)
-            for request in requests:
-                request.settled, request.batch = True, None
             if sizes is not None:
                 self._group.batch_sizes = sizes
-            to_prepare = self._admission.release(batch, prepares=True)
+            to_prepare = self._admission.release(batch, prepares=prepares)
+            for request in requests:  # last: a request without a batch says that its batch is free
+                request.settled, request.batch = True, None
         if to_prepare:
             self._workers.prepare_rows(to_prepare)
         _notify_listeners(requests, left, ran, done)

@@ -131,7 +131,7 @@ class PipelineCore:
         request.quick = self._prepares_quickly(request.item)
         request.bucket = self._bucket_of(request.item)
         refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
-        changing = False
+        changing, step = False, _NOTHING
         try:
             with self._lock:
                 changing = True
@@ -150,7 +150,7 @@ class PipelineCore:
         except BaseException as error:
             if changing:
                 self.thread_failed(error)
-            else:
+            elif step is _PREPARE:
                 self._abandon(request)
             raise
 
@@ -166,16 +166,12 @@ class PipelineCore:
         refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
         steps: dict[Request, _Step] = {}  # of those that were taken in
         queued: list[Request] = []
-        refused: Overloaded | None = None
         changing = False
         try:
             with self._lock:
                 changing = True
-                try:
-                    for request in requests:
-                        steps[request] = self._take_in(request, refusal)
-                except Overloaded as error:
-                    refused = error
+                for request in requests:
+                    steps[request] = self._take_in(request, refusal)
                 if wait:
                     queued = [request for request, step in steps.items() if step is _QUEUED]
                 if queued:
@@ -183,16 +179,15 @@ class PipelineCore:
             changing = False
             self._workers.prepare_all([request for request, step in steps.items() if step is _PREPARE])
             fail_expired([request for request, step in steps.items() if step is _EXPIRE])
-            if refused is not None:
-                raise refused
             if queued:
                 self._wait_for_slot(queued[-1], timeout)
         except BaseException as error:
             if changing and not isinstance(error, (PipelineError, ClosedError)):
                 self.thread_failed(error)
-            for request in steps:
-                self._abandon(request)
+            for request, step in steps.items():
                 request.cancel()
+                if step is _PREPARE:  # the rows of the others are the work of other threads
+                    self._abandon(request)
             raise
 
     def _refusal(self, reject: bool, timeout: float | None) -> str | None:
@@ -273,16 +268,16 @@ class PipelineCore:
         raise Overloaded(f"all {self.slots} slots of {self._name} were taken for {timeout:g} s")
 
     def _abandon(self, request: Request) -> None:
-        """Ctrl-C has ended a caller's work on its own row: the thread that runs the batch must not wait for it."""
+        """A caller does not go on with its own row: the thread that runs the batch must not wait for it, nor run it."""
+        request.cancel()  # first: a row that is not prepared does not run
         with self._lock:
             batch = request.batch
             if not request.preparing or batch is None or self._lifecycle.fault is not None:
                 return
-            if self._scheduler.prepared(request):  # its deadline has passed meanwhile
+            if self._scheduler.prepared(request):
                 self._admission.serve_queue()
             if batch.sealed:
                 self._scheduler.notify_prepared(batch)
-        request.cancel()
 
     # ---- requests that end early ----
 

@@ -87,6 +87,10 @@ class CallbackRequest(MapRequest):
             on_end(self)
 
 
+#: In place of the outcome of a request that has not ended.
+_NO_OUTCOME: Any = object()
+
+
 class RequestGroup:
     """Requests that end together: the last one that ends calls a function, in the thread that ends it.
 
@@ -102,23 +106,31 @@ class RequestGroup:
     __slots__ = ("_lock", "_missing", "_on_end", "outcomes", "requests")
 
     def __init__(self, count: int, on_end: Callable[[RequestGroup], object]) -> None:
-        self.outcomes: list[Any] = [None] * count
+        self.outcomes: list[Any] = [_NO_OUTCOME] * count
         self.requests: Sequence[Request | Future[Any]] = ()
         self._missing = count
         self._on_end: Callable[[RequestGroup], object] | None = on_end
         self._lock = threading.Lock()
 
     def ended(self, index: int, outcome: object) -> None:
-        """The request at `index` has ended, once."""
-        self.outcomes[index] = outcome
+        """The request at `index` has ended. Only the first time counts: a pipeline that fails may end a request that
+        another thread is ending.
+        """
         with self._lock:
+            if self.outcomes[index] is not _NO_OUTCOME:
+                return
+            self.outcomes[index] = outcome
             self._missing -= 1
             if self._missing:
                 return
         on_end, self._on_end = self._on_end, None  # it may hold what holds this group
         self.requests = ()  # they hold the group
-        assert on_end is not None
-        on_end(self)
+        if on_end is not None:
+            on_end(self)
+
+    def refused(self) -> None:
+        """Not all requests came in: the group does not end. It holds no request any more, and none of their images."""
+        self.requests, self._on_end = (), None
 
     def cancel(self) -> None:
         """Cancels the requests whose batch has not left."""

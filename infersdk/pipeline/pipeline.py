@@ -247,7 +247,11 @@ class Pipeline(Generic[Result]):
             for index, item in enumerate(items)
         ]
         group.requests = requests
-        self._core.submit_all(requests, wait=wait, **self._admitting(timeout, patient))
+        try:
+            self._core.submit_all(requests, wait=wait, **self._admitting(timeout, patient))
+        except BaseException:
+            group.refused()
+            raise
         return group
 
     def _admitting(self, timeout: float | None, patient: bool) -> dict[str, Any]:

@@ -83,17 +83,22 @@ class PrepareWorkers:
         return errors
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                expired = self._wait()
-                requests = list[Request]()
-                if self._scheduler.unprepared:
-                    requests = self._scheduler.take_unprepared(self._count)
-                elif self._lifecycle.stopped and not expired:
-                    return
-            fail_expired(expired)
-            if requests:
-                self.prepare_rows(requests)
+        while self._work_once():
+            """A thread that waits holds no requests, whose images would live as long."""
+
+    def _work_once(self) -> bool:
+        """Prepares rows, or ends requests that expired, once there are some. False at the end."""
+        with self._lock:
+            expired = self._wait()
+            requests = list[Request]()
+            if self._scheduler.unprepared:
+                requests = self._scheduler.take_unprepared(self._count)
+            elif self._lifecycle.stopped and not expired:
+                return False
+        fail_expired(expired)
+        if requests:
+            self.prepare_rows(requests)
+        return True
 
     def _wait(self) -> list[Request]:
         """Waits for rows to prepare, a deadline, or the end. Returns the requests that expired. Under the lock."""

@@ -64,18 +64,27 @@ class Chain:
         self._patient = self._cancelled = False
         self._first: Any = None  # the request of the detector
         self._second: RequestGroup | None = None  # those of the parts
+        self._boxes: Any = None
+        self._results: list[Any] = []  # the parts, and in their places what the second model says of them
+        self._rows: list[int] = []  # of the parts that could be cut out
 
     def begin(
         self, parameters: Mapping[str, Any], limits: Mapping[str, float | None], *, patient: bool = False
     ) -> None:
-        """Takes the image in for the detector. Raises what `submit()` of a model raises.
+        """Takes the image in for the detector. Raises what `submit()` of a model raises: then it does not end.
 
         Args:
             patient: wait for slots of both models as long as it takes, whatever their settings say.
         """
         self._patient = patient
         detector = self._stages.detector
-        self._first = submit_for(detector, self._detected, self._image, parameters, limits, patient=patient)
+        try:
+            first = submit_for(detector, self._detected, self._image, parameters, limits, patient=patient)
+        except BaseException:
+            self._let_go()
+            raise
+        if self._on_end is not None:  # it has not ended meanwhile
+            self._first = first
 
     @staticmethod
     def begin_together(chains: Sequence[Chain], parameters: Mapping[str, Any]) -> None:
@@ -97,15 +106,15 @@ class Chain:
 
     def _detected(self, first: EndedRequest) -> None:
         """The detector has ended."""
-        try:
-            if first.error is not None:
-                self._end(first.error)
-            elif self._stages.cuts_quickly:
-                self._run_second(first.result, wait=False)
-            else:
+        if first.error is not None:
+            self._end(first.error)
+        elif self._stages.cuts_quickly:
+            self._run_second(first.result, wait=False)
+        else:
+            try:
                 self._stages.executor().submit(self._run_second, first.result, wait=True)
-        except BaseException as error:
-            self._end(error)
+            except BaseException as error:
+                self._end(error)
 
     def _run_second(self, boxes: Detections, *, wait: bool) -> None:
         """Takes the parts to the second model.
@@ -116,38 +125,60 @@ class Chain:
         try:
             if self._cancelled:
                 raise CancelledError
-            self._boxes, self._results = boxes, list(self._stages.cut(self._image, boxes))
-            self._rows = [index for index, part in enumerate(self._results) if not isinstance(part, Exception)]
-            if not self._rows:
-                self._end(self._stages.joined(boxes, self._results))
+            parts = self._cut(boxes)
+            if parts:
+                self._submit_parts(parts, wait)
                 return
-            left = None if self._until is None else self._until - monotonic()
-            if left is not None and left <= 0:
-                raise DeadlineExceeded("the deadline passed before the boxes went to the second model")
-            parts = [self._results[index] for index in self._rows]
-            second = self._stages.second
-            self._second = submit_group(second, self._answered, parts, deadline=left, patient=self._patient, wait=wait)
-            if self._cancelled:
-                self._second.cancel()
+            outcome = self._stages.joined(boxes, self._results)
         except BaseException as error:
             self._end(error)
+        else:
+            self._end(outcome)
+
+    def _cut(self, boxes: Detections) -> list[Any]:
+        """The parts that could be cut out."""
+        self._boxes, self._results = boxes, list(self._stages.cut(self._image, boxes))
+        self._rows = [index for index, part in enumerate(self._results) if not isinstance(part, Exception)]
+        return [self._results[index] for index in self._rows]
+
+    def _submit_parts(self, parts: Sequence[Any], wait: bool) -> None:
+        left = None if self._until is None else self._until - monotonic()
+        if left is not None and left <= 0:
+            raise DeadlineExceeded("the deadline passed before the boxes went to the second model")
+        second = self._stages.second
+        group = submit_group(second, self._answered, parts, deadline=left, patient=self._patient, wait=wait)
+        if self._on_end is not None:  # it has not ended meanwhile
+            self._second = group
+        if self._cancelled:
+            group.cancel()
 
     def _answered(self, group: RequestGroup) -> None:
         """The second model has ended."""
+        cancelled = next((one for one in group.outcomes if isinstance(one, CancelledError)), None)
+        if cancelled is not None:
+            self._end(cancelled)
+            return
         try:
-            for index, outcome in zip(self._rows, group.outcomes, strict=True):
-                if isinstance(outcome, CancelledError):
-                    raise outcome
-                self._results[index] = outcome
-            self._end(self._stages.joined(self._boxes, self._results))
+            for index, answer in zip(self._rows, group.outcomes, strict=True):
+                self._results[index] = answer
+            outcome = self._stages.joined(self._boxes, self._results)
         except BaseException as error:
             self._end(error)
+        else:
+            self._end(outcome)
 
     def _end(self, outcome: Any) -> None:
-        on_end, self._on_end = self._on_end, None
+        """What the callbacks of a future raise goes on to the thread that ends it."""
+        on_end = self._let_go()
         if on_end is not None:
-            self._image = None
             on_end(outcome)
+
+    def _let_go(self) -> Callable[[Any], object] | None:
+        """Holds neither the image nor its parts any more. Returns what is called with the outcome, once."""
+        on_end, self._on_end = self._on_end, None
+        self._image = self._first = self._second = self._boxes = None
+        self._results = []
+        return on_end
 
 
 class ChainedFuture(Future["Detections"]):

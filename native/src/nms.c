@@ -233,6 +233,54 @@ typedef struct task {
     bool group; /* whether to find the keeper of each box */
 } task;
 
+/* These two are inlined: the grid is a local variable then, which the arrays of numbers cannot alias.
+ *
+ * Compares a box with the one chain of a grid of one cell, and enters it there if none suppresses it. */
+static inline __attribute__((always_inline)) ifs_status add_to_chain(ifs__nms *nms, uint32_t rank, ifs__box box,
+                                                                     float area, const task *t) {
+    if (t->suppressed(nms->pool, nms->links, nms->cells[0], box, area, t->threshold)) {
+        nms->kept[rank] = 0;
+        if (t->group)
+            nms->keepers[rank] = best_keeper(nms, nms->cells[0], box, area, t->match, t->threshold, UINT32_MAX);
+        return IFS_OK;
+    }
+    IFS__TRY(reserve_chunks(nms, 1, t->group));
+    enter(nms, 0, box, area, rank, t->group);
+    return IFS_OK;
+}
+
+/* The same for a grid of several cells. */
+static inline __attribute__((always_inline)) ifs_status add_to_grid(ifs__nms *nms, uint32_t rank, ifs__box box,
+                                                                    float area, const task *t, const grid *g) {
+    int32_t columns[IFS__NMS_MAX_GRID], rows[IFS__NMS_MAX_GRID];
+    const int32_t num_columns = cells_to_compare(box.x1, box.x2, g->x, g->x_scale, g, columns);
+    const int32_t num_rows = cells_to_compare(box.y1, box.y2, g->y, g->y_scale, g, rows);
+    bool kept = true;
+    for (int32_t r = 0; r < num_rows && kept; r++)
+        for (int32_t c = 0; c < num_columns && kept; c++)
+            kept = !t->suppressed(nms->pool, nms->links, nms->cells[rows[r] * g->size + columns[c]], box, area,
+                                  t->threshold);
+    if (!kept) {
+        nms->kept[rank] = 0;
+        if (!t->group)
+            return IFS_OK;
+        uint32_t best = UINT32_MAX;
+        for (int32_t r = 0; r < num_rows; r++)
+            for (int32_t c = 0; c < num_columns; c++)
+                best = best_keeper(nms, nms->cells[rows[r] * g->size + columns[c]], box, area, t->match, t->threshold,
+                                   best);
+        nms->keepers[rank] = best;
+        return IFS_OK;
+    }
+    const int32_t first = cell_of(box.x1, g->x, g->x_scale, g->size), last = cell_of(box.x2, g->x, g->x_scale, g->size);
+    const int32_t top = cell_of(box.y1, g->y, g->y_scale, g->size), bottom = cell_of(box.y2, g->y, g->y_scale, g->size);
+    IFS__TRY(reserve_chunks(nms, (size_t)(last - first + 1) * (size_t)(bottom - top + 1), t->group));
+    for (int32_t row = top; row <= bottom; row++)
+        for (int32_t column = first; column <= last; column++)
+            enter(nms, row * g->size + column, box, area, rank, t->group);
+    return IFS_OK;
+}
+
 static ifs_status run_class(ifs__nms *nms, const uint64_t *members, float *areas, size_t n, const task *t) {
     if (n == 1) {
         nms->kept[(uint32_t)members[0]] = 1;
@@ -240,46 +288,19 @@ static ifs_status run_class(ifs__nms *nms, const uint64_t *members, float *areas
     }
     for (size_t i = 0; i < n; i++)
         areas[i] = ifs__box_area(nms->boxes[(uint32_t)members[i]]);
-    grid g = grid_for(nms, members, areas, n, t->match, t->threshold);
+    const grid g = grid_for(nms, members, areas, n, t->match, t->threshold);
     memset(nms->cells, 0xff, (size_t)g.size * (size_t)g.size * sizeof *nms->cells);
     nms->pool_count = 0;
 
     for (size_t i = 0; i < n; i++) {
-        uint32_t rank = (uint32_t)members[i];
-        ifs__box box = nms->boxes[rank];
+        const uint32_t rank = (uint32_t)members[i];
         nms->kept[rank] = 1;
         if (!(areas[i] > 0))
             continue; /* overlaps nothing */
-        int32_t columns[IFS__NMS_MAX_GRID], rows[IFS__NMS_MAX_GRID], num_columns = 1, num_rows = 1;
-        columns[0] = rows[0] = 0;
-        if (g.size > 1) {
-            num_columns = cells_to_compare(box.x1, box.x2, g.x, g.x_scale, &g, columns);
-            num_rows = cells_to_compare(box.y1, box.y2, g.y, g.y_scale, &g, rows);
-        }
-        for (int32_t r = 0; r < num_rows && nms->kept[rank]; r++)
-            for (int32_t c = 0; c < num_columns && nms->kept[rank]; c++)
-                nms->kept[rank] = !t->suppressed(nms->pool, nms->links, nms->cells[rows[r] * g.size + columns[c]], box,
-                                                 areas[i], t->threshold);
-        if (!nms->kept[rank]) {
-            if (!t->group)
-                continue;
-            uint32_t best = UINT32_MAX;
-            for (int32_t r = 0; r < num_rows; r++)
-                for (int32_t c = 0; c < num_columns; c++)
-                    best = best_keeper(nms, nms->cells[rows[r] * g.size + columns[c]], box, areas[i], t->match,
-                                       t->threshold, best);
-            nms->keepers[rank] = best;
-            continue;
-        }
-        int32_t first = 0, last = 0, top = 0, bottom = 0;
-        if (g.size > 1) {
-            first = cell_of(box.x1, g.x, g.x_scale, g.size), last = cell_of(box.x2, g.x, g.x_scale, g.size);
-            top = cell_of(box.y1, g.y, g.y_scale, g.size), bottom = cell_of(box.y2, g.y, g.y_scale, g.size);
-        }
-        IFS__TRY(reserve_chunks(nms, (size_t)(last - first + 1) * (size_t)(bottom - top + 1), t->group));
-        for (int32_t row = top; row <= bottom; row++)
-            for (int32_t column = first; column <= last; column++)
-                enter(nms, row * g.size + column, box, areas[i], rank, t->group);
+        if (g.size == 1)
+            IFS__TRY(add_to_chain(nms, rank, nms->boxes[rank], areas[i], t));
+        else
+            IFS__TRY(add_to_grid(nms, rank, nms->boxes[rank], areas[i], t, &g));
     }
     return IFS_OK;
 }

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from squares import LONG, Squares, begun, consistent, until
+from squares import LONG, Squares, SquaresBuffer, begun, consistent, until
 
 from infersdk import Pipeline
 from infersdk.errors import ClosedError, DeadlineExceeded, InputError, Overloaded
-
-if TYPE_CHECKING:
-    from infersdk.pipeline.futures import RequestGroup
+from infersdk.pipeline.futures import RequestGroup
 
 
 class Ends:
@@ -110,6 +109,57 @@ def test_a_group_that_gets_no_slots_in_time(model: Squares, ends: Ends, timeout:
         assert ends.none
 
 
+def test_rows_that_workers_prepare_stay_theirs_when_their_group_is_refused(
+    model: Squares, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, begun_rows, go = SquaresBuffer.prepare, threading.Semaphore(0), threading.Event()
+
+    def held(self: SquaresBuffer, row: int, item: Any, parameters: Any) -> None:
+        begun_rows.release()
+        assert go.wait(LONG)
+        prepare(self, row, item, parameters)
+
+    with Pipeline(model, max_delay=0.05, slots=8, workers=2) as pipeline:
+        with monkeypatch.context() as patch:
+            patch.setattr(SquaresBuffer, "prepare", held)
+            with pytest.raises(Overloaded, match="were taken for 0.3 s"):
+                pipeline.submit_group(ends, range(0, 20, 2), timeout=0.3)
+            for _ in range(2):
+                assert begun_rows.acquire(timeout=LONG)
+            futures = pipeline.submit_many(range(100, 108, 2))
+            go.set()
+            assert [future.result(LONG) for future in futures] == [i * i for i in range(100, 108, 2)]
+        for _ in range(20):  # each row has one request
+            pipeline.submit_group(ends, range(16))
+            assert ends.next() == [i * i for i in range(16)]
+        until(lambda: not pipeline.stats().queued)
+        consistent(pipeline.stats())
+        assert pipeline.stats().running == 0
+
+
+def test_rows_that_are_not_prepared_do_not_run_when_their_group_is_refused(model: Squares, ends: Ends) -> None:
+    """Nor does the garbage collector have to free them."""
+
+    freed: list[int] = []
+
+    class Item(int):
+        def __del__(self) -> None:
+            freed.append(int(self))
+
+    gc.collect()
+    gc.disable()
+    try:
+        with Pipeline(model, max_delay=0, slots=8, when_full="raise") as pipeline:
+            for _ in range(2):
+                with pytest.raises(Overloaded):
+                    pipeline.submit_group(ends, [Item(number) for number in range(1, 21, 2)])  # quick ones
+            assert sorted(freed) == sorted(2 * [*range(1, 21, 2)])
+            assert model.batches == []
+            assert pipeline.stats().cancelled == 16
+    finally:
+        gc.enable()
+
+
 def test_deadlines_and_cancelling(model: Squares, ends: Ends) -> None:
     model.hold()
     with Pipeline(model, max_delay=0, slots=8) as pipeline:
@@ -129,6 +179,17 @@ def test_deadlines_and_cancelling(model: Squares, ends: Ends) -> None:
         consistent(pipeline.stats())
     with pytest.raises(ClosedError):
         pipeline.submit_group(ends, range(3))
+    assert ends.none
+
+
+def test_each_request_of_a_group_ends_once(ends: Ends) -> None:
+    group = RequestGroup(2, ends)
+    group.ended(0, None)
+    group.ended(0, ValueError("again"))  # of a pipeline that fails meanwhile
+    assert ends.none
+    group.ended(1, 5)
+    group.ended(1, 6)
+    assert ends.next() == [None, 5]
     assert ends.none
 
 

@@ -15,6 +15,7 @@ from squares import LONG, Squares, SquaresBuffer, begun, consistent
 from infersdk import Pipeline
 from infersdk.errors import ClosedError, DeadlineExceeded, InputError, PipelineError
 from infersdk.pipeline import RequestStages, stage_listener
+from infersdk.pipeline.admission import Admission
 from infersdk.pipeline.inline_runs import SAMPLE, InlineRuns
 from infersdk.pipeline.stats import Statistics
 
@@ -242,6 +243,53 @@ def test_a_fault_hangs_nothing(model: Watched, monkeypatch: pytest.MonkeyPatch) 
                 asyncio.run(pipeline.infer(3))
         with pytest.raises(PipelineError, match="of the statistics"):
             asyncio.run(pipeline.infer(3))
+
+
+def test_ctrl_c_hangs_nothing(model: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with Pipeline(model, max_delay=0.001, inline_limit=0.05) as pipeline:
+        asyncio.run(one_after_another(pipeline))
+        with monkeypatch.context() as patch:
+            patch.setattr(Admission, "release", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                asyncio.run(pipeline.infer(3))
+        with pytest.raises(PipelineError, match="KeyboardInterrupt"):
+            pipeline.submit(3)
+
+
+def test_a_loop_prepares_no_requests_of_others(model: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C there is not meant for those that get its slots."""
+    prepare, threads, ended = SquaresBuffer.prepare, list[threading.Thread](), threading.Event()
+
+    def watched(buffer: SquaresBuffer, row: int, item: Any, parameters: Any) -> None:
+        if item > 5:
+            threads.append(threading.current_thread())
+        prepare(buffer, row, item, parameters)
+
+    class OthersCome(threading.Event):
+        """While a loop runs a batch."""
+
+        came = False
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if threading.current_thread() is threading.main_thread() and not self.came:
+                self.came = True
+                pipeline.submit_group(lambda group: ended.set(), range(7, 27, 2), wait=False)
+                assert pipeline.stats().waiting == 10
+            return super().wait(timeout)
+
+    monkeypatch.setattr(SquaresBuffer, "prepare", watched)
+    with Pipeline(model, max_delay=0.001, slots=4, inline_limit=0.05) as pipeline:
+        asyncio.run(one_after_another(pipeline))
+        model.go = OthersCome()
+        model.go.set()
+        while not model.go.came:
+            asyncio.run(one_after_another(pipeline, 1))
+        assert ended.wait(LONG)
+    assert len(threads) == 10
+    assert threading.main_thread() not in threads
 
 
 def test_listeners_hear_of_all_stages(model: Watched) -> None:

@@ -33,8 +33,8 @@ def branches(
     """
     rng = np.random.default_rng(1)
     arrays = {
-        "w0": rng.normal(size=(16, 3, 3, 3)), "w1": rng.normal(size=(8, 16, 3, 3)),
-        "w2": rng.normal(size=(24, 16, 3, 3)) * factor, "w3": rng.normal(size=(8, 32, 3, 3)) / 16,
+        "w0": rng.normal(size=(24, 3, 3, 3)), "w1": rng.normal(size=(8, 24, 3, 3)),
+        "w2": rng.normal(size=(24, 24, 3, 3)) * factor, "w3": rng.normal(size=(8, 32, 3, 3)) / 16,
         "w4": rng.normal(size=(8, 8, 3, 3)),
     }  # fmt: skip
     arrays["w3"][:, 8:] /= factor

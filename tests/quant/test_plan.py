@@ -37,9 +37,9 @@ def chain(path: Path, shapes: list[tuple[int, ...]], pooled: bool = False) -> Pa
     return save(path, nodes, [value("x", [1, 3, 16, 16])], [value("y", None)], weights)
 
 
-# 27 products for each value, 9, 16, 144, 8, 144, and the last one, which gives floating point.
+# 27 products for each value, 9, 24, 216, 8, 216, and the last one, which gives floating point.
 SHAPES = [
-    (16, 3, 3, 3), (16, 1, 3, 3), (16, 16, 1, 1), (8, 16, 3, 3), (16, 8, 1, 1), (16, 16, 3, 3), (4, 16, 3, 3),
+    (24, 3, 3, 3), (24, 1, 3, 3), (24, 24, 1, 1), (8, 24, 3, 3), (24, 8, 1, 1), (24, 24, 3, 3), (4, 24, 3, 3),
 ]  # fmt: skip
 
 
@@ -62,9 +62,9 @@ def test_a_layer_before_a_pooling_is_quantised(tmp_path: Path) -> None:
 
 
 def test_up_to_the_end_layers_behind_a_depthwise_one_stay_in_floating_point(tmp_path: Path) -> None:
-    # 27 products, 144, 9 that an INT8 layer follows, 144, 16, 9, 16, 16.
-    start = [(16, 3, 3, 3), (16, 16, 3, 3), (16, 1, 3, 3), (16, 16, 3, 3)]
-    model = chain(tmp_path / "m.onnx", [*start, (16, 16, 1, 1), (16, 1, 3, 3), (16, 16, 1, 1), (4, 16, 1, 1)])
+    # 27 products, 216, 9 that an INT8 layer follows, 216, 24, 9, 24, 24.
+    start = [(24, 3, 3, 3), (24, 24, 3, 3), (24, 1, 3, 3), (24, 24, 3, 3)]
+    model = chain(tmp_path / "m.onnx", [*start, (24, 24, 1, 1), (24, 1, 3, 3), (24, 24, 1, 1), (4, 24, 1, 1)])
     planned = quant.plan(model, "onnxruntime")
     assert planned.layers == ("Conv_c1", "Conv_c2", "Conv_c3")
     assert planned.left["Conv_c5"] == "onnxruntime computes it and what follows faster in floating point"

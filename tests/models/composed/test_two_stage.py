@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
 from typing import Any
@@ -284,6 +286,46 @@ def test_what_happens_when_all_slots_are_taken(timeout: float | None) -> None:
         until(lambda: not pipeline.stats().running)
         for result in two.map([IMAGE] * 20, in_flight=5):
             assert said(result) == said(expected)
+
+
+def test_no_image_waits_for_the_garbage_collector(slow: TwoStage) -> None:
+    """Whether the detector refuses it, the second model does, its future is cancelled, or its parts expire."""
+    pixels, images = read_image(IMAGE).pixels, list[Any]()
+
+    def image() -> Any:
+        copy = pixels.copy()
+        images.append(weakref.ref(copy))
+        return copy
+
+    def submit_many(two: TwoStage) -> None:
+        for _ in range(20):
+            try:
+                futures.append(two.submit(image()))
+            except Overloaded:
+                refused.append(1)
+
+    futures, refused = list[Any](), list[int]()
+    detector = models.YOLOv5(DETECTOR, max_batch=1, threads=1)
+    detector.configure_pipeline(slots=1, when_full="raise")
+    second = models.Classifier(CLASSIFIER, max_batch=2, threads=1, **CLASSIFIER_SETTINGS)
+    second.configure_pipeline(slots=2, when_full="raise")
+    gc.collect()
+    gc.disable()
+    try:
+        with TwoStage(detector, second) as full:
+            submit_many(full)
+            assert refused
+            wait(futures)
+            assert Overloaded in {type(future.exception()) for future in futures}
+        futures.clear()
+        future = slow.submit(image())
+        until(lambda: slow.second.pipelines[0].stats().queued)
+        assert future.cancel()
+        late = slow.submit(image(), deadline=1).result(30)
+        assert {type(one) for one in late.columns["second"]} == {DeadlineExceeded}
+        until(lambda: not any(image() for image in images))
+    finally:
+        gc.enable()
 
 
 def test_map_fills_the_batches_of_the_detector() -> None:

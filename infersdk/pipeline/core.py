@@ -132,17 +132,18 @@ class PipelineCore:
         request.bucket = self._bucket_of(request.item)
         refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
         changing, step = False, _NOTHING
+        waiter: Waiter | None = None
         try:
             with self._lock:
                 changing = True
                 step = self._take_in(request, refusal)
                 if step is _QUEUED and wait:
-                    request.slot_waiter = Waiter()
+                    request.slot_waiter = waiter = Waiter()
             changing = False
             if step is _PREPARE:
                 self._workers.prepare(request)
-            elif step is _QUEUED and wait:
-                self._wait_for_slot(request, timeout)
+            elif waiter is not None:
+                self._wait_for_slot(request, waiter, timeout)
             elif step is _EXPIRE:
                 fail_expired([request])
         except (PipelineError, ClosedError):
@@ -165,23 +166,23 @@ class PipelineCore:
             request.bucket = self._bucket_of(request.item)
         refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
         steps: dict[Request, _Step] = {}  # of those that were taken in
-        queued: list[Request] = []
         changing = False
+        waiter: Waiter | None = None
         try:
             with self._lock:
                 changing = True
                 for request in requests:
                     steps[request] = self._take_in(request, refusal)
-                if wait:
-                    queued = [request for request, step in steps.items() if step is _QUEUED]
-                if queued:
-                    queued[-1].slot_waiter = Waiter()  # they leave the queue in order
+                if wait and steps[requests[-1]] is _QUEUED:  # they leave the queue in order
+                    requests[-1].slot_waiter = waiter = Waiter()
             changing = False
             self._workers.prepare_all([request for request, step in steps.items() if step is _PREPARE])
             fail_expired([request for request, step in steps.items() if step is _EXPIRE])
-            if queued:
-                self._wait_for_slot(queued[-1], timeout)
+            if waiter is not None:
+                self._wait_for_slot(requests[-1], waiter, timeout)
         except BaseException as error:
+            if waiter is not None:
+                self.wakeup.forget(waiter)
             if changing and not isinstance(error, (PipelineError, ClosedError)):
                 self.thread_failed(error)
             for request, step in steps.items():
@@ -245,10 +246,8 @@ class PipelineCore:
             self._workers.watch(request)
         return step
 
-    def _wait_for_slot(self, request: Request, timeout: float | None) -> None:
-        waiter = request.slot_waiter
-        if waiter is None:
-            return  # it has its slot by now
+    def _wait_for_slot(self, request: Request, waiter: Waiter, timeout: float | None) -> None:
+        # Also where it has its slot by now: this thread has been woken then, and wakes the next one.
         try:
             if self.wakeup.wait(waiter, timeout):
                 return

@@ -47,13 +47,19 @@ class StaggeredWakeup:
         try:
             waiter.lock.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
         finally:  # also when Ctrl-C ends the waiting: the other threads must not wait for this one
-            with self._lock:
-                waiter.gone = True
-                if waiter.waking:
-                    self._wake_next()
-                elif waiter.released:
-                    self._queue.remove(waiter)
+            self.forget(waiter)
         return waiter.released
+
+    def forget(self, waiter: Waiter) -> None:
+        """Its thread does not wait any more, or never does. Each waiter comes here: others wake up when it has."""
+        with self._lock:
+            if waiter.gone:
+                return
+            waiter.gone = True
+            if waiter.waking:
+                self._wake_next()
+            elif waiter.released:
+                self._queue.remove(waiter)
 
     def release(self, waiter: Waiter) -> None:
         """Ends the waiting of this thread. It wakes up as soon as few enough others are waking up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import weakref
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ import numpy as np
 
 from .._lib import check, ffi, lib, out
 from ..device import Device
-from ..errors import DeviceUnavailableError, InferSDKError
+from ..errors import CudaError, DeviceUnavailableError, InferSDKError
 from ..tensor import Tensor
 from .datatypes import pack
 from .errors import RequestError, Status
@@ -141,9 +142,8 @@ class CudaRegion(Region):
         super().__init__(name, byte_size)
         what = f"failed to register CUDA shared memory region {name!r}"
         self.device_id, self.device = device_id, f"cuda:{device_id}"
-        address, size = out("void *"), out("size_t")
         try:
-            check(lib.ifs_cuda_ipc_open(device_id, handle, address, size))
+            address, size = _opened(device_id, handle)
         except DeviceUnavailableError as error:
             raise RequestError(Status.INVALID, f"{what}: {error}; without a GPU use system shared memory") from None
         except InferSDKError as error:
@@ -151,11 +151,12 @@ class CudaRegion(Region):
                 Status.INVALID,
                 f"{what}: {error}; give the handle of cudaIpcGetMemHandle() in another process, which still runs",
             ) from None
-        self._address = int(ffi.cast("uintptr_t", address[0]))
-        weakref.finalize(self, lib.ifs_cuda_ipc_close, device_id, address[0])
-        if size[0] < byte_size:
+        self._address = int(ffi.cast("uintptr_t", address))
+        close = weakref.finalize(self, lib.ifs_cuda_ipc_close, device_id, address)
+        if size < byte_size:
+            close()  # the error keeps this object for a while
             raise RequestError(
-                Status.INVALID, f"{what}: the memory has {size[0]:,} bytes, and {byte_size:,} are registered"
+                Status.INVALID, f"{what}: the memory has {size:,} bytes, and {byte_size:,} are registered"
             )
 
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
@@ -175,6 +176,20 @@ class CudaRegion(Region):
 
     def check(self) -> None:
         """Memory of a device cannot shrink, and stays as long as it is open."""
+
+
+def _opened(device_id: int, handle: bytes) -> tuple[Any, int]:
+    """The address of the memory behind a handle, and its bytes from there on."""
+    address, size = out("void *"), out("size_t")
+    try:
+        check(lib.ifs_cuda_ipc_open(device_id, handle, address, size))
+    except CudaError as error:
+        if "cudaErrorAlreadyMapped" not in str(error):
+            raise
+        # A request that failed may keep the region that lay there: an exception and its frames refer to each other.
+        gc.collect()
+        check(lib.ifs_cuda_ipc_open(device_id, handle, address, size))
+    return address[0], int(size[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,19 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from squares import LONG, Squares, SquaresBuffer, begun, consistent, until
 
 from infersdk import Pipeline
 from infersdk.errors import ClosedError, DeadlineExceeded, InputError, Overloaded
+from infersdk.pipeline.core import PipelineCore
 from infersdk.pipeline.futures import RequestGroup
+from infersdk.pipeline.staggered_wakeup import CONCURRENT_WAKEUPS
+
+if TYPE_CHECKING:
+    from infersdk.pipeline.request import Request
 
 
 class Ends:
@@ -158,6 +163,37 @@ def test_rows_that_are_not_prepared_do_not_run_when_their_group_is_refused(model
             assert pipeline.stats().cancelled == 16
     finally:
         gc.enable()
+
+
+def test_slots_that_come_before_a_thread_waits_for_them_keep_no_other_asleep(
+    model: Squares, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that prepares its first rows while the last ones get their slots."""
+    wait_for_slot, count = PipelineCore._wait_for_slot, 3 * CONCURRENT_WAKEUPS
+
+    def late(core: PipelineCore, request: Request, *rest: Any) -> None:
+        until(lambda: request.slot_waiter is None)
+        wait_for_slot(core, request, *rest)
+
+    with Pipeline(model, max_delay=0, slots=4) as pipeline:
+        with monkeypatch.context() as patch:
+            patch.setattr(PipelineCore, "_wait_for_slot", late)
+            for _ in range(count):
+                pipeline.submit_group(ends, range(10))
+            for number in range(count):
+                pipeline.submit_many(range(number, 10))
+        for _ in range(count):
+            assert ends.next() == [i * i for i in range(10)]
+        done = threading.Event()
+
+        def others() -> None:
+            assert list(pipeline.map(range(50))) == [i * i for i in range(50)]
+            pipeline.submit_group(ends, range(20))
+            done.set()
+
+        threading.Thread(target=others, daemon=True).start()
+        assert done.wait(LONG)
+        assert ends.next() == [i * i for i in range(20)]
 
 
 def test_deadlines_and_cancelling(model: Squares, ends: Ends) -> None:

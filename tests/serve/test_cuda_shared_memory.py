@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import importlib
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from served_requests import NAMES, ask
 
 from infersdk import Tensor, device_count
 from infersdk._lib import check, ffi, lib
+from infersdk.errors import CudaError
+from infersdk.serve import regions
 
 NO_GPU = device_count() == 0
 HANDLE = bytes(64)
@@ -54,6 +58,28 @@ def test_json_that_is_no_region(server: Any) -> None:
         assert (answer.status, "raw_handle" in answer.json()["error"]) == (400, True)
     answer = ask(server.http_port, path, {"raw_handle": {"b64": "?"}, "device_id": 0, "byte_size": 1})
     assert (answer.status, "base64" in answer.json()["error"]) == (400, True)
+
+
+def test_memory_that_a_failed_request_keeps_is_closed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client allocates may lie where its last region was, which an exception and its frames still refer to."""
+
+    class Kept:
+        def __init__(self) -> None:
+            self.itself = self
+
+    def opening(_: int) -> None:
+        if kept() is not None:
+            raise CudaError("resource already mapped (cudaErrorAlreadyMapped)")
+
+    monkeypatch.setattr(regions, "check", opening)
+    gc.disable()
+    try:
+        kept = weakref.ref(Kept())
+        assert kept() is not None
+        regions._opened(0, HANDLE)
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def handle_of(tensor: Tensor) -> bytes:

@@ -204,6 +204,15 @@ def test_bad_settings_name_value(two_boxes: Path, setting: dict[str, Any], error
     assert str(value) in str(caught.value) or next(iter(setting)) in str(caught.value)
 
 
+def test_a_setting_does_not_change_afterwards(two_boxes: Path) -> None:
+    with YOLOv5(two_boxes) as detector:
+        for name, value, way in (("conf", 0.9, "give conf=0.9 to a call"), ("names", ("a",), "another one with names=")):
+            with pytest.raises(AttributeError, match=f"{name} is a setting of this YOLOv5.*{way}"):
+                setattr(detector, name, value)
+        assert detector.conf == detector.settings.conf != 0.9
+        detector.note = "one of the user's own"  # type: ignore[attr-defined]
+
+
 def test_wrong_head_is_refused(tmp_path: Path, two_boxes: Path) -> None:
     channel_first = constant_model(tmp_path / "v8.onnx", np.zeros((6, 12)))
     with pytest.raises(errors.UnsupportedModelError, match="models.YOLOv8"):

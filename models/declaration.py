@@ -58,7 +58,8 @@ class Declared:
     def __setattr__(self, name: str, value: Any) -> None:
         # What follows from a setting is made with the object: a new value would change nothing.
         if name in self.Settings.__struct_fields__ and "settings" in self.__dict__:
-            one_call = f"give {name}={value!r} to a call or to submit(), or " if name in getattr(self, "per_call", ()) else ""
+            once = name in getattr(self, "per_call", ())
+            one_call = f"give {name}={value!r} to a call or to submit(), or " if once else ""
             raise AttributeError(
                 f"{name} is a setting of this {type(self).__name__}, and cannot be changed; {one_call}make another one "
                 f"with {name}={value!r}"

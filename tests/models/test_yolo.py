@@ -206,7 +206,10 @@ def test_bad_settings_name_value(two_boxes: Path, setting: dict[str, Any], error
 
 def test_a_setting_does_not_change_afterwards(two_boxes: Path) -> None:
     with YOLOv5(two_boxes) as detector:
-        for name, value, way in (("conf", 0.9, "give conf=0.9 to a call"), ("names", ("a",), "another one with names=")):
+        for name, value, way in (
+            ("conf", 0.9, "give conf=0.9 to a call"),
+            ("names", ("a",), "another one with names="),
+        ):
             with pytest.raises(AttributeError, match=f"{name} is a setting of this YOLOv5.*{way}"):
                 setattr(detector, name, value)
         assert detector.conf == detector.settings.conf != 0.9

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = console()
     out.print(f"the classifier reads {agree} of {len(result)} crops alike")
     out.print(f"[dim]{stage_line(timings)}[/dim]")
-    out.print(f"annotated image: {arguments.output}", markup=False)
+    out.print(f"annotated image: {arguments.output}", markup=False, soft_wrap=True)
     return 0
 
 

@@ -210,7 +210,7 @@ def _print_image(name: str, detections: Detections, timings: Timings, target: Pa
 
     print_detections(detections, name)
     note = f"  → {escape(str(target))}" if target is not None else ""
-    console().print(f"[dim]{stage_line(timings)}[/dim]{note}\n")
+    console().print(f"[dim]{stage_line(timings)}[/dim]{note}\n", soft_wrap=True)
 
 
 def _share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:

@@ -229,10 +229,11 @@ def _print_summary(summary: dict[str, Any]) -> None:
         f"{summary['stream']}: {summary['frames']} frames in {summary['seconds']:.1f} s, {summary['fps']:.1f} fps"
         f"{dropped}{errors}{opened}{note}",
         markup=False,
+        soft_wrap=True,
     )
     if "damage" in summary:
-        out.print(f"{summary['stream']} is damaged: {summary['damage']}", style="yellow", markup=False)
+        out.print(f"{summary['stream']} is damaged: {summary['damage']}", style="yellow", markup=False, soft_wrap=True)
     if "error" in summary:
-        out.print(f"{summary['stream']} failed: {summary['error']}", style="red", markup=False)
+        out.print(f"{summary['stream']} failed: {summary['error']}", style="red", markup=False, soft_wrap=True)
     counts = (f"{count} x {label}" for label, count in summary["labels"].items())
     out.print(", ".join(counts) or "nothing found", markup=False)

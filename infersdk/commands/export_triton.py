@@ -34,5 +34,5 @@ def run(arguments: argparse.Namespace) -> int:
 
     require_packages()
     for name in export(arguments.config, arguments.output):
-        console().print(f"{arguments.output / name}", markup=False)
+        console().print(f"{arguments.output / name}", markup=False, soft_wrap=True)
     return 0

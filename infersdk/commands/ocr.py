@@ -78,4 +78,4 @@ def _print_image(name: str, found: TextLines, target: Path | None) -> None:
     if found.dropped:
         out.print(f"{found.dropped} more lines were less certain than --text-score", style="yellow")
     if target is not None:
-        out.print(f"→ {target}", markup=False)
+        out.print(f"→ {target}", markup=False, soft_wrap=True)

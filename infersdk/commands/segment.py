@@ -99,4 +99,4 @@ def _print_image(name: str, found: ClassMap | ClassMaps, timings: Timings, targe
     out = console()
     out.print(table)
     note = f"  → {escape(str(target))}" if target is not None else ""
-    out.print(f"[dim]{stage_line(timings)}[/dim]{note}\n")
+    out.print(f"[dim]{stage_line(timings)}[/dim]{note}\n", soft_wrap=True)

@@ -120,5 +120,5 @@ def _show(found: Tuned, text: str, output: Path) -> None:
             out.print(f"[dim]{what}: {escape(which[0])}{count}: {escape(reason)}[/dim]", soft_wrap=True)
     if found.untried:
         out.print(f"[yellow]{len(found.untried)} candidates were not reached: give more --budget[/yellow]")
-    out.print(f"[bold]{escape(found.best.name)}[/bold], written to {escape(str(output))}:\n")
+    out.print(f"[bold]{escape(found.best.name)}[/bold], written to {escape(str(output))}:\n", soft_wrap=True)
     out.print(text, markup=False, soft_wrap=True)

@@ -54,11 +54,12 @@ def run(*arguments: Any) -> int:
 
 
 def test_a_video_is_drawn_and_told_of(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "out.mp4"
+    target = tmp_path / ("a folder with a name that is longer than a line of the terminal " * 2) / "out.mp4"
+    target.parent.mkdir()
     assert run(*DETECT, video, "-o", target) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
     assert "10 frames in" in shown
-    assert f"→ {target}" in shown
+    assert f"→ {target}\n" in shown
     with VideoReader(video) as source, VideoReader(target) as drawn:
         assert drawn.size == source.size
         for number, (before, after) in enumerate(zip(source, drawn, strict=True)):

@@ -331,9 +331,8 @@ class Tensor(Handle):
             at = self.host_ptr(write=writable)
             if cached is None or cached.at != at:
                 view = _HostView(self, writable)
-                # Memory of the host alone has no other side, so there is nothing to bring up to date while it stays.
-                fixed = lib.held_ifs_tensor_device(self._open) < 0
-                generation = self._shared.resizes if fixed else -1
+                fixed = self._addresses[writable]  # `host_ptr()` keeps the address of memory of the host alone
+                generation = -1 if fixed is None else fixed[0]
                 cached = self._views[writable] = _View(view.at, np.asarray(view), generation)
         return cached.array[...]
 

@@ -119,10 +119,8 @@ class Requests(Generic[Result]):
         **limits: Any,
     ) -> RequestGroup:
         """Several images that end together. See `Pipeline.submit_group()`."""
-        if self._idle.watches:
-            with self._idle:
-                return self.pipeline.submit_group(on_end, images, parameters, **limits)
-        return self.pipeline.submit_group(on_end, images, parameters, **limits)
+        with self._idle:
+            return self.pipeline.submit_group(on_end, images, parameters, **limits)
 
     def submit_many(
         self,

@@ -332,11 +332,11 @@ def test_clones_and_larger_images_are_refused_when_it_is_full(on_gpu: dict[str, 
         clones.append(infer.clone())  # there is room for one again
         for clone in clones:
             clone.close()
-    with YOLOv5(path, **on_gpu, max_batch=2, memory_limit="600MB") as model, charging(model.network.memory_budget):
+    on_device = {**on_gpu, "preprocess": "device"}
+    with YOLOv5(path, **on_device, max_batch=2, memory_limit="600MB") as model, charging(model.network.memory_budget):
         holder = Tensor((model.network.memory_budget.limit - model.network.memory_budget.used - (8 << 20),), "uint8",
                         "cuda:0")  # fmt: skip
         holder.device_ptr(read=False, write=True)
-        model.preprocess = "device"
         with pytest.raises(MemoryLimitError):
             model(np.zeros((4000, 6000, 3), np.uint8))
         holder.close()

@@ -366,33 +366,64 @@ def test_models_that_are_compositions() -> None:
             assert got == [len(found) for found in expected.columns["second"]]
 
 
+class Watched:
+    """Runs of models last until those of another model begin, or for a while: how many run at the same time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wait: float) -> None:
+        self.most = 0
+        self._forward, self._wait, self._lock = Infer.forward, wait, threading.Lock()
+        self._running: list[object] = []
+        self._together = threading.Event()
+
+        def forward(infer: Infer) -> None:
+            self._run(infer)
+
+        monkeypatch.setattr(Infer, "forward", forward)
+
+    def _run(self, infer: Infer) -> None:
+        with self._lock:
+            self._running.append(infer.model)
+            self.most = max(self.most, len({id(model) for model in self._running}))
+            if self.most == 2:
+                self._together.set()
+        self._together.wait(self._wait)
+        try:
+            self._forward(infer)
+        finally:
+            with self._lock:
+                self._running.remove(infer.model)
+
+
 @pytest.mark.skipif(available_processors() < 2, reason="needs two cores")
 @pytest.mark.parametrize(("threads", "most"), [(0, 1), (1, 2)])
 def test_models_that_take_all_cores_run_one_at_a_time(threads: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others do not wait: here each run lasts until one of the other model begins, or for a while."""
-    forward, lock, running = Infer.forward, threading.Lock(), list[str]()
-    seen, together = [0], threading.Event()
-
-    def watched(self: Infer) -> None:
-        with lock:
-            running.append(self.model.name)
-            seen[0] = max(seen[0], len(set(running)))
-            if seen[0] == 2:
-                together.set()
-        together.wait(0.02 if most == 1 else 1)
-        try:
-            forward(self)
-        finally:
-            with lock:
-                running.remove(self.model.name)
-
     second = models.Classifier(CLASSIFIER, max_batch=1, threads=threads, **CLASSIFIER_SETTINGS)
     with TwoStage(Tiled(models.YOLOv5(DETECTOR, max_batch=1, threads=threads), tile=400), second) as two:
         expected = two(IMAGE)
-        monkeypatch.setattr(Infer, "forward", watched)
+        watched = Watched(monkeypatch, 0.02 if most == 1 else 1)
         for result in two.map([IMAGE] * 4):
             assert said(result) == said(expected)
-    assert seen[0] == most
+    assert watched.most == most
+
+
+@pytest.mark.skipif(available_processors() < 2, reason="needs two cores")
+def test_a_model_of_several_compositions_runs_alone_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of the first one, and models that two other compositions have."""
+    detectors = [models.YOLOv5(DETECTOR, max_batch=1) for _ in range(2)]
+    seconds = [models.Classifier(CLASSIFIER, max_batch=1, **CLASSIFIER_SETTINGS) for _ in range(2)]
+    first = TwoStage(detectors[0], seconds[0])
+    TwoStage(detectors[1], seconds[1])
+    TwoStage(detectors[1], seconds[0])
+    TwoStage(detectors[0], seconds[0], column="again")
+    expected = first(IMAGE)
+    watched = Watched(monkeypatch, 0.02)
+    for result in first.map([IMAGE] * 4):
+        assert said(result) == said(expected)
+    assert watched.most == 1
+    assert [len(model.run_locks) for model in (*detectors, *seconds)] == [1, 2, 2, 1]
+    for model in (*detectors, *seconds):
+        model.close()
 
 
 def test_settings_are_checked(two: TwoStage) -> None:

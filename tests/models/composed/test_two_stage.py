@@ -415,12 +415,12 @@ def test_a_model_of_several_compositions_runs_alone_in_each(monkeypatch: pytest.
     first = TwoStage(detectors[0], seconds[0])
     TwoStage(detectors[1], seconds[1])
     TwoStage(detectors[1], seconds[0])
-    TwoStage(detectors[0], seconds[0], column="again")
     expected = first(IMAGE)
     watched = Watched(monkeypatch, 0.02)
     for result in first.map([IMAGE] * 4):
         assert said(result) == said(expected)
     assert watched.most == 1
+    TwoStage(detectors[0], seconds[0], column="again")  # these are apart already
     assert [len(model.run_locks) for model in (*detectors, *seconds)] == [1, 2, 2, 1]
     for model in (*detectors, *seconds):
         model.close()

@@ -27,7 +27,7 @@ from infersdk.errors import (
 )
 from infersdk.image import HostImage, read_image, sources
 from infersdk.infer import Infer
-from infersdk.models import Classifications, Detections, Tiled, TwoStage
+from infersdk.models import Classifications, Detections, ModelGroup, Tiled, TwoStage
 from infersdk.models.composed import cutter
 from infersdk.models.execution.host import HostExecutor
 from infersdk.ops.batch import available_processors
@@ -286,6 +286,67 @@ def test_what_happens_when_all_slots_are_taken(timeout: float | None) -> None:
         until(lambda: not pipeline.stats().running)
         for result in two.map([IMAGE] * 20, in_flight=5):
             assert said(result) == said(expected)
+
+
+@pytest.mark.parametrize("settings", [{"when_full": "raise"}, {"timeout": 0.05}, {}])
+def test_images_between_the_models_are_limited(settings: dict[str, Any]) -> None:
+    """The parts of an image wait for the second model without an end, and its slot of the first one is free."""
+    detector = models.YOLOv5(DETECTOR, max_batch=1, threads=1)
+    detector.configure_pipeline(slots=2, **settings)
+    second = models.Classifier(CLASSIFIER, max_batch=2, threads=1, **CLASSIFIER_SETTINGS)
+    second.configure_pipeline(slots=4)
+    with TwoStage(detector, second) as two:
+        expected, run, go = two(IMAGE), HostExecutor.run_rows, threading.Event()
+
+        def held(self: HostExecutor[Any], count: int) -> None:
+            if self.infer.model is second.network.model:
+                assert go.wait(30)
+            run(self, count)
+
+        def through_the_detector(count: int) -> None:
+            until(lambda: detector.pipeline.stats().done == count)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HostExecutor, "run_rows", held)
+            done = detector.pipeline.stats().done
+            futures = []
+            for number in range(1, 7):  # the slots of both pipelines
+                futures.append(two.submit(IMAGE))
+                through_the_detector(done + number)
+            if settings:
+                with pytest.raises(Overloaded, match="6 images are on their way through both models"):
+                    two.submit(IMAGE)
+            with pytest.raises(Overloaded, match="6 images are on their way through both models"):
+                two.submit(IMAGE, timeout=0)
+            if not settings:
+                with pytest.raises(DeadlineExceeded, match="while other images were on their way"):
+                    two.submit(IMAGE, deadline=0.05).result(30)
+            through_the_detector(done + 6)
+            go.set()
+        for future in futures:
+            assert said(future.result(30)) == said(expected)
+        with pytest.raises(ImageError, match="no image at"):
+            two.submit("missing.png")
+        assert not two._image_slots()._taken
+
+
+def test_map_waits_for_the_slots_of_compositions() -> None:
+    """As for those of wrappers: whatever the settings of their pipelines say."""
+
+    def tiled(model: Any, tile: int) -> Tiled:
+        model.configure_pipeline(slots=2, max_batch=1, when_full="raise")
+        return Tiled(model, tile=tile)
+
+    with TwoStage(tiled(models.YOLOv5(DETECTOR, threads=1), 200), tiled(models.YOLOv5(DETECTOR, threads=1), 64)) as two:
+        expected = two(IMAGE)
+        assert len(expected) > 5
+        for result in two.map([IMAGE] * 3):
+            assert [len(one) for one in result.columns["second"]] == [len(one) for one in expected.columns["second"]]
+        with pytest.raises(Overloaded, match="all 2 slots"):
+            two.submit(IMAGE)
+        with ModelGroup(both=two, tiles=two.detector) as group:
+            for found in group.map([IMAGE] * 3):
+                assert not found.errors
 
 
 def test_no_image_waits_for_the_garbage_collector(slow: TwoStage) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .lazy_future import LazyFuture
 from .request import Request
 from .threads import PipelineThread, log_error
 
@@ -188,16 +189,17 @@ class GroupedRequest(Request):
         return True
 
 
-class FutureRequest(Request, Future[Any]):
+class FutureRequest(Request, LazyFuture):
     """A request that is a `concurrent.futures.Future`."""
 
     def __init__(
         self, owner: RequestOwner, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None
     ) -> None:
-        Future.__init__(self)
+        LazyFuture.__init__(self)
         Request.__init__(self, owner, item, parameters, time_limit)
-        # The first callback: others may wait for the threads that it wakes.
-        Future.add_done_callback(self, FutureRequest.set_ended)  # type: ignore[arg-type]
+
+    _wait_for_end = Request.wait_for_end
+    _end_waiting = Request.set_ended
 
     def start(self) -> bool:
         try:
@@ -213,27 +215,17 @@ class FutureRequest(Request, Future[Any]):
 
     def cancel(self) -> bool:
         """Cancels the request, unless its batch has left. Its slot is free again at once."""
-        if not Future.cancel(self):
+        if not LazyFuture.cancel(self):
             return False
         if self.owner.withdraw(self):
             self.set_running_or_notify_cancel()  # informs the threads in concurrent.futures.wait()
         return True
 
-    def result(self, timeout: float | None = None) -> Any:
-        """As `Future.result()`."""
-        self.wait_for_end(timeout)
-        return Future.result(self, 0)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As `Future.exception()`."""
-        self.wait_for_end(timeout)
-        return Future.exception(self, 0)
-
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """As `Future.add_done_callback()`. In a thread of the pipeline even SystemExit and KeyboardInterrupt end
         nothing but the callback that raises them: they are logged, as other exceptions are, and the next one runs.
         """
-        Future.add_done_callback(self, _Guarded(fn))
+        LazyFuture.add_done_callback(self, _Guarded(fn))
 
 
 class _Guarded:

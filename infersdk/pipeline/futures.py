@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .lazy_future import LazyFuture
 from .request import Request
@@ -88,6 +88,12 @@ class CallbackRequest(MapRequest):
             on_end(self)
 
 
+class _Cancellable(Protocol):
+    """A request of a pipeline, or of a composition."""
+
+    def cancel(self) -> object: ...
+
+
 #: In place of the outcome of a request that has not ended.
 _NO_OUTCOME: Any = object()
 
@@ -98,17 +104,21 @@ class RequestGroup:
     Args:
         count: how many there are.
         on_end: called with the group once all have ended.
+        ends_early: the first exception cancels the requests whose batch has not left.
 
     Attributes:
         outcomes: of each request its result or its exception, in order.
+        first_error: with `ends_early`, the first exception; None if there is none.
         requests: those that can be cancelled, until all have ended.
     """
 
-    __slots__ = ("_lock", "_missing", "_on_end", "outcomes", "requests")
+    __slots__ = ("_ends_early", "_lock", "_missing", "_on_end", "first_error", "outcomes", "requests")
 
-    def __init__(self, count: int, on_end: Callable[[RequestGroup], object]) -> None:
+    def __init__(self, count: int, on_end: Callable[[RequestGroup], object], ends_early: bool = False) -> None:
         self.outcomes: list[Any] = [_NO_OUTCOME] * count
-        self.requests: Sequence[Request | Future[Any]] = ()
+        self.first_error: BaseException | None = None
+        self.requests: Sequence[_Cancellable] = ()
+        self._ends_early = ends_early
         self._missing = count
         self._on_end: Callable[[RequestGroup], object] | None = on_end
         self._lock = threading.Lock()
@@ -122,8 +132,13 @@ class RequestGroup:
                 return
             self.outcomes[index] = outcome
             self._missing -= 1
-            if self._missing:
-                return
+            missing, failed = self._missing, False
+            if self._ends_early and self.first_error is None and isinstance(outcome, BaseException):
+                self.first_error, failed = outcome, True
+        if missing:
+            if failed:
+                self.cancel()
+            return
         on_end, self._on_end = self._on_end, None  # it may hold what holds this group
         self.requests = ()  # they hold the group
         if on_end is not None:

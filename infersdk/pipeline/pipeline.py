@@ -223,6 +223,7 @@ class Pipeline(Generic[Result]):
         deadline: float | None = None,
         patient: bool = False,
         wait: bool = True,
+        ends_early: bool = False,
     ) -> RequestGroup:
         """Takes several requests in at once, which end together. It costs less than `submit_for()` for each of them.
 
@@ -232,6 +233,7 @@ class Pipeline(Generic[Result]):
             parameters, timeout, deadline, patient: see `submit_for()`.
             wait: return when all have a slot. Otherwise those that find none free wait for one on their own, however
                 long that takes.
+            ends_early: the first exception cancels the requests whose batch has not left.
 
         Raises:
             Overloaded: not all of them find a slot, and the settings or `timeout` say not to wait any longer. All of
@@ -241,7 +243,7 @@ class Pipeline(Generic[Result]):
         """
         if not items:
             raise InputError("a group has one request or more, and this one has no items")
-        group = RequestGroup(len(items), on_end)
+        group = RequestGroup(len(items), on_end, ends_early)
         requests = [
             GroupedRequest(self._core, item, parameters or None, deadline, group, index)
             for index, item in enumerate(items)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Executor
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ...pipeline.futures import RequestGroup
     from ..image_model import ImageModel
     from ..results import Detections
-    from .requests import EndedRequest
+    from .outcomes import EndedRequest
 
-__all__ = ["Chain", "ChainedFuture", "ChainedImage", "Stages"]
+__all__ = ["Chain", "ChainedImage", "Stages"]
 
 
 class Stages(Protocol):
@@ -179,31 +179,6 @@ class Chain:
         self._image = self._first = self._second = self._boxes = None
         self._results = []
         return on_end
-
-
-class ChainedFuture(Future["Detections"]):
-    """The result of one image."""
-
-    def __init__(self, stages: Stages, image: Any, until: float | None) -> None:
-        super().__init__()
-        self.chain = Chain(stages, image, until, self._end)
-
-    def cancel(self) -> bool:
-        """Cancels what has not left, and this future."""
-        cancelled = super().cancel()
-        if cancelled:
-            self.chain.cancel()
-        return cancelled
-
-    def _end(self, outcome: Any) -> None:
-        if isinstance(outcome, CancelledError):
-            super().cancel()
-        if not self.set_running_or_notify_cancel():
-            return  # it is cancelled
-        if isinstance(outcome, BaseException):
-            self.set_exception(outcome)
-        else:
-            self.set_result(outcome)
 
 
 class ChainedImage:

@@ -98,6 +98,20 @@ def test_a_group_that_is_refused_leaves_nothing_behind(model: Squares, ends: End
         assert ends.none
 
 
+def test_the_first_exception_ends_a_group_early(model: Squares, ends: Ends) -> None:
+    """Where it is asked to: what has not left is cancelled, and the exception is known."""
+    with Pipeline(model, max_batch=1, max_delay=0, slots=2) as pipeline:
+        for early in (True, False):
+            group = pipeline.submit_group(ends, [-3, *range(200)], wait=False, ends_early=early)
+            outcomes = ends.next()
+            assert isinstance(outcomes[0], ValueError)
+            cancelled = [one for one in outcomes if isinstance(one, CancelledError)]
+            assert (len(cancelled) > 100) == early
+            assert group.first_error is (outcomes[0] if early else None)
+        until(lambda: not pipeline.stats().running)
+        consistent(pipeline.stats())
+
+
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_a_group_that_gets_no_slots_in_time(model: Squares, ends: Ends, timeout: float) -> None:
     model.hold()

@@ -367,6 +367,17 @@ def _resolve_all(ends: Sequence[tuple[AsyncRequest, Any]]) -> None:
 
 def hand_out(requests: Sequence[Request], results: Sequence[Any]) -> None:
     """Ends the requests of a batch, each with its result or with its exception."""
+    if not requests:
+        return
+    wakeup = requests[0].owner.wakeup
+    wakeup.hold()
+    try:
+        _end_all(requests, results)
+    finally:
+        wakeup.let_go()
+
+
+def _end_all(requests: Sequence[Request], results: Sequence[Any]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[tuple[AsyncRequest, Any]]] = {}
     tagged: dict[Callable[[Sequence[TaggedRequest]], object], list[TaggedRequest]] = {}
     for request, result in zip(requests, results, strict=True):

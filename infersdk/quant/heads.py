@@ -7,12 +7,13 @@ of its weights alone, so each part may be a product of its own:
 
     [rows, A * B] -> split, Transpose, Sigmoid, Split, Concat -> [n, A * h * w, B] -> Concat of levels
 
-becomes, with one product for the values that are computed and one for the others of each anchor,
+becomes, with two products for each anchor, one of the b values that are computed and one of the others,
 
-    [rows, A * b] -> split, Transpose, Sigmoid, Split -> [n, A, h * w, b]
+    A times [rows, b] -> Concat, Sigmoid, Split -> [n, A, h * w, b]
     A times [rows, B - b] -> Sigmoid -> [n, h * w, B - b], Concat with the anchor's b -> Concat of levels
 
-Most values are moved twice then, in parts that fit into a cache. All numbers stay the same.
+Most values are moved twice then, in parts that fit into a cache. All numbers stay the same. Where all of the result
+fits into one, moving it costs less than the additional nodes do.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ __all__ = ["AnchorHead", "find_head", "write_head"]
 
 #: Computed of each value by itself.
 _ELEMENTWISE = frozenset({"HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+
+#: The results, in bytes, that are moved at the speed of memory: more than the cache of a core holds.
+_LEAST_BYTES = 4 << 20
 
 #: Writes a product of some columns of the weights: their numbers and a name to its result, [rows, columns].
 Product = Callable[[Sequence[int], str], "ir.Value"]
@@ -85,6 +89,8 @@ def find_head(split: ir.Node) -> AnchorHead | None:
         return None
     rank, anchors = len(grouped), grouped[1]
     order = [0, 1, *range(3, rank), 2]
+    if _image_bytes(grouped) < _LEAST_BYTES:
+        return None
     if not isinstance(anchors, int) or anchors < 2 or list(transpose.attributes.get_ints("perm", [])) != order:
         return None
     functions, value = _functions(transpose.outputs[0])
@@ -128,6 +134,12 @@ def _functions(value: ir.Value) -> tuple[tuple[ir.Node, ...], ir.Value]:
     return tuple(found), value
 
 
+def _image_bytes(shape: ir.Shape) -> int:
+    """The bytes of a tensor in floating point, for one image; 0 if its sizes are not known."""
+    sides = [side for side in list(shape)[1:] if isinstance(side, int)]
+    return 4 * prod(sides) if len(sides) == len(shape) - 1 else 0
+
+
 def _last_side(value: ir.Value | None) -> int:
     """The size of the last axis; 0 if it is not known."""
     side = value.shape[-1] if value is not None and value.shape is not None and len(value.shape) else None
@@ -157,10 +169,8 @@ def write_head(build: GraphBuilder, graph: ir.Graph, head: AnchorHead, last: ir.
     """
     count, first = sum(head.sizes), sum(head.sizes[: head.kept])
     kept = range(first, first + head.sizes[head.kept])
-    computed = [channel for channel in range(count) if channel not in kept]
     sizes = build("Shape", last)  # not numbers: the model may be resized
-    rows = product([anchor * count + channel for anchor in range(head.anchors) for channel in computed], "computed")
-    _write_computed(build, head, rows, sizes)
+    _write_computed(build, head, sizes, product)
     shape = build("Concat", build("Gather", sizes, build.ints(0)), build.ints(-1, len(kept)), axis=0)
     before = _by_anchor(build, head, head.join.inputs[: head.position])
     behind = _by_anchor(build, head, head.join.inputs[head.position + 1 :])
@@ -176,26 +186,20 @@ def write_head(build: GraphBuilder, graph: ir.Graph, head: AnchorHead, last: ir.
         graph.remove(node, safe=True)
 
 
-def _write_computed(build: GraphBuilder, head: AnchorHead, rows: ir.Value, sizes: ir.Value) -> None:
-    """The parts that are computed, from one product of them all.
+def _write_computed(build: GraphBuilder, head: AnchorHead, sizes: ir.Value, product: Product) -> None:
+    """The parts that are computed: a product for each anchor, and then all anchors together.
 
     Args:
-        rows: [positions of all images, A * b].
-        sizes: of what it was computed from, [n, ..., channels].
+        sizes: of what they are computed from, [n, ..., channels].
     """
-    target = head.split.inputs[1]
-    assert target is not None
-    sides = constant_tensor(target).numpy().tolist()
+    count, first = sum(head.sizes), sum(head.sizes[: head.kept])
+    channels = [*range(first), *range(first + head.sizes[head.kept], count)]
     parts = [size for index, size in enumerate(head.sizes) if index != head.kept]
-    rank, width = len(sides), sum(parts)
-    positions = build("Gather", sizes, build.ints(range(rank - 2)))
-    value = build(
-        "Reshape", rows, build("Concat", positions, build.ints(head.anchors * width), axis=0), name="positions"
-    )
-    allowzero = head.split.attributes.get_int("allowzero", 0) or None
-    grouped = build.ints(sides[:1], sides[3:], head.anchors, width)
-    value = build("Reshape", value, grouped, allowzero=allowzero, name="split")
-    value = build("Transpose", value, perm=[0, rank - 2, *range(1, rank - 2), rank - 1])
+    rank = len(head.transpose.attributes["perm"].as_ints())
+    batch, positions = build("Gather", sizes, build.ints(0)), build("Gather", sizes, build.ints(range(1, rank - 2)))
+    shape = build("Concat", batch, build.ints(1), positions, build.ints(len(channels)), axis=0)
+    rows = [product([anchor * count + channel for channel in channels], "computed") for anchor in range(head.anchors)]
+    value = build("Concat", *(build("Reshape", one, shape) for one in rows), axis=1, name="anchors")
     value = _copied(build, head.functions, value)
     results = build.node("Split", value, build.ints(parts), outputs=len(parts), axis=-1) if len(parts) > 1 else [value]
     others = [part for index, part in enumerate(head.parts.outputs) if index != head.kept]

@@ -13,7 +13,7 @@ from onnx_models import node, save, value
 from infersdk import quant
 from infersdk.graph.files import read_model, write_model
 from infersdk.graph.passes import FreeBatch, ResizeInput
-from infersdk.quant import products
+from infersdk.quant import heads, products
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -27,6 +27,11 @@ FORMS = {
     "first": ((9, 2), True),
     "all_sigmoid": ((1, 8), True),
 }
+
+
+@pytest.fixture(autouse=True)
+def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "_LEAST_BYTES", 0)
 
 
 def level(index: int, source: str, form: str, sizes: tuple[int, int], anchors: int) -> tuple[list[Any], dict[str, Any]]:
@@ -133,7 +138,7 @@ def test_products_of_the_parts_give_the_same_numbers(
         np.testing.assert_allclose(expected, run(model, feeds), atol=0.05)
     assert operators(tmp_path / "whole_optimized.onnx")["QGemm"] == 2
     kinds = operators(tmp_path / "optimized.onnx")
-    assert (kinds["QGemm"], kinds["Conv"]) == (2 * (1 + ANCHORS), 0)
+    assert (kinds["QGemm"], kinds["Conv"]) == (2 * 2 * ANCHORS, 0)
     # Nothing of all channels is transposed, or taken apart.
     count = sum(FORMS[form][0])
     shapes = onnx.shape_inference.infer_shapes(onnx.load(str(made)), data_prop=True)
@@ -184,7 +189,7 @@ def test_heads_of_another_form_stay_as_they_are(tmp_path: Path, monkeypatch: pyt
     onnx.save(loaded, model)
     made, samples = quantised(model)
     reference = whole(model, monkeypatch)
-    assert operators(made)["Gemm"] == operators(reference)["Gemm"] + (ANCHORS if change == "read" else 0)
+    assert operators(made)["Gemm"] == operators(reference)["Gemm"] + (2 * ANCHORS - 1 if change == "read" else 0)
     np.testing.assert_array_equal(run(made, samples[0]), run(reference, samples[0]))
 
 
@@ -194,3 +199,11 @@ def test_one_anchor_is_one_product(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     reference = whole(model, monkeypatch)
     assert operators(made)["Gemm"] == operators(reference)["Gemm"] == 2
     np.testing.assert_array_equal(run(made, samples[0]), run(reference, samples[0]))
+
+
+def test_results_that_a_cache_holds_are_one_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = detector(tmp_path / "m.onnx")
+    first = 4 * ANCHORS * sum(FORMS["boxes"][0]) * 8 * 12
+    for least, products_of_levels in ((first, 2 * ANCHORS + 1), (first + 1, 2)):
+        monkeypatch.setattr(heads, "_LEAST_BYTES", least)
+        assert operators(quantised(model)[0])["Gemm"] == products_of_levels

@@ -12,7 +12,7 @@ becomes, with two products for each anchor, one of the b values that are compute
     A times [rows, b] -> Concat, Sigmoid, Split -> [n, A, h * w, b]
     A times [rows, B - b] -> Sigmoid -> [n, h * w, B - b], Concat with the anchor's b -> Concat of levels
 
-Most values are moved twice then, in parts that fit into a cache. All numbers stay the same. Where all of the result
+Most values are moved twice then, in parts that fit into a cache. The sums stay the same. Where all of the result
 fits into one, moving it costs less than the additional nodes do.
 """
 
@@ -39,6 +39,9 @@ _ELEMENTWISE = frozenset({"HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "
 
 #: The results, in bytes, that are moved at the speed of memory: more than the cache of a core holds.
 _LEAST_BYTES = 4 << 20
+
+#: ONNX Runtime computes so many columns of a product at once: 81 take as long as 96.
+_BLOCK = 16
 
 #: Writes a product of some columns of the weights: their numbers and a name to its result, [rows, columns].
 Product = Callable[[Sequence[int], str], "ir.Value"]
@@ -167,13 +170,17 @@ def write_head(build: GraphBuilder, graph: ir.Graph, head: AnchorHead, last: ir.
         last: what the products compute from, with the channels last: [n, ..., channels].
         product: of columns of the weights, which are the channels of the convolution's result.
     """
-    count, first = sum(head.sizes), sum(head.sizes[: head.kept])
-    kept = range(first, first + head.sizes[head.kept])
+    count, size = sum(head.sizes), head.sizes[head.kept]
+    spare = size % _BLOCK if size > _BLOCK else 0
+    first = sum(head.sizes[: head.kept])
+    kept = range(first + spare, first + size)
     sizes = build("Shape", last)  # not numbers: the model may be resized
-    _write_computed(build, head, sizes, product)
+    spared = _write_computed(build, head, kept, sizes, product)
     shape = build("Concat", build("Gather", sizes, build.ints(0)), build.ints(-1, len(kept)), axis=0)
-    before = _by_anchor(build, head, head.join.inputs[: head.position])
-    behind = _by_anchor(build, head, head.join.inputs[head.position + 1 :])
+    inputs = head.join.inputs[: head.position], head.join.inputs[head.position + 1 :]
+    widths = [sum(map(_last_side, values)) for values in inputs]
+    before = _by_anchor(build, head, [*inputs[0], *spared], widths[0] + spare)
+    behind = _by_anchor(build, head, inputs[1], widths[1])
     joined = []
     for anchor in range(head.anchors):
         part = product([anchor * count + channel for channel in kept], f"anchor_{anchor}")
@@ -186,26 +193,39 @@ def write_head(build: GraphBuilder, graph: ir.Graph, head: AnchorHead, last: ir.
         graph.remove(node, safe=True)
 
 
-def _write_computed(build: GraphBuilder, head: AnchorHead, sizes: ir.Value, product: Product) -> None:
+def _write_computed(
+    build: GraphBuilder, head: AnchorHead, kept: range, sizes: ir.Value, product: Product
+) -> list[ir.Value]:
     """The parts that are computed: a product for each anchor, and then all anchors together.
 
     Args:
+        kept: the channels that are not among them.
         sizes: of what they are computed from, [n, ..., channels].
+
+    Returns:
+        The first values of the kept part, if they are among them.
     """
-    count, first = sum(head.sizes), sum(head.sizes[: head.kept])
-    channels = [*range(first), *range(first + head.sizes[head.kept], count)]
-    parts = [size for index, size in enumerate(head.sizes) if index != head.kept]
+    count, spare = sum(head.sizes), head.sizes[head.kept] - len(kept)
+    channels = [channel for channel in range(count) if channel not in kept]
+    parts = [spare if index == head.kept else size for index, size in enumerate(head.sizes)]
     rank = len(head.transpose.attributes["perm"].as_ints())
     batch, positions = build("Gather", sizes, build.ints(0)), build("Gather", sizes, build.ints(range(1, rank - 2)))
     shape = build("Concat", batch, build.ints(1), positions, build.ints(len(channels)), axis=0)
     rows = [product([anchor * count + channel for channel in channels], "computed") for anchor in range(head.anchors)]
     value = build("Concat", *(build("Reshape", one, shape) for one in rows), axis=1, name="anchors")
     value = _copied(build, head.functions, value)
-    results = build.node("Split", value, build.ints(parts), outputs=len(parts), axis=-1) if len(parts) > 1 else [value]
-    others = [part for index, part in enumerate(head.parts.outputs) if index != head.kept]
-    for old, new in zip(others, results, strict=True):
-        new.type, new.shape = old.type, old.shape
-        old.replace_all_uses_with(new)
+    there = [index for index, size in enumerate(parts) if size]
+    lengths = build.ints(parts[index] for index in there)
+    results = build.node("Split", value, lengths, outputs=len(there), axis=-1) if len(there) > 1 else [value]
+    spared = []
+    for index, new in zip(there, results, strict=True):
+        old = head.parts.outputs[index]
+        if index == head.kept:
+            spared.append(_copied(build, head.kept_functions, new))
+        else:
+            new.type, new.shape = old.type, old.shape
+            old.replace_all_uses_with(new)
+    return spared
 
 
 def _copied(build: GraphBuilder, functions: Sequence[ir.Node], value: ir.Value) -> ir.Value:
@@ -216,12 +236,14 @@ def _copied(build: GraphBuilder, functions: Sequence[ir.Node], value: ir.Value) 
     return value
 
 
-def _by_anchor(build: GraphBuilder, head: AnchorHead, values: Sequence[ir.Value | None]) -> list[list[ir.Value]]:
+def _by_anchor(
+    build: GraphBuilder, head: AnchorHead, values: Sequence[ir.Value | None], width: int
+) -> list[list[ir.Value]]:
     """What is concatenated with the kept part on one side of it, for each anchor: [n, positions, b]."""
     if not values:
         return [[] for _ in range(head.anchors)]
     whole = build("Concat", *values, axis=-1) if len(values) > 1 else values[0]
-    flat = build("Reshape", whole, build.ints(0, head.anchors, -1, sum(map(_last_side, values))), name="flat")
+    flat = build("Reshape", whole, build.ints(0, head.anchors, -1, width), name="flat")
     return [[build("Gather", flat, np.asarray(anchor, np.int64), axis=1)] for anchor in range(head.anchors)]
 
 

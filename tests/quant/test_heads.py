@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,9 @@ CHANNELS, ANCHORS = 16, 3
 #: The sizes of the parts, and whether a Sigmoid stands before the Split or behind each part, as in YOLOv5's own heads
 #: of boxes, and in those of masks.
 FORMS = {
-    "boxes": ((2, 2, 9), True),
-    "masks": ((2, 2, 9, 4), False),
-    "first": ((9, 2), True),
-    "all_sigmoid": ((1, 8), True),
-}
+    "boxes": ((2, 2, 9), True), "masks": ((2, 2, 9, 4), False), "first": ((9, 2), True), "all_sigmoid": ((1, 8), True),
+    "more_than_a_block": ((2, 2, 19), True), "more_masks": ((2, 2, 18, 4), False),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -133,8 +132,12 @@ def test_products_of_the_parts_give_the_same_numbers(
     onnx.checker.check_model(onnx.load(str(made)), full_check=True)
     for feeds in samples:
         expected = run(reference, feeds, tmp_path / "whole_optimized.onnx")
-        np.testing.assert_array_equal(run(made, feeds, tmp_path / "optimized.onnx"), expected)
-        np.testing.assert_array_equal(run(made, feeds), run(reference, feeds))
+        y = run(made, feeds, tmp_path / "optimized.onnx")
+        # ONNX Runtime rounds the Sigmoid of the last values of an array in another way.
+        np.testing.assert_allclose(y, expected, rtol=1e-6)
+        if "masks" in form:
+            np.testing.assert_array_equal(y[..., -4:], expected[..., -4:])
+        np.testing.assert_allclose(run(made, feeds), run(reference, feeds), rtol=1e-6)
         np.testing.assert_allclose(expected, run(model, feeds), atol=0.05)
     assert operators(tmp_path / "whole_optimized.onnx")["QGemm"] == 2
     kinds = operators(tmp_path / "optimized.onnx")
@@ -191,6 +194,12 @@ def test_heads_of_another_form_stay_as_they_are(tmp_path: Path, monkeypatch: pyt
     reference = whole(model, monkeypatch)
     assert operators(made)["Gemm"] == operators(reference)["Gemm"] + (2 * ANCHORS - 1 if change == "read" else 0)
     np.testing.assert_array_equal(run(made, samples[0]), run(reference, samples[0]))
+
+
+def test_the_largest_products_are_of_whole_blocks(tmp_path: Path) -> None:
+    made, _ = quantised(detector(tmp_path / "m.onnx", "more_than_a_block"))
+    weights = [one for one in onnx.load(str(made)).graph.initializer if re.search(r"_weight(_\d+)?$", one.name)]
+    assert sorted(one.dims[1] for one in weights if len(one.dims) == 2) == [7] * 6 + [16] * 6
 
 
 def test_one_anchor_is_one_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,8 @@ from infersdk.image import HostImage
 from infersdk.models import YOLOv5
 from infersdk.pipeline import OneBucket
 from infersdk.pipeline.scheduler import Scheduler
-from infersdk.pipeline.staggered_wakeup import StaggeredWakeup
+from infersdk.pipeline.spinning_wakeup import SpinningWakeup
+from infersdk.pipeline.staggered_wakeup import StaggeredWakeup, Wakeup
 from infersdk.pipeline.stats import BOUNDS
 
 BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
@@ -398,10 +399,25 @@ def _spread(pipeline: Pipeline[Any], batches: int) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _woken_by(pipeline: Pipeline[Any], wakeup: Wakeup) -> Iterator[None]:
+    """While no request is in the pipeline."""
+    core = pipeline._core
+    with _replaced(core, "wakeup", wakeup), _replaced(core._admission, "_wakeup", wakeup):
+        yield
+
+
 def _variants(pipeline: Pipeline[Any], kind: str) -> dict[str, Callable[[], Any]]:
     """One thing at a time is changed."""
-    core = pipeline._core
-    threads = {f"{n} threads wake at a time": lambda n=n: _replaced(core, "wakeup", StaggeredWakeup(n)) for n in (1, 4)}
+    threads = {
+        "threads that run wake the next one": lambda: _woken_by(pipeline, StaggeredWakeup()),
+        **{
+            f"{n} threads are awake, and spin for {us} us": lambda n=n, us=us: _woken_by(
+                pipeline, SpinningWakeup(n, 1e-6 * us)
+            )
+            for n, us in ((2, 200), (3, 200), (4, 100), (4, 200), (4, 400), (6, 200), (8, 200))
+        },
+    }
     return {
         "as it is": contextlib.nullcontext,
         "the interpreter's lock is asked for after 0.5 ms": lambda: _switch_interval(0.5e-3),

@@ -12,7 +12,7 @@ alone and the group one after the other.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_engine import engines_rate
 from no_device import NoDevice, cost
 from rounds import Spread, seconds
 
@@ -81,32 +82,6 @@ def test_on_the_processor(assets: Path, claim: Callable[..., None]) -> None:
 # ---- on a GPU ----
 
 
-def engine_rate(models: Iterable[Any], batch: int, at_least: float = 0.4) -> float:
-    """Frames per second that the engines of some models run, each with as many contexts as a pipeline has."""
-    contexts = [model.network.clone() for model in models for _ in range(model.concurrency)]
-    each = len({id(model) for model in models})
-    for context in contexts:
-        for spec in context.input_specs:
-            context.inputs[spec.name].resize((batch, *spec.shape[1:]))
-        for _ in range(3):
-            context.forward()
-
-    def run(count: int) -> float:
-        start = perf_counter()
-        for _ in range(count):
-            for context in contexts:
-                context.enqueue()
-        for context in contexts:
-            context.wait()
-        return perf_counter() - start
-
-    count = max(3, int(at_least / run(3) * 3))
-    rate = count * batch * len(contexts) / each / run(count)
-    for context in contexts:
-        context.close()
-    return rate
-
-
 def page_locked(frames: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     copies = []
     for frame in frames:
@@ -132,8 +107,8 @@ def test_on_a_gpu(assets: Path, tmp_path: Path, claim: Callable[..., None], max_
     settings["options"] = {"cuda_graph": True, "kernel_specialization": "eager"}
     with group_of(assets / "models", tmp_path / "road.onnx", **settings) as group:
         print(f"\nmax_batch {max_batch}: loaded in {perf_counter() - start:.1f} s")
-        engines = {name: engine_rate([model], max_batch) for name, model in group.models.items()}
-        both = engine_rate(list(group.models.values()), max_batch)
+        engines = {name: engines_rate({model: 1}, max_batch) for name, model in group.models.items()}
+        both = engines_rate(dict.fromkeys(group.models.values(), 1), max_batch)
         print(f"  frames/s of the engines: {_rates(engines)}; both on each frame {both:,.0f}")
         for memory, own in kinds.items():
             frames = own * (16 if max_batch == 1 else 40)

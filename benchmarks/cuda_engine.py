@@ -7,7 +7,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from infersdk import Infer
+    from infersdk.models import VisionModel
 
 BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
 
@@ -34,3 +37,39 @@ def batch_seconds(infer: Infer, duration: float) -> float:
         infer.stream.synchronize()
         calls += 10
     return (perf_counter() - start) / calls
+
+
+def engines_rate(shares: Mapping[VisionModel[Any], float], batch: int, at_least: float = 0.4) -> float:
+    """Images a second that the engines of some models run side by side, without images and without pipelines.
+
+    Args:
+        shares: for each model its rows for an image: 1 for a model that sees each image once. Each model has as many
+            contexts as a pipeline gives it.
+        batch: rows in each run.
+        at_least: seconds for which they run.
+    """
+    contexts = {model: [model.network.clone() for _ in range(model.concurrency)] for model in shares}
+    for infer in (infer for several in contexts.values() for infer in several):
+        for spec in infer.input_specs:
+            infer.inputs[spec.name].resize((batch, *spec.shape[1:]))
+        for _ in range(3):
+            infer.forward()
+
+    def run(images: int) -> float:
+        start = perf_counter()
+        queued = dict.fromkeys(shares, 0)
+        for done in range(batch, images + batch, batch):
+            for model, share in shares.items():
+                while queued[model] * batch < done * share:
+                    contexts[model][queued[model] % len(contexts[model])].enqueue()
+                    queued[model] += 1
+        for infer in (infer for several in contexts.values() for infer in several):
+            infer.wait()
+        return perf_counter() - start
+
+    few = 12 * batch
+    count = max(few, int(at_least / run(few) * few) // batch * batch)
+    rate = count / run(count)
+    for infer in (infer for several in contexts.values() for infer in several):
+        infer.close()
+    return rate

@@ -11,15 +11,13 @@ import numpy as np
 
 from ..image import HostImage, ImageSource
 from ..pipeline.warm_up import sizes_to_run
-from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, Timings
+from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, RunLock, Timings
 from .grouping import Grouped
 from .image_calls import ImageCalls
 from .read_ahead import read_ahead
 from .results import ClassMap, ClassMaps, Detections
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     import numpy.typing as npt
 
     from ..image import DeviceImage
@@ -56,9 +54,14 @@ class Calls(ImageCalls[Result]):
         """The most images in one run."""
         return self._limit
 
-    def run_within(self, lock: AbstractContextManager[object]) -> None:
-        """Batches of requests that run on the processor hold `lock` meanwhile."""
-        self._stages.run_lock = lock
+    @property
+    def run_locks(self) -> tuple[RunLock, ...]:
+        """What batches of requests that run on the processor hold meanwhile."""
+        return self._stages.run_locks
+
+    def run_within(self, lock: RunLock) -> None:
+        """Batches of requests that run on the processor hold `lock` meanwhile, and those that they hold already."""
+        self._stages.run_locks += (lock,)
 
     @abstractmethod
     def _check_parameters(self, parameters: Parameters) -> None:

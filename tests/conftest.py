@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from rtsp import RtspServer
@@ -40,6 +42,30 @@ def assets() -> Path:
     if folder is None:
         pytest.skip("no test data: set INFERSDK_ASSETS to its folder")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_spinning_threads_in_parallel() -> Iterator[None]:
+    """Under xdist the idle threads of ONNX Runtime sleep: those of one worker would take the processors from another.
+
+    Each model is loaded as with `allow_spinning=False`, which changes no result. A single process leaves the default.
+    """
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) == 1:
+        yield
+        return
+    try:
+        from infersdk.backends import onnxruntime
+    except ImportError:
+        yield
+        return
+    session_options = onnxruntime.session_options
+
+    def quiet(options: onnxruntime.Options, *rest: Any) -> Any:
+        return session_options(msgspec.structs.replace(options, allow_spinning=False), *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnxruntime, "session_options", quiet)
+        yield
 
 
 @pytest.fixture

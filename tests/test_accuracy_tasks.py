@@ -19,6 +19,8 @@ pytest.importorskip("pycocotools")
 
 from head_models import head_model
 
+#: Arguments of `infersdk bench` where no time counts.
+QUICK = ("--time", "0.2", "--rounds", "1", "--warmup", "0.1", "--starts", "0")
 #: What the models find in an image of 200 x 100, which lies at a scale of 0.32 on 64 x 64, below 16 rows of padding.
 BOX = (50, 25, 100, 50)
 POINTS = ((75.0, 50.0), (125.0, 62.5))
@@ -126,7 +128,7 @@ def test_in_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (posing(tmp_path / "p.onnx"), "OKS_mAP", posed(*POINTS)),
     ):
         truth, images = annotations(tmp_path / metric, entry)
-        command = ["bench", str(model), "--backends", "onnxruntime", "--time", "0.2", "--rounds", "1", "--starts", "0"]
+        command = ["bench", str(model), "--backends", "onnxruntime", *QUICK]
         assert cli.main([*command, "--annotations", str(truth), "--data", str(images), "--json"]) == 0
         (row,) = json.loads(capsys.readouterr().out)["rows"]
         assert row["accuracy"]["metric"] == metric
@@ -227,7 +229,7 @@ def test_class_maps_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert [score["figures"]["mIoU"] for score in report["scores"]] == pytest.approx([7 / 12, 7 / 12])
     assert cli.main(["compare", str(model), "--task", "semantic", "--data", str(images)]) == 2
     assert "--task semantic needs --labels" in capsys.readouterr().err
-    command = ["bench", str(model), "--backends", "onnxruntime", "--time", "0.2", "--rounds", "1", "--starts", "0"]
+    command = ["bench", str(model), "--backends", "onnxruntime", *QUICK]
     assert cli.main([*command, *options]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["accuracy"]["metric"] == "mIoU"

@@ -247,25 +247,35 @@ print(json.dumps(failed))"""
 
 
 def test_a_module_alone_is_enough() -> None:
-    # Each first in its process: none counts on another having been imported before it. Forked, to be quick.
+    # Each first in its process: none counts on another having been imported before it. A package is imported before its
+    # modules in any case, so that these are forked from a process that has imported the packages above them alone.
     names = [n for n in MODULES if not within(n, "infersdk.backends", "infersdk.integrations", *ABOUT_A_PACKAGE)]
     names = [name for name in names if name != "infersdk.__main__"]
     code = f"""
-import importlib, os, sys, json
+import importlib, os
 import numpy, msgspec, cffi, PIL.Image, rich.table, rich.console, importlib.metadata, concurrent.futures
-failed = []
+below = {{}}
 for name in {names!r}:
+    below.setdefault(name.rpartition('.')[0], []).append(name)
+
+def alone(name):  # in a process that has imported the packages above it; then what is below it, each alone
     if (child := os.fork()) == 0:
+        good = True
         try:
             importlib.import_module(name)
+            print('imported', name, flush=True)
         except BaseException as error:
             print(f'{{name}}: {{error!r}}', flush=True)
             os._exit(1)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        failed.append(name)
-print(json.dumps(failed))"""
-    assert fresh(code) == "[]\n"
+        for inner in below.get(name, ()):
+            good = alone(inner) and good
+        os._exit(not good)
+    return not os.waitpid(child, 0)[1]
+
+print(alone('infersdk'))"""
+    lines = fresh(code).splitlines()
+    assert lines[-1] == "True", [line for line in lines if not line.startswith("imported ")]
+    assert sorted(lines[:-1]) == sorted(f"imported {name}" for name in names)
 
 
 def test_backends_without_their_packages_say_so_through_the_registry() -> None:

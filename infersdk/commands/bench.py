@@ -64,6 +64,13 @@ def register(subparsers: Any) -> None:
     )
     group.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds that time is cut into (default: 5)")
     group.add_argument(
+        "--warmup",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds that a combination warms up at most, where its times do not settle (default: %(default)g)",
+    )
+    group.add_argument(
         "--scenarios",
         metavar="NAME,NAME",
         help="engine, engine_parallel, single_stream, multi_stream, offline, server (default: all that a combination "
@@ -170,8 +177,8 @@ def run(arguments: argparse.Namespace) -> int:
         options=backend_options(arguments.option), threads=arguments.threads,
     )  # fmt: skip
     settings = measuring_settings(
-        arguments, time=arguments.time, rounds=arguments.rounds, starts=arguments.starts,
-        latency_bound_ms=arguments.latency_bound,
+        arguments, time=arguments.time, rounds=arguments.rounds, warmup=arguments.warmup,
+        starts=arguments.starts, latency_bound_ms=arguments.latency_bound,
         scenarios=arguments.scenarios.split(",") if arguments.scenarios else None,
     )  # fmt: skip
     accuracy = not arguments.no_accuracy

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .request import BatchState, Request
     from .scheduler import Scheduler
-    from .staggered_wakeup import StaggeredWakeup
+    from .staggered_wakeup import Wakeup
     from .stats import Statistics
 
 __all__ = ["Admission"]
@@ -24,7 +24,7 @@ class Admission:
     """
 
     def __init__(
-        self, scheduler: Scheduler, statistics: Statistics, wakeup: StaggeredWakeup, drained: threading.Condition
+        self, scheduler: Scheduler, statistics: Statistics, wakeup: Wakeup, drained: threading.Condition
     ) -> None:
         self.queue: deque[Request] = deque()  # requests that wait for a slot
         self._scheduler, self._statistics, self._wakeup, self._drained = scheduler, statistics, wakeup, drained

@@ -20,7 +20,7 @@ from .inline_runs import InlineRuns
 from .instance_group import InstanceGroup
 from .prepare_workers import PrepareWorkers, fail_expired
 from .scheduler import Scheduler
-from .staggered_wakeup import StaggeredWakeup, Waiter
+from .spinning_wakeup import best_wakeup
 from .stats import PipelineStats, Statistics
 from .threads import Lifecycle, end_request, log_error
 from .warm_up import WarmUp
@@ -83,7 +83,7 @@ class PipelineCore:
     ) -> None:
         self._lock = threading.Lock()
         self._drained = threading.Condition(self._lock)  # close() waits here
-        self.wakeup = StaggeredWakeup()  # callers wait here, for a slot or for a result
+        self.wakeup = best_wakeup()  # callers wait here, for a slot or for a result
         self._lifecycle = Lifecycle()
         self.groups = [InstanceGroup(i, *group, self._lock) for i, group in enumerate(groups)]
         batches = [batch for group in self.groups for batch in group.batches]
@@ -132,13 +132,13 @@ class PipelineCore:
         request.bucket = self._bucket_of(request.item)
         refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
         changing, step = False, _NOTHING
-        waiter: Waiter | None = None
+        waiter: Any = None
         try:
             with self._lock:
                 changing = True
                 step = self._take_in(request, refusal)
                 if step is _QUEUED and wait:
-                    request.slot_waiter = waiter = Waiter()
+                    request.slot_waiter = waiter = self.wakeup.waiter()
             changing = False
             if step is _PREPARE:
                 self._workers.prepare(request)
@@ -156,10 +156,19 @@ class PipelineCore:
             raise
 
     def submit_all(
-        self, requests: Sequence[Request], *, timeout: float | None, wait: bool = True, reject: bool | None = None
+        self,
+        requests: Sequence[Request],
+        *,
+        timeout: float | None,
+        wait: bool = True,
+        reject: bool | None = None,
+        on_refusal: Callable[[], object] = lambda: None,
     ) -> None:
-        """As `submit()`, for several requests. Where one of them is refused, all are cancelled."""
+        """As `submit()`, for several requests. Where one of them is refused, all are cancelled; `on_refusal` is called
+        before that.
+        """
         if self._forks != _forks:
+            on_refusal()
             self._check_process()
         for request in requests:
             request.quick = self._prepares_quickly(request.item)
@@ -167,14 +176,14 @@ class PipelineCore:
         refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
         steps: dict[Request, _Step] = {}  # of those that were taken in
         changing = False
-        waiter: Waiter | None = None
+        waiter: Any = None
         try:
             with self._lock:
                 changing = True
                 for request in requests:
                     steps[request] = self._take_in(request, refusal)
                 if wait and steps[requests[-1]] is _QUEUED:  # they leave the queue in order
-                    requests[-1].slot_waiter = waiter = Waiter()
+                    requests[-1].slot_waiter = waiter = self.wakeup.waiter()
             changing = False
             self._workers.prepare_all([request for request, step in steps.items() if step is _PREPARE])
             fail_expired([request for request, step in steps.items() if step is _EXPIRE])
@@ -183,6 +192,7 @@ class PipelineCore:
         except BaseException as error:
             if waiter is not None:
                 self.wakeup.forget(waiter)
+            on_refusal()
             if changing and not isinstance(error, (PipelineError, ClosedError)):
                 self.thread_failed(error)
             for request, step in steps.items():
@@ -246,7 +256,7 @@ class PipelineCore:
             self._workers.watch(request)
         return step
 
-    def _wait_for_slot(self, request: Request, waiter: Waiter, timeout: float | None) -> None:
+    def _wait_for_slot(self, request: Request, waiter: Any, timeout: float | None) -> None:
         # Also where it has its slot by now: this thread has been woken then, and wakes the next one.
         try:
             if self.wakeup.wait(waiter, timeout):

@@ -6,8 +6,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from .lazy_future import LazyFuture
 from .request import Request
 from .threads import PipelineThread, log_error
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from .request import RequestOwner
 
 __all__ = [
-    "AsyncRequest", "CallbackRequest", "FutureRequest", "GroupedRequest", "MapRequest", "RequestGroup", "hand_out"
+    "AsyncRequest", "CallbackRequest", "FutureRequest", "GroupedRequest", "MapRequest", "RequestGroup", "TaggedRequest",
+    "hand_out",
 ]  # fmt: skip
 
 
@@ -87,6 +89,54 @@ class CallbackRequest(MapRequest):
             on_end(self)
 
 
+class TaggedRequest(MapRequest):
+    """A request that ends together with others: those of a batch that have the same `on_ends` are given to one call of
+    it, in the thread that ends them.
+
+    Attributes:
+        tag: what `on_ends` knows the request by.
+        on_ends: None after the call.
+    """
+
+    __slots__ = ("on_ends", "tag")
+
+    def __init__(
+        self,
+        owner: RequestOwner,
+        item: Any,
+        parameters: Mapping[str, Any] | None,
+        time_limit: float | None,
+        tag: Any,
+        on_ends: Callable[[Sequence[TaggedRequest]], object],
+    ) -> None:
+        super().__init__(owner, item, parameters, time_limit)
+        self.tag = tag
+        self.on_ends: Callable[[Sequence[TaggedRequest]], object] | None = on_ends
+
+    def set_ended(self) -> None:
+        """Ends it alone, as for one that is cancelled."""
+        super().set_ended()
+        on_ends, self.on_ends = self.on_ends, None
+        if on_ends is not None:
+            on_ends([self])
+
+    def set_outcome(self, outcome: Any) -> Callable[[Sequence[TaggedRequest]], object] | None:
+        """Sets its result or exception. Returns what is to be called with it, once."""
+        if isinstance(outcome, BaseException):
+            self.error = outcome
+        else:
+            self.result = outcome
+        on_ends, self.on_ends = self.on_ends, None
+        MapRequest.set_ended(self)
+        return on_ends
+
+
+class _Cancellable(Protocol):
+    """A request of a pipeline, or of a composition."""
+
+    def cancel(self) -> object: ...
+
+
 #: In place of the outcome of a request that has not ended.
 _NO_OUTCOME: Any = object()
 
@@ -97,17 +147,21 @@ class RequestGroup:
     Args:
         count: how many there are.
         on_end: called with the group once all have ended.
+        ends_early: the first exception cancels the requests whose batch has not left.
 
     Attributes:
         outcomes: of each request its result or its exception, in order.
+        first_error: with `ends_early`, the first exception; None if there is none.
         requests: those that can be cancelled, until all have ended.
     """
 
-    __slots__ = ("_lock", "_missing", "_on_end", "outcomes", "requests")
+    __slots__ = ("_ends_early", "_lock", "_missing", "_on_end", "first_error", "outcomes", "requests")
 
-    def __init__(self, count: int, on_end: Callable[[RequestGroup], object]) -> None:
+    def __init__(self, count: int, on_end: Callable[[RequestGroup], object], ends_early: bool = False) -> None:
         self.outcomes: list[Any] = [_NO_OUTCOME] * count
-        self.requests: Sequence[Request | Future[Any]] = ()
+        self.first_error: BaseException | None = None
+        self.requests: Sequence[_Cancellable] = ()
+        self._ends_early = ends_early
         self._missing = count
         self._on_end: Callable[[RequestGroup], object] | None = on_end
         self._lock = threading.Lock()
@@ -121,8 +175,13 @@ class RequestGroup:
                 return
             self.outcomes[index] = outcome
             self._missing -= 1
-            if self._missing:
-                return
+            missing, failed = self._missing, False
+            if self._ends_early and self.first_error is None and isinstance(outcome, BaseException):
+                self.first_error, failed = outcome, True
+        if missing:
+            if failed:
+                self.cancel()
+            return
         on_end, self._on_end = self._on_end, None  # it may hold what holds this group
         self.requests = ()  # they hold the group
         if on_end is not None:
@@ -173,16 +232,17 @@ class GroupedRequest(Request):
         return True
 
 
-class FutureRequest(Request, Future[Any]):
+class FutureRequest(Request, LazyFuture):
     """A request that is a `concurrent.futures.Future`."""
 
     def __init__(
         self, owner: RequestOwner, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None
     ) -> None:
-        Future.__init__(self)
+        LazyFuture.__init__(self)
         Request.__init__(self, owner, item, parameters, time_limit)
-        # The first callback: others may wait for the threads that it wakes.
-        Future.add_done_callback(self, FutureRequest.set_ended)  # type: ignore[arg-type]
+
+    _wait_for_end = Request.wait_for_end
+    _end_waiting = Request.set_ended
 
     def start(self) -> bool:
         try:
@@ -198,27 +258,17 @@ class FutureRequest(Request, Future[Any]):
 
     def cancel(self) -> bool:
         """Cancels the request, unless its batch has left. Its slot is free again at once."""
-        if not Future.cancel(self):
+        if not LazyFuture.cancel(self):
             return False
         if self.owner.withdraw(self):
             self.set_running_or_notify_cancel()  # informs the threads in concurrent.futures.wait()
         return True
 
-    def result(self, timeout: float | None = None) -> Any:
-        """As `Future.result()`."""
-        self.wait_for_end(timeout)
-        return Future.result(self, 0)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As `Future.exception()`."""
-        self.wait_for_end(timeout)
-        return Future.exception(self, 0)
-
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """As `Future.add_done_callback()`. In a thread of the pipeline even SystemExit and KeyboardInterrupt end
         nothing but the callback that raises them: they are logged, as other exceptions are, and the next one runs.
         """
-        Future.add_done_callback(self, _Guarded(fn))
+        LazyFuture.add_done_callback(self, _Guarded(fn))
 
 
 class _Guarded:
@@ -317,11 +367,27 @@ def _resolve_all(ends: Sequence[tuple[AsyncRequest, Any]]) -> None:
 
 def hand_out(requests: Sequence[Request], results: Sequence[Any]) -> None:
     """Ends the requests of a batch, each with its result or with its exception."""
+    if not requests:
+        return
+    wakeup = requests[0].owner.wakeup
+    wakeup.hold()
+    try:
+        _end_all(requests, results)
+    finally:
+        wakeup.let_go()
+
+
+def _end_all(requests: Sequence[Request], results: Sequence[Any]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[tuple[AsyncRequest, Any]]] = {}
+    tagged: dict[Callable[[Sequence[TaggedRequest]], object], list[TaggedRequest]] = {}
     for request, result in zip(requests, results, strict=True):
         request.item = None  # not under the lock: the caller's object may end here
         if type(request) is AsyncRequest and not request.in_own_loop:  # isinstance() of an abstract class takes longer
             loops.setdefault(request.loop, []).append((request, result))
+            continue
+        if type(request) is TaggedRequest:
+            if (on_ends := request.set_outcome(result)) is not None:
+                tagged.setdefault(on_ends, []).append(request)
             continue
         try:
             if isinstance(result, BaseException):
@@ -330,5 +396,10 @@ def hand_out(requests: Sequence[Request], results: Sequence[Any]) -> None:
                 request.succeed(result)
         except BaseException as error:
             log_error("ending a request failed", error)
+    for on_ends, ended in tagged.items():
+        try:
+            on_ends(ended)
+        except BaseException as error:
+            log_error("ending requests failed", error)
     for loop, ends in loops.items():
         end_in_loop(loop, ends)

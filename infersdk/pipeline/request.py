@@ -10,11 +10,9 @@ from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .staggered_wakeup import Waiter
-
 if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
-    from .staggered_wakeup import StaggeredWakeup
+    from .staggered_wakeup import Wakeup
 
 __all__ = ["BatchState", "Request", "RequestOwner", "RequestStages", "prepare_row", "stage_listener"]
 
@@ -22,7 +20,7 @@ __all__ = ["BatchState", "Request", "RequestOwner", "RequestStages", "prepare_ro
 class RequestOwner(Protocol):
     """What a request knows of its pipeline."""
 
-    wakeup: StaggeredWakeup
+    wakeup: Wakeup
 
     def withdraw(self, request: Request) -> bool:
         """Cancels a request, unless its batch has left or it has ended."""
@@ -80,9 +78,9 @@ class Request(ABC):
         self.preparing = False  # a thread is writing its row
         self.dispatched = False  # its batch has left
         self.settled = False  # it has ended, or a thread is about to end it
-        self.slot_waiter: Waiter | None = None  # the thread that waits until this request has a slot
+        self.slot_waiter: Any = None  # the thread that waits until this request has a slot
         self.ended = False  # the caller has the result or the exception
-        self._end_waiters: list[Waiter] = []  # the threads that wait for that
+        self._end_waiters: list[Any] = []  # the threads that wait for that
 
     @abstractmethod
     def start(self) -> bool:
@@ -104,10 +102,11 @@ class Request(ABC):
         """Waits until the request has ended, at most `timeout` seconds."""
         if self.ended:
             return
-        waiter = Waiter()
+        wakeup = self.owner.wakeup
+        waiter = wakeup.waiter()
         self._end_waiters.append(waiter)
         # If the request has ended by now, this waiter may have been overlooked: then it must not wait.
-        self.owner.wakeup.wait(waiter, 0 if self.ended else timeout)
+        wakeup.wait(waiter, 0 if self.ended else timeout)
 
     def set_ended(self) -> None:
         """Ends the waiting of all threads."""

@@ -5,17 +5,21 @@ floating point. A convolution that computes each position from that position alo
 positions with their channels last, which is the order that ONNX Runtime computes in 8 bits in.
 
 The result is transposed back for what reads it. Two readers do without that: a Shape, and a Reshape that splits the
-channels with a Transpose behind it, as detectors do with the boxes of one position.
+channels with a Transpose behind it, as detectors do with the boxes of one position. A head that also takes the channels
+apart and joins them again becomes several products (`heads`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..graph.builder import GraphBuilder
 from ..graph.weights import constant_tensor
+from .heads import AnchorHead, find_head, write_head
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -66,24 +70,77 @@ def write_product(graph: ir.Graph, node: ir.Node, codes: npt.NDArray[np.int8], s
     build = GraphBuilder(graph, f"{node.name}/")
     last = build("Transpose", restore.inputs[0], perm=[0, *range(2, rank), 1], name="channels_last")
     rows = build("Reshape", last, build.ints(-1, codes.shape[1]), name="rows")
-    factors = [build("DequantizeLinear", rows, *restore.inputs[1:], name="input")]
-    units, matrix = scales, codes.reshape(codes.shape[:2])
-    if bias is not None:
-        assert bias.const_value is not None
-        step = float(scale.const_value.numpy())
-        biases = np.asarray(bias.const_value.numpy(), np.float64)
-        # Weights of next to nothing have a scale that their bias is too large for.
-        units = np.maximum(scales, np.abs(biases) / (step * _LARGEST_BIAS)).astype(np.float32)
-        matrix = np.rint(matrix * (scales / units)[:, None]).astype(np.int8)
-        sums = (step * units).astype(np.float32)
-        factors.append(_restored(build, "bias", np.rint(biases / sums).astype(np.int32), sums, axis=0))
-    factors.insert(1, _restored(build, "weight", np.ascontiguousarray(matrix.T), units, axis=1))
-    product = build("Gemm", *factors, name="product")
+    restored = build("DequantizeLinear", rows, *restore.inputs[1:], name="input")
+    weights = _product_weights(codes.reshape(codes.shape[:2]), scales, bias, float(scale.const_value.numpy()))
+    head = _head_behind(node.outputs[0])
+    if head is not None:
+        write_head(build, graph, head, last, lambda columns, name: weights.write(build, restored, columns, f"{name}_"))
+        graph.remove(node, safe=True)
+        return
+    product = weights.write(build, restored)
     sizes = build("Gather", build("Shape", last), build.ints(range(rank - 1)))  # not numbers: the model may be resized
     shape = build("Concat", sizes, build.ints(len(scales)), axis=0)
     positions = build("Reshape", product, shape, name="positions")
     positions.type = node.outputs[0].type
     _replace_layer(build, graph, node, positions, [0, rank - 1, *range(1, rank - 1)])
+
+
+@dataclass(frozen=True)
+class _ProductWeights:
+    """The weights of a matrix product in 8 bits.
+
+    Attributes:
+        codes: int8, [results, channels].
+        scales: float32, one for each result.
+        bias: int32, one for each result; None if there is none.
+        bias_scales: float32: the weights' scales times the input's.
+    """
+
+    codes: npt.NDArray[np.int8]
+    scales: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.int32] | None
+    bias_scales: npt.NDArray[np.float32]
+
+    def write(
+        self, build: GraphBuilder, data: ir.Value, columns: Sequence[int] | None = None, prefix: str = ""
+    ) -> ir.Value:  # fmt: skip
+        """Writes the product of some results, or all; returns it, [rows, results]."""
+        chosen = slice(None) if columns is None else list(columns)
+        matrix = np.ascontiguousarray(self.codes[chosen].T)
+        factors = [data, _restored(build, f"{prefix}weight", matrix, self.scales[chosen], axis=1)]
+        if self.bias is not None:
+            factors.append(_restored(build, f"{prefix}bias", self.bias[chosen], self.bias_scales[chosen], axis=0))
+        product: ir.Value = build("Gemm", *factors, name=f"{prefix}product")
+        return product
+
+
+def _product_weights(
+    codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float32], bias: ir.Value | None, step: float
+) -> _ProductWeights:
+    """The weights of a convolution as those of a product.
+
+    Args:
+        codes: [results, channels].
+        bias: of the convolution; a weight.
+        step: the scale of its input.
+    """
+    if bias is None:
+        return _ProductWeights(codes, scales, None, np.float32(step) * scales)
+    assert bias.const_value is not None
+    biases = np.asarray(bias.const_value.numpy(), np.float64)
+    # Weights of next to nothing have a scale that their bias is too large for.
+    units = np.maximum(scales, np.abs(biases) / (step * _LARGEST_BIAS)).astype(np.float32)
+    sums = (step * units).astype(np.float32)
+    matrix = np.rint(codes * (scales / units)[:, None]).astype(np.int8)
+    return _ProductWeights(matrix, units, np.rint(biases / sums).astype(np.int32), sums)
+
+
+def _head_behind(result: ir.Value) -> AnchorHead | None:
+    """The head of a detector that alone reads the result of a convolution, if it can be written as products."""
+    uses = list(result.uses())
+    if len(uses) != 1 or result.is_graph_output() or uses[0].node.op_type != "Reshape" or uses[0].idx != 0:
+        return None
+    return find_head(uses[0].node) if _can_split(result, uses[0].node) else None
 
 
 def _restored(

@@ -21,6 +21,7 @@ from .joins import aligned_ranges, joined_factors, scale_input_channels
 from .plan import Plan, channel_axis, data_input, plan, weight_array
 from .products import write_product
 from .ranges import scale_and_zero_point
+from .repeats import repeats_of, write_repeats
 from .table import CalibrationTable, TensorRange
 
 if TYPE_CHECKING:
@@ -108,6 +109,10 @@ def quantized_model(
     for name in planned.joins:
         found = joined_factors(nodes[name], [ranges[value] for value in planned.joined_values(name)])
         factors |= dict.fromkeys(_restore_joined(graph, nodes[name], found), found)
+    if scheme.repeats:
+        for node in [nodes[name] for name in planned.nodes]:
+            if (counts := repeats_of(node)) is not None:
+                write_repeats(graph, node, counts)
     corrected = 0
     for name in planned.layers:
         codes = weight_codes(weight_array(nodes[name]), output_axis(nodes[name]))

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Counters", "Endpoint"]
 
+#: Requests that wait at least, before more are refused: with one image a run a pipeline holds a few requests alone, and
+#: the clients of a small service are not refused for that.
+_LEAST_QUEUE = 64
+
 
 class Counters:
     """What a version of a model has done, as the protocol's statistics name it. Durations in nanoseconds."""
@@ -70,7 +74,8 @@ class Endpoint(ABC):
         self.name, self.version = name, version
         self.pipelines, self.pipeline = pipelines, pipelines[0]
         self.counters = Counters()
-        self.admission = Admission(self.pipeline.slots, self.pipeline.slots * 8 if queue is None else queue, name)
+        waiting = max(self.pipeline.slots * 8, _LEAST_QUEUE) if queue is None else queue
+        self.admission = Admission(self.pipeline.slots, waiting, name)
         self._leases = 0
         self._lock = threading.Lock()
         self._unused = threading.Condition(self._lock)

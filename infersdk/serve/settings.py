@@ -30,7 +30,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         watch: seconds between two looks at the files of the models; a changed one is loaded anew. None never looks.
         shared_memory_prefix: POSIX shared memory that clients may name: what begins with it, such as `"/frames-"`;
             `"/"` is all of it. None refuses all.
-        max_queue: requests that wait for a model; more are refused. None is eight times what its pipeline holds.
+        max_queue: requests that wait for a model; more are refused. None is eight times what its pipeline holds, at
+            least 64.
         default_deadline: seconds for requests that name none.
         max_body: bytes of a request.
         max_decompressed: bytes of a request after decompression.

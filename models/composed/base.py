@@ -19,6 +19,7 @@ from ...image.uploads import UploadPools
 from ..declaration import Declared
 from ..image_calls import ImageCalls
 from ..results import Detections
+from .outcomes import CancellableRequest, EndedRequest, RequestFuture
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -87,7 +88,6 @@ class Composed(ImageCalls[Result], Declared, ABC):
     def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
         """The results of any number of images, in order."""
 
-    @abstractmethod
     def submit(
         self,
         image: ImageSource | HostImage,
@@ -96,7 +96,31 @@ class Composed(ImageCalls[Result], Declared, ABC):
         deadline: float | None = None,
         **parameters: Any,
     ) -> Future[Result]:
-        """One image, which runs together with whatever else is waiting. See `Pipeline.submit()`."""
+        """One image, which runs together with whatever else is waiting. See `Pipeline.submit()`.
+
+        The image is read in the calling thread. The deadline holds for all requests of the image. Cancelling the future
+        cancels those that have not left.
+        """
+        future = RequestFuture()
+        future.request = self.submit_for(future.end, image, parameters, timeout=timeout, deadline=deadline)
+        return future
+
+    @abstractmethod
+    def submit_for(
+        self,
+        on_end: Callable[[EndedRequest], object],
+        image: ImageSource | HostImage,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        patient: bool = False,
+    ) -> CancellableRequest:
+        """As `submit()`, for who makes one result of several requests. See `Pipeline.submit_for()`.
+
+        Args:
+            patient: wait for slots of all pipelines as long as it takes, whatever their settings say.
+        """
 
     @abstractmethod
     def map(

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from time import monotonic
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..declaration import argument
 from .base import Composed
+from .outcomes import CancellableRequest, Ended, EndedRequest
+from .requests import submit_group
 
 if TYPE_CHECKING:
     from ...image import HostImage, ImageSource
+    from ...pipeline.futures import RequestGroup
     from ..image_model import ImageModel
 
-__all__ = ["Composition", "Joined", "Plan"]
+__all__ = ["Composition", "Plan"]
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -72,31 +72,32 @@ class Composition(Composed[Result], Generic[Part, Result]):
         settings = {"in_flight": in_flight, "return_exceptions": return_exceptions, **parameters}
         return self._in_order(images, lambda sources: self.model.map(sources, **settings), return_exceptions)
 
-    def submit(
+    def submit_for(
         self,
+        on_end: Callable[[EndedRequest], object],
         image: ImageSource | HostImage,
+        parameters: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
         deadline: float | None = None,
-        **parameters: Any,
-    ) -> Future[Result]:
-        """One image, whose parts run together with whatever else is waiting. See `Pipeline.submit()`.
-
-        The image is read in the calling thread. All parts have to leave by the deadline. Cancelling the future cancels
-        the parts that have not left.
+        patient: bool = False,
+    ) -> CancellableRequest:
+        """See `Composed.submit_for()`. The parts go into the model's pipeline together, and all have to leave by the
+        deadline. The first part that fails fails the image, and those that have not left are cancelled.
         """
-        until = None if deadline is None else monotonic() + deadline
         plan = self.plan(image)
-        joined: Joined[Part, Result] = Joined(plan.join, len(plan.sources))
-        for index, source in enumerate(plan.sources):
-            left = None if until is None else max(until - monotonic(), 0.0)
-            try:
-                part = self.model.submit(source, timeout=timeout, deadline=left, **parameters)
-            except BaseException:
-                joined.cancel()
-                raise
-            joined.add(index, part)
-        return joined
+        if not plan.sources:
+            outcome = Ended(plan.join([]))
+            on_end(outcome)
+            return outcome
+
+        def joined(group: RequestGroup) -> None:
+            on_end(Ended(_outcome(plan, group.outcomes) if group.first_error is None else group.first_error))
+
+        return submit_group(
+            self.model, joined, plan.sources, parameters, timeout=timeout, deadline=deadline, patient=patient,
+            ends_early=True,
+        )  # fmt: skip
 
     def _in_order(
         self,
@@ -126,6 +127,14 @@ class Composition(Composed[Result], Generic[Part, Result]):
         yield from _joined(plans, parts)  # images at the end that ask nothing of the model
 
 
+def _outcome(plan: Plan[Any, Any], parts: list[Any]) -> Any:
+    """The result of an image, or why its parts cannot be joined."""
+    try:
+        return plan.join(parts)
+    except BaseException as error:
+        return error
+
+
 def _joined(plans: deque[Any], parts: list[Any]) -> Iterator[Any]:
     """The results of the first images, as far as their parts are there. Takes both from the lists."""
     while plans:
@@ -141,67 +150,3 @@ def _joined(plans: deque[Any], parts: list[Any]) -> Iterator[Any]:
         own, parts[:count] = parts[:count], []
         failed = next((part for part in own if isinstance(part, BaseException)), None)
         yield plan.join(own) if failed is None else failed
-
-
-class Joined(Future[Result], Generic[Part, Result]):
-    """The result of several requests, as one future: it ends with the last of them, or with the first that fails.
-
-    Args:
-        join: makes the result; called in the thread that ends the last request.
-        count: how many requests will be added.
-    """
-
-    def __init__(self, join: Callable[[list[Part]], Result], count: int) -> None:
-        super().__init__()
-        self._join, self._missing = join, count
-        self._parts: list[Any] = [None] * count
-        self._requests: list[Future[Part]] = []
-        self._guard = threading.Lock()
-        if count == 0:
-            self._end(lambda: join([]))
-
-    def add(self, index: int, request: Future[Part]) -> None:
-        """Adds the request for the part at `index`."""
-        self._requests.append(request)
-        if self.done():  # failed or cancelled meanwhile
-            request.cancel()
-        request.add_done_callback(lambda done: self._take(index, done))
-
-    def cancel(self) -> bool:
-        """Cancels the requests that have not left, and this future."""
-        cancelled = super().cancel()
-        if cancelled:
-            self._cancel_requests()
-        return cancelled
-
-    def _cancel_requests(self) -> None:
-        for request in list(self._requests):
-            request.cancel()
-
-    def _take(self, index: int, request: Future[Part]) -> None:
-        error = CancelledError() if request.cancelled() else request.exception()
-        if error is not None:
-            if self._end(lambda: _raise(error)):
-                self._cancel_requests()
-            return
-        self._parts[index] = request.result()
-        with self._guard:
-            self._missing -= 1
-            last = self._missing == 0
-        if last:
-            self._end(lambda: self._join(self._parts))
-
-    def _end(self, make: Callable[[], Result]) -> bool:
-        """Ends this future with what `make` gives or raises; False if it has ended already."""
-        with self._guard:
-            if self.done() or not self.set_running_or_notify_cancel():
-                return False
-        try:
-            self.set_result(make())
-        except BaseException as error:
-            self.set_exception(error)
-        return True
-
-
-def _raise(error: BaseException) -> Any:
-    raise error

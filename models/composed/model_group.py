@@ -15,7 +15,8 @@ from ...image.uploads import UploadPools
 from ..ocr import OCR
 from ..vision import VisionModel
 from .base import Composed, map_requests
-from .requests import EndedRequest, beginner, failed, submit_for
+from .outcomes import Ended, EndedRequest
+from .requests import beginner, submit_for
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -129,7 +130,7 @@ class ModelGroup:
                     name, submit_for(model, partial(future.ended, name), shared, parameters.get(name, {}), limits)
                 )
             except Exception as error:  # no slot is free, or the model is closed: the others run
-                future.ended(name, failed(error))
+                future.ended(name, Ended(error))
         return future
 
     def map(
@@ -222,7 +223,7 @@ class _MapCaller:
             try:
                 requests[name] = begin(image)
             except Exception as error:  # the model is closed: the others run
-                requests[name] = failed(error)
+                requests[name] = Ended(error)
         return _MapImage(self, requests)
 
     def wait(self, requests: Mapping[str, EndedRequest]) -> GroupResult:

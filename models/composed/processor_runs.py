@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ...device import Device
 from ...ops.batch import available_processors
+from ..execution import RunLock
 from ..vision import VisionModel
 from .base import Composed
 
@@ -23,13 +23,15 @@ def run_one_at_a_time(models: Iterable[ImageModel[Any]]) -> None:
 
     The threads of a runtime wait for each other after every layer. With a second model on the same cores some of them
     are not running just then, and the others wait: both models together take longer than one after the other.
-    Models that run on a device of their own, or on fewer threads than there are cores, run side by side as before.
+    Models that run on a device of their own, or on fewer threads than there are cores, run side by side as before. A
+    model that several compositions share runs at another time than the other models of each of them.
     """
     wrappers = [wrapper for model in models for wrapper in _wrappers(model) if _takes_all_cores(wrapper.network)]
-    if len(wrappers) > 1:
-        lock = Lock()
-        for wrapper in wrappers:
-            wrapper.run_within(lock)
+    if len(wrappers) < 2 or set.intersection(*(set(wrapper.run_locks) for wrapper in wrappers)):
+        return  # a composition of the same models has seen to it
+    lock = RunLock()
+    for wrapper in wrappers:
+        wrapper.run_within(lock)
 
 
 def _wrappers(model: ImageModel[Any]) -> Iterator[VisionModel[Any]]:

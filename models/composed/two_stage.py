@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...errors import ConfigError, DeadlineExceeded
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ..declaration import UNCHECKED, argument
 from ..requests import Requests
 from ..results import Detections
 from .base import Composed, begun, map_requests, map_together, require_boxes, whole_image
-from .chain import Chain, ChainedFuture, ChainedImage
+from .chain import Chain, ChainedImage
 from .crops import CropKind, Cutter, cutter
+from .image_slots import ImageSlots
+from .outcomes import CancellableRequest, Ended, EndedRequest
 from .processor_runs import run_one_at_a_time
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class TwoStage(Composed[Detections]):
         run_one_at_a_time(self.models)
         self._cut = self.crop if callable(self.crop) else cutter(self.crop, self.margin)
         self._threads: ThreadPoolExecutor | None = None
+        self._slots: ImageSlots | None = None
         self._guard = threading.Lock()
         first, second = self.detector.image_device, self.second.image_device
         #: Where parts are cut. A function may need the pixels on the host.
@@ -110,24 +113,54 @@ class TwoStage(Composed[Detections]):
 
     # ---- requests ----
 
-    def submit(
+    def submit_for(
         self,
+        on_end: Callable[[EndedRequest], object],
         image: ImageSource | HostImage,
+        parameters: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
         deadline: float | None = None,
-        **parameters: Any,
-    ) -> Future[Detections]:
-        """One image, whose boxes and parts run together with whatever else is waiting. See `Pipeline.submit()`.
+        patient: bool = False,
+    ) -> CancellableRequest:
+        """See `Composed.submit_for()`. The boxes and the parts run together with whatever else is waiting.
 
-        The image is read in the calling thread. The deadline holds for both models. Cancelling the future cancels what
-        has not left.
+        As many images may be on their way as both pipelines have slots. With more of them it does what the settings of
+        the detector's pipeline say.
         """
         until = None if deadline is None else monotonic() + deadline
-        limits = {"timeout": timeout, "deadline": deadline}
-        future = ChainedFuture(self, self._shared(image, read=True), until)
-        future.chain.begin(parameters, limits)
-        return future
+        slots = self._image_slots()
+        key = object()
+        if not slots.take(key, timeout=timeout, until_deadline=deadline, patient=patient):
+            outcome = Ended(DeadlineExceeded("the deadline passed while other images were on their way"))
+            on_end(outcome)
+            return outcome
+
+        def ended(outcome: Any) -> None:
+            slots.free(key)
+            on_end(Ended(outcome))
+
+        try:
+            chain = Chain(self, self._shared(image, read=True), until, ended)
+            left = None if until is None else max(until - monotonic(), 0.0)
+            chain.begin(parameters or {}, {"timeout": timeout, "deadline": left}, patient=patient)
+        except BaseException:
+            slots.free(key)
+            raise
+        return chain
+
+    def _image_slots(self) -> ImageSlots:
+        """Those of `submit()`; `map()` limits its images itself."""
+        if self._slots is None:
+            first, second = (model.pipelines[0] for model in self.models)
+            own = ImageSlots(
+                first.slots + second.slots,
+                rejects=first.settings.when_full == "raise",
+                timeout=first.settings.timeout,
+            )
+            with self._guard:
+                self._slots = self._slots or own
+        return self._slots
 
     def map(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from ...image.nvimgcodec import EncodedImage
     from ...infer import Infer
     from ..preprocessor import Preprocessor
+    from .run_locks import RunLock
 
 __all__ = [
     "BatchItem",
@@ -99,7 +99,7 @@ class ModelStages(Generic[Result]):
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
         verified: whether `verify` has passed. It is shared by all executors of a model.
         decoded: how many images each decoder has decoded.
-        run_lock: held while a batch of requests runs on the processor.
+        run_locks: held while a batch of requests runs on the processor.
     """
 
     canvases: CanvasSet
@@ -110,7 +110,7 @@ class ModelStages(Generic[Result]):
     decode: str = "cpu"
     verified: bool = field(default=False)
     decoded: Counter[str] = field(default_factory=Counter)
-    run_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
+    run_locks: tuple[RunLock, ...] = ()
     _lock: Lock = field(default_factory=Lock)
 
     @property

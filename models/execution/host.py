@@ -12,6 +12,7 @@ from ...ops.batch import ImageBatch, shared_workers
 from ..preprocessor import geometry_of_pixels, view_of
 from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings
 from .placements import Placements
+from .run_locks import holding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -154,7 +155,10 @@ class HostExecutor(Generic[Result]):
     def run_rows(self, count: int) -> None:
         tensor = self._canvas.input.tensor(self.infer, count, self.capacity)
         tensor.host_ptr(read=False, write=True)  # the rows were written through their address
-        with self._stages.run_lock:
+        if locks := self._stages.run_locks:
+            with holding(locks):
+                self.infer.forward_rows()
+        else:
             self.infer.forward_rows()
 
     def row_results(self, count: int) -> list[Result]:

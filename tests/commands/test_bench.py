@@ -20,7 +20,7 @@ from infersdk.testing import contract_model
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-QUICK = ("--time", 0.03, "--rounds", 3, "--starts", 0)
+QUICK = ("--time", 0.03, "--rounds", 3, "--warmup", 0.1, "--starts", 0)
 
 
 def run(*arguments: str | Path | float) -> int:
@@ -49,6 +49,7 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
     assert "no backend 'nonesuch'" in out
     data = json.loads(made["json"].read_text())
     assert [row["status"] for row in data["rows"]] == ["ok", "ok", "failed", "failed"]
+    assert data["settings"]["warmup"] == 0.1
     assert len(made["csv"].read_text().splitlines()) == 5
     assert made["html"].read_text().startswith("<!doctype html>")
 
@@ -83,6 +84,7 @@ def test_json_on_stdout(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", str(DETECTOR), "--batch", "0"], "a batch is a whole number from 1"),
         (["bench", str(DETECTOR), "--precision", "fp7"], "unknown precision 'fp7'; use one of"),
         (["bench", str(DETECTOR), "--rounds", "0"], "rounds"), (["bench", str(DETECTOR), "--time", "0"], "time"),
+        (["bench", str(DETECTOR), "--warmup", "0"], "warmup"),
         (["bench", str(DETECTOR), "--data", "nowhere"], "no data at 'nowhere'"),
         (["bench", str(DETECTOR), "--shape", "x"], "--shape 'x' is not of the form"),
         (["bench", "--compare", "a.json", "b.json"], "cannot read the report 'a.json'"),
@@ -112,7 +114,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
     output = tmp_path / "r.json"
     command = [
         sys.executable, "-m", "infersdk", "bench", str(CLASSIFIER), "--backends", "onnxruntime", "--time", "60",
-        "--rounds", "600", "--no-accuracy", "-o", str(output),
+        "--rounds", "600", "--warmup", "0.5", "--no-accuracy", "-o", str(output),
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path

@@ -136,12 +136,34 @@ def test_a_damaged_video_is_done_as_far_as_it_goes(tmp_path: Path, capsys: pytes
         assert 10 < len(list(reader)) < 30
 
 
+def repeated(source: Path, target: Path, count: int) -> None:
+    """A video `count` times, one after another, without encoding it again."""
+    import av
+
+    with av.open(source) as file, av.open(target, "w") as output:
+        stream = output.add_stream_from_template(file.streams.video[0])
+        packets = [packet for packet in file.demux(video=0) if packet.size]
+        length = sum(packet.duration for packet in packets)
+        for packet in packets:
+            packet.stream = stream
+        for number in range(count):
+            for packet in packets:
+                again = av.Packet(bytes(packet))
+                again.stream, again.time_base = stream, packet.time_base
+                again.is_keyframe = packet.is_keyframe
+                again.pts, again.dts = packet.pts + number * length, packet.dts + number * length
+                again.duration = packet.duration
+                output.mux(again)
+
+
 def test_ctrl_c_leaves_a_video_of_what_was_done(video: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "long.mp4", tmp_path / "out" / "out.mp4"
     digits = Image.open(IMAGE).convert("RGB")
-    with VideoWriter(source, fps=20) as writer:
-        for _ in range(2000):
+    short = tmp_path / "short.mp4"
+    with VideoWriter(short, fps=20) as writer:
+        for _ in range(100):
             writer.write(digits)
+    repeated(short, source, 20)
     command = [
         sys.executable,
         "-P",

@@ -95,7 +95,8 @@ def test_the_command_that_is_right(tmp_path: Path, image: Path, capsys: pytest.C
 
 def test_bench_of_maps_and_vectors(tmp_path: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vectors = head_model(tmp_path / "v.onnx", [np.ones(64, np.float32)], {"task": "embedding"})
-    fast = ("--time", "0.2", "--data", image.parent, "--backends", "onnxruntime", "--json")
+    fast = ("--time", "0.2", "--rounds", "1", "--warmup", "0.1", "--data", image.parent, "--json")
+    fast += ("--backends", "onnxruntime")
     unit = ("--preset", "unit")
     for model, kind, more in ((vectors, "embedding", ()), (scene(tmp_path), "segmentation", unit)):
         assert run("bench", model, *fast, *more) == 0, capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_it_is_benchmarked(module: Path, assets: Path, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "infersdk", "bench", str(assets / "face" / "yunet_n_dynamic.onnx"),
         "--type", "yunet:YuNet", "--backends", "onnxruntime,openvino",
-        "--data", str(assets / "images"), "--time", "0.1", "--json",
+        "--data", str(assets / "images"), "--time", "0.1", "--warmup", "0.1", "--rounds", "1", "--json",
     ]  # fmt: skip
     path = os.pathsep.join(filter(None, [str(module), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(

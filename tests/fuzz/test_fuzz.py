@@ -85,13 +85,13 @@ def test_the_corpus_is_well_formed(kind: str) -> None:
 def test_findings_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An error that is not the package's, a process that ends, and a case that takes too long."""
     source = (HERE / "targets.py").read_text()
-    busy = "from time import process_time as now\n    end = now() + 2\n    while now() < end: pass\n    return True"
+    busy = "from time import process_time as now\n    end = now() + 0.6\n    while now() < end: pass\n    return True"
     for body, words in (
         ("raise ValueError('odd')", "ValueError: odd"), ("__import__('os').abort()", "exit code -6"),
         (busy, "of processor time"),
     ):  # fmt: skip
         (tmp_path / "targets.py").write_text(
-            f"{source}\n\ndef odd(rng):\n    {body}\n\nTARGETS['odd'] = Target(odd, seconds=0.5)\n"
+            f"{source}\n\ndef odd(rng):\n    {body}\n\nTARGETS['odd'] = Target(odd, seconds=0.2)\n"
         )
         for file in ("run.py", "mutation.py", "serve_targets.py"):
             (tmp_path / file).write_text((HERE / file).read_text().replace("HERE.parent", repr(str(HERE.parent))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +90,16 @@ def test_a_wrong_setting() -> None:
 FRAMES, STREAMS = 20, 8
 
 
-def frames_of(video: Path, start: int) -> Iterator[Any]:
+def frames_of(videos: Sequence[Path], starts: Sequence[int]) -> list[list[Any]]:
+    """FRAMES frames from each start on, out of the videos in turns; each video is decoded once."""
     from infersdk.video import VideoReader
 
-    with VideoReader(video) as reader:
-        yield from itertools.islice(reader, start, start + FRAMES)
+    first, end = min(starts), max(starts) + FRAMES
+    frames: list[list[Any]] = []
+    for video in videos:
+        with VideoReader(video) as reader:
+            frames.append(list(itertools.islice(reader, first, end)))
+    return [frames[i % len(videos)][start - first :][:FRAMES] for i, start in enumerate(starts)]
 
 
 @pytest.mark.slow
@@ -104,20 +109,20 @@ def test_eight_videos_together_have_the_numbers_of_each_alone(assets: Path) -> N
     pytest.importorskip("av")
     pytest.importorskip("onnxruntime")
     videos = [assets / "video" / "people.mp4", assets / "driving" / "drive.mp4"]
-    cuts = [(videos[i % 2], 200 + 11 * i) for i in range(STREAMS)]
+    cuts = frames_of(videos, [200 + 11 * i for i in range(STREAMS)])
     path, names = assets / "models" / "yolov5n.onnx", assets / "models" / "coco80.txt"
     settings = {"track_activation_threshold": 0.5, "high_conf_det_threshold": 0.4}
     with load(path, names=names, max_batch=STREAMS) as model:
         together: list[list[list[int]]] = [[] for _ in cuts]
         trackers = [Tracker(**settings) for _ in cuts]
-        interleaved = (frame for row in zip(*(frames_of(*cut) for cut in cuts), strict=True) for frame in row)
+        interleaved = (frame for row in zip(*cuts, strict=True) for frame in row)
         for number, found in enumerate(model.map(interleaved)):
             stream = number % STREAMS
             together[stream].append(trackers[stream].update(found).columns["track_id"].tolist())
     with load(path, names=names, max_batch=1) as model:
         for cut, expected in zip(cuts, together, strict=True):
             tracker = Tracker(**settings)
-            alone = [tracker.update(found).columns["track_id"].tolist() for found in model.map(frames_of(*cut))]
+            alone = [tracker.update(found).columns["track_id"].tolist() for found in model.map(cut)]
             assert alone == expected
     assert all(len(numbers) == FRAMES for numbers in together)
     tracked = {max(itertools.chain(*numbers), default=-1) for numbers in together}

@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import random
+import signal
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from infersdk.pipeline.staggered_wakeup import StaggeredWakeup, Waiter
+import pytest
+
+from infersdk.errors import InputError
+from infersdk.pipeline import spinning_wakeup
+from infersdk.pipeline.spinning_wakeup import SpinningWakeup, best_wakeup
+from infersdk.pipeline.staggered_wakeup import StaggeredWakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from infersdk.pipeline.staggered_wakeup import Wakeup
+
+    Make = Callable[..., Wakeup]
+
 LONG = 30.0
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="threads are woken ahead on Linux only")
 
 
-def sleepers(
-    wakeup: StaggeredWakeup, count: int, then: Callable[[int], None]
-) -> tuple[list[Waiter], list[threading.Thread]]:
-    waiters = [Waiter() for _ in range(count)]
+@pytest.fixture(
+    params=[
+        StaggeredWakeup,
+        pytest.param(SpinningWakeup, marks=LINUX),
+        pytest.param(partial(SpinningWakeup, patience=0), marks=LINUX),
+    ],
+    ids=["staggered", "spinning", "without patience"],
+)
+def make(request: pytest.FixtureRequest) -> Make:
+    return request.param
+
+
+def sleepers(wakeup: Wakeup, count: int, then: Callable[[int], None]) -> tuple[list[Any], list[threading.Thread]]:
+    waiters = [wakeup.waiter() for _ in range(count)]
 
     def work(i: int) -> None:
         assert wakeup.wait(waiters[i], LONG)
@@ -30,23 +53,26 @@ def sleepers(
     return waiters, threads
 
 
-def test_who_was_let_through_does_not_wait() -> None:
-    wakeup, waiter = StaggeredWakeup(), Waiter()
+def test_who_was_let_through_does_not_wait(make: Make) -> None:
+    wakeup = make()
+    waiter = wakeup.waiter()
     wakeup.release(waiter)
     assert wakeup.wait(waiter)
 
 
-def test_who_was_not_waits_so_long_and_is_not_waited_for() -> None:
-    wakeup, gone, waiter = StaggeredWakeup(concurrent=1), Waiter(), Waiter()
+def test_who_was_not_waits_so_long_and_is_not_waited_for(make: Make) -> None:
+    wakeup = make(concurrent=1)
+    gone, waiter = wakeup.waiter(), wakeup.waiter()
     assert not wakeup.wait(gone, 0.01)
-    assert not wakeup.wait(Waiter(), 0)
+    assert not wakeup.wait(wakeup.waiter(), 0)
     wakeup.release(gone)  # too late: it does not stand in anybody's way
     wakeup.release(waiter)
     assert wakeup.wait(waiter, LONG)
 
 
-def test_twice_is_once() -> None:
-    wakeup, waiter, other = StaggeredWakeup(concurrent=1), Waiter(), Waiter()
+def test_twice_is_once(make: Make) -> None:
+    wakeup = make(concurrent=1)
+    waiter, other = wakeup.waiter(), wakeup.waiter()
     for _ in range(2):
         wakeup.release(waiter)
         wakeup.release(other)
@@ -55,8 +81,8 @@ def test_twice_is_once() -> None:
     assert wakeup.wait(other, LONG)
 
 
-def test_each_wakes_the_next() -> None:
-    wakeup, order = StaggeredWakeup(concurrent=1), list[int]()
+def test_each_wakes_the_next(make: Make) -> None:
+    wakeup, order = make(concurrent=1), list[int]()
     waiters, threads = sleepers(wakeup, 16, order.append)
     for waiter in waiters:
         wakeup.release(waiter)
@@ -65,11 +91,12 @@ def test_each_wakes_the_next() -> None:
     assert sorted(order) == list(range(16))
 
 
-def test_only_so_many_are_woken_at_a_time() -> None:
-    wakeup, waiters = StaggeredWakeup(concurrent=2), [Waiter() for _ in range(5)]
+def test_only_so_many_are_woken_at_a_time(make: Make) -> None:
+    wakeup = make(concurrent=2)
+    waiters = [wakeup.waiter() for _ in range(5)]
     for waiter in waiters:
         wakeup.release(waiter)
-    assert [waiter.waking for waiter in waiters] == [True, True, False, False, False]
+    assert [bool(waiter.waking) for waiter in waiters] == [True, True, False, False, False]
     assert wakeup.wait(waiters[0])
     assert waiters[2].waking
     assert wakeup.wait(waiters[3], 0)  # in line, and gone before its turn
@@ -77,16 +104,16 @@ def test_only_so_many_are_woken_at_a_time() -> None:
     assert waiters[4].waking
 
 
-def test_turmoil() -> None:
+def test_turmoil(make: Make) -> None:
     """Those let through, those out of patience, and both at once: all come back, and all turns with them."""
-    wakeup, rng = StaggeredWakeup(concurrent=2), random.Random(3)
+    wakeup, rng = make(concurrent=2), random.Random(3)
     told: list[tuple[bool, bool]] = []
 
-    def work(waiter: Waiter, patience: float | None) -> None:
+    def work(waiter: Any, patience: float | None) -> None:
         told.append((wakeup.wait(waiter, patience), waiter.released))
 
     for _ in range(30):
-        waiters = [Waiter() for _ in range(24)]
+        waiters = [wakeup.waiter() for _ in range(24)]
         patience = [rng.choice([None, 0, 0.0005, 0.002]) for _ in waiters]
         threads = [threading.Thread(target=work, args=pair) for pair in zip(waiters, patience, strict=True)]
         for thread in threads:
@@ -100,7 +127,157 @@ def test_turmoil() -> None:
             assert not thread.is_alive()
     assert len(told) == 30 * 24
     assert any(through for through, _ in told)
-    last = [Waiter(), Waiter()]
+    last = [wakeup.waiter(), wakeup.waiter()]
     for waiter in last:
         wakeup.release(waiter)
     assert all(waiter.waking for waiter in last)  # both turns are free again
+
+
+def test_signals_end_no_waiting_but_that_of_who_raises(make: Make) -> None:
+    """A handler runs while the main thread waits. It goes on waiting, unless the handler raises, as that of Ctrl-C."""
+    wakeup, handled = make(concurrent=1), list[int]()
+    main = threading.main_thread().ident
+    assert main is not None
+    assert threading.current_thread() is threading.main_thread()
+
+    def handler(number: int, _: object) -> None:
+        handled.append(number)
+        if len(handled) == 3:
+            raise InterruptedError
+
+    def interrupt() -> None:
+        for _ in range(3):
+            time.sleep(0.02)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=interrupt)
+    try:
+        waiter, start = wakeup.waiter(), time.monotonic()
+        thread.start()
+        with pytest.raises(InterruptedError):
+            wakeup.wait(waiter, LONG)
+        assert len(handled) == 3
+        assert time.monotonic() - start < LONG / 2
+        thread.join(LONG)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    wakeup.release(waiter)  # too late
+    other = wakeup.waiter()
+    wakeup.release(other)
+    assert wakeup.wait(other, LONG)
+
+
+def test_a_timeout_that_signals_interrupt_is_as_long(make: Make) -> None:
+    wakeup = make()
+    main = threading.main_thread().ident
+    assert main is not None
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    thread = threading.Thread(target=lambda: [(time.sleep(0.01), signal.pthread_kill(main, signal.SIGUSR1))] * 1)
+    try:
+        start = time.monotonic()
+        thread.start()
+        assert not wakeup.wait(wakeup.waiter(), 0.1)
+        assert 0.1 <= time.monotonic() - start < LONG
+    finally:
+        thread.join(LONG)
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_timeouts_of_any_size(make: Make) -> None:
+    wakeup = make()
+    for timeout in (0.0, -1.0, -1e300, 1e-9):
+        assert not wakeup.wait(wakeup.waiter(), timeout)
+    for timeout in (1e8, threading.TIMEOUT_MAX, None):
+        waiter = wakeup.waiter()
+        wakeup.release(waiter)
+        assert wakeup.wait(waiter, timeout)
+
+
+def test_a_thread_that_does_not_come_back_holds_up_no_other(make: Make) -> None:
+    """Threads that come back at once are waited for; who does not is not waited for long."""
+    wakeup, stop = make(concurrent=2), threading.Event()
+    rounds, counts = 60, dict.fromkeys(range(6), 0)
+    current = [wakeup.waiter() for _ in counts]
+
+    def work(i: int) -> None:
+        for n in range(rounds):
+            assert wakeup.wait(current[i], LONG)
+            current[i] = wakeup.waiter()
+            counts[i] += 1
+            if i == 0 and n == rounds // 2:
+                stop.wait(LONG)  # with its turn
+        wakeup.forget(current[i])
+
+    def release() -> None:
+        while any(thread.is_alive() for thread in threads):
+            wakeup.hold()
+            for waiter in list(current):
+                wakeup.release(waiter)
+            wakeup.let_go()
+            if all(counts[i] == rounds for i in range(1, 6)):
+                stop.set()
+            time.sleep(0.0002)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in counts]
+    releaser = threading.Thread(target=release)
+    for thread in [*threads, releaser]:
+        thread.start()
+    for thread in [*threads, releaser]:
+        thread.join(LONG)
+        assert not thread.is_alive()
+    assert set(counts.values()) == {rounds}
+    assert stop.is_set()
+
+
+def test_who_forgets_without_waiting_lets_the_next_one_wake(make: Make) -> None:
+    wakeup = make(concurrent=1)
+    first, second, third = (wakeup.waiter() for _ in range(3))
+    for waiter in (first, second, third):
+        wakeup.release(waiter)
+    wakeup.forget(second)  # in the queue
+    wakeup.forget(first)  # awake
+    assert wakeup.wait(third, LONG)
+
+
+@LINUX
+def test_quick_threads_are_waited_for_and_slow_ones_are_not() -> None:
+    """After quick work four threads are awake, after slow work two."""
+    wakeup = SpinningWakeup(concurrent=4)
+
+    def awake() -> int:
+        waiters = [wakeup.waiter() for _ in range(6)]
+        for waiter in waiters:
+            wakeup.release(waiter)
+        count = sum(waiter.waking for waiter in waiters)
+        for waiter in reversed(waiters):
+            wakeup.forget(waiter)
+        return count
+
+    def work(seconds: float, times: int) -> None:
+        for _ in range(times):
+            waiter = wakeup.waiter()
+            wakeup.release(waiter)
+            assert wakeup.wait(waiter, LONG)
+            time.sleep(seconds)
+
+    assert awake() == 2
+    work(0, 300)
+    assert awake() == 4
+    work(0.002, 60)
+    assert awake() == 2
+
+
+@LINUX
+def test_wrong_settings() -> None:
+    with pytest.raises(InputError, match="0 threads"):
+        SpinningWakeup(concurrent=0)
+    with pytest.raises(InputError, match="-1000 ns"):
+        SpinningWakeup(patience=-1e-6)
+
+
+@LINUX
+def test_threads_spin_where_processors_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    for processors, kind in ((2, StaggeredWakeup), (16, SpinningWakeup)):
+        monkeypatch.setattr(spinning_wakeup, "available_processors", lambda count=processors: count)
+        assert type(best_wakeup()) is kind

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from infersdk.errors import DeadlineExceeded, Overloaded
 from infersdk.serve.admission import Admission
 from infersdk.serve.errors import as_request_error
+from infersdk.serve.repository import load_endpoint
+from infersdk.serve.settings import ServerSettings
 
 
 def test_priorities_and_the_order_of_coming() -> None:
@@ -107,3 +110,15 @@ def test_what_would_be_too_late_is_refused_when_it_comes() -> None:
         assert (admission.running, admission.waiting) == (0, 0)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("slots", "given", "queue"), [(2, None, 64), (16, None, 128), (2, 5, 5)])
+def test_a_small_pipeline_lets_the_clients_of_a_small_service_wait(
+    tables: dict[str, Any], slots: int, given: int | None, queue: int
+) -> None:
+    table = {**tables["simple"], "max_batch": 1, "pipeline": {"instances": 1, "slots": slots}}
+    endpoint = load_endpoint("m", "1", table, ServerSettings(max_queue=given))
+    try:
+        assert (endpoint.admission.slots, endpoint.admission.queue_limit) == (slots, queue)
+    finally:
+        endpoint.close(0)

@@ -28,7 +28,7 @@ from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageErr
 from infersdk.image import HostImage, SharedImage, read_image
 from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv5, YOLOv8, create
 from infersdk.models.composed import model_group
-from infersdk.models.composed.requests import failed
+from infersdk.models.composed.outcomes import Ended
 from infersdk.models.execution.cuda import InFlightBatch
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def test_a_request_that_is_ended_and_refused(files: dict[str, Path], monkeypatch
     error = PipelineError("a fault")
 
     def submit_for(on_end: Callable[[Any], object], *arguments: Any, **limits: Any) -> None:
-        on_end(failed(error))
+        on_end(Ended(error))
         raise error
 
     with ModelGroup(classes=Classifier(files["classes"])) as group:

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infersdk import models
+from infersdk import Pipeline, models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, UnsupportedModelError
+from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, InputError, UnsupportedModelError
 from infersdk.image import read_image
 from infersdk.models import Detections, Tile, Tiled, tile_grid
 from infersdk.models.composed.merging import Merge, merge_views
+from infersdk.models.execution.host import HostExecutor
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 700), st.integers(1, 700), st.floats(0, 0.95))
@@ -144,6 +145,30 @@ def test_a_part_that_fails_fails_the_image(model: models.YOLOv5, large: np.ndarr
     results = list(tiled.map([large], return_exceptions=True, conf="high"))
     assert len(results) == 1
     assert isinstance(results[0], Exception)
+
+
+def test_a_part_that_fails_takes_the_others_back(large: np.ndarray) -> None:
+    """They come into the pipeline together, without a future for each of them."""
+    prepare, rows = HostExecutor.prepare, list[int]()
+
+    def refused(self: HostExecutor[Any], row: int, item: Any, parameters: Any) -> None:
+        rows.append(row)
+        if len(rows) == 2:
+            raise InputError("the second one")
+        prepare(self, row, item, parameters)
+
+    with models.YOLOv5(DETECTOR, threads=1) as model, pytest.MonkeyPatch.context() as patch:
+        pipeline = model.configure_pipeline(max_batch=1, max_delay=0, instances=1, slots=2, workers=1)
+        tiled = Tiled(model, tile=64, overlap=0.5)
+        patch.setattr(HostExecutor, "prepare", refused)
+        patch.setattr(Pipeline, "submit", None)
+        with pytest.raises(InputError, match="the second one"):
+            tiled.submit(large[:400, :400]).result(60)
+        assert len(rows) < 20
+        stats = pipeline.stats()
+        assert stats.cancelled > 100
+        assert (stats.submitted, stats.failed) == (stats.done + stats.cancelled + stats.failed, 1)
+        assert len(tiled(large[:400, :400])) > 0
 
 
 def test_cancelling_takes_all_parts_back(large: np.ndarray) -> None:

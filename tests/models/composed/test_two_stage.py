@@ -27,7 +27,7 @@ from infersdk.errors import (
 )
 from infersdk.image import HostImage, read_image, sources
 from infersdk.infer import Infer
-from infersdk.models import Classifications, Detections, Tiled, TwoStage
+from infersdk.models import Classifications, Detections, ModelGroup, Tiled, TwoStage
 from infersdk.models.composed import cutter
 from infersdk.models.execution.host import HostExecutor
 from infersdk.ops.batch import available_processors
@@ -288,6 +288,67 @@ def test_what_happens_when_all_slots_are_taken(timeout: float | None) -> None:
             assert said(result) == said(expected)
 
 
+@pytest.mark.parametrize("settings", [{"when_full": "raise"}, {"timeout": 0.05}, {}])
+def test_images_between_the_models_are_limited(settings: dict[str, Any]) -> None:
+    """The parts of an image wait for the second model without an end, and its slot of the first one is free."""
+    detector = models.YOLOv5(DETECTOR, max_batch=1, threads=1)
+    detector.configure_pipeline(slots=2, **settings)
+    second = models.Classifier(CLASSIFIER, max_batch=2, threads=1, **CLASSIFIER_SETTINGS)
+    second.configure_pipeline(slots=4)
+    with TwoStage(detector, second) as two:
+        expected, run, go = two(IMAGE), HostExecutor.run_rows, threading.Event()
+
+        def held(self: HostExecutor[Any], count: int) -> None:
+            if self.infer.model is second.network.model:
+                assert go.wait(30)
+            run(self, count)
+
+        def through_the_detector(count: int) -> None:
+            until(lambda: detector.pipeline.stats().done == count)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HostExecutor, "run_rows", held)
+            done = detector.pipeline.stats().done
+            futures = []
+            for number in range(1, 7):  # the slots of both pipelines
+                futures.append(two.submit(IMAGE))
+                through_the_detector(done + number)
+            if settings:
+                with pytest.raises(Overloaded, match="6 images are on their way through both models"):
+                    two.submit(IMAGE)
+            with pytest.raises(Overloaded, match="6 images are on their way through both models"):
+                two.submit(IMAGE, timeout=0)
+            if not settings:
+                with pytest.raises(DeadlineExceeded, match="while other images were on their way"):
+                    two.submit(IMAGE, deadline=0.05).result(30)
+            through_the_detector(done + 6)
+            go.set()
+        for future in futures:
+            assert said(future.result(30)) == said(expected)
+        with pytest.raises(ImageError, match="no image at"):
+            two.submit("missing.png")
+        assert not two._image_slots()._taken
+
+
+def test_map_waits_for_the_slots_of_compositions() -> None:
+    """As for those of wrappers: whatever the settings of their pipelines say."""
+
+    def tiled(model: Any, tile: int) -> Tiled:
+        model.configure_pipeline(slots=2, max_batch=1, when_full="raise")
+        return Tiled(model, tile=tile)
+
+    with TwoStage(tiled(models.YOLOv5(DETECTOR, threads=1), 200), tiled(models.YOLOv5(DETECTOR, threads=1), 64)) as two:
+        expected = two(IMAGE)
+        assert len(expected) > 5
+        for result in two.map([IMAGE] * 3):
+            assert [len(one) for one in result.columns["second"]] == [len(one) for one in expected.columns["second"]]
+        with pytest.raises(Overloaded, match="all 2 slots"):
+            two.submit(IMAGE)
+        with ModelGroup(both=two, tiles=two.detector) as group:
+            for found in group.map([IMAGE] * 3):
+                assert not found.errors
+
+
 def test_no_image_waits_for_the_garbage_collector(slow: TwoStage) -> None:
     """Whether the detector refuses it, the second model does, its future is cancelled, or its parts expire."""
     pixels, images = read_image(IMAGE).pixels, list[Any]()
@@ -366,33 +427,64 @@ def test_models_that_are_compositions() -> None:
             assert got == [len(found) for found in expected.columns["second"]]
 
 
+class Watched:
+    """Runs of models last until those of another model begin, or for a while: how many run at the same time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wait: float) -> None:
+        self.most = 0
+        self._forward, self._wait, self._lock = Infer.forward, wait, threading.Lock()
+        self._running: list[object] = []
+        self._together = threading.Event()
+
+        def forward(infer: Infer) -> None:
+            self._run(infer)
+
+        monkeypatch.setattr(Infer, "forward", forward)
+
+    def _run(self, infer: Infer) -> None:
+        with self._lock:
+            self._running.append(infer.model)
+            self.most = max(self.most, len({id(model) for model in self._running}))
+            if self.most == 2:
+                self._together.set()
+        self._together.wait(self._wait)
+        try:
+            self._forward(infer)
+        finally:
+            with self._lock:
+                self._running.remove(infer.model)
+
+
 @pytest.mark.skipif(available_processors() < 2, reason="needs two cores")
 @pytest.mark.parametrize(("threads", "most"), [(0, 1), (1, 2)])
 def test_models_that_take_all_cores_run_one_at_a_time(threads: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others do not wait: here each run lasts until one of the other model begins, or for a while."""
-    forward, lock, running = Infer.forward, threading.Lock(), list[str]()
-    seen, together = [0], threading.Event()
-
-    def watched(self: Infer) -> None:
-        with lock:
-            running.append(self.model.name)
-            seen[0] = max(seen[0], len(set(running)))
-            if seen[0] == 2:
-                together.set()
-        together.wait(0.02 if most == 1 else 1)
-        try:
-            forward(self)
-        finally:
-            with lock:
-                running.remove(self.model.name)
-
     second = models.Classifier(CLASSIFIER, max_batch=1, threads=threads, **CLASSIFIER_SETTINGS)
     with TwoStage(Tiled(models.YOLOv5(DETECTOR, max_batch=1, threads=threads), tile=400), second) as two:
         expected = two(IMAGE)
-        monkeypatch.setattr(Infer, "forward", watched)
+        watched = Watched(monkeypatch, 0.02 if most == 1 else 1)
         for result in two.map([IMAGE] * 4):
             assert said(result) == said(expected)
-    assert seen[0] == most
+    assert watched.most == most
+
+
+@pytest.mark.skipif(available_processors() < 2, reason="needs two cores")
+def test_a_model_of_several_compositions_runs_alone_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of the first one, and models that two other compositions have."""
+    detectors = [models.YOLOv5(DETECTOR, max_batch=1) for _ in range(2)]
+    seconds = [models.Classifier(CLASSIFIER, max_batch=1, **CLASSIFIER_SETTINGS) for _ in range(2)]
+    first = TwoStage(detectors[0], seconds[0])
+    TwoStage(detectors[1], seconds[1])
+    TwoStage(detectors[1], seconds[0])
+    expected = first(IMAGE)
+    watched = Watched(monkeypatch, 0.02)
+    for result in first.map([IMAGE] * 4):
+        assert said(result) == said(expected)
+    assert watched.most == 1
+    TwoStage(detectors[0], seconds[0], column="again")  # these are apart already
+    assert [len(model.run_locks) for model in (*detectors, *seconds)] == [1, 2, 2, 1]
+    for model in (*detectors, *seconds):
+        model.close()
 
 
 def test_settings_are_checked(two: TwoStage) -> None:

@@ -1,0 +1,386 @@
+"""A future without a `Condition` keeps the contract of `concurrent.futures.Future`: each test runs with both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import sys
+import threading
+import time
+import weakref
+from concurrent import futures
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from infersdk.pipeline.futures import FutureRequest
+from infersdk.pipeline.staggered_wakeup import StaggeredWakeup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from infersdk.pipeline.request import Request
+
+    Make = Callable[[], Future[Any]]
+
+LONG = 30.0
+
+
+class Owner:
+    """What a request knows of its pipeline."""
+
+    def __init__(self) -> None:
+        self.wakeup = StaggeredWakeup()
+
+    def withdraw(self, request: Request) -> bool:
+        return False
+
+
+@pytest.fixture(params=["Future", "FutureRequest"])
+def make(request: pytest.FixtureRequest) -> Make:
+    owner = Owner()
+    return Future if request.param == "Future" else lambda: FutureRequest(owner, None, None, None)
+
+
+def after(seconds: float, action: Callable[..., object], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=lambda: (time.sleep(seconds), action(*arguments)))
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def threads() -> Iterator[list[threading.Thread]]:
+    started: list[threading.Thread] = []
+    yield started
+    for thread in started:
+        thread.join(LONG)
+        assert not thread.is_alive()
+
+
+def states(future: Future[Any]) -> tuple[bool, bool, bool]:
+    return future.done(), future.running(), future.cancelled()
+
+
+def test_a_result(make: Make) -> None:
+    future = make()
+    assert states(future) == (False, False, False)
+    assert future.set_running_or_notify_cancel()
+    assert states(future) == (False, True, False)
+    assert not future.cancel()
+    future.set_result(5)
+    assert states(future) == (True, False, False)
+    assert not future.cancel()
+    assert future.result() == future.result(timeout=0) == 5
+    assert future.exception() is None
+
+
+def test_an_exception(make: Make) -> None:
+    future, error = make(), ValueError("no such image")
+    future.set_exception(error)
+    assert states(future) == (True, False, False)
+    assert future.exception() is error
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such image") as caught:
+            future.result()
+        assert caught.value is error
+
+
+def test_a_cancelled_one(make: Make) -> None:
+    future = make()
+    assert future.cancel()
+    assert future.cancel()
+    assert states(future) == (True, False, True)
+    assert not future.set_running_or_notify_cancel()
+    assert states(future) == (True, False, True)
+    assert future.cancel()
+    for ask in (future.result, future.exception):
+        with pytest.raises(futures.CancelledError):
+            ask()
+    with pytest.raises(RuntimeError):
+        future.set_running_or_notify_cancel()
+
+
+@pytest.mark.parametrize("end", ["result", "exception", "cancel"])
+def test_it_ends_once(make: Make, end: str) -> None:
+    future = make()
+    if end == "cancel":
+        future.cancel()
+    else:
+        getattr(future, f"set_{end}")(None if end == "result" else KeyError("a"))
+    for again in (lambda: future.set_result(1), lambda: future.set_exception(ValueError())):
+        with pytest.raises(futures.InvalidStateError, match="CANCELLED" if end == "cancel" else "FINISHED"):
+            again()
+    assert future.cancelled() == (end == "cancel")
+
+
+def test_a_future_that_began_does_not_begin_again(make: Make) -> None:
+    future = make()
+    future.set_running_or_notify_cancel()
+    with pytest.raises(RuntimeError):
+        future.set_running_or_notify_cancel()
+
+
+def test_who_waits_too_long(make: Make) -> None:
+    future = make()
+    for timeout in (0, -1, 0.01):
+        for ask in (future.result, future.exception):
+            with pytest.raises(futures.TimeoutError):
+                ask(timeout)
+    future.set_result(1)
+    assert future.result(0) == 1
+
+
+@pytest.mark.parametrize("end", ["set_result", "set_exception", "cancel"])
+def test_all_threads_that_wait_come_back(make: Make, threads: list[threading.Thread], end: str) -> None:
+    future, seen = make(), list[Any]()
+
+    def work() -> None:
+        try:
+            seen.append(future.result(LONG))
+        except BaseException as error:
+            seen.append(type(error))
+
+    threads += [threading.Thread(target=work) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.01)
+    getattr(future, end)(*{"set_result": (3,), "set_exception": (OSError(),), "cancel": ()}[end])
+    for thread in threads:
+        thread.join(LONG)
+    assert seen == [{"set_result": 3, "set_exception": OSError, "cancel": futures.CancelledError}[end]] * 5
+
+
+def test_callbacks_run_once_in_order_and_whatever_one_raises(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    future, called = make(), list[Any]()
+
+    def fails(_: Future[Any]) -> None:
+        raise ValueError("from the callback")
+
+    future.add_done_callback(lambda f: called.append((1, f)))
+    future.add_done_callback(fails)
+    future.add_done_callback(lambda f: called.append((2, f.result())))
+    future.set_result(7)
+    assert called == [(1, future), (2, 7)]
+    future.add_done_callback(lambda f: called.append(3))
+    future.add_done_callback(fails)
+    assert called[2:] == [3]
+    assert [record.name for record in caplog.records] == ["concurrent.futures"] * 2
+    assert future.result() == 7
+
+
+def test_a_callback_of_a_cancelled_one(make: Make) -> None:
+    future, called = make(), list[bool]()
+    future.add_done_callback(lambda f: called.append(f.cancelled()))
+    future.cancel()
+    assert called == [True]
+    future.set_running_or_notify_cancel()
+    assert called == [True]
+
+
+def test_a_callback_may_ask_and_add_another(make: Make) -> None:
+    future, called = make(), list[Any]()
+
+    def first(f: Future[Any]) -> None:
+        called.append(f.result(0))
+        f.add_done_callback(lambda g: called.append(g.done()))
+
+    future.add_done_callback(first)
+    future.set_result("a")
+    assert called == ["a", True]
+
+
+def test_its_text(make: Make) -> None:
+    future = make()
+    assert "state=pending" in repr(future)
+    future.set_running_or_notify_cancel()
+    assert "state=running" in repr(future)
+    future.set_result(1)
+    assert "state=finished returned int" in repr(future)
+    failed = make()
+    failed.set_exception(KeyError())
+    assert "state=finished raised KeyError" in repr(failed)
+
+
+def test_a_raised_exception_is_in_no_cycle(make: Make) -> None:
+    """Who asks for the result of a failed request does not keep its image alive until the garbage is collected."""
+    gc.collect()
+    gc.disable()
+    try:
+        future = make()
+        future.set_exception(ZeroDivisionError())
+        with pytest.raises(ZeroDivisionError):
+            future.result()
+        alive = weakref.ref(future)
+        del future
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+# ---- concurrent.futures and asyncio ----
+
+
+def test_wait(make: Make, threads: list[threading.Thread]) -> None:
+    ended, failed, cancelled, pending, late = (make() for _ in range(5))
+    ended.set_result(1)
+    failed.set_exception(OSError())
+    cancelled.cancel()
+    cancelled.set_running_or_notify_cancel()
+    threads.append(after(0.01, late.set_result, 2))
+    everything = [ended, failed, cancelled, pending, late]
+    done, left = futures.wait(everything, timeout=0)
+    assert {ended, failed, cancelled} <= done
+    assert pending in left
+    assert futures.wait([pending, late], LONG, futures.FIRST_COMPLETED) == ({late}, {pending})
+    assert futures.wait(everything, timeout=0.01) == ({ended, failed, cancelled, late}, {pending})
+    threads.append(after(0.01, pending.set_exception, KeyError()))
+    assert not futures.wait(everything, LONG).not_done
+
+
+def test_wait_for_the_first_exception(make: Make, threads: list[threading.Thread]) -> None:
+    good, bad, pending = make(), make(), make()
+    threads += [after(0.01, good.set_result, 1), after(0.02, bad.set_exception, OSError())]
+    done, left = futures.wait([good, bad, pending], LONG, futures.FIRST_EXCEPTION)
+    assert bad in done
+    assert left == {pending}
+
+
+def test_wait_for_one_that_is_cancelled(make: Make, threads: list[threading.Thread]) -> None:
+    """It counts once `set_running_or_notify_cancel()` has seen it, as in an executor."""
+    future = make()
+    future.cancel()
+    assert futures.wait([future], 0.01).not_done == {future}
+    threads.append(after(0.01, future.set_running_or_notify_cancel))
+    assert futures.wait([future], LONG).done == {future}
+
+
+def test_as_completed(make: Make, threads: list[threading.Thread]) -> None:
+    several = [make() for _ in range(4)]
+    several[2].set_result(2)
+    for i in (3, 0, 1):
+        threads.append(after(0.02 * (1 + i), several[i].set_result, i))
+    assert [future.result(0) for future in futures.as_completed(several, LONG)] == [2, 0, 1, 3]
+    with pytest.raises(futures.TimeoutError):
+        list(futures.as_completed([make()], 0.01))
+
+
+@pytest.mark.parametrize("end", ["set_result", "set_exception", "cancel"])
+def test_asyncio_wraps_it(make: Make, threads: list[threading.Thread], end: str) -> None:
+    future = make()
+
+    async def main() -> Any:
+        arguments = {"set_result": (3,), "set_exception": (OSError("a"),), "cancel": ()}[end]
+        threads.append(after(0.01, getattr(future, end), *arguments))
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), LONG)
+        except (OSError, asyncio.CancelledError) as error:
+            return type(error)
+
+    assert asyncio.run(main()) == {"set_result": 3, "set_exception": OSError, "cancel": asyncio.CancelledError}[end]
+
+
+def test_asyncio_cancels_it(make: Make) -> None:
+    future = make()
+
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(future), 0.01)
+
+    asyncio.run(main())
+    assert future.cancelled()
+
+
+# ---- races ----
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads lose the interpreter's lock all the time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("switching")
+def test_of_threads_that_end_it_one_wins(make: Make) -> None:
+    """Each future ends once, and its callback runs once."""
+    several, called = [make() for _ in range(300)], list[Future[Any]]()
+    barrier, won = threading.Barrier(4), list[Future[Any]]()
+
+    def work(action: Callable[[Future[Any]], Any]) -> None:
+        barrier.wait(LONG)
+        for future in several:
+            with contextlib.suppress(futures.InvalidStateError):
+                action(future)
+                won.append(future)
+
+    for future in several:
+        future.add_done_callback(called.append)
+    actions: list[Callable[[Future[Any]], Any]] = [
+        lambda f: f.set_result(1), lambda f: f.set_result(2), lambda f: f.set_exception(OSError()),
+    ]  # fmt: skip
+    runners = [threading.Thread(target=work, args=(action,)) for action in actions]
+    for thread in runners:
+        thread.start()
+    barrier.wait(LONG)
+    for thread in runners:
+        thread.join(LONG)
+    assert sorted(map(id, called)) == sorted(map(id, won)) == sorted(map(id, several))
+    assert all(future.done() for future in several)
+
+
+@pytest.mark.usefixtures("switching")
+def test_no_end_is_overlooked(make: Make) -> None:
+    """Threads wait by all means while another one ends the futures: all of them come back, and none too early."""
+    rng, failures = random.Random(5), list[str]()
+    for _ in range(12):
+        several = [make() for _ in range(60)]
+
+        def wait_for_all(several: list[Future[Any]] = several) -> bool:
+            return not futures.wait(several, LONG).not_done
+
+        def completed(several: list[Future[Any]] = several) -> bool:
+            return {future.result(0) for future in futures.as_completed(several, LONG)} == set(range(60))
+
+        def one_by_one(several: list[Future[Any]] = several) -> bool:
+            return [future.result(LONG) for future in several] == list(range(60))
+
+        def callbacks(several: list[Future[Any]] = several) -> bool:
+            called, last = list[int](), threading.Semaphore(0)
+            for future in several:
+                future.add_done_callback(lambda f: (called.append(f.result(0)), last.release()))
+            return all(last.acquire(timeout=LONG) for _ in several) and sorted(called) == list(range(60))
+
+        def asked(several: list[Future[Any]] = several) -> bool:
+            return [asyncio.run(_first(future)) for future in several[:3]] == [0, 1, 2]
+
+        def work(wait: Callable[[], bool]) -> None:
+            try:
+                if not wait():
+                    failures.append(wait.__name__)
+            except BaseException as error:
+                failures.append(f"{wait.__name__}: {error!r}")
+
+        waits = [wait_for_all, completed, one_by_one, callbacks, asked, one_by_one, wait_for_all]
+        runners = [threading.Thread(target=work, args=(wait,)) for wait in waits]
+        for thread in runners:
+            thread.start()
+        order = list(enumerate(several))
+        rng.shuffle(order)
+        for i, future in order:
+            future.set_running_or_notify_cancel()
+            future.set_result(i)
+            if rng.random() < 0.1:
+                time.sleep(0.0002)
+        for thread in runners:
+            thread.join(LONG)
+            assert not thread.is_alive()
+    assert not failures
+
+
+async def _first(future: Future[Any]) -> Any:
+    return await asyncio.wrap_future(future)

@@ -29,7 +29,6 @@ except ImportError as error:
 
 from simd_variants import VARIANTS, variant, variant_name  # noqa: E402 - imports infersdk, so after the check
 
-
 #: Seconds of a test that needs a GPU. The longest builds engines for half a minute.
 GPU_TIMEOUT = 120
 
@@ -111,7 +110,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that run for minutes or hours run when they are asked for: -m soak, -m fuzz.
 
-    A test of a GPU that hangs ends soon. A call of CUDA that never returns lets no signal handler run: a worker of xdist
+    A GPU test that hangs ends soon. A call of CUDA that never returns lets no signal handler run: a worker of xdist
     shows the stacks of its threads and ends, which fails that test alone.
     """
     method = "signal" if _workers() == 1 else "thread"

@@ -30,8 +30,9 @@ from ..errors import (
 )
 from ..graph.info import onnx_info
 from ..graph.passes import NameNodes, loading_passes, prepared_model
-from ..infer import BackendInfo, Infer
+from ..infer import BackendInfo
 from ..memory_limit import tensor_nbytes
+from ..ops.batch import available_processors
 from ..precision import describe_layers, keeps_precision
 from ..releasing import SharedRuntime
 from ..stream import Stream
@@ -40,8 +41,10 @@ from ._onnxruntime.cuda_graphs import CudaGraphs
 from ._onnxruntime.memory import Arena
 from ._onnxruntime.options import Options, session_options
 from ._onnxruntime.profiling import profile_session
+from ._onnxruntime.rows import RowMemory, SessionRows, UnchangedFile, may_split, start_one_thread
 from ._onnxruntime.session import load_libraries, message_of, metadata_of, start_session
 from ._onnxruntime.values import feed, spec_of
+from ._row_runs import RowRuns, RunsRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,8 +58,8 @@ _X86 = platform.machine().lower() in ("x86_64", "amd64")
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
-class OnnxRuntimeInfer(Infer):
-    """An ONNX model on ONNX Runtime. Clones share one session."""
+class OnnxRuntimeInfer(RunsRows):
+    """An ONNX model on ONNX Runtime. Clones share one session, and one of one thread where batches are split."""
 
     backend = "onnxruntime"
     Options = Options
@@ -105,6 +108,7 @@ class OnnxRuntimeInfer(Infer):
         if self.options.profiling:
             self._profile_folder = tempfile.TemporaryDirectory(prefix="infersdk-")
         given = {key: str(value) for key, value in self.options.provider_options.items()}
+        unchanged = UnchangedFile(self.model)
         source = self._source()
         if self.memory_budget is not None:
             self._arena = self._arena_for(source, given, self.memory_budget)
@@ -131,6 +135,9 @@ class OnnxRuntimeInfer(Infer):
         self._check_precision()
         if self.stream is not None:
             self._buckets = BatchBuckets(self.max_batch)
+        else:
+            self._rows = self._row_runs(unchanged)
+        self._row_memory = RowMemory()
         self._binding = self._session.io_binding()
 
     def _start_session(self, source: str | bytes, provider: str, settings: dict[str, str]) -> None:
@@ -182,10 +189,10 @@ class OnnxRuntimeInfer(Infer):
 
     def _source(self) -> str | bytes:
         """What to load: the file, or the bytes of what the passes make of it."""
-        wanted, keep = self._requested_precision, self.options.fp16_keep
-        if keep and wanted != "fp16":
+        wanted = self._requested_precision
+        if self.options.fp16_keep and wanted != "fp16":
             raise ConfigError(f"fp16_keep is for precision='fp16', not for {wanted!r}")
-        passes = [*loading_passes(self.backend, self._device.kind, wanted, keep_nodes=keep, x86=_X86)]
+        passes = self._passes()
         if self.options.profiling:
             passes.append(NameNodes())  # the profiler reports nodes by their names
         try:
@@ -194,6 +201,17 @@ class OnnxRuntimeInfer(Infer):
             if wanted is None:
                 raise
             raise PrecisionUnavailableError(f"precision {wanted!r}: {error}") from None
+
+    def _passes(self) -> list[Any]:
+        wanted, keep = self._requested_precision, self.options.fp16_keep
+        return [*loading_passes(self.backend, self._device.kind, wanted, keep_nodes=keep, x86=_X86)]
+
+    def _row_runs(self, unchanged: UnchangedFile) -> RowRuns | None:
+        start = functools.partial(
+            start_one_thread, self.model, self._passes(), self.options, self.custom_ops, self._device, self._providers,
+            unchanged,
+        )  # fmt: skip
+        return self._rows_on(available_processors(), start) if may_split(self.options) else None
 
     def _check_precision(self) -> None:
         wanted = self._requested_precision
@@ -204,13 +222,8 @@ class OnnxRuntimeInfer(Infer):
             )
         if wanted is None or keeps_precision(wanted, self.precision, self.layer_precisions):
             return
-        hint = {
-            "int8": "quantise the model, with Q/DQ on both sides of each layer (`infersdk quantize` does)",
-            "fp16": f"the {_PROVIDERS[self._device.kind]} has no fp16 kernels for the others",
-            "bf16": "it has no bf16 layers; backend 'openvino' may",
-        }.get(wanted, "")
-        if self.layer_precisions.get("int8") and wanted != "int8":
-            hint = "load the model that it was quantised from"
+        is_quantized = bool(self.layer_precisions.get("int8"))
+        hint = _precision_hint(wanted, _PROVIDERS[self._device.kind], is_quantized=is_quantized)
         raise PrecisionUnavailableError(
             f"precision {wanted!r}: ONNX Runtime would run {self.model.name} in {self.precision} on {self.device} "
             f"({describe_layers(self.layer_precisions)}); {hint}; or leave precision out"
@@ -314,6 +327,22 @@ class OnnxRuntimeInfer(Infer):
         for source, target in self._passed_through:
             target.resize(source.shape).copy_from(source)
 
+    def _row_runner_on(self, runtime: Any) -> SessionRows:
+        return SessionRows(runtime)
+
+    def _whole_runner(self) -> Any:
+        return self._session
+
+    def _row_error(self, error: Exception) -> Exception:
+        raise_kernel_failure(error)
+        return InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}")
+
+    def _own_row_output(self, name: str, shape: tuple[int, ...]) -> None:
+        if name not in self._allocated or name in self._lent:
+            super()._own_row_output(name, shape)
+        else:
+            self._row_memory.lend(name, self._outputs[name], shape)
+
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         given = {spec.name: feed(spec, feeds[spec.name]) for spec in self.input_specs}
         try:
@@ -389,6 +418,7 @@ class OnnxRuntimeInfer(Infer):
         return sorted({next_size(n, largest) for n in range(1, largest + 1)})  # asking the buckets would change them
 
     def _clone(self, twin: OnnxRuntimeInfer) -> None:
+        twin._row_runner, twin._row_memory = None, RowMemory()
         twin._binding = twin._session.io_binding()
 
     def _release(self) -> None:
@@ -396,6 +426,7 @@ class OnnxRuntimeInfer(Infer):
             raise UnsupportedModelError("a model with cuda_graph cannot be released: its graphs hold its memory")
         self._shared.keep(self._loader)
         self._read, self._written, self._to_adopt = (), [], set()
+        self._row_runner, self._row_memory = None, RowMemory()
         del self._binding, self._session
 
     def _loader(self) -> Callable[[], Any]:
@@ -423,6 +454,18 @@ class OnnxRuntimeInfer(Infer):
         self._binding = self._session.io_binding()
 
     def _close(self) -> None:
+        self._row_runner = self._rows = None
         del self._binding, self._session
         if self._profile_folder is not None:
             self._profile_folder.cleanup()
+
+
+def _precision_hint(wanted: str, provider: str, *, is_quantized: bool) -> str:
+    """What to do where a model does not run in the precision that was asked for."""
+    if is_quantized and wanted != "int8":
+        return "load the model that it was quantised from"
+    return {
+        "int8": "quantise the model, with Q/DQ on both sides of each layer (`infersdk quantize` does)",
+        "fp16": f"the {provider} has no fp16 kernels for the others",
+        "bf16": "it has no bf16 layers; backend 'openvino' may",
+    }.get(wanted, "")

@@ -331,6 +331,14 @@ class HotSwap(Infer):
         self._enqueue()
         return self._outputs_view
 
+    def forward_rows(self) -> Mapping[str, Tensor]:
+        self.current()
+        self._active.forward_rows()
+        return self._outputs_view
+
+    def runs_to_warm_up(self, count: int) -> int:
+        return self._active.runs_to_warm_up(count)
+
     def _enqueue(self) -> None:
         self._active.enqueue()
 

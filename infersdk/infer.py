@@ -25,6 +25,7 @@ from .errors import (
     MemoryLimitError,
     UnsupportedModelError,
 )
+from .independent_rows import IndependentRows
 from .memory_limit import Budgeted, MemoryBudget
 from .model_source import ModelLike, ModelSource
 from .options import BackendOptions
@@ -51,7 +52,7 @@ class BackendInfo:
     devices: tuple[str, ...]
 
 
-class Infer(Releasable, Budgeted, ABC):
+class Infer(IndependentRows, Releasable, Budgeted, ABC):
     """A model that is ready to run. Made by `infersdk.load()`.
 
     The quick way::
@@ -95,8 +96,6 @@ class Infer(Releasable, Budgeted, ABC):
     formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
-    #: Runs of a shape that prepare it: later ones take no longer than it always takes.
-    warm_up_runs: int = 1
     #: For the log: `"built"` from the model's file, `"cached"`, `"prebuilt"` (an engine file), or `""` for no line.
     _origin: str = "built"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..options import Progress
     from ..pipeline import BatchBuffer, Pipeline
-    from ..pipeline.futures import CallbackRequest, MapRequest, RequestGroup
+    from ..pipeline.futures import CallbackRequest, MapRequest, RequestGroup, TaggedRequest
     from ..pipeline.pipeline import Servable
     from .releasing import IdleRelease
 
@@ -103,13 +103,24 @@ class Requests(Generic[Result]):
 
     def submit_each(
         self,
-        requests: Iterable[tuple[Any, Callable[[CallbackRequest], object]]],
+        requests: Iterable[tuple[Any, Any]],
+        on_ends: Callable[[Sequence[TaggedRequest]], object],
         parameters: Mapping[str, Any] | None = None,
         **limits: Any,
-    ) -> list[CallbackRequest]:
+    ) -> list[TaggedRequest]:
         """Several images at once. See `Pipeline.submit_each()`."""
         with self._idle:
-            return self.pipeline.submit_each(requests, parameters, **limits)
+            return self.pipeline.submit_each(requests, on_ends, parameters, **limits)
+
+    def submit_groups(
+        self,
+        groups: Iterable[tuple[Callable[[RequestGroup], object], Sequence[Any]]],
+        parameters: Mapping[str, Any] | None = None,
+        **limits: Any,
+    ) -> list[RequestGroup]:
+        """Several groups of images at once. See `Pipeline.submit_groups()`."""
+        with self._idle:
+            return self.pipeline.submit_groups(groups, parameters, **limits)
 
     def submit_group(
         self,

@@ -125,9 +125,11 @@ MAY_KNOW = {
     "infersdk.options": set(),
     "infersdk.target": {"precision"},
     "infersdk.tensor_spec": set(),
+    "infersdk.independent_rows": {"tensor"},
     "infersdk.releasing": {"tensor"},
     "infersdk.infer": {
         "device",
+        "independent_rows",
         "memory_limit",
         "model_source",
         "options",

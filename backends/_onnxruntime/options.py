@@ -11,6 +11,7 @@ from ...options import BackendOptions, Count
 
 __all__ = ["Options", "session_options"]
 
+_STOP_SPINNING = "session.force_spinning_stop"
 _OPTIMIZATION = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -27,7 +28,12 @@ class Options(BackendOptions, frozen=True, kw_only=True):
         inter_op_threads: threads across operators, with `execution_mode="parallel"`; 0 is the runtime's choice.
         execution_mode: operators one after another, or side by side where the graph allows it.
         graph_optimization: how far the graph is rewritten on loading.
-        allow_spinning: idle threads spin for a while: lower latency, at the cost of a busy processor.
+        allow_spinning: threads that wait for others within a run spin for a while: lower latency, at the cost of a busy
+            processor. They stop at the end of the run, unless `session_config` sets `session.force_spinning_stop` to
+            "0": then they keep cores busy for tens of milliseconds more.
+        split_batches: on the processor, with `threads=0`: rows of a batch that do not depend on each other (those of
+            pipelines and model wrappers) run one by one, one on each core, where the first batches show that this takes
+            less time. A second session of one thread does that, with weights of its own.
         provider_options: passed on to the execution provider unchanged.
         session_config: the session's configuration entries, unchanged.
         fp16_keep: with precision="fp16" of an FP32 model: names of nodes that stay FP32
@@ -47,6 +53,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     execution_mode: Literal["sequential", "parallel"] = "sequential"
     graph_optimization: Literal["disabled", "basic", "extended", "all"] = "all"
     allow_spinning: bool = True
+    split_batches: bool = True
     provider_options: dict[str, str | int | bool] = {}
     session_config: dict[str, str] = {}
     fp16_keep: list[str] = []
@@ -70,6 +77,9 @@ def session_options(options: Options, profile_folder: Path | None = None) -> Any
         result.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     if not options.allow_spinning:
         result.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    elif _STOP_SPINNING not in options.session_config:
+        # Else a thread keeps a core busy for 20 ms after each run, which other runs and preprocessing need.
+        result.add_session_config_entry(_STOP_SPINNING, "1")
     if profile_folder is not None:
         result.enable_profiling = True
         result.profile_file_prefix = str(profile_folder / "run")

@@ -31,6 +31,9 @@ class Options(BackendOptions, frozen=True, kw_only=True):
             `cumulative_throughput` spreads them over all devices that `device="auto"` finds.
         streams: requests that run side by side; 0 leaves it to the hint (one for `latency`).
         threads: processor threads over all streams; 0 is the runtime's choice, about one a core.
+        split_batches: on the processor, with `performance_hint="latency"` and neither `streams` nor `threads`: rows of
+            a batch that do not depend on each other (those of pipelines and model wrappers) run one by one, one on each
+            core, where the first batches show that this takes less time. The model is compiled a second time for that.
         cache_dir: a folder for compiled models, made if it does not exist: a model loads faster the second time. It
             keeps one for each model, device and OpenVINO version. None compiles at each load and writes nothing.
         config: further properties of the device's plugin, passed on unchanged.
@@ -40,6 +43,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     performance_hint: Literal["latency", "throughput", "cumulative_throughput"] = "latency"
     streams: Count = 0
     threads: Count = 0
+    split_batches: bool = True
     cache_dir: str | None = None
     config: dict[str, str | int | float | bool] = {}
     profiling: bool = False

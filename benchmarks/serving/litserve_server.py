@@ -46,5 +46,10 @@ class DetectorAPI(litserve.LitAPI):
 if __name__ == "__main__":
     timeout = 0.01 if GIVEN.batch > 1 else 0.0
     api = DetectorAPI(max_batch_size=GIVEN.batch, batch_timeout=timeout)
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=GIVEN.workers)
+    server = litserve.LitServer(
+        api,
+        accelerator="cpu",
+        workers_per_device=GIVEN.workers,
+        timeout=300,  # so that a busy machine answers late; the default is 30 s
+    )
     server.run(port=GIVEN.port, log_level="error", generate_client_file=False)

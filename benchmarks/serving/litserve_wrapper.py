@@ -36,5 +36,5 @@ class DetectorAPI(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    server = litserve.LitServer(DetectorAPI(max_batch_size=8, batch_timeout=0.005), accelerator="cpu")
+    server = litserve.LitServer(DetectorAPI(max_batch_size=8, batch_timeout=0.005), accelerator="cpu", timeout=300)
     server.run(port=int(PORT), log_level="error", generate_client_file=False)

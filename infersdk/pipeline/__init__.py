@@ -30,8 +30,8 @@ How the classes belong together; an arrow points to what a class knows of::
                           one model          rows and        memory and an execution context:
                                              requests        the model's part, a Protocol
 
-    Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer), CallbackRequest (submit_for, submit_each),
-        GroupedRequest (submit_group); it ends outside of the lock
+    Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer), CallbackRequest (submit_for),
+        TaggedRequest (submit_each), GroupedRequest (submit_group); it ends outside of the lock
     Statistics, Deadlines: plain data;  StaggeredWakeup, SpinningWakeup: wake the threads that wait, a few at a time
     InlineRuns: whether a request of asyncio that is alone runs in the thread of its event loop, without the others
 

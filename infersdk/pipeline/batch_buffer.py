@@ -185,7 +185,7 @@ class TensorBatchBuffer(OneBucket):
             if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
-        infer.forward()
+        infer.forward_rows()
 
     def results(self, count: int) -> Sequence[Any]:
         outputs = {name: tensor.numpy()[:count].copy() for name, tensor in self._infer.outputs.items()}
@@ -207,7 +207,7 @@ class TensorBatchBuffer(OneBucket):
         if example is not None:
             for row in range(count):
                 self.prepare(row, example, None)
-        for _ in range(self._infer.current().warm_up_runs):
+        for _ in range(self._infer.current().runs_to_warm_up(count)):
             self.run(count)
             self.results(count)
 

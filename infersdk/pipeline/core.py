@@ -156,10 +156,19 @@ class PipelineCore:
             raise
 
     def submit_all(
-        self, requests: Sequence[Request], *, timeout: float | None, wait: bool = True, reject: bool | None = None
+        self,
+        requests: Sequence[Request],
+        *,
+        timeout: float | None,
+        wait: bool = True,
+        reject: bool | None = None,
+        on_refusal: Callable[[], object] = lambda: None,
     ) -> None:
-        """As `submit()`, for several requests. Where one of them is refused, all are cancelled."""
+        """As `submit()`, for several requests. Where one of them is refused, all are cancelled; `on_refusal` is called
+        before that.
+        """
         if self._forks != _forks:
+            on_refusal()
             self._check_process()
         for request in requests:
             request.quick = self._prepares_quickly(request.item)
@@ -183,6 +192,7 @@ class PipelineCore:
         except BaseException as error:
             if waiter is not None:
                 self.wakeup.forget(waiter)
+            on_refusal()
             if changing and not isinstance(error, (PipelineError, ClosedError)):
                 self.thread_failed(error)
             for request, step in steps.items():

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from .request import RequestOwner
 
 __all__ = [
-    "AsyncRequest", "CallbackRequest", "FutureRequest", "GroupedRequest", "MapRequest", "RequestGroup", "hand_out"
+    "AsyncRequest", "CallbackRequest", "FutureRequest", "GroupedRequest", "MapRequest", "RequestGroup", "TaggedRequest",
+    "hand_out",
 ]  # fmt: skip
 
 
@@ -86,6 +87,48 @@ class CallbackRequest(MapRequest):
         on_end, self._on_end = self._on_end, None  # it may hold what holds this request
         if on_end is not None:
             on_end(self)
+
+
+class TaggedRequest(MapRequest):
+    """A request that ends together with others: those of a batch that have the same `on_ends` are given to one call of
+    it, in the thread that ends them.
+
+    Attributes:
+        tag: what `on_ends` knows the request by.
+        on_ends: None after the call.
+    """
+
+    __slots__ = ("on_ends", "tag")
+
+    def __init__(
+        self,
+        owner: RequestOwner,
+        item: Any,
+        parameters: Mapping[str, Any] | None,
+        time_limit: float | None,
+        tag: Any,
+        on_ends: Callable[[Sequence[TaggedRequest]], object],
+    ) -> None:
+        super().__init__(owner, item, parameters, time_limit)
+        self.tag = tag
+        self.on_ends: Callable[[Sequence[TaggedRequest]], object] | None = on_ends
+
+    def set_ended(self) -> None:
+        """Ends it alone, as for one that is cancelled."""
+        super().set_ended()
+        on_ends, self.on_ends = self.on_ends, None
+        if on_ends is not None:
+            on_ends([self])
+
+    def set_outcome(self, outcome: Any) -> Callable[[Sequence[TaggedRequest]], object] | None:
+        """Sets its result or exception. Returns what is to be called with it, once."""
+        if isinstance(outcome, BaseException):
+            self.error = outcome
+        else:
+            self.result = outcome
+        on_ends, self.on_ends = self.on_ends, None
+        MapRequest.set_ended(self)
+        return on_ends
 
 
 class _Cancellable(Protocol):
@@ -336,10 +379,15 @@ def hand_out(requests: Sequence[Request], results: Sequence[Any]) -> None:
 
 def _end_all(requests: Sequence[Request], results: Sequence[Any]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[tuple[AsyncRequest, Any]]] = {}
+    tagged: dict[Callable[[Sequence[TaggedRequest]], object], list[TaggedRequest]] = {}
     for request, result in zip(requests, results, strict=True):
         request.item = None  # not under the lock: the caller's object may end here
         if type(request) is AsyncRequest and not request.in_own_loop:  # isinstance() of an abstract class takes longer
             loops.setdefault(request.loop, []).append((request, result))
+            continue
+        if type(request) is TaggedRequest:
+            if (on_ends := request.set_outcome(result)) is not None:
+                tagged.setdefault(on_ends, []).append(request)
             continue
         try:
             if isinstance(result, BaseException):
@@ -348,5 +396,10 @@ def _end_all(requests: Sequence[Request], results: Sequence[Any]) -> None:
                 request.succeed(result)
         except BaseException as error:
             log_error("ending a request failed", error)
+    for on_ends, ended in tagged.items():
+        try:
+            on_ends(ended)
+        except BaseException as error:
+            log_error("ending requests failed", error)
     for loop, ends in loops.items():
         end_in_loop(loop, ends)

@@ -19,7 +19,15 @@ from ..infer import Infer
 from ..ops.batch import available_processors
 from .batch_buffer import BatchBuffer, TensorBatchBuffer
 from .core import PipelineCore
-from .futures import AsyncRequest, CallbackRequest, FutureRequest, GroupedRequest, MapRequest, RequestGroup
+from .futures import (
+    AsyncRequest,
+    CallbackRequest,
+    FutureRequest,
+    GroupedRequest,
+    MapRequest,
+    RequestGroup,
+    TaggedRequest,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -197,19 +205,24 @@ class Pipeline(Generic[Result]):
 
     def submit_each(
         self,
-        requests: Iterable[tuple[Any, Callable[[CallbackRequest], object]]],
+        requests: Iterable[tuple[Any, Any]],
+        on_ends: Callable[[Sequence[TaggedRequest]], object],
         parameters: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
         deadline: float | None = None,
         patient: bool = False,
-    ) -> list[CallbackRequest]:
-        """As `submit_for()`, for several requests at once: for each its item and its `on_end`. They share batches.
+    ) -> list[TaggedRequest]:
+        """As `submit_for()`, for several requests at once: for each its item and a tag. They share batches.
+
+        Args:
+            on_ends: called with those that end together, such as those of one batch, in the thread that ends them;
+                perhaps before this returns. Each request has its `tag`, and its `result` or its `error`.
 
         Raises:
             Overloaded, ClosedError, ForkError, PipelineError: see `submit_group()`.
         """
-        made = [CallbackRequest(self._core, item, parameters or None, deadline, on_end) for item, on_end in requests]
+        made = [TaggedRequest(self._core, item, parameters or None, deadline, tag, on_ends) for item, tag in requests]
         self._core.submit_all(made, **self._admitting(timeout, patient))
         return made
 
@@ -241,20 +254,45 @@ class Pipeline(Generic[Result]):
             InputError: there are no items.
             ClosedError, ForkError, PipelineError: see `submit()`.
         """
-        if not items:
-            raise InputError("a group has one request or more, and this one has no items")
-        group = RequestGroup(len(items), on_end, ends_early)
-        requests = [
-            GroupedRequest(self._core, item, parameters or None, deadline, group, index)
-            for index, item in enumerate(items)
-        ]
-        group.requests = requests
-        try:
-            self._core.submit_all(requests, wait=wait, **self._admitting(timeout, patient))
-        except BaseException:
-            group.refused()
-            raise
+        (group,) = self.submit_groups(
+            [(on_end, items)], parameters, timeout=timeout, deadline=deadline, patient=patient, wait=wait,
+            ends_early=ends_early,
+        )  # fmt: skip
         return group
+
+    def submit_groups(
+        self,
+        groups: Iterable[tuple[Callable[[RequestGroup], object], Sequence[Any]]],
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        patient: bool = False,
+        wait: bool = True,
+        ends_early: bool = False,
+    ) -> list[RequestGroup]:
+        """As `submit_group()`, for several groups at once: for each its `on_end` and its items. Where one request is
+        refused, those of all groups are cancelled.
+        """
+        made: list[RequestGroup] = []
+        every: list[GroupedRequest] = []
+        for on_end, items in groups:
+            if not items:
+                raise InputError("a group has one request or more, and this one has no items")
+            group = RequestGroup(len(items), on_end, ends_early)
+            group.requests = requests = [
+                GroupedRequest(self._core, item, parameters or None, deadline, group, index)
+                for index, item in enumerate(items)
+            ]
+            made.append(group)
+            every += requests
+
+        def refused() -> None:
+            for group in made:
+                group.refused()
+
+        self._core.submit_all(every, wait=wait, on_refusal=refused, **self._admitting(timeout, patient))
+        return made
 
     def _admitting(self, timeout: float | None, patient: bool) -> dict[str, Any]:
         """What the core does where no slot is free."""

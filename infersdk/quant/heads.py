@@ -7,12 +7,13 @@ of its weights alone, so each part may be a product of its own:
 
     [rows, A * B] -> split, Transpose, Sigmoid, Split, Concat -> [n, A * h * w, B] -> Concat of levels
 
-becomes, with one product for the values that are computed and one for the others of each anchor,
+becomes, with two products for each anchor, one of the b values that are computed and one of the others,
 
-    [rows, A * b] -> split, Transpose, Sigmoid, Split -> [n, A, h * w, b]
+    A times [rows, b] -> Concat, Sigmoid, Split -> [n, A, h * w, b]
     A times [rows, B - b] -> Sigmoid -> [n, h * w, B - b], Concat with the anchor's b -> Concat of levels
 
-Most values are moved twice then, in parts that fit into a cache. All numbers stay the same.
+Most values are moved twice then, in parts that fit into a cache. The sums stay the same. Where all of the result
+fits into one, moving it costs less than the additional nodes do.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ __all__ = ["AnchorHead", "find_head", "write_head"]
 
 #: Computed of each value by itself.
 _ELEMENTWISE = frozenset({"HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+
+#: The results, in bytes, that are moved at the speed of memory: more than the cache of a core holds.
+_LEAST_BYTES = 4 << 20
+
+#: ONNX Runtime computes so many columns of a product at once: 81 take as long as 96.
+_BLOCK = 16
 
 #: Writes a product of some columns of the weights: their numbers and a name to its result, [rows, columns].
 Product = Callable[[Sequence[int], str], "ir.Value"]
@@ -85,6 +92,8 @@ def find_head(split: ir.Node) -> AnchorHead | None:
         return None
     rank, anchors = len(grouped), grouped[1]
     order = [0, 1, *range(3, rank), 2]
+    if _image_bytes(grouped) < _LEAST_BYTES:
+        return None
     if not isinstance(anchors, int) or anchors < 2 or list(transpose.attributes.get_ints("perm", [])) != order:
         return None
     functions, value = _functions(transpose.outputs[0])
@@ -96,6 +105,8 @@ def find_head(split: ir.Node) -> AnchorHead | None:
     kept_functions, value = _functions(parts.outputs[kept])
     join = _only_reader(value, "Concat")
     if join is None or join.attributes.get_int("axis", 0) not in (-1, rank - 1) or 0 in sizes:
+        return None
+    if any(part.is_graph_output() for part in parts.outputs):
         return None
     if not all(_last_side(other) for other in join.inputs):
         return None
@@ -113,10 +124,13 @@ def find_head(split: ir.Node) -> AnchorHead | None:
 
 def _only_reader(value: ir.Value, operator: str) -> ir.Node | None:
     """What reads a value, if it is one node of this operator, in its first input or as one of several."""
-    uses = list(value.uses())
-    if len(uses) != 1 or value.is_graph_output() or uses[0].node.op_type != operator:
+    uses, maker = list(value.uses()), value.producer()
+    if len(uses) != 1 or value.is_graph_output() or maker is None:
         return None
-    return uses[0].node if uses[0].idx == 0 or operator == "Concat" else None
+    node, index = uses[0].node, uses[0].idx
+    if node.op_type != operator or node.graph is not maker.graph:
+        return None
+    return node if index == 0 or operator == "Concat" else None
 
 
 def _functions(value: ir.Value) -> tuple[tuple[ir.Node, ...], ir.Value]:
@@ -126,6 +140,12 @@ def _functions(value: ir.Value) -> tuple[tuple[ir.Node, ...], ir.Value]:
         found.append(node)
         value = node.outputs[0]
     return tuple(found), value
+
+
+def _image_bytes(shape: ir.Shape) -> int:
+    """The bytes of a tensor in floating point, for one image; 0 if its sizes are not known."""
+    sides = [side for side in list(shape)[1:] if isinstance(side, int)]
+    return 4 * prod(sides) if len(sides) == len(shape) - 1 else 0
 
 
 def _last_side(value: ir.Value | None) -> int:
@@ -155,15 +175,17 @@ def write_head(build: GraphBuilder, graph: ir.Graph, head: AnchorHead, last: ir.
         last: what the products compute from, with the channels last: [n, ..., channels].
         product: of columns of the weights, which are the channels of the convolution's result.
     """
-    count, first = sum(head.sizes), sum(head.sizes[: head.kept])
-    kept = range(first, first + head.sizes[head.kept])
-    computed = [channel for channel in range(count) if channel not in kept]
+    count, size = sum(head.sizes), head.sizes[head.kept]
+    spare = size % _BLOCK if size > _BLOCK else 0
+    first = sum(head.sizes[: head.kept])
+    kept = range(first + spare, first + size)
     sizes = build("Shape", last)  # not numbers: the model may be resized
-    rows = product([anchor * count + channel for anchor in range(head.anchors) for channel in computed], "computed")
-    _write_computed(build, head, rows, sizes)
+    spared = _write_computed(build, head, kept, sizes, product)
     shape = build("Concat", build("Gather", sizes, build.ints(0)), build.ints(-1, len(kept)), axis=0)
-    before = _by_anchor(build, head, head.join.inputs[: head.position])
-    behind = _by_anchor(build, head, head.join.inputs[head.position + 1 :])
+    inputs = head.join.inputs[: head.position], head.join.inputs[head.position + 1 :]
+    widths = [sum(map(_last_side, values)) for values in inputs]
+    before = _by_anchor(build, head, [*inputs[0], *spared], widths[0] + spare)
+    behind = _by_anchor(build, head, inputs[1], widths[1])
     joined = []
     for anchor in range(head.anchors):
         part = product([anchor * count + channel for channel in kept], f"anchor_{anchor}")
@@ -176,32 +198,39 @@ def write_head(build: GraphBuilder, graph: ir.Graph, head: AnchorHead, last: ir.
         graph.remove(node, safe=True)
 
 
-def _write_computed(build: GraphBuilder, head: AnchorHead, rows: ir.Value, sizes: ir.Value) -> None:
-    """The parts that are computed, from one product of them all.
+def _write_computed(
+    build: GraphBuilder, head: AnchorHead, kept: range, sizes: ir.Value, product: Product
+) -> list[ir.Value]:
+    """The parts that are computed: a product for each anchor, and then all anchors together.
 
     Args:
-        rows: [positions of all images, A * b].
-        sizes: of what it was computed from, [n, ..., channels].
+        kept: the channels that are not among them.
+        sizes: of what they are computed from, [n, ..., channels].
+
+    Returns:
+        The first values of the kept part, if they are among them.
     """
-    target = head.split.inputs[1]
-    assert target is not None
-    sides = constant_tensor(target).numpy().tolist()
-    parts = [size for index, size in enumerate(head.sizes) if index != head.kept]
-    rank, width = len(sides), sum(parts)
-    positions = build("Gather", sizes, build.ints(range(rank - 2)))
-    value = build(
-        "Reshape", rows, build("Concat", positions, build.ints(head.anchors * width), axis=0), name="positions"
-    )
-    allowzero = head.split.attributes.get_int("allowzero", 0) or None
-    grouped = build.ints(sides[:1], sides[3:], head.anchors, width)
-    value = build("Reshape", value, grouped, allowzero=allowzero, name="split")
-    value = build("Transpose", value, perm=[0, rank - 2, *range(1, rank - 2), rank - 1])
+    count, spare = sum(head.sizes), head.sizes[head.kept] - len(kept)
+    channels = [channel for channel in range(count) if channel not in kept]
+    parts = [spare if index == head.kept else size for index, size in enumerate(head.sizes)]
+    rank = len(head.transpose.attributes["perm"].as_ints())
+    batch, positions = build("Gather", sizes, build.ints(0)), build("Gather", sizes, build.ints(range(1, rank - 2)))
+    shape = build("Concat", batch, build.ints(1), positions, build.ints(len(channels)), axis=0)
+    rows = [product([anchor * count + channel for channel in channels], "computed") for anchor in range(head.anchors)]
+    value = build("Concat", *(build("Reshape", one, shape) for one in rows), axis=1, name="anchors")
     value = _copied(build, head.functions, value)
-    results = build.node("Split", value, build.ints(parts), outputs=len(parts), axis=-1) if len(parts) > 1 else [value]
-    others = [part for index, part in enumerate(head.parts.outputs) if index != head.kept]
-    for old, new in zip(others, results, strict=True):
-        new.type, new.shape = old.type, old.shape
-        old.replace_all_uses_with(new)
+    there = [index for index, size in enumerate(parts) if size]
+    lengths = build.ints(parts[index] for index in there)
+    results = build.node("Split", value, lengths, outputs=len(there), axis=-1) if len(there) > 1 else [value]
+    spared = []
+    for index, new in zip(there, results, strict=True):
+        old = head.parts.outputs[index]
+        if index == head.kept:
+            spared.append(_copied(build, head.kept_functions, new))
+        else:
+            new.type, new.shape = old.type, old.shape
+            old.replace_all_uses_with(new)
+    return spared
 
 
 def _copied(build: GraphBuilder, functions: Sequence[ir.Node], value: ir.Value) -> ir.Value:
@@ -212,12 +241,14 @@ def _copied(build: GraphBuilder, functions: Sequence[ir.Node], value: ir.Value) 
     return value
 
 
-def _by_anchor(build: GraphBuilder, head: AnchorHead, values: Sequence[ir.Value | None]) -> list[list[ir.Value]]:
+def _by_anchor(
+    build: GraphBuilder, head: AnchorHead, values: Sequence[ir.Value | None], width: int
+) -> list[list[ir.Value]]:
     """What is concatenated with the kept part on one side of it, for each anchor: [n, positions, b]."""
     if not values:
         return [[] for _ in range(head.anchors)]
     whole = build("Concat", *values, axis=-1) if len(values) > 1 else values[0]
-    flat = build("Reshape", whole, build.ints(0, head.anchors, -1, sum(map(_last_side, values))), name="flat")
+    flat = build("Reshape", whole, build.ints(0, head.anchors, -1, width), name="flat")
     return [[build("Gather", flat, np.asarray(anchor, np.int64), axis=1)] for anchor in range(head.anchors)]
 
 

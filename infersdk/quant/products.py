@@ -76,13 +76,15 @@ def write_product(graph: ir.Graph, node: ir.Node, codes: npt.NDArray[np.int8], s
     if head is not None:
         write_head(build, graph, head, last, lambda columns, name: weights.write(build, restored, columns, f"{name}_"))
         graph.remove(node, safe=True)
-        return
-    product = weights.write(build, restored)
-    sizes = build("Gather", build("Shape", last), build.ints(range(rank - 1)))  # not numbers: the model may be resized
-    shape = build("Concat", sizes, build.ints(len(scales)), axis=0)
-    positions = build("Reshape", product, shape, name="positions")
-    positions.type = node.outputs[0].type
-    _replace_layer(build, graph, node, positions, [0, rank - 1, *range(1, rank - 1)])
+    else:
+        product = weights.write(build, restored)
+        sizes = build("Gather", build("Shape", last), build.ints(range(rank - 1)))  # the model may be resized
+        shape = build("Concat", sizes, build.ints(len(scales)), axis=0)
+        positions = build("Reshape", product, shape, name="positions")
+        positions.type = node.outputs[0].type
+        _replace_layer(build, graph, node, positions, [0, rank - 1, *range(1, rank - 1)])
+    if not restore.outputs[0].uses():
+        graph.remove(restore, safe=True)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,15 @@ from ..requests import Requests
 from .requests import submit_for, submit_group
 
 if TYPE_CHECKING:
-    from ...pipeline.futures import RequestGroup
+    from ...pipeline.futures import RequestGroup, TaggedRequest
     from ..image_model import ImageModel
     from ..results import Detections
     from .outcomes import EndedRequest
 
 __all__ = ["Chain", "ChainedImage", "Stages"]
+
+#: Parts that come into a pipeline at once, about: its lock is held meanwhile.
+AT_ONCE = 64
 
 
 class Stages(Protocol):
@@ -93,9 +96,47 @@ class Chain:
         assert isinstance(detector, Requests)
         for chain in chains:
             chain._patient = True
-        firsts = detector.submit_each([(chain._image, chain._detected) for chain in chains], parameters, patient=True)
+        images = [(chain._image, chain) for chain in chains]
+        firsts = detector.submit_each(images, Chain._detected_together, parameters, patient=True)
         for chain, first in zip(chains, firsts, strict=True):
-            chain._first = first
+            if chain._on_end is not None:  # it has not ended meanwhile
+                chain._first = first
+
+    @staticmethod
+    def _detected_together(ends: Sequence[TaggedRequest]) -> None:
+        """The detector has ended several images: their parts come into the second model's pipeline at once."""
+        stages = ends[0].tag._stages
+        if not stages.cuts_quickly:
+            for end in ends:
+                end.tag._detected(end)
+            return
+        ready: list[tuple[Chain, Sequence[Any]]] = []
+        count = 0
+        for end in ends:
+            chain: Chain = end.tag
+            if end.error is not None:
+                chain._end(end.error)
+            elif parts := chain._parts(end.result):
+                ready.append((chain, parts))
+                count += len(parts)
+            if count >= AT_ONCE:
+                Chain._submit_together(stages.second, ready)
+                ready, count = [], 0
+        if ready:
+            Chain._submit_together(stages.second, ready)
+
+    @staticmethod
+    def _submit_together(second: Requests[Any], ready: Sequence[tuple[Chain, Sequence[Any]]]) -> None:
+        try:
+            groups = second.submit_groups(
+                [(chain._answered, parts) for chain, parts in ready], patient=True, wait=False
+            )
+        except BaseException as error:
+            for chain, _ in ready:
+                chain._end(error)
+            return
+        for (chain, _), group in zip(ready, groups, strict=True):
+            chain._begun(group)
 
     def cancel(self) -> None:
         """Cancels what has not left."""
@@ -122,18 +163,25 @@ class Chain:
         Args:
             wait: until all of them have slots.
         """
+        parts = self._parts(boxes)
+        if parts:
+            try:
+                self._submit_parts(parts, wait)
+            except BaseException as error:
+                self._end(error)
+
+    def _parts(self, boxes: Detections) -> list[Any]:
+        """What the second model gets. Where that is nothing, or cutting fails, the image has ended."""
         try:
             if self._cancelled:
                 raise CancelledError
-            parts = self._cut(boxes)
-            if parts:
-                self._submit_parts(parts, wait)
-                return
-            outcome = self._stages.joined(boxes, self._results)
+            if parts := self._cut(boxes):
+                return parts
+            outcome: Any = self._stages.joined(boxes, self._results)
         except BaseException as error:
-            self._end(error)
-        else:
-            self._end(outcome)
+            outcome = error
+        self._end(outcome)
+        return []
 
     def _cut(self, boxes: Detections) -> list[Any]:
         """The parts that could be cut out."""
@@ -147,6 +195,10 @@ class Chain:
             raise DeadlineExceeded("the deadline passed before the boxes went to the second model")
         second = self._stages.second
         group = submit_group(second, self._answered, parts, deadline=left, patient=self._patient, wait=wait)
+        self._begun(group)
+
+    def _begun(self, group: RequestGroup) -> None:
+        """The parts are on their way."""
         if self._on_end is not None:  # it has not ended meanwhile
             self._second = group
         if self._cancelled:

@@ -319,7 +319,7 @@ class CudaExecutor(Generic[Result]):
             batch, decoded = self._decoding.decode(batch)
         preprocessor = self._stages.canvases.on(canvas)
         geometries = [preprocessor.geometry_of(item.image.size) for item in batch]
-        for _ in range(self.infer.warm_up_runs):
+        for _ in range(self.infer.runs_to_warm_up(count)):
             self._run(batch, geometries)
         self._recycle(decoded)
 

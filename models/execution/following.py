@@ -152,7 +152,7 @@ class FollowingBuffer(Generic[Result]):
 
     def warm_up(self, count: int, example: Any = None) -> None:
         image = np.full((64, 64, 3), 114, np.uint8) if example is None else example
-        for _ in range(self._executor.infer.warm_up_runs):
+        for _ in range(self._executor.infer.runs_to_warm_up(count)):
             for row in range(count):
                 self._executor.prepare(row, image, None)
             self.run(count)

@@ -100,7 +100,7 @@ class HostExecutor(Generic[Result]):
     def _forward(self, start: float, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Result]:
         """Runs the model on the rows that were filled since `start`, and makes their results."""
         filled = perf_counter()
-        self.infer.forward()
+        self.infer.forward_rows()
         ran = perf_counter()
         results = self._results(geometries, parameters)
         timings = self.timings
@@ -116,9 +116,9 @@ class HostExecutor(Generic[Result]):
     def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
         image, preprocessor = self.read(source), self._stages.canvases.on(canvas)
         geometry = preprocessor.geometry_of(image.size)
-        for _ in range(self.infer.warm_up_runs):
+        for _ in range(self.infer.runs_to_warm_up(count)):
             preprocessor.input.tensor(self.infer, count, self.capacity).numpy(writable=True)[:] = 0
-            self.infer.forward()
+            self.infer.forward_rows()
             self._results([geometry] * count, [None] * count)
 
     # ---- rows of requests ----
@@ -157,9 +157,9 @@ class HostExecutor(Generic[Result]):
         tensor.host_ptr(read=False, write=True)  # the rows were written through their address
         if locks := self._stages.run_locks:
             with holding(locks):
-                self.infer.forward()
+                self.infer.forward_rows()
         else:
-            self.infer.forward()
+            self.infer.forward_rows()
 
     def row_results(self, count: int) -> list[Result]:
         results = self._results(self._geometries[:count], self._parameters[:count])  # type: ignore[arg-type]

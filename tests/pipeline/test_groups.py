@@ -6,7 +6,7 @@ import gc
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from squares import LONG, Squares, SquaresBuffer, begun, consistent, until
 from infersdk import Pipeline
 from infersdk.errors import ClosedError, DeadlineExceeded, InputError, Overloaded
 from infersdk.pipeline.core import PipelineCore
-from infersdk.pipeline.futures import RequestGroup
+from infersdk.pipeline.futures import RequestGroup, TaggedRequest
 from infersdk.pipeline.staggered_wakeup import CONCURRENT_WAKEUPS
 
 if TYPE_CHECKING:
@@ -246,11 +246,15 @@ def test_each_request_of_a_group_ends_once(ends: Ends) -> None:
 def test_several_requests_that_end_on_their_own(model: Squares) -> None:
     ended: queue.Queue[tuple[int, Any]] = queue.Queue()
 
-    def end_of(item: int) -> Any:
-        return item, lambda request: ended.put((item, request.result or type(request.error)))
+    def on_ends(requests: Sequence[TaggedRequest]) -> None:
+        for request in requests:
+            ended.put((request.tag, request.result or type(request.error)))
+
+    def tagged(*items: int) -> list[tuple[int, int]]:
+        return [(item, item) for item in items]
 
     with Pipeline(model, max_delay=0, slots=8) as pipeline:
-        requests = pipeline.submit_each([end_of(item) for item in [1, 2, 3, -5, 4]])
+        requests = pipeline.submit_each(tagged(1, 2, 3, -5, 4), on_ends)
         assert len(requests) == 5
         assert {ended.get(timeout=LONG) for _ in range(5)} == {(1, 1), (2, 4), (3, 9), (-5, InputError), (4, 16)}
         until(lambda: not pipeline.stats().running)
@@ -259,10 +263,10 @@ def test_several_requests_that_end_on_their_own(model: Squares) -> None:
         model.hold()
         first = pipeline.submit(9)
         begun(model)
-        held = pipeline.submit_each([end_of(5), end_of(6)], deadline=0.01)
+        held = pipeline.submit_each(tagged(5, 6), on_ends, deadline=0.01)
         assert {ended.get(timeout=LONG) for _ in range(2)} == {(5, DeadlineExceeded), (6, DeadlineExceeded)}
         assert not held[0].cancel()
-        held = pipeline.submit_each([end_of(7), end_of(8)])
+        held = pipeline.submit_each(tagged(7, 8), on_ends)
         assert held[1].cancel()
         assert ended.get(timeout=LONG) == (8, CancelledError)
         model.go.set()
@@ -270,7 +274,45 @@ def test_several_requests_that_end_on_their_own(model: Squares) -> None:
         assert ended.get(timeout=LONG) == (7, 49)
         consistent(pipeline.stats())
     with pytest.raises(ClosedError):
-        pipeline.submit_each([end_of(1)])
+        pipeline.submit_each(tagged(1), on_ends)
+
+
+def test_requests_of_a_batch_end_in_one_call(model: Squares, caplog: pytest.LogCaptureFixture) -> None:
+    """Those with one callback; what it raises ends no thread."""
+    model.hold()
+    calls: queue.Queue[tuple[str, list[int]]] = queue.Queue()
+
+    def callback(name: str) -> Any:
+        def on_ends(requests: Sequence[TaggedRequest]) -> None:
+            calls.put((name, [request.tag for request in requests]))
+            raise RuntimeError("of a callback")
+
+        return on_ends
+
+    with Pipeline(model, max_batch=8, max_delay=60, slots=16) as pipeline:
+        one, other = callback("one"), callback("other")
+        pipeline.submit_each([(item, item) for item in (1, 2, 3)], one)
+        pipeline.submit_each([(item, item) for item in (4, 5)], other)
+        pipeline.submit_each([(item, item) for item in (6, 7, 8)], one)
+        model.go.set()
+        assert [calls.get(timeout=LONG) for _ in range(2)] == [("one", [1, 2, 3, 6, 7, 8]), ("other", [4, 5])]
+        pipeline.submit_each([(item, item) for item in range(8)], one)
+        assert calls.get(timeout=LONG) == ("one", list(range(8)))
+        until(lambda: "ending requests failed" in caplog.text)
+    assert calls.empty()
+
+
+def test_groups_come_in_together(model: Squares, ends: Ends) -> None:
+    """They share a batch; and all are refused together."""
+    with Pipeline(model, max_batch=8, max_delay=60, slots=8, when_full="raise") as pipeline:
+        pipeline.submit_groups([(ends, [1, 2]), (ends, [3, 4, 5]), (ends, [6, 7, 8])])
+        assert [ends.next() for _ in range(3)] == [[1, 4], [9, 16, 25], [36, 49, 64]]
+        until(lambda: not pipeline.stats().running)
+        with pytest.raises(Overloaded):
+            pipeline.submit_groups([(ends, [1, 2]), (ends, range(8))])
+        until(lambda: not pipeline.stats().queued)
+        consistent(pipeline.stats())
+    assert ends.none
 
 
 def test_a_group_has_a_request(model: Squares, ends: Ends) -> None:

@@ -188,14 +188,14 @@ def test_calls_are_warmed_up_too(backend: str, monkeypatch: pytest.MonkeyPatch) 
     with YOLOv5(DETECTOR, backend, max_batch=4) as detector:
         expected = detector(IMAGE)
         network, shapes = detector.network, list[int]()
-        forward = type(network).forward
+        forward_rows = type(network).forward_rows
 
         def recording(infer: Any) -> Any:
             if infer is network:
                 shapes.append(infer.inputs["images"].shape[0])
-            return forward(infer)
+            return forward_rows(infer)
 
-        monkeypatch.setattr(type(network), "forward", recording)
+        monkeypatch.setattr(type(network), "forward_rows", recording)
         detector.warm_up()
         assert set(shapes) == {1, 2, 4}
         detector.warm_up(example=IMAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from onnx_models import node, save, value
 from infersdk import quant
 from infersdk.graph.files import read_model, write_model
 from infersdk.graph.passes import FreeBatch, ResizeInput
-from infersdk.quant import products
+from infersdk.quant import heads, products
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -22,11 +23,14 @@ CHANNELS, ANCHORS = 16, 3
 #: The sizes of the parts, and whether a Sigmoid stands before the Split or behind each part, as in YOLOv5's own heads
 #: of boxes, and in those of masks.
 FORMS = {
-    "boxes": ((2, 2, 9), True),
-    "masks": ((2, 2, 9, 4), False),
-    "first": ((9, 2), True),
-    "all_sigmoid": ((1, 8), True),
-}
+    "boxes": ((2, 2, 9), True), "masks": ((2, 2, 9, 4), False), "first": ((9, 2), True), "all_sigmoid": ((1, 8), True),
+    "more_than_a_block": ((2, 2, 19), True), "more_masks": ((2, 2, 18, 4), False),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "_LEAST_BYTES", 0)
 
 
 def level(index: int, source: str, form: str, sizes: tuple[int, int], anchors: int) -> tuple[list[Any], dict[str, Any]]:
@@ -128,12 +132,16 @@ def test_products_of_the_parts_give_the_same_numbers(
     onnx.checker.check_model(onnx.load(str(made)), full_check=True)
     for feeds in samples:
         expected = run(reference, feeds, tmp_path / "whole_optimized.onnx")
-        np.testing.assert_array_equal(run(made, feeds, tmp_path / "optimized.onnx"), expected)
-        np.testing.assert_array_equal(run(made, feeds), run(reference, feeds))
+        y = run(made, feeds, tmp_path / "optimized.onnx")
+        # ONNX Runtime rounds the Sigmoid of the last values of an array in another way.
+        np.testing.assert_allclose(y, expected, rtol=1e-6)
+        if "masks" in form:
+            np.testing.assert_array_equal(y[..., -4:], expected[..., -4:])
+        np.testing.assert_allclose(run(made, feeds), run(reference, feeds), rtol=1e-6)
         np.testing.assert_allclose(expected, run(model, feeds), atol=0.05)
     assert operators(tmp_path / "whole_optimized.onnx")["QGemm"] == 2
     kinds = operators(tmp_path / "optimized.onnx")
-    assert (kinds["QGemm"], kinds["Conv"]) == (2 * (1 + ANCHORS), 0)
+    assert (kinds["QGemm"], kinds["Conv"]) == (2 * 2 * ANCHORS, 0)
     # Nothing of all channels is transposed, or taken apart.
     count = sum(FORMS[form][0])
     shapes = onnx.shape_inference.infer_shapes(onnx.load(str(made)), data_prop=True)
@@ -159,7 +167,7 @@ def test_the_file_is_resized_as_its_model_is(tmp_path: Path, form: str) -> None:
     np.testing.assert_allclose(results[1], results[0], atol=0.05)
 
 
-@pytest.mark.parametrize("change", ["read", "alone", "shared", "order"])
+@pytest.mark.parametrize("change", ["read", "part", "alone", "shared", "order"])
 def test_heads_of_another_form_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     model = detector(tmp_path / "m.onnx")
     loaded = onnx.load(str(model))
@@ -167,6 +175,8 @@ def test_heads_of_another_form_stay_as_they_are(tmp_path: Path, monkeypatch: pyt
     if change == "read":  # another node reads what is kept
         graph.node.append(node("ReduceMax", "l0_p2", "z"))
         graph.output.append(value("z", None))
+    elif change == "part":  # a part of the box is an output, too
+        graph.output.append(value("l0_p0", None))
     elif change == "alone":  # no concatenation of levels
         graph.node.remove(next(each for each in graph.node if list(each.output) == ["y"]))
         graph.output[0].name = "l0_y"
@@ -184,8 +194,16 @@ def test_heads_of_another_form_stay_as_they_are(tmp_path: Path, monkeypatch: pyt
     onnx.save(loaded, model)
     made, samples = quantised(model)
     reference = whole(model, monkeypatch)
-    assert operators(made)["Gemm"] == operators(reference)["Gemm"] + (ANCHORS if change == "read" else 0)
+    assert operators(made)["Gemm"] == operators(reference)["Gemm"] + (
+        2 * ANCHORS - 1 if change in ("read", "part") else 0
+    )
     np.testing.assert_array_equal(run(made, samples[0]), run(reference, samples[0]))
+
+
+def test_the_largest_products_are_of_whole_blocks(tmp_path: Path) -> None:
+    made, _ = quantised(detector(tmp_path / "m.onnx", "more_than_a_block"))
+    weights = [one for one in onnx.load(str(made)).graph.initializer if re.search(r"_weight(_\d+)?$", one.name)]
+    assert sorted(one.dims[1] for one in weights if len(one.dims) == 2) == [7] * 6 + [16] * 6
 
 
 def test_one_anchor_is_one_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,3 +212,11 @@ def test_one_anchor_is_one_product(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     reference = whole(model, monkeypatch)
     assert operators(made)["Gemm"] == operators(reference)["Gemm"] == 2
     np.testing.assert_array_equal(run(made, samples[0]), run(reference, samples[0]))
+
+
+def test_results_that_a_cache_holds_are_one_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = detector(tmp_path / "m.onnx")
+    first = 4 * ANCHORS * sum(FORMS["boxes"][0]) * 8 * 12
+    for least, products_of_levels in ((first, 2 * ANCHORS + 1), (first + 1, 2)):
+        monkeypatch.setattr(heads, "_LEAST_BYTES", least)
+        assert operators(quantised(model)[0])["Gemm"] == products_of_levels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,13 @@ except ImportError as error:
 
 from simd_variants import VARIANTS, variant, variant_name  # noqa: E402 - imports infersdk, so after the check
 
+#: Seconds of a test that needs a GPU. The longest builds engines for half a minute.
+GPU_TIMEOUT = 120
+
+
+def _workers() -> int:
+    return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
 
 def assets_folder() -> Path | None:
     """The folder of test data, or None where there is none."""
@@ -50,7 +58,7 @@ def no_spinning_threads_in_parallel() -> Iterator[None]:
 
     Each model is loaded as with `allow_spinning=False`, which changes no result. A single process leaves the default.
     """
-    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) == 1:
+    if _workers() == 1:
         yield
         return
     try:
@@ -100,7 +108,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that run for minutes or hours run when they are asked for: -m soak, -m fuzz."""
+    """Tests that run for minutes or hours run when they are asked for: -m soak, -m fuzz.
+
+    A GPU test that hangs ends soon. A call of CUDA that never returns lets no signal handler run: a worker of xdist
+    shows the stacks of its threads and ends, which fails that test alone.
+    """
+    method = "signal" if _workers() == 1 else "thread"
+    for item in items:
+        if item.get_closest_marker("gpu") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(GPU_TIMEOUT, method=method))
     for marker in ("soak", "fuzz"):
         if marker in config.getoption("-m", ""):
             continue
@@ -108,3 +124,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
         if left_out:
             config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    """Leaves thousands of collected tests and all modules out of later collections of garbage.
+
+    The tests that ask for one, to see that nothing leaks, would go through them each time.
+    """
+    gc.collect()
+    gc.freeze()

@@ -106,6 +106,8 @@ def find_head(split: ir.Node) -> AnchorHead | None:
     join = _only_reader(value, "Concat")
     if join is None or join.attributes.get_int("axis", 0) not in (-1, rank - 1) or 0 in sizes:
         return None
+    if any(part.is_graph_output() for part in parts.outputs):
+        return None
     if not all(_last_side(other) for other in join.inputs):
         return None
     flatten = _only_reader(join.outputs[0], "Reshape")
@@ -122,10 +124,13 @@ def find_head(split: ir.Node) -> AnchorHead | None:
 
 def _only_reader(value: ir.Value, operator: str) -> ir.Node | None:
     """What reads a value, if it is one node of this operator, in its first input or as one of several."""
-    uses = list(value.uses())
-    if len(uses) != 1 or value.is_graph_output() or uses[0].node.op_type != operator:
+    uses, maker = list(value.uses()), value.producer()
+    if len(uses) != 1 or value.is_graph_output() or maker is None:
         return None
-    return uses[0].node if uses[0].idx == 0 or operator == "Concat" else None
+    node, index = uses[0].node, uses[0].idx
+    if node.op_type != operator or node.graph is not maker.graph:
+        return None
+    return node if index == 0 or operator == "Concat" else None
 
 
 def _functions(value: ir.Value) -> tuple[tuple[ir.Node, ...], ir.Value]:

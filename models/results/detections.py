@@ -228,7 +228,9 @@ class Detections(Rows[Detection], Drawable):
         Raises:
             ShapeError: a column has another number of rows than there are boxes.
         """
-        return dataclasses.replace(self, columns={**self.columns, **columns})
+        # Not by dataclasses.replace(), which takes 2 us more: two stages do this for each image.
+        every = {**self.columns, **columns}
+        return type(self)(self.data, self.names, self.size, self.stats, every, self.image, self.decoder)
 
     def with_image(self, source: Any) -> Self:
         """The same boxes, with the image that they were found in; see `ImageReference`."""

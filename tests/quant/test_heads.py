@@ -167,7 +167,7 @@ def test_the_file_is_resized_as_its_model_is(tmp_path: Path, form: str) -> None:
     np.testing.assert_allclose(results[1], results[0], atol=0.05)
 
 
-@pytest.mark.parametrize("change", ["read", "alone", "shared", "order"])
+@pytest.mark.parametrize("change", ["read", "part", "alone", "shared", "order"])
 def test_heads_of_another_form_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     model = detector(tmp_path / "m.onnx")
     loaded = onnx.load(str(model))
@@ -175,6 +175,8 @@ def test_heads_of_another_form_stay_as_they_are(tmp_path: Path, monkeypatch: pyt
     if change == "read":  # another node reads what is kept
         graph.node.append(node("ReduceMax", "l0_p2", "z"))
         graph.output.append(value("z", None))
+    elif change == "part":  # a part of the box is an output, too
+        graph.output.append(value("l0_p0", None))
     elif change == "alone":  # no concatenation of levels
         graph.node.remove(next(each for each in graph.node if list(each.output) == ["y"]))
         graph.output[0].name = "l0_y"
@@ -192,7 +194,9 @@ def test_heads_of_another_form_stay_as_they_are(tmp_path: Path, monkeypatch: pyt
     onnx.save(loaded, model)
     made, samples = quantised(model)
     reference = whole(model, monkeypatch)
-    assert operators(made)["Gemm"] == operators(reference)["Gemm"] + (2 * ANCHORS - 1 if change == "read" else 0)
+    assert operators(made)["Gemm"] == operators(reference)["Gemm"] + (
+        2 * ANCHORS - 1 if change in ("read", "part") else 0
+    )
     np.testing.assert_array_equal(run(made, samples[0]), run(reference, samples[0]))
 
 

@@ -104,7 +104,12 @@ def served(config: Path) -> Iterator[dict[str, int]]:
         yield dict(zip(("http", "grpc"), map(int, line), strict=True))
     finally:
         running.terminate()
-        running.wait(60)
+        try:
+            running.wait(30)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+            raise
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -24,6 +24,8 @@ from live_formats import Encoded, encode, transport_stream  # noqa: E402
 SIZE, RATE = (160, 120), 20
 #: Frames that are sent at once, so that the source can be opened, and after that one by one.
 AT_ONCE, ONE_BY_ONE = 40, 20
+#: Seconds after which the sender and the test give up.
+WAIT = 30.0
 WHOLE_PACKETS = {"fflags": "+noparse"}
 
 
@@ -44,6 +46,14 @@ def needs_gpu(reader: Any) -> None:
         pytest.importorskip("PyNvVideoCodec")
 
 
+def sending(send: Callable[[], None], server: socket.socket) -> threading.Thread:
+    """A thread that runs `send`. Where no reader comes, or reads no more, neither it nor the process waits for ever."""
+    server.settimeout(WAIT)
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    return thread
+
+
 READERS = [VideoReader, pytest.param(DeviceVideoReader, marks=pytest.mark.gpu)]
 
 
@@ -56,11 +66,10 @@ def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mappi
             connections.append(server.accept()[0])
             connections[0].sendall(b"".join(chunks[:AT_ONCE]))
 
-        thread = threading.Thread(target=send_first)
-        thread.start()
+        thread = sending(send_first, server)
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         with reader(address, drop="never", prefetch=AT_ONCE + ONE_BY_ONE, timeout=5, options=options) as frames:
-            thread.join()
+            thread.join(WAIT)
             assert frames.live
             for number in range(AT_ONCE - held):
                 assert next(frames).number == number
@@ -181,8 +190,7 @@ def test_all_frames_come_in_order(
             with connection:
                 connection.sendall(data)
 
-        thread = threading.Thread(target=send)
-        thread.start()
+        thread = sending(send, server)
         settings = {"format": "nv12"} if reader is VideoReader else {}
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         with reader(address, drop="never", timeout=5, options=options, **settings) as frames:
@@ -193,7 +201,7 @@ def test_all_frames_come_in_order(
                 pixels = ours.to_host().pixels if reader is DeviceVideoReader else ours.pixels
                 np.testing.assert_array_equal(pixels, theirs.pixels, err_msg=f"frame {ours.number}")
             assert not list(frames)
-        thread.join()
+        thread.join(WAIT)
 
 
 class Slow:
@@ -222,13 +230,12 @@ def test_frames_that_come_together(waits: float, video: Path, monkeypatch: pytes
                     time.sleep(0.5)
                     connection.sendall(b"".join(chunks[number : number + 4]))
 
-        thread = threading.Thread(target=send)
-        thread.start()
+        thread = sending(send, server)
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         with Streams({"live": address}, in_flight=1, give_up_after=0, options=WHOLE_PACKETS) as streams:
             numbers = [item.frame.number for item in streams.run(Slow()) if item.frame is not None]
             dropped = streams.health()["live"].dropped
-        thread.join()
+        thread.join(WAIT)
     came_later = [number for number in numbers if number >= AT_ONCE]
     if waits:
         assert came_later == list(range(AT_ONCE, len(chunks)))

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Chain", "ChainedImage", "Stages"]
 
+#: Parts that come into a pipeline at once, about: its lock is held meanwhile.
+AT_ONCE = 64
+
 
 class Stages(Protocol):
     """The two models, and what is between them."""
@@ -108,12 +111,17 @@ class Chain:
                 end.tag._detected(end)
             return
         ready: list[tuple[Chain, Sequence[Any]]] = []
+        count = 0
         for end in ends:
             chain: Chain = end.tag
             if end.error is not None:
                 chain._end(end.error)
             elif parts := chain._parts(end.result):
                 ready.append((chain, parts))
+                count += len(parts)
+            if count >= AT_ONCE:
+                Chain._submit_together(stages.second, ready)
+                ready, count = [], 0
         if ready:
             Chain._submit_together(stages.second, ready)
 

@@ -951,8 +951,9 @@ void ifs_wakeup_destroy(ifs_wakeup *wakeup);
 /* A thread that waits, once. All zeros to begin with; the caller's memory, until ifs_wakeup_forget() has returned. */
 typedef struct ifs_waiter {
     uint32_t woken; /* it need not sleep any more */
+    int32_t waiting; /* its thread is in ifs_wakeup_wait, where it was not released yet */
     int32_t released; /* its waiting has ended: it is woken now or later */
-    int32_t waking; /* it is or was woken */
+    int32_t waking; /* it is or was woken, one of `concurrent` */
     int32_t gone; /* it does not wait any more */
     struct ifs_waiter *next; /* in the queue */
 } ifs_waiter;

@@ -20,9 +20,11 @@ enum {
 };
 
 struct ifs_wakeup {
-    pthread_mutex_t lock;      /* guards the queue, `awake`, and the flags of the waiters */
-    ifs_waiter *first, *last;  /* released, and still asleep */
-    int32_t awake, concurrent; /* awake: woken, and not let through yet */
+    pthread_mutex_t lock;               /* guards the queue, `awake`, and the flags of the waiters */
+    _Atomic(ifs_waiter *) first;        /* of the queue: released, and still asleep */
+    ifs_waiter *last;
+    _Atomic int32_t awake; /* woken, and not let through yet */
+    int32_t concurrent;
     int64_t patience;
     _Atomic int64_t work; /* ns, the average of the work between two waits */
     char gap[64];         /* many processors read what follows */
@@ -55,7 +57,11 @@ ifs_status ifs_wakeup_create(int32_t concurrent, int64_t patience, ifs_wakeup **
     ifs_wakeup *wakeup = calloc(1, sizeof *wakeup);
     if (!wakeup)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes", sizeof *wakeup);
+#if defined(PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP)
+    wakeup->lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP; /* held for nanoseconds: no one sleeps */
+#else
     pthread_mutex_init(&wakeup->lock, NULL);
+#endif
     wakeup->concurrent = concurrent;
     wakeup->patience = patience;
     atomic_store(&wakeup->work, LONGEST_WORK); /* no trust to begin with */
@@ -72,9 +78,8 @@ void ifs_wakeup_destroy(ifs_wakeup *wakeup) {
 
 static bool spins(ifs_wakeup *wakeup) { return wakeup->patience && atomic_load(&wakeup->work) <= QUICK_WORK; }
 
-/* Takes the waiters that are to be woken now out of the queue; returns them, linked. Under the lock. */
-static ifs_waiter *pick(ifs_wakeup *wakeup) {
-    int32_t most = wakeup->concurrent < UNHURRIED || spins(wakeup) ? wakeup->concurrent : UNHURRIED;
+/* Takes waiters out of the queue until `most` are awake; returns them, linked. Under the lock. */
+static ifs_waiter *pick(ifs_wakeup *wakeup, int32_t most) {
     ifs_waiter *picked = wakeup->first, *last = NULL;
     for (; wakeup->first && wakeup->awake < most; wakeup->awake++) {
         last = wakeup->first;
@@ -88,6 +93,10 @@ static ifs_waiter *pick(ifs_wakeup *wakeup) {
     last->next = NULL;
     return picked;
 }
+
+/* How many threads are awake at a time, as far as a thread sees to it that has better things to do than to spin. Waking
+ * another one takes microseconds: where threads spin, they do it. */
+static int32_t urgent(ifs_wakeup *wakeup) { return spins(wakeup) || wakeup->concurrent < UNHURRIED ? 1 : UNHURRIED; }
 
 /* Without the lock. A waiter may be gone as soon as its `woken` is set; the kernel does not mind. */
 static void wake(ifs_waiter *picked) {
@@ -119,8 +128,8 @@ static int32_t leave(ifs_wakeup *wakeup, ifs_waiter *waiter) {
         waiter->gone = 1;
         if (waiter->waking) {
             wakeup->awake--;
-            picked = pick(wakeup);
-        } else if (waiter->released)
+            picked = pick(wakeup, urgent(wakeup));
+        } else if (waiter->released && waiter->waiting)
             unlink_waiter(wakeup, waiter);
     }
     int32_t released = waiter->released, waking = waiter->waking;
@@ -148,6 +157,12 @@ static void await_turn(ifs_wakeup *wakeup) {
             let_through = time;
             return;
         }
+        if (wakeup->first && wakeup->awake < wakeup->concurrent) {
+            pthread_mutex_lock(&wakeup->lock);
+            ifs_waiter *picked = pick(wakeup, wakeup->concurrent);
+            pthread_mutex_unlock(&wakeup->lock);
+            wake(picked);
+        }
         pause_briefly();
     }
 }
@@ -162,7 +177,10 @@ void ifs_wakeup_let_go(ifs_wakeup *wakeup) { give_up(wakeup); }
 void ifs_wakeup_release(ifs_wakeup *wakeup, ifs_waiter *waiter) {
     ifs_waiter *picked = NULL;
     pthread_mutex_lock(&wakeup->lock);
-    if (!waiter->gone && !waiter->released) {
+    if (!waiter->gone && !waiter->released && !waiter->waiting) {
+        waiter->released = 1; /* its thread is at work still, and others need not wait for that */
+        __atomic_store_n(&waiter->woken, 1, __ATOMIC_SEQ_CST);
+    } else if (!waiter->gone && !waiter->released) {
         waiter->released = 1;
         waiter->next = NULL;
         if (wakeup->last)
@@ -170,7 +188,7 @@ void ifs_wakeup_release(ifs_wakeup *wakeup, ifs_waiter *waiter) {
         else
             wakeup->first = waiter;
         wakeup->last = waiter;
-        picked = pick(wakeup);
+        picked = pick(wakeup, urgent(wakeup));
     }
     pthread_mutex_unlock(&wakeup->lock);
     wake(picked);
@@ -188,6 +206,12 @@ int32_t ifs_wakeup_wait(ifs_wakeup *wakeup, ifs_waiter *waiter, int64_t deadline
         work_began = 0;
     }
     give_up(wakeup);
+    pthread_mutex_lock(&wakeup->lock);
+    int32_t released = waiter->released;
+    waiter->waiting |= !released; /* after a signal it may be in the queue */
+    pthread_mutex_unlock(&wakeup->lock);
+    if (released)
+        return 1;
     struct timespec end = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
     while (!__atomic_load_n(&waiter->woken, __ATOMIC_SEQ_CST)) {
         long error = syscall(SYS_futex, &waiter->woken, FUTEX_WAIT_BITSET_PRIVATE, 0, deadline < 0 ? NULL : &end, NULL,

@@ -91,8 +91,8 @@ def test_each_wakes_the_next(make: Make) -> None:
     assert sorted(order) == list(range(16))
 
 
-def test_only_so_many_are_woken_at_a_time(make: Make) -> None:
-    wakeup = make(concurrent=2)
+def test_only_so_many_are_woken_at_a_time() -> None:
+    wakeup = StaggeredWakeup(concurrent=2)
     waiters = [wakeup.waiter() for _ in range(5)]
     for waiter in waiters:
         wakeup.release(waiter)
@@ -127,10 +127,19 @@ def test_turmoil(make: Make) -> None:
             assert not thread.is_alive()
     assert len(told) == 30 * 24
     assert any(through for through, _ in told)
-    last = [wakeup.waiter(), wakeup.waiter()]
-    for waiter in last:
+    if isinstance(wakeup, StaggeredWakeup):
+        last = [wakeup.waiter(), wakeup.waiter()]
+        for waiter in last:
+            wakeup.release(waiter)
+        assert all(waiter.waking for waiter in last)  # both turns are free again
+        for waiter in last:
+            wakeup.forget(waiter)
+    waiters, threads = sleepers(wakeup, 8, lambda _: None)
+    for waiter in waiters:
         wakeup.release(waiter)
-    assert all(waiter.waking for waiter in last)  # both turns are free again
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
 
 
 def test_signals_end_no_waiting_but_that_of_who_raises(make: Make) -> None:
@@ -242,17 +251,8 @@ def test_who_forgets_without_waiting_lets_the_next_one_wake(make: Make) -> None:
 
 @LINUX
 def test_quick_threads_are_waited_for_and_slow_ones_are_not() -> None:
-    """After quick work four threads are awake, after slow work two."""
-    wakeup = SpinningWakeup(concurrent=4)
-
-    def awake() -> int:
-        waiters = [wakeup.waiter() for _ in range(6)]
-        for waiter in waiters:
-            wakeup.release(waiter)
-        count = sum(waiter.waking for waiter in waiters)
-        for waiter in reversed(waiters):
-            wakeup.forget(waiter)
-        return count
+    """After quick work four threads wake up, and spin while another one works; after slow work none waits for it."""
+    wakeup = SpinningWakeup(concurrent=4, patience=0.3)
 
     def work(seconds: float, times: int) -> None:
         for _ in range(times):
@@ -261,11 +261,43 @@ def test_quick_threads_are_waited_for_and_slow_ones_are_not() -> None:
             assert wakeup.wait(waiter, LONG)
             time.sleep(seconds)
 
-    assert awake() == 2
+    def let_through() -> tuple[int, int]:
+        """Of six threads that are released while another one works: how many were woken, and how many let through."""
+        waiters, threads = sleepers(wakeup, 6, lambda _: None)
+        end = time.monotonic() + LONG
+        while not all(waiter.waiting for waiter in waiters):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        wakeup.hold()
+        for waiter in waiters:
+            wakeup.release(waiter)
+        time.sleep(0.1)
+        seen = sum(waiter.waking for waiter in waiters), sum(waiter.gone for waiter in waiters)
+        wakeup.let_go()
+        for thread in threads:
+            thread.join(LONG)
+            assert not thread.is_alive()
+        return seen
+
+    assert let_through() == (6, 6)
     work(0, 300)
-    assert awake() == 4
+    assert let_through() == (4, 0)
     work(0.002, 60)
-    assert awake() == 2
+    assert let_through() == (6, 6)
+
+
+@LINUX
+def test_who_is_released_before_it_waits_holds_up_no_other() -> None:
+    wakeup = SpinningWakeup(concurrent=1)
+    early = [wakeup.waiter() for _ in range(3)]  # of threads that are at work still
+    waiters, threads = sleepers(wakeup, 4, lambda _: None)
+    for waiter in [*early, *waiters]:
+        wakeup.release(waiter)
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
+    for waiter in early:
+        assert wakeup.wait(waiter, LONG)
 
 
 @LINUX

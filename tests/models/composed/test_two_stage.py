@@ -28,7 +28,7 @@ from infersdk.errors import (
 from infersdk.image import HostImage, read_image, sources
 from infersdk.infer import Infer
 from infersdk.models import Classifications, Detections, ModelGroup, Tiled, TwoStage
-from infersdk.models.composed import cutter
+from infersdk.models.composed import chain, cutter
 from infersdk.models.execution.host import HostExecutor
 from infersdk.ops.batch import available_processors
 
@@ -389,11 +389,17 @@ def test_no_image_waits_for_the_garbage_collector(slow: TwoStage) -> None:
         gc.enable()
 
 
-def test_map_fills_the_batches_of_the_detector() -> None:
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_map_fills_the_batches_of_the_detector(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many parts go to the second model at once; images without boxes are among them."""
+    monkeypatch.setattr(chain, "AT_ONCE", at_once)
     second = models.Classifier(CLASSIFIER, threads=1, **CLASSIFIER_SETTINGS)
     with TwoStage(models.YOLOv5(DETECTOR, max_batch=2, threads=1), second) as two:
-        results = list(two.map(iter([IMAGE] * 9)))
-        assert [len(result) for result in results] == [len(results[0])] * 9
+        empty = np.zeros((40, 50, 3), np.uint8)
+        images = [IMAGE, empty, IMAGE, IMAGE, empty, empty, IMAGE, IMAGE, IMAGE]
+        expected = said(two(IMAGE))
+        results = list(two.map(iter(images)))
+        assert [said(result) for result in results] == [expected if image is IMAGE else [] for image in images]
         assert two.detector.pipelines[0].stats().batch_sizes == {1: 1, 2: 4}
 
 

@@ -199,9 +199,8 @@ def device_image_view(
     width, height = size
     c = ffi.new("ifs_image *")
     c.format = choice("format", format, _FORMATS)
-    pixel = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4}.get(format, 1)
     c.width, c.height = width, height
-    c.stride = width * pixel if stride is None else stride
+    c.stride = width * _CHANNELS[format] if stride is None else stride
     c.data = ffi.cast("uint8_t *", address)
     if format == "nv12":
         c.uv = ffi.cast("uint8_t *", address + height * c.stride if uv is None else uv)

@@ -8,7 +8,6 @@ shape turns out to depend on the data, each run allocates again.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import platform
 import tempfile
@@ -65,7 +64,6 @@ class OnnxRuntimeInfer(RunsRows):
     Options = Options
     formats = ("onnx", "ort")
     _graphs: CudaGraphs | None = None  # of the session, if it captures runs
-    _guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()  # that of the graphs
     _run_options: Any = None
     _profile_folder: tempfile.TemporaryDirectory[str] | None = None  # where the profiler of the session writes
     _buckets: BatchBuckets | None = None  # of the session, on a GPU
@@ -100,7 +98,7 @@ class OnnxRuntimeInfer(RunsRows):
             if self.options.cuda_graph:
                 settings["enable_cuda_graph"] = "1"
                 self._graphs = CudaGraphs()
-                self._guard = self._graphs.guard
+                self.stream_guard = self._graphs.guard
         elif self.options.cuda_graph:
             raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
@@ -232,7 +230,7 @@ class OnnxRuntimeInfer(RunsRows):
     # ---- running ----
 
     def _bind(self) -> None:
-        with self._guard:
+        with self.stream_guard:
             self._bind_all()
 
     def _bind_all(self) -> None:
@@ -297,7 +295,7 @@ class OnnxRuntimeInfer(RunsRows):
             self._run_bound()
             return
         # A graph that is captured takes in whatever is queued on the session's one stream meanwhile.
-        with self._guard:
+        with self.stream_guard:
             self._run_bound()
 
     def _run_bound(self) -> None:

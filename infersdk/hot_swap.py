@@ -287,7 +287,8 @@ class HotSwap(Infer):
     def _serve(self, infer: Infer) -> None:
         self._active = infer
         self.input_specs, self.output_specs = infer.input_specs, infer.output_specs
-        self.metadata, self.max_batch, self.stream = infer.metadata, infer.max_batch, infer.stream
+        self.metadata, self.max_batch = infer.metadata, infer.max_batch
+        self.stream, self.stream_guard = infer.stream, infer.stream_guard
 
     def _bind_all(self, infer: Infer) -> None:
         for name, tensor in (*self._inputs.items(), *self._outputs.items()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import monotonic
 from types import MappingProxyType
@@ -96,6 +97,8 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
     formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
+    #: Held while work is queued on a stream of several clones, or waited for: a run may be capturing it meanwhile.
+    stream_guard: AbstractContextManager[Any] = nullcontext()
     #: For the log: `"built"` from the model's file, `"cached"`, `"prebuilt"` (an engine file), or `""` for no line.
     _origin: str = "built"
 
@@ -333,7 +336,8 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
             tensor.resize(array.shape)
             np.copyto(tensor.numpy(writable=True), array)
         self.forward()
-        return {name: tensor.numpy().copy() for name, tensor in self._outputs.items()}
+        with self.stream_guard:
+            return {name: tensor.numpy().copy() for name, tensor in self._outputs.items()}
 
     def clone(self) -> Self:
         """A second Infer for another thread, with tensors of its own, over the same weights or engine."""

@@ -6,7 +6,10 @@ import copy
 import gc
 import pickle
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
+from threading import RLock
 
 import numpy as np
 import pytest
@@ -50,6 +53,19 @@ def test_results_belong_to_the_caller(infer: Infer) -> None:
     assert (first == 2).all()
     first += 1  # writable, and of no consequence
     assert (infer.outputs["y"].numpy() == 10).all()
+
+
+def test_outputs_are_copied_under_the_guard_of_the_stream(infer: Infer) -> None:
+    """While another thread holds it, since a run of its captures the stream, none copies an output home."""
+    infer.stream_guard = guard = RLock()
+    x = np.ones((2, 4), np.float32)
+    with infer.clone() as twin, infersdk.Pipeline(infer) as pipeline, ThreadPoolExecutor(1) as thread:
+        for results in (lambda: twin(x)["y"], lambda: pipeline.submit(x[0]).result(60)["y"]):
+            with guard:
+                running = thread.submit(results)
+                with pytest.raises(FutureTimeoutError):
+                    running.result(0.1)
+            assert (running.result(60) == 2).all()
 
 
 def test_a_batch_of_none(infer: Infer) -> None:

@@ -20,9 +20,9 @@ class CudaGraphs:
     """
 
     def __init__(self) -> None:
-        #: Held through a run, by one thread at a time: a graph that is captured takes in whatever is queued on the
-        #: session's only stream meanwhile.
-        self.guard = threading.Lock()
+        #: Held through a run, and wherever else something is queued, by one thread at a time: a graph that is captured
+        #: takes in whatever is queued on the session's only stream meanwhile.
+        self.guard = threading.RLock()
         self._made: dict[tuple[Any, ...], Any] = {}
 
     def options_for(self, memory: tuple[Any, ...]) -> Any:

@@ -188,7 +188,8 @@ class TensorBatchBuffer(OneBucket):
         infer.forward_rows()
 
     def results(self, count: int) -> Sequence[Any]:
-        outputs = {name: tensor.numpy()[:count].copy() for name, tensor in self._infer.outputs.items()}
+        with self._infer.stream_guard:
+            outputs = {name: tensor.numpy()[:count].copy() for name, tensor in self._infer.outputs.items()}
         for name, array in outputs.items():
             if len(array) < count:
                 raise UnsupportedModelError(f"output {name!r} has {len(array)} rows for a batch of {count}")

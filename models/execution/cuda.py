@@ -112,7 +112,7 @@ class InFlightBatch:
     def begin(self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement) -> None:
         """Queues a batch of images that all lie on the device, or all on the host."""
         try:
-            with self.infer.charging():
+            with self.infer.charging(), self.infer.stream_guard:
                 self._begin(batch, geometries, placement)
         except BaseException:
             self._return_borrowed()
@@ -210,7 +210,8 @@ class InFlightBatch:
         queued, self._queued = self._queued, None
         assert queued is not None
         try:
-            results = self._postprocess.collect(*queued)
+            with self.infer.stream_guard:
+                results = self._postprocess.collect(*queued)
             self._borrowed = []
         finally:
             self._return_borrowed()

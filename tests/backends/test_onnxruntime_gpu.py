@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -102,3 +104,31 @@ def test_graphs_in_a_pipeline(net: Path) -> None:
         for _ in range(5):
             found = [future.result(60)["y"] for future in pipeline.submit_many(list(x))]
             np.testing.assert_allclose(np.stack(found), want, atol=1e-5)
+
+
+def test_outputs_are_read_beside_a_capture(net: Path) -> None:
+    """The graph of one clone is captured while another one's outputs are copied home, on the session's one stream."""
+    x = np.random.default_rng(3).standard_normal((4, 3, 12, 10), dtype=np.float32)
+    with (
+        infersdk.load(net, device="cuda:0", precision="fp32", max_batch=4) as plain,
+        infersdk.load(net, device="cuda:0", precision="fp32", max_batch=4, cuda_graph=True) as infer,
+        infer.clone() as twin,
+    ):
+        want = {count: plain(x[:count])["y"] for count in range(1, 5)}
+        stop = Event()
+
+        def read() -> int:
+            times = 0
+            while not stop.is_set():
+                np.testing.assert_allclose(twin(x)["y"], want[4], atol=1e-5)
+                times += 1
+            return times
+
+        with ThreadPoolExecutor(1) as reader:
+            reading = reader.submit(read)
+            try:
+                for count in (1, 2, 3, 4) * 4:  # each is captured once
+                    np.testing.assert_allclose(infer(x[:count])["y"], want[count], atol=1e-5)
+            finally:
+                stop.set()
+            assert reading.result(60)

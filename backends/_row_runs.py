@@ -214,7 +214,8 @@ class RowRuns:
         helping = self._help(work, min(self.cores, count) - 1)
         try:
             work(0)
-        finally:
+        finally:  # those that have not begun would wait for the rows of another clone, and find none of these
+            helping = [future for future in helping if not future.cancel()]
             wait(helping)
         for future in helping:
             future.result()

@@ -316,3 +316,21 @@ def test_the_first_error_ends_the_others(failing: int) -> None:
     with pytest.raises(IndexError, match=f"row {failing}"):
         rows.side_by_side(12, run)
     assert failing not in ran
+
+
+def test_rows_do_not_wait_for_those_of_another_clone() -> None:
+    rows, begun, go_on = RowRuns("m", 2, object), threading.Barrier(3), threading.Event()
+
+    def slow(row: int, worker: int) -> None:
+        begun.wait(20)
+        assert go_on.wait(20)
+
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(rows.side_by_side, 2, slow)
+        begun.wait(20)  # both threads are busy
+        ran: list[int] = []
+        rows.side_by_side(4, lambda row, worker: ran.append(row))
+        assert ran == [0, 1, 2, 3]
+        assert not first.done()
+        go_on.set()
+        first.result(20)

@@ -31,7 +31,6 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "onnxruntime": {
         "whole": {"split_batches": False},
         "as it comes": {},
-        "whole, spinning on": {"split_batches": False, "session_config": {"session.force_spinning_stop": "0"}},
         "instances": {"threads": 1, "max_batch": 1},
     },
     "openvino": {

@@ -20,11 +20,9 @@ enum {
 };
 
 struct ifs_wakeup {
-    pthread_mutex_t lock;               /* guards the queue, `awake`, and the flags of the waiters */
-    _Atomic(ifs_waiter *) first;        /* of the queue: released, and still asleep */
-    ifs_waiter *last;
-    _Atomic int32_t awake; /* woken, and not let through yet */
-    int32_t concurrent;
+    pthread_mutex_t lock;      /* guards the queue, `awake`, and the flags of the waiters */
+    ifs_waiter *first, *last;  /* released, and still asleep */
+    int32_t awake, concurrent; /* awake: woken, and not let through yet */
     int64_t patience;
     _Atomic int64_t work; /* ns, the average of the work between two waits */
     char gap[64];         /* many processors read what follows */
@@ -78,8 +76,9 @@ void ifs_wakeup_destroy(ifs_wakeup *wakeup) {
 
 static bool spins(ifs_wakeup *wakeup) { return wakeup->patience && atomic_load(&wakeup->work) <= QUICK_WORK; }
 
-/* Takes waiters out of the queue until `most` are awake; returns them, linked. Under the lock. */
-static ifs_waiter *pick(ifs_wakeup *wakeup, int32_t most) {
+/* Takes the waiters that are to be woken now out of the queue; returns them, linked. Under the lock. */
+static ifs_waiter *pick(ifs_wakeup *wakeup) {
+    int32_t most = wakeup->concurrent < UNHURRIED || spins(wakeup) ? wakeup->concurrent : UNHURRIED;
     ifs_waiter *picked = wakeup->first, *last = NULL;
     for (; wakeup->first && wakeup->awake < most; wakeup->awake++) {
         last = wakeup->first;
@@ -93,10 +92,6 @@ static ifs_waiter *pick(ifs_wakeup *wakeup, int32_t most) {
     last->next = NULL;
     return picked;
 }
-
-/* How many threads are awake at a time, as far as a thread sees to it that has better things to do than to spin. Waking
- * another one takes microseconds: where threads spin, they do it. */
-static int32_t urgent(ifs_wakeup *wakeup) { return spins(wakeup) || wakeup->concurrent < UNHURRIED ? 1 : UNHURRIED; }
 
 /* Without the lock. A waiter may be gone as soon as its `woken` is set; the kernel does not mind. */
 static void wake(ifs_waiter *picked) {
@@ -128,7 +123,7 @@ static int32_t leave(ifs_wakeup *wakeup, ifs_waiter *waiter) {
         waiter->gone = 1;
         if (waiter->waking) {
             wakeup->awake--;
-            picked = pick(wakeup, urgent(wakeup));
+            picked = pick(wakeup);
         } else if (waiter->released && waiter->waiting)
             unlink_waiter(wakeup, waiter);
     }
@@ -157,12 +152,6 @@ static void await_turn(ifs_wakeup *wakeup) {
             let_through = time;
             return;
         }
-        if (wakeup->first && wakeup->awake < wakeup->concurrent) {
-            pthread_mutex_lock(&wakeup->lock);
-            ifs_waiter *picked = pick(wakeup, wakeup->concurrent);
-            pthread_mutex_unlock(&wakeup->lock);
-            wake(picked);
-        }
         pause_briefly();
     }
 }
@@ -188,7 +177,7 @@ void ifs_wakeup_release(ifs_wakeup *wakeup, ifs_waiter *waiter) {
         else
             wakeup->first = waiter;
         wakeup->last = waiter;
-        picked = pick(wakeup, urgent(wakeup));
+        picked = pick(wakeup);
     }
     pthread_mutex_unlock(&wakeup->lock);
     wake(picked);

@@ -7,7 +7,7 @@ import sys
 import threading
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FuturesTimeout  # its own before Python 3.11
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from squares import LONG, Squares, consistent
@@ -19,9 +19,7 @@ from infersdk.pipeline.spinning_wakeup import SpinningWakeup
 from infersdk.pipeline.staggered_wakeup import StaggeredWakeup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from infersdk.pipeline.request import Request
+    from collections.abc import Callable, Sequence
 
 CALLERS, ROUNDS = 24, 150
 
@@ -98,13 +96,13 @@ def test_groups_whose_slots_come_before_they_wait() -> None:
             for n in range(ROUNDS // 5):
                 ended = threading.Semaphore(0)
 
-                def on_end(_: Request, ended: threading.Semaphore = ended) -> None:
-                    ended.release()
+                def on_ends(requests: Sequence[Any], ended: threading.Semaphore = ended) -> None:
+                    ended.release(len(requests))
 
-                requests = pipeline.submit_each([(i + n + k, on_end) for k in range(11)])
+                requests = pipeline.submit_each([(i + n + k, k) for k in range(11)], on_ends)
                 for _ in requests:
                     assert ended.acquire(timeout=LONG)
-                assert [request.outcome() for request in requests] == [(i + n + k) ** 2 for k in range(11)]
+                assert [request.result for request in requests] == [(i + n + k) ** 2 for k in range(11)]
 
         in_threads(work)
         assert pipeline.stats().done == CALLERS * (ROUNDS // 5) * 11

@@ -172,7 +172,7 @@ class RowRuns:
 
     @property
     def settled(self) -> bool:
-        """Whether all choices are made, of which there is one at least."""
+        """Whether all choices are made, and there is at least one."""
         return self.failed or (bool(self._choices) and all(choice.settled for choice in list(self._choices.values())))
 
     def runtime(self) -> _Runtime | None:

@@ -10,6 +10,7 @@ the formulas, with strides, anchors and grids as the constants have them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,8 +68,8 @@ def find_anchor_head(proof: HeadProof) -> tuple[RawHead, list[ir.Value]]:
     """
     output, value = proof.only_output()
     joined = node_of(value, "Concat")
-    if joined is None:
-        raise UnprovenError("its output is not a concatenation of levels")
+    if joined is None or any(_joined_parts(one) is None for one in joined.inputs):
+        raise UnprovenError("its output is not a concatenation of levels whose boxes are joined from parts")
     if joined.attributes.get_int("axis", 0) not in (1, -2) or len(proof.dims(value)) != 3:
         raise UnprovenError(f"its output concatenates {joined.name!r} along another axis than the boxes")
     levels = [_level(proof, one) for one in joined.inputs if one is not None]
@@ -84,22 +85,27 @@ def find_anchor_head(proof: HeadProof) -> tuple[RawHead, list[ir.Value]]:
 
 def _level(proof: HeadProof, flat: ir.Value) -> _Level:
     """The level whose decoding gives `flat`, [n, A * h * w, values]."""
-    reshape = node_of(flat, "Reshape")
-    joined = node_of(reshape.inputs[0], "Concat") if reshape is not None else None
-    if joined is None:
-        raise UnprovenError(f"{flat.name!r} is not a Reshape of concatenated parts of a box")
+    joined = _joined_parts(flat)
+    assert joined is not None
     dims = proof.dims(joined.outputs[0])
     if len(dims) != 5 or joined.attributes.get_int("axis", 0) not in (4, -1):
         raise UnprovenError(f"{joined.name!r} does not concatenate the values of a box: it has shape {dims}")
-    anchors, height, width, values = dims[1:]
-    if None in (anchors, height, width, values) or proof.dims(flat)[1:] != [anchors * height * width, values]:
+    sizes = [dim for dim in dims[1:] if dim is not None]
+    if len(sizes) != 4 or proof.dims(flat)[1:] != [prod(sizes[:3]), sizes[3]]:
         raise UnprovenError(f"{flat.name!r} has shape {proof.dims(flat)}, and is made of {dims}")
+    anchors, height, width, values = sizes
     parts = [_part(proof, one, values) for one in joined.inputs if one is not None]
     _check_parts(parts, values)
     xy, wh = parts[:2]
     stride = _stride(xy.polynomial, (anchors, height, width))
-    sizes = _anchors(wh.polynomial, anchors, height, width)
-    return _Level(_map(proof, parts[0].grouped, (anchors, height, width, values)), stride, sizes, values)
+    boxes = _anchors(wh.polynomial, anchors, height, width)
+    return _Level(_map(proof, parts[0].grouped, (anchors, height, width, values)), stride, boxes, values)
+
+
+def _joined_parts(flat: ir.Value | None) -> ir.Node | None:
+    """The Concat of the parts of boxes that a Reshape flattens."""
+    reshape = node_of(flat, "Reshape")
+    return node_of(reshape.inputs[0], "Concat") if reshape is not None else None
 
 
 def _check_parts(parts: Sequence[_Part], values: int) -> None:
@@ -142,10 +148,11 @@ def _range_of(proof: HeadProof, node: ir.Node, result: ir.Value) -> tuple[int, i
     if node.op_type == "Split":
         if node.attributes.get_int("axis", 0) not in (4, -1):
             raise UnprovenError(f"{node.name!r} splits another axis than the values of a box")
-        counts = [proof.dims(one)[-1] for one in node.outputs]
-        if None in counts:
+        before = [proof.dims(one)[-1] for one in node.outputs[: node.outputs.index(result)]]
+        known = [size for size in before if size is not None]
+        if len(known) < len(before):
             raise UnprovenError(f"the sizes of {node.name!r} are not known")
-        return sum(counts[: node.outputs.index(result)]), count
+        return sum(known), count
     starts, ends, axes, steps = ([*node.inputs, None, None, None, None][index] for index in range(1, 5))
     numbers = [_number(one, default) for one, default in ((starts, None), (ends, None), (axes, None), (steps, 1))]
     start, end, axis, step = numbers
@@ -179,7 +186,9 @@ def _map(proof: HeadProof, grouped: ir.Value, dims: tuple[int, int, int, int]) -
     if proof.dims(split.outputs[0])[1:] != [anchors, values, height, width]:
         raise UnprovenError(f"{split.name!r} does not split the channels of a map into anchors and values")
     if proof.dims(source)[1:] != [anchors * values, height, width] or source.producer() is None:
-        raise UnprovenError(f"{source.name!r} of shape {proof.dims(source)} is not a map of {anchors} x {values} channels")
+        raise UnprovenError(
+            f"{source.name!r} of shape {proof.dims(source)} is not a map of {anchors} x {values} channels"
+        )
     return source
 
 
@@ -197,7 +206,9 @@ def _stride(xy: Polynomial, grid: tuple[int, int, int]) -> int:
         and _equals(xy.linear, 2 * stride, shape, stride)
         and _equals(xy.constant, centre, shape, stride)
     ):
-        raise UnprovenError(f"the centres of its boxes are not (2 s - 0.5 + cell) * {stride:g} of {width} x {height} cells")
+        raise UnprovenError(
+            f"the centres of its boxes are not (2 s - 0.5 + cell) * {stride:g} of {width} x {height} cells"
+        )
     return int(stride)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from .tracing import ShapeTrace
@@ -25,14 +26,18 @@ class HeadProof:
         model: it stays as it is.
         inputs: the shapes of its inputs, in numbers.
 
-    Raises:
-        UnsupportedModelError: its nodes do not fit one another.
+    Sizes are found when one is asked for; that raises UnsupportedModelError if the nodes do not fit one another.
     """
 
     def __init__(self, model: ir.Model, inputs: Mapping[str, Sequence[int]]) -> None:
-        self._model, self._trace = model, ShapeTrace(model, inputs)
-        for node in model.graph:
-            self._trace.step(node)
+        self._model, self._inputs = model, inputs
+
+    @functools.cached_property
+    def _trace(self) -> ShapeTrace:
+        trace = ShapeTrace(self._model, self._inputs)
+        for node in self._model.graph:
+            trace.step(node)
+        return trace
 
     def dims(self, value: ir.Value | None) -> list[int | None]:
         """The sizes of a value, None where one is not known; empty where their number is not known."""

@@ -186,7 +186,7 @@ def detect_params(
     """The arguments of `DetectionDecoder` as an `ifs_detect_params *`, and the class mask that it points to, or None.
 
     Raises:
-        InputError, DTypeError: What 32 bits do not hold, an unknown head or element type, or classes that there are not.
+        InputError, DTypeError: A number does not fit 32 bits, or the head, the element type or a class is unknown.
     """
     if head not in _HEADS:
         raise InputError(f"head is {head!r}; use one of {', '.join(_HEADS)}")

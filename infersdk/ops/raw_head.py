@@ -79,9 +79,7 @@ class RawHeadDecoder(Handle):
         self._shapes = tuple(
             (channels, level.height, level.width)
             for level in levels
-            for channels in (
-                [len(level.anchors) * values] if head == "yolov5" else [4 * len(bins), num_classes]
-            )
+            for channels in ([len(level.anchors) * values] if head == "yolov5" else [4 * len(bins), num_classes])
         )
         limit = rows * num_classes if self._params.multi_label else rows
         self._maps = ffi.new("void *[]", len(self._shapes))

@@ -11,9 +11,8 @@
  * each of their variants serves masks too, and classes that do not count are not even read. Without a mask there is one
  * run.
  *
- * Where several classes of an anchor have the best score, the lowest one wins. With a single label, scores that are not
- * finite are ignored. A box of zero or negative size is a candidate: it overlaps nothing, so it neither suppresses nor
- * is suppressed, and its edges come out in order.
+ * A box of zero or negative size is a candidate: it overlaps nothing, so it neither suppresses nor is suppressed, and
+ * its edges come out in order.
  */
 #include "detect_decoder.h"
 #include "sort.h"
@@ -169,22 +168,7 @@ static inline float element(const ifs__detect_view *v, size_t i) {
     return ifs__element(v->output, v->params->dtype, i);
 }
 
-static ifs__detect_view view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry) {
-    size_t row_length =
-        p->head == IFS_DETECT_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
-    ifs__detect_view v = {p, output, row_length, {0}, {0}, NULL, NULL};
-    int32_t cells = 0;
-    for (int i = 0; i < p->num_strides; i++) {
-        v.first_cell[i] = cells;
-        v.grid_width[i] = geometry->canvas_width / p->strides[i];
-        cells += v.grid_width[i] * (geometry->canvas_height / p->strides[i]);
-    }
-    return v;
-}
-
 static ifs__box decode(const ifs__detect_view *v, int32_t anchor) {
-    if (v->raw)
-        return ifs__raw_box(v->raw, v->maps, anchor);
     size_t first = (size_t)anchor, step = v->row_length;
     if (v->params->head != IFS_DETECT_HEAD_YOLOV8) {
         first *= v->row_length;
@@ -201,75 +185,20 @@ static ifs__box decode(const ifs__detect_view *v, int32_t anchor) {
     return ifs__box_of_cell(x, y, w, h, cell % width, cell / width, v->params->strides[level]);
 }
 
+static ifs__detect_view view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry) {
+    size_t row_length =
+        p->head == IFS_DETECT_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
+    ifs__detect_view v = {p, decode, output, row_length, {0}, {0}, NULL, NULL};
+    int32_t cells = 0;
+    for (int i = 0; i < p->num_strides; i++) {
+        v.first_cell[i] = cells;
+        v.grid_width[i] = geometry->canvas_width / p->strides[i];
+        cells += v.grid_width[i] * (geometry->canvas_height / p->strides[i]);
+    }
+    return v;
+}
+
 /* ---- the scan ---- */
-
-static inline void add_candidate(ifs_detection_decoder *d, float score, int32_t anchor, int32_t class_id) {
-    uint32_t payload = (uint32_t)anchor * (uint32_t)d->params.num_classes + (uint32_t)class_id;
-    d->keys[d->num_keys++] = (uint64_t)ifs__key_of_score(score) << 32 | payload;
-}
-
-static ifs_status reserve_candidates(ifs_detection_decoder *d, size_t n) {
-    return ifs__grow((void **)&d->keys, &d->keys_size, d->num_keys + n, d->num_keys, sizeof *d->keys);
-}
-
-/* Adds a candidate for each class of an anchor whose score is above the threshold. */
-static inline ifs_status add_classes(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
-                                     int32_t anchor, const float *classes, float objectness) {
-    for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
-        size_t n = scan->products_above(classes + run->first, run->count, objectness, d->params.conf_threshold,
-                                        d->class_ids, d->scores);
-        if (n == 0)
-            continue;
-        if (!ifs__box_finite(decode(v, anchor)))
-            return IFS_OK;
-        IFS__TRY(reserve_candidates(d, n));
-        for (size_t i = 0; i < n; i++)
-            add_candidate(d, d->scores[i], anchor, (int32_t)run->first + d->class_ids[i]);
-    }
-    return IFS_OK;
-}
-
-/* The largest finite product of a run; -inf if there is none. */
-static float best_finite(const float *classes, const ifs__class_run *run, float objectness) {
-    float best = -INFINITY;
-    for (size_t i = run->first; i < run->first + run->count; i++)
-        if (ifs__finite(classes[i] * objectness))
-            best = ifs__max(classes[i] * objectness, best);
-    return best;
-}
-
-static inline float best_of_run(const ifs__scan *scan, const float *classes, const ifs__class_run *run,
-                                float objectness) {
-    float best = scan->best_product(classes + run->first, run->count, objectness);
-    return ifs__finite(best) ? best : best_finite(classes, run, objectness);
-}
-
-/* Adds a candidate for the best class of an anchor, if its score is above the threshold. */
-static inline ifs_status add_best_class(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
-                                        int32_t anchor, const float *classes, float objectness) {
-    const ifs__class_run *run = d->runs;
-    float best = best_of_run(scan, classes, run, objectness);
-    for (size_t i = 1; i < d->num_runs; i++) {
-        float product = best_of_run(scan, classes, &d->runs[i], objectness);
-        if (product > best) {
-            best = product;
-            run = &d->runs[i];
-        }
-    }
-    if (!(best > d->params.conf_threshold) || !ifs__box_finite(decode(v, anchor)))
-        return IFS_OK;
-    IFS__TRY(reserve_candidates(d, 1));
-    size_t class_id = run->first + scan->find_product(classes + run->first, run->count, objectness, best);
-    add_candidate(d, best, anchor, (int32_t)class_id);
-    return IFS_OK;
-}
-
-ifs_status ifs__scan_anchor(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int32_t anchor,
-                            const float *classes, float objectness) {
-    if (d->params.multi_label)
-        return add_classes(d, v, scan, anchor, classes, objectness);
-    return add_best_class(d, v, scan, anchor, classes, objectness);
-}
 
 #define ROWS 1024 /* scanned for objectness, then for classes: both scans find them in the cache */
 
@@ -371,7 +300,7 @@ static ifs_status finish_run(ifs_detection_decoder *d, const ifs__detect_view *v
     IFS__TRY(ifs__nms_reserve(&d->nms, n));
     for (size_t rank = 0; rank < n; rank++) {
         uint32_t payload = (uint32_t)d->keys[rank];
-        d->nms.boxes[rank] = decode(v, (int32_t)(payload / (uint32_t)p->num_classes));
+        d->nms.boxes[rank] = v->box(v, (int32_t)(payload / (uint32_t)p->num_classes));
         d->nms.class_ids[rank] = (int32_t)(payload % (uint32_t)p->num_classes);
     }
     IFS__TRY(ifs__nms_run(&d->nms, n, !p->class_agnostic && p->num_classes > 1, p->iou_threshold));
@@ -421,7 +350,7 @@ ifs_status ifs_detection_decoder_run_raw(ifs_detection_decoder *decoder, const v
     for (int32_t i = 0; i < num_maps; i++)
         if (!maps[i])
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "maps[%d] is NULL", (int)i);
-    const ifs__detect_view v = {&decoder->params, NULL, 0, {0}, {0}, decoder, maps};
+    const ifs__detect_view v = {&decoder->params, ifs__raw_box, NULL, 0, {0}, {0}, decoder, maps};
     decoder->num_keys = 0;
     IFS__TRY(ifs__scan_raw(decoder, &v, ifs__scan_best()));
     return finish_run(decoder, &v, geometry, out, count, stats);

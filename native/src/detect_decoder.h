@@ -37,15 +37,17 @@ struct ifs_detection_decoder {
 #define IFS__RAW_BLOCK 16 /* positions whose classes are read together: those of a cache line */
 
 /* One image's output, and the position of an anchor's numbers in it. */
-typedef struct ifs__detect_view {
+typedef struct ifs__detect_view ifs__detect_view;
+struct ifs__detect_view {
     const ifs_detect_params *params;
+    ifs__box (*box)(const ifs__detect_view *v, int32_t anchor); /* in pixels of the canvas */
     const void *output;
-    size_t row_length;                    /* elements from a row to the next */
-    int32_t first_cell[IFS_MAX_STRIDES];  /* YOLOX: the first anchor of each grid */
+    size_t row_length;                   /* elements from a row to the next */
+    int32_t first_cell[IFS_MAX_STRIDES]; /* YOLOX: the first anchor of each grid */
     int32_t grid_width[IFS_MAX_STRIDES];
-    const ifs_detection_decoder *raw; /* the decoder, if the output is that of a raw head */
-    const void *const *maps;          /* of a raw head */
-} ifs__detect_view;
+    const ifs_detection_decoder *decoder; /* of a raw head */
+    const void *const *maps;              /* of a raw head */
+};
 
 static inline float ifs__element(const void *array, int32_t dtype, size_t i) {
     return dtype == IFS_FLOAT16 ? ifs__half_to_float(((const uint16_t *)array)[i]) : ((const float *)array)[i];
@@ -68,6 +70,6 @@ void ifs__set_raw_head(ifs_detection_decoder *d, const ifs_raw_head *raw);
 int32_t ifs__raw_maps(const ifs_detect_params *params, const ifs_raw_head *raw);
 
 /* The box of a row of a raw head, in pixels of the canvas. */
-ifs__box ifs__raw_box(const ifs_detection_decoder *d, const void *const *maps, int32_t row);
+ifs__box ifs__raw_box(const ifs__detect_view *v, int32_t row);
 
 #endif

@@ -118,15 +118,16 @@ static ifs__box yolov8_box(const ifs_raw_head *raw, int32_t dtype, const ifs_det
                               (y2 - y1) * stride);
 }
 
-ifs__box ifs__raw_box(const ifs_detection_decoder *d, const void *const *maps, int32_t row) {
+ifs__box ifs__raw_box(const ifs__detect_view *v, int32_t row) {
+    const ifs_detection_decoder *d = v->decoder;
     int i = d->raw.num_levels - 1;
     while (row < d->first_row[i])
         i--;
     const ifs_detect_level *level = &d->raw.levels[i];
     size_t index = (size_t)(row - d->first_row[i]), plane = (size_t)level->width * (size_t)level->height;
     if (d->params.head == IFS_DETECT_HEAD_YOLOV8)
-        return yolov8_box(&d->raw, d->params.dtype, level, maps[2 * i], index);
-    return yolov5_box(&d->params, level, maps[i], index / plane, index % plane);
+        return yolov8_box(&d->raw, d->params.dtype, level, v->maps[2 * i], index);
+    return yolov5_box(&d->params, level, v->maps[i], index / plane, index % plane);
 }
 
 /* ---- the scan ---- */

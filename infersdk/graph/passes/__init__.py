@@ -17,6 +17,7 @@ from ...model_source import ModelLike, ModelSource
 from ..files import EXTERNAL_KEY, model_bytes, read_model
 from .add_nms import AddNms
 from .clean_up import CleanUp
+from .end_at_head import EndAtHead
 from .free_batch import FreeBatch
 from .free_size import FreeSize
 from .hard_swish import HardSwish
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "AddNms", "CleanUp", "FreeBatch", "FreeSize", "HardSwish", "ImageIn", "NameAxes", "NameNodes",
-    "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants", "StaticReshapes",
-    "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes", "loading_passes", "pass_keys",
-    "prepared_model",
+    "PASSES", "AddNms", "CleanUp", "EndAtHead", "FreeBatch", "FreeSize", "HardSwish", "ImageIn", "NameAxes",
+    "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants",
+    "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes", "loading_passes",
+    "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logging.getLogger("infersdk.graph")
@@ -59,8 +60,9 @@ class Pass(Protocol):
 
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
-    AddNms, CleanUp, FreeBatch, FreeSize, HardSwish, ImageIn, NameAxes, NameNodes, NarrowIndices, QuantizedOperators,
-    ResizeInput, SetOpset, ShrinkConstants, StaticReshapes, ToFloat16, UnsignedActivations, WeightsOffInputs,
+    AddNms, CleanUp, EndAtHead, FreeBatch, FreeSize, HardSwish, ImageIn, NameAxes, NameNodes, NarrowIndices,
+    QuantizedOperators, ResizeInput, SetOpset, ShrinkConstants, StaticReshapes, ToFloat16, UnsignedActivations,
+    WeightsOffInputs,
 )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ class EndAtHead:
         except UnprovenError:
             return False
         graph, taken = model.graph, taken_names(model.graph)
-        batch = list(data_inputs(model)[0].shape or ())[0]
+        batch = next(iter(data_inputs(model)[0].shape or ()))
         names = {}
         for index, value in enumerate(maps):
             names[value.name] = name = _free_name(f"head_{index}", taken)
@@ -80,10 +80,10 @@ def _find(model: ir.Model) -> tuple[RawHead, list[ir.Value], HeadProof]:
     image = _image_sides(model)
     try:
         proof = HeadProof(model, shapes_of(model))
+        head, maps = find_anchor_head(proof)
+        _check_maps(proof, head, maps, image)
     except (ConfigError, UnsupportedModelError) as error:
         raise UnprovenError(str(error)) from None
-    head, maps = find_anchor_head(proof)
-    _check_maps(proof, head, maps, image)
     return head, maps, proof
 
 

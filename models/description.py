@@ -151,7 +151,7 @@ class ModelDescription:
     @property
     def has_chosen_rows(self) -> bool:
         """Whether the head gives few rows of box, score, class and more: end to end, with NMS or without."""
-        if self.head is None or (self.prototypes is None and len(self.outputs) > 1):
+        if self.head is None or self.raw_head is not None or (self.prototypes is None and len(self.outputs) > 1):
             return False
         _, rows, columns = self.head.shape
         if self.end_to_end:

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from ..graph.raw_head import RawHead
 from ..image import Geometry, PixelTransform
 from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ..graph.raw_head import RawHead
     from ..model_source import ModelLike
     from ..ops import RawHeadDecoder
     from ..stream import Stream
@@ -89,7 +89,6 @@ class YOLO(VisionModel[Detections]):
     head: ClassVar[str]
     #: Whether it overrides `columns()`.
     _has_columns: ClassVar[bool] = False
-    _raw_head: RawHead | None  # the one whose maps the network gives
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -171,7 +170,7 @@ class YOLO(VisionModel[Detections]):
         return path
 
     def _prepare(self) -> None:
-        self._raw_head = raw_head_of(self.network.metadata, self.network.output_specs)
+        self._raw_head: RawHead | None = raw_head_of(self.network.metadata, self.network.output_specs)
         check_raw_head(self.decode_head, self._raw_head, self.network, loaded_already=self.network is self.path)
         super()._prepare()
 

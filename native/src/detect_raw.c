@@ -195,23 +195,21 @@ static ifs_status scan_blocks(ifs_detection_decoder *d, const ifs__detect_view *
     return IFS_OK;
 }
 
+/* Scans the positions from `start` on of one anchor. Candidates have to come in the order of their rows. */
 static ifs_status scan_yolov5(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level,
-                              size_t start, size_t width) {
+                              size_t anchor, size_t start, size_t width) {
     const ifs_detect_level *l = &d->raw.levels[level];
     size_t plane = (size_t)l->width * (size_t)l->height;
     size_t values = 5 + (size_t)d->params.num_classes + (size_t)d->params.num_extra;
-    for (size_t anchor = 0; anchor < (size_t)l->num_anchors; anchor++) {
-        size_t objectness = (anchor * values + 4) * plane + start;
-        uint64_t mask = positions_above(d, scan, v->maps[level], objectness, plane, 1, width);
-        const block b = {v->maps[level],
-                         objectness,
-                         objectness + plane,
-                         plane,
-                         d->first_row[level] + (int32_t)(anchor * plane + start),
-                         0};
-        IFS__TRY(scan_blocks(d, v, scan, b, mask));
-    }
-    return IFS_OK;
+    size_t objectness = (anchor * values + 4) * plane + start;
+    uint64_t mask = positions_above(d, scan, v->maps[level], objectness, plane, 1, width);
+    const block b = {v->maps[level],
+                     objectness,
+                     objectness + plane,
+                     plane,
+                     d->first_row[level] + (int32_t)(anchor * plane + start),
+                     0};
+    return scan_blocks(d, v, scan, b, mask);
 }
 
 static ifs_status scan_yolov8(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level,
@@ -229,11 +227,14 @@ static ifs_status scan_yolov8(ifs_detection_decoder *d, const ifs__detect_view *
 ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan) {
     bool binned = d->params.head == IFS_DETECT_HEAD_YOLOV8;
     for (int level = 0; level < d->raw.num_levels; level++) {
-        size_t plane = (size_t)d->raw.levels[level].width * (size_t)d->raw.levels[level].height;
-        for (size_t start = 0; start < plane; start += IFS__COLUMNS) {
-            size_t width = plane - start < IFS__COLUMNS ? plane - start : IFS__COLUMNS;
-            IFS__TRY((binned ? scan_yolov8 : scan_yolov5)(d, v, scan, level, start, width));
-        }
+        const ifs_detect_level *l = &d->raw.levels[level];
+        size_t plane = (size_t)l->width * (size_t)l->height;
+        for (size_t anchor = 0; anchor < (size_t)l->num_anchors; anchor++)
+            for (size_t start = 0; start < plane; start += IFS__COLUMNS) {
+                size_t width = plane - start < IFS__COLUMNS ? plane - start : IFS__COLUMNS;
+                IFS__TRY(binned ? scan_yolov8(d, v, scan, level, start, width)
+                                : scan_yolov5(d, v, scan, level, anchor, start, width));
+            }
     }
     return IFS_OK;
 }

@@ -1,8 +1,8 @@
 """Detectors that decode natively against the same networks with their decoding inside, in turns in one process.
 
 Run: `python benchmarks/bench_raw_head.py [--rounds 40] [--threads 1]`. Each round times a call of either wrapper, from
-an array to boxes, so the ratio is of all that a call does: preprocessing, engine, decoding, NMS. The shares of the engine
-and of what is behind it are printed apart. The boxes are checked to be the same first.
+an array to boxes, so the ratio is of all that a call does: preprocessing, engine, decoding, NMS. The shares of the
+engine and of what is behind it are printed apart. The boxes are checked to be the same first.
 """
 
 from __future__ import annotations

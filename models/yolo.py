@@ -411,6 +411,7 @@ class YOLOv8(YOLO):
     """YOLOv8 and YOLO11: output [batch, 4 + classes, boxes], without objectness."""
 
     head = "yolov8"
+    raw_layout = "yolov8"
     leading: ClassVar[int] = 4
 
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 F = np.float32
+_SIDES = 4
 #: Strides, and the anchors of a cell.
 STRIDES = (8, 16, 32)
 ANCHORS = (
@@ -102,7 +103,7 @@ def yolov5_model(
         further_output: whether a map is an output, too.
     """
     import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import TensorProto, helper
 
     rng, values, g = np.random.default_rng(seed), 5 + classes, _Graph(dtype)
     write = FORMS[form] if isinstance(form, str) else form
@@ -133,6 +134,86 @@ def yolov5_model(
     graph = helper.make_graph(g.nodes, "head", [images], outputs, g.weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     helper.set_model_props(model, {"names": str({i: f"c{i}" for i in range(classes)}), "stride": "32"})
-    assert numpy_helper
+    onnx.save(model, path)
+    return path
+
+
+def yolov8_model(
+    path: Path,
+    *,
+    classes: int = 3,
+    bins: int = 5,
+    size: tuple[int, int] = (96, 64),
+    separate: bool = False,
+    last_axis: bool = False,
+    slices: bool = False,
+    grid_of: Callable[[Any], Any] = lambda cells: cells,
+    strides_of: Callable[[Any], Any] = lambda strides: strides,
+    weights_of: Callable[[Any], Any] = lambda weights: weights,
+    centre: tuple[str, float] = ("Div", 2.0),
+    softmax_axis: int | None = None,
+    turned: bool = False,
+    seed: int = 0,
+) -> Path:
+    """A network of two convolutions a level, and YOLOv8's head behind them.
+
+    Args:
+        size: (width, height).
+        separate: whether boxes and scores are joined apart, not each level's first.
+        last_axis: whether the softmax is of the last axis.
+        slices: whether distances are sliced, not split.
+        grid_of, strides_of, weights_of, centre, softmax_axis: what is written in place of the head's own.
+        turned: whether the distances of right and lower edge come first.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    rng, g, count = np.random.default_rng(seed), _Graph(F), _SIDES * bins
+    boxes, scores, both, cells, strides = [], [], [], [], []
+    for stride in STRIDES:
+        width, height = size[0] // stride, size[1] // stride
+        maps = []
+        for channels in (count, classes):
+            kernel = rng.normal(0, 3 / stride, (channels, 3, stride, stride)).astype(F)
+            bias = rng.normal(0, 1, channels).astype(F)
+            maps.append(g("Conv", "images", kernel, bias, kernel_shape=[stride, stride], strides=[stride, stride]))
+        if separate:
+            boxes.append(g("Reshape", maps[0], np.array([0, count, -1])))
+            scores.append(g("Reshape", maps[1], np.array([0, classes, -1])))
+        else:
+            both.append(g("Reshape", g("Concat", *maps, axis=1), np.array([0, count + classes, -1])))
+        rows, columns = np.divmod(np.arange(width * height), width)
+        cells.append(np.stack([columns, rows]) + F(0.5))
+        strides.append(np.full(width * height, stride, F))
+    if separate:
+        logits, classed = g("Concat", *boxes, axis=2), g("Concat", *scores, axis=2)
+    else:
+        joined = g("Concat", *both, axis=2)
+        logits, classed = g("Split", joined, np.array([count, classes]), outputs=2, axis=1)
+    grouped = g("Reshape", logits, np.array([0, _SIDES, bins, -1]))
+    if last_axis:
+        share = g("Softmax", g("Transpose", grouped, perm=(0, 3, 1, 2)), axis=softmax_axis or 3)
+        share = g("Transpose", share, perm=(0, 3, 2, 1))
+    else:
+        share = g("Softmax", g("Transpose", grouped, perm=(0, 2, 1, 3)), axis=softmax_axis or 1)
+    weights = weights_of(np.arange(bins, dtype=F).reshape(1, bins, 1, 1))
+    distances = g("Reshape", g("Conv", share, weights), np.array([0, _SIDES, -1]))
+    if slices:
+        near, far = (g("Slice", distances, np.array([first]), np.array([first + 2]), np.array([1])) for first in (0, 2))
+    else:
+        near, far = g("Split", distances, np.array([2, 2]), outputs=2, axis=1)
+    near, far = (far, near) if turned else (near, far)
+    grid = grid_of(np.concatenate(cells, axis=1)[None].astype(F))
+    low, high = g("Sub", grid, near), g("Add", grid, far)
+    middle = g(centre[0], g("Add", low, high), F(centre[1]))
+    box = g("Mul", g("Concat", middle, g("Sub", high, low), axis=1), strides_of(np.concatenate(strides)[None]))
+    g("Concat", box, g("Sigmoid", classed), axis=1)
+    g.nodes[-1].output[0] = "output0"
+    total = sum((size[0] // stride) * (size[1] // stride) for stride in STRIDES)
+    output = helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", _SIDES + classes, total])
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, size[1], size[0]])
+    graph = helper.make_graph(g.nodes, "head", [images], [output], g.weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    helper.set_model_props(model, {"names": str({i: f"c{i}" for i in range(classes)}), "stride": "32"})
     onnx.save(model, path)
     return path

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .factors import constant_of
 from .head_levels import HeadProof, UnprovenError, node_of, operator_of
 from .polynomials import Polynomial, polynomial_of
 from .raw_head import HeadLevel, RawHead
@@ -130,47 +129,12 @@ def _part(proof: HeadProof, value: ir.Value, values: int) -> _Part:
         if node.op_type == "Sigmoid":
             sigmoids += 1
         else:
-            start, count = _range_of(proof, node, inner) if count == values else (0, -1)
+            start, count = proof.range_of(node, inner, axis=4) if count == values else (0, -1)
             first += start
         inner = node.inputs[0]  # type: ignore[assignment]
     if sigmoids != 1 or count < 1:
         raise UnprovenError(f"{value.name!r} is not computed from the sigmoid of a part of a box")
     return _Part(inner, first, count, polynomial)
-
-
-def _range_of(proof: HeadProof, node: ir.Node, result: ir.Value) -> tuple[int, int]:
-    """The first index and the number of those that a Split or Slice takes of the last axis."""
-    source = node.inputs[0]
-    dims = proof.dims(source) if source is not None else []
-    whole, count = (dims[-1], proof.dims(result)[-1]) if dims else (None, None)
-    if whole is None or count is None or len(dims) != 5:
-        raise UnprovenError(f"the sizes of {node.name!r} are not known")
-    if node.op_type == "Split":
-        if node.attributes.get_int("axis", 0) not in (4, -1):
-            raise UnprovenError(f"{node.name!r} splits another axis than the values of a box")
-        before = [proof.dims(one)[-1] for one in node.outputs[: node.outputs.index(result)]]
-        known = [size for size in before if size is not None]
-        if len(known) < len(before):
-            raise UnprovenError(f"the sizes of {node.name!r} are not known")
-        return sum(known), count
-    starts, ends, axes, steps = ([*node.inputs, None, None, None, None][index] for index in range(1, 5))
-    numbers = [_number(one, default) for one, default in ((starts, None), (ends, None), (axes, None), (steps, 1))]
-    start, end, axis, step = numbers
-    if start is None or end is None or axis not in (4, -1) or step != 1:
-        raise UnprovenError(f"{node.name!r} is not a slice of neighbouring values of a box")
-    first = max(start + whole, 0) if start < 0 else start
-    last = end + whole if end < 0 else min(end, whole)
-    if last - first != count:
-        raise UnprovenError(f"{node.name!r} gives {count} values, and not those from {first} to {last}")
-    return first, count
-
-
-def _number(value: ir.Value | None, default: int | None) -> int | None:
-    """The only number of a constant; `default` where there is no value."""
-    if value is None:
-        return default
-    array = constant_of(value)
-    return int(array.item()) if array is not None and array.size == 1 else None
 
 
 def _map(proof: HeadProof, grouped: ir.Value, dims: tuple[int, int, int, int]) -> ir.Value:

@@ -13,6 +13,7 @@ import msgspec
 
 from ...errors import ConfigError, UnsupportedModelError
 from ..anchor_heads import find_anchor_head
+from ..distance_heads import find_distance_head
 from ..head_levels import HeadProof, UnprovenError
 from ..weights import drop_unused_weights, taken_names
 from ._sizes import data_inputs, fixed, shapes_of
@@ -80,11 +81,23 @@ def _find(model: ir.Model) -> tuple[RawHead, list[ir.Value], HeadProof]:
     image = _image_sides(model)
     try:
         proof = HeadProof(model, shapes_of(model))
-        head, maps = find_anchor_head(proof)
+        head, maps = _find_in(proof)
         _check_maps(proof, head, maps, image)
     except (ConfigError, UnsupportedModelError) as error:
         raise UnprovenError(str(error)) from None
     return head, maps, proof
+
+
+def _find_in(proof: HeadProof) -> tuple[RawHead, list[ir.Value]]:
+    """The head and its maps, of either form."""
+    try:
+        return find_anchor_head(proof)
+    except UnprovenError as error:
+        reason = error
+    try:
+        return find_distance_head(proof)
+    except UnprovenError as error:
+        raise UnprovenError(f"as YOLOv5's head: {reason}; as YOLOv8's: {error}") from None
 
 
 def _free_name(name: str, taken: set[str]) -> str:

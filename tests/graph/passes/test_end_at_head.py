@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from raw_head_models import ANCHORS, FORMS, STRIDES, split_form, yolov5_model
+from raw_head_models import ANCHORS, FORMS, STRIDES, split_form, yolov5_model, yolov8_model
 
 from infersdk.graph.files import model_bytes, parse_model, read_model
 from infersdk.graph.head_levels import UnprovenError
@@ -39,6 +39,23 @@ def decoded_yolov5(head: RawHead, maps: dict[str, np.ndarray]) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
+def decoded_yolov8(head: RawHead, maps: dict[str, np.ndarray]) -> np.ndarray:
+    """The same of YOLOv8: [n, values, rows]."""
+    parts = []
+    for level in head.levels:
+        logits, classes = (maps[name].astype(np.float64) for name in level.maps)
+        n, _, height, width = logits.shape
+        share = np.exp(logits.reshape(n, 4, len(head.bins), -1))
+        left, upper, right, lower = (share / share.sum(axis=2, keepdims=True)).transpose(1, 0, 3, 2) @ np.array(
+            head.bins
+        )
+        x, y = (one.reshape(-1) + 0.5 for one in np.meshgrid(np.arange(width), np.arange(height)))
+        box = np.stack([x + (right - left) / 2, y + (lower - upper) / 2, left + right, upper + lower], axis=1)
+        scores = 1 / (1 + np.exp(-classes.reshape(n, head.values - 4, -1)))
+        parts.append(np.concatenate([box * level.stride, scores], axis=1))
+    return np.concatenate(parts, axis=2)
+
+
 def ended(path: Path) -> tuple[bytes, RawHead]:
     content = prepared_model(path, [EndAtHead()])
     assert content is not None
@@ -62,6 +79,59 @@ def test_forms_of_the_decoding(tmp_path: Path, form: str, computed_shapes: bool,
     assert [one.shape for one in maps.values()] == [(2, 24, 8, 12), (2, 24, 4, 6), (2, 24, 2, 3)]
     np.testing.assert_allclose(decoded_yolov5(head, maps), run(str(path), images)["output0"], rtol=1e-5, atol=1e-4)
     assert not {"Sigmoid", "Transpose", "Concat", "Split"} & {node.op_type for node in parse_model(content).graph}
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["joined", "separate"])
+@pytest.mark.parametrize("last_axis", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("slices", [False, True], ids=["split", "slices"])
+def test_forms_of_distances(tmp_path: Path, separate: bool, last_axis: bool, slices: bool) -> None:
+    path = yolov8_model(
+        tmp_path / "m.onnx", separate=separate, last_axis=last_axis, slices=slices, bins=4 if slices else 5
+    )
+    content, head = ended(path)
+    assert (head.layout, head.output, head.values) == ("yolov8", "output0", 7)
+    assert head.bins == tuple(range(4 if slices else 5))
+    assert [level.maps for level in head.levels] == [("head_0", "head_1"), ("head_2", "head_3"), ("head_4", "head_5")]
+    images = np.random.default_rng(1).random((2, 3, 64, 96), F)
+    np.testing.assert_allclose(
+        decoded_yolov8(head, run(content, images)), run(str(path), images)["output0"], rtol=1e-5, atol=1e-4
+    )
+    assert not {"Sigmoid", "Softmax", "Concat", "Split"} & {node.op_type for node in parse_model(content).graph}
+
+
+def _bent_centre(cells: np.ndarray) -> np.ndarray:
+    bent = np.array(cells)
+    bent[0, 1, 7] += 1
+    return bent
+
+
+def _other_strides(strides: np.ndarray) -> np.ndarray:
+    other = np.array(strides)
+    other[0, 3] = 9
+    return other
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"grid_of": _bent_centre}, r"grid of its level of 12 x 8 cells is not cell \+ 0.5"),
+        ({"grid_of": lambda cells: cells - F(0.5)}, "is not cell"),
+        ({"grid_of": lambda cells: cells[:, ::-1]}, "is not cell"),
+        ({"strides_of": _other_strides}, "stride of its level of 12 x 8 cells is not one whole number"),
+        ({"strides_of": lambda strides: strides * F(1.5)}, "is not a grid of 12 pixels"),
+        ({"weights_of": lambda weights: weights * F(np.nan)}, "is not a weighted sum of bins"),
+        ({"centre": ("Div", 3.0)}, "not the middle and the difference"),
+        ({"centre": ("Mul", 2.0)}, "not the middle and the difference"),
+        ({"softmax_axis": 2}, "is not the softmax of the bins"),
+        ({"softmax_axis": 3}, "is not the softmax of the bins"),
+        ({"turned": True}, "not those of left and upper, right and lower edge"),
+    ],
+)
+def test_other_distances_stay(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    path = yolov8_model(tmp_path / "m.onnx", **changes)
+    with pytest.raises(UnprovenError, match=reason):
+        EndAtHead().find(read_model(path))
+    assert prepared_model(path, [EndAtHead()]) is None
 
 
 def test_half_precision(tmp_path: Path) -> None:
@@ -98,6 +168,10 @@ def test_real_models(assets: Path) -> None:
         assert [level.stride for level in head.levels] == [8, 16, 32]
         assert head.levels[0].anchors == ((10, 13), (16, 30), (33, 23))
         assert len(content) < (assets / "models" / f"{name}.onnx").stat().st_size
+    content, head = ended(assets / "models" / "yolov8n.onnx")
+    assert (head.layout, [level.stride for level in head.levels], head.values) == ("yolov8", [8, 16, 32], 84)
+    assert len(head.bins) == 16
+    assert "Softmax" not in {node.op_type for node in parse_model(content).graph}
     for name in ("yolox_nano", "yolov10n", "yolov8n-seg", "yolov8n-pose", "squeezenet1.1", "osnet_x0_25_msmt17"):
         assert prepared_model(assets / "models" / f"{name}.onnx", [EndAtHead()]) is None, name
 

@@ -236,7 +236,8 @@ class YOLO(VisionModel[Detections]):
             )
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
-        return DeviceBoxes(self, infer, capacity)
+        # Maps come to the host, whatever gave them: the decoder on the device takes decoded boxes.
+        return DeviceBoxes(self, infer, capacity) if self._raw_head is None else None
 
     def _varied(self) -> None:
         find_classes(self.classes, self.class_names, self.class_count)

@@ -14,10 +14,14 @@ from .errors import ConfigError, InputError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Prefetch", "paired"]
+__all__ = ["NoItemError", "Prefetch", "paired"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class NoItemError(Exception):
+    """No item has come in time."""
 
 
 class _Queue(Generic[T]):
@@ -64,9 +68,10 @@ class _Queue(Generic[T]):
                 self.changed.notify_all()
             return not self.stopped
 
-    def take(self) -> T:
+    def take(self, timeout: float | None = None) -> T:
         with self.changed:
-            self.changed.wait_for(lambda: self.items or self.ended or self.stopped)
+            if not self.changed.wait_for(lambda: self.items or self.ended or self.stopped, timeout):
+                raise NoItemError
             if self.items and not self.stopped:
                 self._drop_expired()
                 self.changed.notify_all()
@@ -129,6 +134,14 @@ class Prefetch(Generic[T]):
 
     def __next__(self) -> T:
         return self._queue.take()
+
+    def next_within(self, seconds: float) -> T:
+        """As `next()`.
+
+        Raises:
+            NoItemError: none has come for so many seconds.
+        """
+        return self._queue.take(seconds)
 
     def close(self, timeout: float | None = 5.0) -> None:
         """Ends the thread. It waits for that at most `timeout` seconds, in case the source hangs in a read."""

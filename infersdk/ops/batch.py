@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..image import Geometry, ImageView, PixelTransform
     from ..stream import Stream
 
-__all__ = ["ImageBatch", "Workers", "shared_workers"]
+__all__ = ["ImageBatch", "UploadArea", "Workers", "shared_workers"]
 
 
 class Workers(Handle):
@@ -170,6 +170,17 @@ class ImageBatch:
             )
         )
 
+    def fill_from(self, other: ImageBatch, rows: Sequence[int]) -> None:
+        """Sets some images of another batch, which keeps them alive."""
+        for i, row in enumerate(rows):
+            self._images[i], self._geometries[i] = other._images[row], other._geometries[row]
+        self._keep = [other._keep[row] for row in rows]
+
+    def use_copy(self, row: int, source: ImageBatch | UploadArea, index: int) -> None:
+        """Says that an image is on the device already, as the one at `index` of `source`."""
+        self._on_device[row] = source._on_device[index]
+        self._geometries_on_device[row] = source._geometries_on_device[index]
+
     def use_device_images(self) -> None:
         """Says that the images are on the device already, so that no upload is needed."""
         for i in range(len(self._keep)):
@@ -188,3 +199,51 @@ class ImageBatch:
                 stream._open,
             )
         )
+
+
+class UploadArea:
+    """Memory on a device into which images are copied one by one, before their batch is complete.
+
+    Args:
+        capacity: The number of images that are copied between two calls of `reset()`.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._on_device = ffi.new("ifs_image[]", capacity)
+        self._geometries_on_device = ffi.new("ifs_geometry[]", capacity)
+        self._queued = ffi.new("int32_t[]", capacity)
+        self._used = ffi.new("int64_t *")
+        self._at, self._nbytes = ffi.NULL, 0
+
+    def reset(self, device: int, nbytes: int) -> None:
+        """From now on the `nbytes` bytes at the address `device` are filled. No thread calls `queue()` meanwhile."""
+        self._at, self._nbytes, self._used[0] = ffi.cast("void *", device), nbytes, 0
+
+    @property
+    def used(self) -> int:
+        """The bytes that images were copied to, from the beginning."""
+        return int(self._used[0])
+
+    def queue(self, index: int, image: ImageView, geometry: Geometry, stream: Stream) -> bool:
+        """Queues the copy of an image as `ImageBatch.upload()` copies it. The caller keeps its pixels alive.
+
+        Several threads may call it at the same time, each with an `index` of its own, below the capacity.
+
+        Returns:
+            Whether it is queued: not for an image outside of page-locked memory, nor where too few bytes are left.
+        """
+        check(
+            lib.held_ifs_upload_ahead(
+                image._c,
+                geometry._c,
+                self._at,
+                self._nbytes,
+                self._used,
+                stream._open,
+                self._on_device + index,
+                self._geometries_on_device + index,
+                self._queued + index,
+            )
+        )
+        return bool(self._queued[index])

@@ -1,4 +1,8 @@
-"""A model made ready to be quantised: shapes inferred, constants folded, batch normalisation merged."""
+"""A model made ready to be quantised: shapes inferred, constants folded, batch normalisation merged.
+
+Two forms that runtimes compute slowly, in 8 bits as in floating point, are written as others of the same numbers:
+Slices in front of a convolution, and poolings of several windows. In a small detector they take longer than INT8 saves.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
 from ..graph.files import read_model, write_model
-from ..graph.passes import NameNodes, StaticReshapes, apply_passes
+from ..graph.passes import ChainPoolings, FoldSpaceToDepth, NameNodes, StaticReshapes, apply_passes
 from ..graph.precision import precision_of
 from ..graph.shapes import infer_shapes
 from ..graph.weights import weights_size
@@ -27,6 +31,8 @@ MIN_OPSET = 13
 def prepare(path: str | os.PathLike[str]) -> ir.Model:
     """The model with shapes inferred, constants folded and batch normalisation merged; each node has a name.
 
+    Results stay the same but for rounding.
+
     Raises:
         ModelNotFoundError, ModelFormatError: there is no such file, or it is not an ONNX model.
         UnsupportedModelError: it is quantised already, is not FP32, or ONNX Runtime cannot load it.
@@ -39,7 +45,7 @@ def prepare(path: str | os.PathLike[str]) -> ir.Model:
     if precision != "fp32":
         raise UnsupportedModelError(f"{str(path)!r} is {precision}; quantisation starts from an fp32 model")
     prepared = _folded(_raised(model, path), path)
-    if apply_passes(prepared, [NameNodes(), StaticReshapes()]):
+    if apply_passes(prepared, [NameNodes(), StaticReshapes(), FoldSpaceToDepth(), ChainPoolings()]):
         infer_shapes(prepared)
     return prepared
 

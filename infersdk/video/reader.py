@@ -31,7 +31,8 @@ class VideoReader(SourceReader[Frame]):
             files, which never drop a frame.
         drop_after: seconds that a frame of a live source may wait: when one is taken, older ones are dropped, and
             counted, as long as a newer one waits. None drops none by its age.
-        timeout: seconds without data after which reading from a URL or camera fails.
+        timeout: seconds without data after which reading from a URL or camera fails; by RTSP also a second more
+            without a frame, while the connection stays alive.
         options: FFmpeg's options for the container: `{"rtsp_transport": "tcp"}`, `{"video_size": "1280x720"}`.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._http import without_password
-from .._prefetch import Prefetch
+from .._prefetch import NoItemError, Prefetch
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
 from ._av import import_av, reason
 from .frames import DeviceFrame, Frame
@@ -31,6 +32,14 @@ FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
 _LIVE = frozenset({"rtsp", "rtsps", "rtmp", "rtmps", "rtp", "udp", "srt", "mms", "tcp", "unix"})
 #: Seconds without data after which a live source counts as dead.
 TIMEOUT = 10.0
+#: While PyAV can interrupt FFmpeg, FFmpeg asks it twice for each read from a socket, and PyAV takes the interpreter's
+#: lock to answer: 81 times for a frame of 17 kB by RTSP, which reads a packet of RTP in three steps. A few dozens of
+#: streams wait for the lock most of the time then. So FFmpeg itself keeps the timeout of these protocols.
+_TIMED_BY_FFMPEG = frozenset({"rtsp", "rtsps"})
+#: Seconds that a frame may come later than FFmpeg's timeout, which is for any data.
+_LATER = 1.0
+#: Sources that sent data, but no frame, for too long. Nothing ends such a read, so they are read in the other way then.
+_stalled: set[str] = set()
 
 
 @dataclass
@@ -67,7 +76,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         options: Mapping[str, str] | None,
     ) -> None:
         self._buffer: Prefetch[FrameKind] | None = None
-        self._closed = False
+        self._closed = self._hangs = False
         self._guard = threading.Lock()  # of both: one thread may close the reader while another one begins to read
         self.damage = ""
         self.source = f"/dev/video{source}" if isinstance(source, int) else os.fspath(source)
@@ -87,7 +96,18 @@ class SourceReader(ABC, Generic[FrameKind]):
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
         self._av = import_av()
+        #: Seconds to wait for a frame; None where FFmpeg is interrupted after them.
+        self._patience: float | None = None
+        if (
+            scheme
+            and scheme[1].lower() in _TIMED_BY_FFMPEG
+            and self.source not in _stalled
+            and "timeout" not in (options or {})
+            and 0 < timeout < math.inf
+        ):
+            self._patience = timeout + _LATER
         self._container = self._open(bool(scheme), camera, timeout, dict(options or {}))
+        self._prefetch, self._expired = prefetch, _older_than(drop_after)
         try:
             stream = self._stream()
             live = camera or (scheme is not None and scheme[1].lower() in _LIVE)
@@ -96,19 +116,20 @@ class SourceReader(ABC, Generic[FrameKind]):
             self._describe(stream, even)
             stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames would delay as many frames
             self._decoded = Decoded()
+            self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
             self._frames: Generator[FrameKind, None, None] = self._decode(stream, self._decoded)
             # Only the first frame shows whether there is one, and how it is rotated.
-            first = next(self._frames, None)
+            first = self._read_first()
             if first is None:
                 raise VideoError(f"{self._shown!r} has no frame that can be decoded")
         except BaseException:
-            self._container.close()
+            if self._buffer is None:
+                self._container.close()
+            else:  # its thread may be reading
+                self._buffer.close(0)
             raise
         self.size: tuple[int, int] = first.size
-        self._first: FrameKind = first
-        self._prefetch = prefetch
-        self._expired = _older_than(drop_after)
-        self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
+        self._first: FrameKind | None = first
 
     @abstractmethod
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[FrameKind, None, None]:
@@ -120,8 +141,11 @@ class SourceReader(ABC, Generic[FrameKind]):
         av = self._av
         try:
             kind = "v4l2" if camera and sys.platform == "linux" and self.source.startswith("/dev/video") else None
+            if self._patience is not None:
+                options["timeout"] = str(round(timeout * 1e6))  # microseconds
             wait = timeout if url or camera else None
-            return av.open(self.source, format=kind, options=options, timeout=wait)
+            reading = wait if self._patience is None else None
+            return av.open(self.source, format=kind, options=options, timeout=(wait, reading))
         except FileNotFoundError:
             raise VideoError(f"no video at {self._shown!r}{relative_to(self.source)}") from None
         except (av.error.FFmpegError, OSError, ValueError) as error:
@@ -162,6 +186,31 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     # ---- frames ----
 
+    def _read_first(self) -> FrameKind | None:
+        if self._patience is None:
+            return next(self._frames, None)
+        self._buffer = self._prefetched(self._frames)  # this thread could wait for ever
+        try:
+            return self._take(self._buffer)
+        except StopIteration:
+            return None
+
+    def _prefetched(self, frames: Iterator[FrameKind]) -> Prefetch[FrameKind]:
+        return Prefetch(frames, self._prefetch, drop_oldest=self._drops, expired=self._expired)
+
+    def _take(self, buffer: Prefetch[FrameKind]) -> FrameKind:
+        if self._patience is None:
+            return next(buffer)
+        try:
+            return buffer.next_within(self._patience)
+        except NoItemError:
+            _stalled.add(self.source)
+            self._hangs = True
+            buffer.close(0)
+            raise VideoError(
+                f"{self._shown!r} has sent data, but no frame that can be decoded, for {self._patience:g} s"
+            ) from None
+
     def __iter__(self) -> Iterator[FrameKind]:
         return self
 
@@ -169,12 +218,14 @@ class SourceReader(ABC, Generic[FrameKind]):
         with self._guard:
             if self._closed:
                 raise ClosedError(f"the video {self._shown!r} was closed; open it again")
+            first, self._first = self._first, None
             if self._buffer is None:
-                frames = _rest(self._first, self._frames)
-                self._buffer = Prefetch(frames, self._prefetch, drop_oldest=self._drops, expired=self._expired)
-                del self._first
+                assert first is not None
+                self._buffer, first = self._prefetched(_rest(first, self._frames)), None
+        if first is not None:
+            return first
         try:
-            return next(self._buffer)
+            return self._take(self._buffer)
         except StopIteration:
             self._check_end()
             raise
@@ -204,7 +255,7 @@ class SourceReader(ABC, Generic[FrameKind]):
             if self._buffer is None:
                 self._frames.close()
                 return
-        self._buffer.close()  # its thread closes the container
+        self._buffer.close(0 if self._hangs else 5)  # its thread closes the container
 
     def __enter__(self) -> Self:
         return self

@@ -16,8 +16,10 @@ from ...errors import ConfigError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
 from ..files import EXTERNAL_KEY, model_bytes, read_model
 from .add_nms import AddNms
+from .chain_poolings import ChainPoolings
 from .clean_up import CleanUp
 from .end_at_head import EndAtHead
+from .fold_space_to_depth import FoldSpaceToDepth
 from .free_batch import FreeBatch
 from .free_size import FreeSize
 from .hard_swish import HardSwish
@@ -36,10 +38,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "AddNms", "CleanUp", "EndAtHead", "FreeBatch", "FreeSize", "HardSwish", "ImageIn", "NameAxes",
-    "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants",
-    "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes", "loading_passes",
-    "pass_keys", "prepared_model",
+    "PASSES", "AddNms", "ChainPoolings", "CleanUp", "EndAtHead", "FoldSpaceToDepth", "FreeBatch", "FreeSize",
+    "HardSwish", "ImageIn", "NameAxes", "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput",
+    "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs",
+    "apply_passes", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logging.getLogger("infersdk.graph")
@@ -60,9 +62,9 @@ class Pass(Protocol):
 
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
-    AddNms, CleanUp, EndAtHead, FreeBatch, FreeSize, HardSwish, ImageIn, NameAxes, NameNodes, NarrowIndices,
-    QuantizedOperators, ResizeInput, SetOpset, ShrinkConstants, StaticReshapes, ToFloat16, UnsignedActivations,
-    WeightsOffInputs,
+    AddNms, ChainPoolings, CleanUp, EndAtHead, FoldSpaceToDepth, FreeBatch, FreeSize, HardSwish, ImageIn, NameAxes,
+    NameNodes, NarrowIndices, QuantizedOperators, ResizeInput, SetOpset, ShrinkConstants, StaticReshapes, ToFloat16,
+    UnsignedActivations, WeightsOffInputs,
 )  # fmt: skip
 
 

@@ -1,0 +1,224 @@
+"""Convolutions that read the positions of an image apart, as wider convolutions of the image itself.
+
+The first layer of YOLOX, and of YOLOv5 up to release 5, takes each second row and column four times, which makes four
+times as many channels of an image of half the width and height, and convolves that. A filter of 3x3 over these channels
+is a filter of 6x6 over the image, with twice the stride: the same products and sums. Slicing moves all of the image
+one value at a time, and takes longer than the convolution on some runtimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from ..factors import constant_of
+from ..weights import add_weight, drop_unused_weights, taken_names
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx_ir as ir
+
+    from ...model_source import ModelSource
+
+__all__ = ["FoldSpaceToDepth"]
+
+#: Attributes of a convolution that may be there, each with the value for all axes that a rewritten one needs.
+_PLAIN = {"dilations": 1, "group": 1}
+#: A Slice that ends there or later goes to the end, whatever the size is.
+_ENDLESS = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class FoldSpaceToDepth:
+    """Convolves an image instead of the concatenation of its strided Slices, or of its SpaceToDepth.
+
+    Results stay the same but for the order in which products are summed up.
+    """
+
+    name: ClassVar[str] = "fold-space-to-depth"
+    version: ClassVar[int] = 1
+
+    def concerns(self, source: ModelSource) -> bool:
+        slices = source.mentions(b"Slice") and source.mentions(b"Concat")
+        return source.is_onnx and source.mentions(b"Conv") and (slices or source.mentions(b"SpaceToDepth"))
+
+    def apply(self, model: ir.Model) -> bool:
+        from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+        graph = model.graph
+        changed = False
+        for node in list(graph):
+            blocks = _blocks_of(node)
+            if blocks is None or not _only_convolved(node.outputs[0]):
+                continue
+            for convolution in list(node.outputs[0].consumers()):
+                _widen(graph, convolution, blocks)
+            changed = True
+        if changed:
+            RemoveUnusedNodesPass()(model)
+            drop_unused_weights(graph)
+        return changed
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """What a value is made of: positions of another one, one set of channels behind the other.
+
+    Attributes:
+        source: [n, c, height, width].
+        channels: c.
+        steps: the rows and columns from one position to the next.
+        offsets: the first row and column of each set of c channels.
+    """
+
+    source: ir.Value
+    channels: int
+    steps: tuple[int, int]
+    offsets: tuple[tuple[int, int], ...]
+
+
+def _blocks_of(node: ir.Node) -> _Blocks | None:
+    """What a node brings together, if that is sets of positions of one value; None if it is not."""
+    if node.domain or len(node.outputs) != 1:
+        return None
+    if node.op_type == "SpaceToDepth":
+        source = node.inputs[0]
+        size = node.attributes.get_int("blocksize", 0)
+        channels = _channels(source)
+        if source is None or channels is None or size < 1:
+            return None
+        return _Blocks(source, channels, (size, size), tuple((y, x) for y in range(size) for x in range(size)))
+    if node.op_type != "Concat" or node.attributes.get_int("axis", 0) not in (1, -3):
+        return None
+    views = [_view_of(value) for value in node.inputs if value is not None]
+    if not views or None in views:
+        return None
+    source, steps = views[0].source, views[0].steps  # type: ignore[union-attr]
+    offsets = tuple(view.offsets for view in views if view is not None)
+    channels = _channels(source)
+    if channels is None or max(steps) < 2:
+        return None
+    if any(view is None or view.source is not source or view.steps != steps for view in views):
+        return None
+    if not all(_divides(source, axis, steps[axis], {offset[axis] for offset in offsets}) for axis in (0, 1)):
+        return None
+    return _Blocks(source, channels, steps, offsets)
+
+
+def _channels(value: ir.Value | None) -> int | None:
+    """How many channels an image has, [n, channels, height, width]; None if that is not known."""
+    if value is None or value.shape is None or len(value.shape) != 4:
+        return None
+    channels = value.shape[1]
+    return channels if isinstance(channels, int) else None
+
+
+def _divides(source: ir.Value, axis: int, step: int, offsets: set[int]) -> bool:
+    """Whether the height (0) or the width (1) of an image is a multiple of the step between positions.
+
+    Sets that begin at the first and at the last offset have as many positions only then.
+    """
+    assert source.shape is not None
+    size = source.shape[2 + axis]
+    return size % step == 0 if isinstance(size, int) else {0, step - 1} <= offsets
+
+
+@dataclass(frozen=True)
+class _View:
+    """Each `steps`-th row and column of a value, from `offsets` on."""
+
+    source: ir.Value
+    steps: tuple[int, int]
+    offsets: tuple[int, int]
+
+
+def _view_of(value: ir.Value | None) -> _View | None:
+    """The positions that Slices in a row take; None if one of them takes anything else."""
+    steps, offsets = [1, 1], [0, 0]
+    maker = value.producer() if value is not None else None
+    while maker is not None and value is not None and maker.op_type == "Slice" and not maker.domain:
+        sliced = _slices(maker)
+        if sliced is None or maker.inputs[0] is None:
+            return None
+        for axis, (start, step) in sliced.items():
+            # This Slice comes before those that have been looked at.
+            offsets[axis], steps[axis] = start + offsets[axis] * step, steps[axis] * step
+        value = maker.inputs[0]
+        maker = value.producer()
+    inside = all(offset < step for offset, step in zip(offsets, steps, strict=True))
+    return _View(value, (steps[0], steps[1]), (offsets[0], offsets[1])) if value is not None and inside else None
+
+
+def _slices(node: ir.Node) -> dict[int, tuple[int, int]] | None:
+    """The start and the step along the height (0) and the width (1); None if it leaves out the end, or channels."""
+    rank = len(node.inputs[0].shape) if node.inputs[0] is not None and node.inputs[0].shape is not None else 0
+    arrays = [constant_of(value) for value in node.inputs[1:]]
+    if rank != 4 or len(arrays) < 2 or any(array is None for array in arrays):
+        return None
+    starts, ends, *rest = ([int(number) for number in array.reshape(-1)] for array in arrays if array is not None)
+    axes = rest[0] if rest else list(range(len(starts)))
+    steps = rest[1] if len(rest) > 1 else [1] * len(starts)
+    result = {}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = node.inputs[0].shape[axis % rank] if node.inputs[0] is not None and node.inputs[0].shape else None
+        whole = end >= (size if isinstance(size, int) else _ENDLESS)
+        if axis % rank < 2 or start < 0 or step < 1 or not whole:
+            return None
+        result[axis % rank - 2] = (start, step)
+    return result
+
+
+def _only_convolved(value: ir.Value) -> bool:
+    """Whether all that reads a value are convolutions that can be widened."""
+    uses, maker = list(value.uses()), value.producer()
+    if not uses or value.is_graph_output() or maker is None:
+        return False
+    return all(use.node.graph is maker.graph and _can_widen(use.node, use.idx) for use in uses)
+
+
+def _can_widen(node: ir.Node, index: int) -> bool:
+    if node.op_type != "Conv" or node.domain or index != 0 or len(node.inputs) < 2 or node.inputs[1] is None:
+        return False
+    if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or node.inputs[1].is_graph_input():
+        return False
+    for name, wanted in _PLAIN.items():
+        if name in node.attributes and np.any(np.asarray(node.attributes[name].value) != wanted):
+            return False
+    return constant_of(node.inputs[1]) is not None
+
+
+def _widen(graph: ir.Graph, node: ir.Node, blocks: _Blocks) -> None:
+    """Lets a convolution read the source of what it reads."""
+    import onnx_ir as ir
+
+    old = node.inputs[1]
+    assert old is not None
+    weights = constant_of(old)
+    assert weights is not None
+    wide = _wide_weights(weights, blocks)
+    name, taken = f"{old.name}_wide", taken_names(graph)
+    while name in taken:
+        name += "_"
+    node.replace_input_with(0, blocks.source)
+    node.replace_input_with(1, add_weight(graph, name, wide))
+    steps = blocks.steps
+    numbers: Mapping[str, list[int]] = {
+        "kernel_shape": list(wide.shape[2:]),
+        "strides": [a * b for a, b in zip(node.attributes.get_ints("strides", [1, 1]), steps, strict=True)],
+        "pads": [a * b for a, b in zip(node.attributes.get_ints("pads", [0] * 4), steps * 2, strict=True)],
+    }
+    for key, values in numbers.items():
+        node.attributes[key] = ir.AttrInt64s(key, values)
+
+
+def _wide_weights(weights: npt.NDArray[np.floating], blocks: _Blocks) -> npt.NDArray[np.floating]:
+    """Weights over sets of positions as weights over all positions, [results, channels, rows, columns]."""
+    results, _, rows, columns = weights.shape
+    (down, right), count = blocks.steps, blocks.channels
+    wide = np.zeros((results, count, rows * down, columns * right), weights.dtype)
+    for number, (y, x) in enumerate(blocks.offsets):
+        wide[:, :, y::down, x::right] += weights[:, number * count : (number + 1) * count]
+    return wide

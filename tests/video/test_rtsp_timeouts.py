@@ -1,0 +1,197 @@
+"""RTSP sources that fall silent, or send all but frames; and how often their reader takes the interpreter's lock."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from infersdk.errors import VideoError
+from infersdk.video import Streams, VideoReader, VideoWriter, source_reader
+
+pytest.importorskip("av")
+from live_formats import description, encode, rtp
+
+if TYPE_CHECKING:
+    from rtsp import RtspServer
+
+RATE = 30
+TCP = {"rtsp_transport": "tcp"}
+#: A report of the sender (RFC 3550, 6.4.1) on channel 1 of the connection.
+REPORT = struct.pack(">cBH", b"$", 1, 28) + struct.pack(">BBHIIIIII", 0x80, 200, 6, 1, 0, 0, 0, 0, 0)
+
+
+class Camera:
+    """Sends so many frames at their rate to everybody who connects. Then it calls `after` with the connection, again
+    and again, and keeps that open.
+    """
+
+    def __init__(self, folder: Path, frames: int, after: Callable[[socket.socket], object]) -> None:
+        path = folder / "sent.mp4"
+        with VideoWriter(path, (320, 240), RATE) as writer:
+            for number in range(RATE):
+                writer.write(noise(number))
+        video = encode(str(path), (320, 240), RATE, 1.0, 0)
+        repeats = -(-frames // RATE)
+        self._chunks, self._description, self._after = rtp(video, repeats)[:frames], description(video), after
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.url = f"rtsp://127.0.0.1:{self._server.getsockname()[1]}/"
+        self._closed = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=self._server.accept()[:1], daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            while b"PLAY" not in (request := connection.recv(1 << 16)):
+                connection.sendall(self._answer(request.decode()))
+            connection.sendall(self._answer(request.decode()))
+            for chunk in self._chunks:
+                connection.sendall(chunk)
+                time.sleep(1 / RATE)
+            while not self._closed.wait(0.1):
+                self._after(connection)
+
+    def _answer(self, request: str) -> bytes:
+        number = re.search(r"CSeq: *(\d+)", request)
+        assert number is not None
+        body = self._description if request.startswith("DESCRIBE") else ""
+        headers = {
+            "DESCRIBE": f"Content-Type: application/sdp\r\nContent-Length: {len(body)}\r\n",
+            "SETUP": "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n",
+        }.get(request.split(" ", 1)[0], "")
+        return f"RTSP/1.0 200 OK\r\nCSeq: {number[1]}\r\nSession: 1\r\n{headers}\r\n{body}".encode()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+
+def noise(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 255, (240, 320, 3), np.uint8)
+
+
+@pytest.fixture
+def camera(tmp_path: Path) -> Iterator[Callable[..., Camera]]:
+    cameras: list[Camera] = []
+
+    def make(frames: int, after: Callable[[socket.socket], object] = lambda _: None) -> Camera:
+        cameras.append(Camera(tmp_path, frames, after))
+        return cameras[-1]
+
+    yield make
+    for one in cameras:
+        one.close()
+
+
+class Sides:
+    """A model that says how high a frame is."""
+
+    def submit(self, frame: Any, **parameters: Any) -> Future[int]:
+        result: Future[int] = Future()
+        result.set_result(len(frame.pixels))
+        return result
+
+
+def send_report(connection: socket.socket) -> None:
+    connection.sendall(REPORT)
+
+
+def test_a_source_that_falls_silent(camera: Callable[..., Camera]) -> None:
+    with VideoReader(camera(45).url, timeout=2, options=TCP, drop="never") as reader:
+        numbers: list[int] = []
+        with pytest.raises(VideoError, match="no data for too long"):
+            numbers.extend(frame.number for frame in reader)
+    assert len(numbers) >= 43, "the last frame ends with the next one"
+
+
+def test_a_source_that_sends_all_but_frames(camera: Callable[..., Camera]) -> None:
+    url = camera(60, send_report).url
+    begin = time.monotonic()
+    with (
+        VideoReader(url, timeout=1.5, options=TCP, drop="never") as reader,
+        pytest.raises(VideoError, match=r"no frame that can be decoded, for 2.5 s"),
+    ):
+        list(reader)
+    assert time.monotonic() - begin < 15
+    assert url in source_reader._stalled
+    reading = count_readers()
+    with VideoReader(url, timeout=1.5, options=TCP, drop="never") as reader, suppress(VideoError):
+        list(reader)  # it ends: FFmpeg is interrupted now, and may call that the end of the source
+    assert count_readers() == reading
+
+
+def test_streams_open_it_again_and_leave_one_thread_behind(camera: Callable[..., Camera]) -> None:
+    url = camera(30, send_report).url
+    reading = count_readers()
+    with Streams({"camera": url}, timeout=1, options=TCP) as streams:
+        for item in streams.run(Sides()):
+            assert item.error is None
+            if streams.health()["camera"].connects == 3:
+                break
+        assert streams.health()["camera"].error
+    assert count_readers() - reading <= 1
+
+
+def count_readers() -> int:
+    return sum(thread.name == "infersdk-prefetch" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("options", [TCP, {}], ids=["TCP", "UDP"])
+def test_a_server_that_hangs(rtsp: RtspServer, options: dict[str, str]) -> None:
+    with VideoReader(rtsp.url, timeout=2, options=options, drop="never") as reader:
+        for _ in range(5):
+            next(reader)
+        rtsp.process.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        try:
+            with pytest.raises(VideoError, match="no data for too long|no frame"):
+                list(reader)
+        finally:
+            rtsp.process.send_signal(signal.SIGCONT)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_timeout_of_ffmpeg_in_the_options_holds(camera: Callable[..., Camera]) -> None:
+    begin = time.monotonic()
+    with (
+        VideoReader(camera(45).url, options=TCP | {"timeout": "1000000"}, drop="never") as reader,
+        pytest.raises(VideoError, match="no data for too long"),
+    ):
+        list(reader)
+    assert time.monotonic() - begin < source_reader.TIMEOUT
+
+
+def test_reading_takes_the_lock_seldom(camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyAV asks Python for the time whenever FFmpeg asks whether it is interrupted."""
+    asked: list[int] = []
+    clock = time.monotonic
+
+    def monotonic() -> float:
+        asked.append(threading.get_ident())
+        return clock()
+
+    monkeypatch.setattr(time, "monotonic", monotonic)
+    with VideoReader(camera(90).url, timeout=2, options=TCP, drop="never", prefetch=1) as reader:
+        for _ in range(10):
+            next(reader)
+        thread = next(thread for thread in threading.enumerate() if thread is reader._buffer._thread)
+        before = asked.count(thread.ident)
+        for _ in range(40):
+            next(reader)
+        assert asked.count(thread.ident) - before <= 5 * 40, "an own one for a packet, its frame and its queue"

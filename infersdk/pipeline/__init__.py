@@ -33,6 +33,7 @@ How the classes belong together; an arrow points to what a class knows of::
     Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer), CallbackRequest (submit_for),
         TaggedRequest (submit_each), GroupedRequest (submit_group); it ends outside of the lock
     Statistics, Deadlines: plain data;  StaggeredWakeup, SpinningWakeup: wake the threads that wait, a few at a time
+    BatchLoans: lends whole batches to threads that drive several models
     InlineRuns: whether a request of asyncio that is alone runs in the thread of its event loop, without the others
 
 One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics, Deadlines and InlineRuns. Their methods

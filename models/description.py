@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from .literals import python_literal
 from .names import class_names
+from .raw_head import decoded_shape, decoded_spec, raw_head_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..graph.raw_head import RawHead
     from ..infer import Infer
     from ..tensor_spec import TensorSpec
 
@@ -47,12 +49,14 @@ class ModelDescription:
 
     Attributes:
         name: of the file.
-        inputs, outputs: the specs, in order.
+        inputs, outputs: the specs, in order. Of a network that ends at the maps of its head, the output is that of
+            the file, with decoded boxes.
         task: the metadata's `task` (Ultralytics: detect, segment, pose, obb, classify); None if it says nothing.
         names: the metadata's class names; `()` if there are none.
         keypoints: the metadata's `kpt_shape` as (points, values a point); None if it says nothing.
         model_type: the metadata's `model_type`, the family as transformers calls it; None if it says nothing.
         end_to_end: whether the metadata says that the boxes are chosen inside (`end2end`).
+        raw_head: the head whose maps the network gives in place of decoded boxes; None where it gives its outputs.
     """
 
     name: str
@@ -63,6 +67,7 @@ class ModelDescription:
     keypoints: tuple[int, int] | None
     model_type: str | None
     end_to_end: bool
+    raw_head: RawHead | None = None
 
     @classmethod
     def of(cls, infer: Infer) -> ModelDescription:
@@ -74,19 +79,23 @@ class ModelDescription:
     ) -> ModelDescription:
         """From what a file declares."""
         task = metadata.get("task", "").strip().lower() or None
+        head = raw_head_of(metadata, outputs)
         return cls(
             name,
             inputs,
-            outputs,
+            outputs if head is None else [decoded_spec(head, outputs)],
             task,
             class_names(None, metadata),
             _pair(metadata),
             metadata.get("model_type", "").strip().lower() or None,
             metadata.get("end2end", "").strip().lower() == "true",
+            head,
         )
 
-    def with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> ModelDescription:
-        """The same model, with the shapes that its outputs had in a run."""
+    def with_shapes(self, shapes: Mapping[str, Shape]) -> ModelDescription:
+        """The same model, with the shapes that the network's outputs had in a run."""
+        if self.raw_head is not None:
+            shapes = {self.raw_head.output: decoded_shape(self.raw_head, shapes)}
         outputs = [replace(spec, shape=shapes.get(spec.name, spec.shape)) for spec in self.outputs]
         return replace(self, outputs=outputs)
 
@@ -142,7 +151,7 @@ class ModelDescription:
     @property
     def has_chosen_rows(self) -> bool:
         """Whether the head gives few rows of box, score, class and more: end to end, with NMS or without."""
-        if self.head is None or (self.prototypes is None and len(self.outputs) > 1):
+        if self.head is None or self.raw_head is not None or (self.prototypes is None and len(self.outputs) > 1):
             return False
         _, rows, columns = self.head.shape
         if self.end_to_end:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from .end_to_end import EndToEnd
 from .obb import YOLOv8OBB
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput
+from .raw_head import without_decoding
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .semantic import SemanticSegmentation, TwinLiteNet
 from .vision import VisionModel
@@ -29,6 +31,8 @@ from .yolo import YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..model_source import ModelLike
     from ..options import Progress
 
@@ -115,18 +119,30 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
         return _of(path, settings)
-    if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
+    if settings.get("canvas") == "fit" or settings.get("decode_head") == "native":
+        # The wrapper changes the model before it is loaded.
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
     known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
     loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
     options = dict(settings.get("options", {}))
-    network = load_network(path, backend, **{k: v for k, v in loading.items() if k != "options"}, **options)
+    arguments = {key: value for key, value in loading.items() if key != "options"}
+    network = load_network(_to_load(path, backend, settings), backend, **arguments, **options)
     try:
         own = {key: value for key, value in settings.items() if key not in loading and key != "options"}
         return _of(network, own)
     except BaseException:
         network.close()
         raise
+
+
+def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> ModelLike:
+    """A model as the wrapper that fits it would load it: without the decoding of its head, where that can be."""
+    is_missing = isinstance(path, (str, os.PathLike)) and not os.path.isfile(path) and not isinstance(path, ModelSource)
+    is_module = not isinstance(path, (str, os.PathLike, bytes, bytearray, memoryview)) and not hasattr(path, "read")
+    if settings.get("decode_head", "auto") != "auto" or is_missing or is_module:
+        return path  # loading it says what is wrong with it
+    source = without_decoding(path, backend, settings.get("device"), settings.get("while_building"))
+    return source if source.passes or source.path is None else path
 
 
 def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PipelineHolder", "Requests"]
 
+T = TypeVar("T")
 Result = TypeVar("Result")
 
 
@@ -150,7 +151,7 @@ class Requests(Generic[Result]):
     ) -> Iterator[Result]:
         """The results of any number of images, in order; they may be endless. See `Pipeline.map()`."""
         results = self.pipeline.map(images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters)
-        return self._in_use(results)
+        return self.in_use(results)
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
@@ -194,7 +195,8 @@ class Requests(Generic[Result]):
         else:
             self._idle.after(after)
 
-    def _in_use(self, results: Iterator[Result]) -> Iterator[Result]:
+    def in_use(self, results: Iterator[T]) -> Iterator[T]:
+        """These results; until they end the model is in use, and is not released."""
         with self._idle:
             yield from results
 

@@ -122,6 +122,8 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     fits_canvas: ClassVar[bool] = False
     #: The default of `canvas_border`.
     usual_border: ClassVar[int] = 0
+    #: The layout of heads whose maps it decodes, where the network does not (`RawHead.layout`).
+    raw_layout: ClassVar[str | None] = None
     #: The settings that one call or request may give otherwise: `detector(image, conf=0.5)`.
     per_call: ClassVar[frozenset[str]] = frozenset()
 
@@ -130,18 +132,10 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         self.path, self.backend = path, backend
         self._set(own)
         options = {**self.settings.options, **settings}
+        path = self._model_to_load(path)
         self._plan = self._canvas_plan(path)
         if isinstance(path, Infer):
-            if settings:
-                raise ConfigError(
-                    f"unknown setting {min(settings)!r}; those of {type(self).__name__} are "
-                    f"{', '.join(self.Settings.__struct_fields__)}"
-                )
-            given = [*options, *(name for name in _LOADING if getattr(self.settings, name) is not None)]
-            if given:
-                raise ConfigError(
-                    f"{', '.join(sorted(given))}: these belong to load(), and this Infer is loaded already"
-                )
+            _check_loaded(type(self), settings, [*options, *_loading_settings(self.settings)])
             self.network = path
         else:
             source = ModelSource.of(path) if self._plan is None else self._plan.source
@@ -183,6 +177,8 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             return f"its metadata says that its task is {model.task!r}"
         if odd := [spec for spec in model.outputs if spec.kind != "tensor"]:
             return f"its output {odd[0]} is not a tensor of numbers"
+        if model.raw_head is not None and model.raw_head.layout != cls.raw_layout:
+            return "its network ends at the maps of its head, and does not decode them"
         return ImageInput.refuses(model.inputs)
 
     @classmethod
@@ -357,6 +353,10 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     def _preprocessor(self, input: ImageInput) -> Preprocessor:
         return replace(self.preprocessing(input), scaled_decode=self.settings.scaled_decode)
 
+    def _model_to_load(self, path: ModelLike | Infer) -> ModelLike | Infer:
+        """The model in the form that this wrapper loads it in."""
+        return path
+
     def _canvas_plan(self, path: ModelLike | Infer) -> CanvasPlan | None:
         """How the model is loaded for several canvases; None for one."""
         if self.settings.canvas == "fixed":
@@ -454,6 +454,20 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             f"{self.network.model.name} is not a model for {type(self).__name__}: {why}. It looks like "
             f"{model.looks_like}"
         )
+
+
+def _loading_settings(settings: Any) -> list[str]:
+    """The names of those that say how a network is loaded, as far as they are given."""
+    return [name for name in _LOADING if getattr(settings, name) is not None]
+
+
+def _check_loaded(kind: type[VisionModel[Any]], unknown: Mapping[str, Any], given: Sequence[str]) -> None:
+    """Raises ConfigError for settings that a network which is loaded already cannot have."""
+    if unknown:
+        fields = ", ".join(kind.Settings.__struct_fields__)
+        raise ConfigError(f"unknown setting {min(unknown)!r}; those of {kind.__name__} are {fields}")
+    if given:
+        raise ConfigError(f"{', '.join(sorted(given))}: these belong to load(), and this Infer is loaded already")
 
 
 def _load_network(

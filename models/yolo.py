@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
-from ..errors import UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError
 from ..image import Geometry, PixelTransform
+from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
 from .description import GRIDS, ModelDescription, count_cells
 from .execution import OutputRow
 from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor, as_size
+from .raw_head import HeadMaps, check_raw_head, raw_head_of, without_decoding
 from .results import Detections
 from .vision import VisionModel
 from .yolox_release import wants_normalized_input
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ..infer import Infer
+    from ..graph.raw_head import RawHead
+    from ..model_source import ModelLike
+    from ..ops import RawHeadDecoder
     from ..stream import Stream
     from ..tensor import Tensor
     from .execution import DevicePostprocess, Parameters
@@ -38,6 +42,8 @@ Shape = tuple[int | str | None, ...]
 SCORE_TOLERANCE = 0.02
 #: Decoders that a batch on a device keeps: as many as canvases, for two variants of the settings.
 MOST_DECODERS = 16
+#: Wrappers that override one of these read decoded boxes: their networks keep the decoding.
+_READ_DECODED = ("columns", "extra", "extra_values", "postprocess", "verify", "decoder", "suppression")
 
 
 class YOLO(VisionModel[Detections]):
@@ -53,6 +59,13 @@ class YOLO(VisionModel[Detections]):
         classes: the classes that count, by name or number; None: all. Boxes of others take part in nothing, neither in
             NMS nor in `max_det`.
         size: the input size, a number or (width, height), for models that leave it open.
+        decode_head: what computes boxes and scores from the maps of the head: `"graph"`, the network; `"native"`, the
+            decoder, which computes only what is above `conf`, with the network loaded without that part; `"auto"`, the
+            decoder where an ONNX file runs on a processor and its graph proves what it computes. The results are the
+            same but for rounding.
+
+    Attributes:
+        decode_head_used: `"graph"` or `"native"`.
 
     `path`, `backend`, `names` and the other arguments: see `VisionModel`.
     """
@@ -65,6 +78,7 @@ class YOLO(VisionModel[Detections]):
     class_agnostic: bool = False
     classes: int | str | tuple[int | str, ...] | None = None
     size: int | tuple[int, int] | None = None
+    decode_head: Literal["auto", "graph", "native"] = "auto"
 
     task: ClassVar[str] = "detect"
     fits_canvas: ClassVar[bool] = True
@@ -79,6 +93,8 @@ class YOLO(VisionModel[Detections]):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         cls._has_columns = cls.columns is not YOLO.columns
+        if any(getattr(cls, name) is not getattr(YOLO, name) for name in _READ_DECODED):
+            cls.raw_layout = None
 
     @classmethod
     def refuses(cls, model: ModelDescription) -> str | None:
@@ -140,6 +156,31 @@ class YOLO(VisionModel[Detections]):
         """The overlap above which the decoder suppresses, and the most boxes that it returns of so many candidates."""
         return self.iou, self.max_det
 
+    # ---- loading ----
+
+    def _model_to_load(self, path: ModelLike | Infer) -> ModelLike | Infer:
+        if isinstance(path, Infer) or self.decode_head == "graph":
+            return path
+        required = self.decode_head == "native"
+        if self.raw_layout is not None:
+            own = self.settings
+            return without_decoding(path, self.backend, own.device, own.while_building, required=required)
+        if required:
+            raise ConfigError(f"decode_head='native' is not for {type(self).__name__}; use decode_head='auto'")
+        return path
+
+    def _prepare(self) -> None:
+        self._raw_head: RawHead | None = raw_head_of(self.network.metadata, self.network.output_specs)
+        check_raw_head(self.decode_head, self._raw_head, self.network, loaded_already=self.network is self.path)
+        super()._prepare()
+
+    @property
+    def decode_head_used(self) -> str:
+        return "graph" if self._raw_head is None else "native"
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self._raw_head is None else f"{super().__repr__()[:-1]}, native head>"
+
     # ---- the three statements ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
@@ -147,7 +188,7 @@ class YOLO(VisionModel[Detections]):
         return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        output = outputs[self._output]
+        output = self._head_of(outputs)
         idle, decode = self._take_decoder(output)
         results = []
         try:
@@ -175,14 +216,16 @@ class YOLO(VisionModel[Detections]):
             raise UnsupportedModelError(
                 f"its output {self._output!r} has shape {shape}, which leaves {max(classes, 0)} classes"
             )
-        self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder]] = {}
+        self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder | RawHeadDecoder]] = {}
         find_classes(self.classes, self.class_names, classes)  # so that a wrong one is refused now
         return classes
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        output = outputs[self._output]
+        output = self._head_of(outputs)
         if output.dtype.name not in ("float32", "float16"):
             raise UnsupportedModelError(f"its output {self._output!r} is {output.dtype}, not float32 or float16")
+        if isinstance(output, HeadMaps):
+            return  # they are logits; the graph has shown that scores are their sigmoids
         end = self.leading + (self.class_count or 0)
         anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
         scores = output[..., 4:end] if anchor_first else output[:, 4:end]
@@ -193,43 +236,57 @@ class YOLO(VisionModel[Detections]):
             )
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
-        return DeviceBoxes(self, infer, capacity)
+        # Maps come to the host, whatever gave them: the decoder on the device takes decoded boxes.
+        return DeviceBoxes(self, infer, capacity) if self._raw_head is None else None
 
     def _varied(self) -> None:
         find_classes(self.classes, self.class_names, self.class_count)
         self._idle_decoders = {}
 
-    def _take_decoder(self, output: npt.NDArray[Any]) -> tuple[list[DetectionDecoder], DetectionDecoder]:
+    def _head_of(self, outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any] | HeadMaps:
+        """The decoded boxes of a batch, or the maps in their place."""
+        return outputs[self._output] if self._raw_head is None else HeadMaps.of(self._raw_head, outputs)
+
+    def _take_decoder(self, output: Any) -> tuple[list[Any], Any]:
         """A decoder for an output, which one thread at a time uses, and the list that it is put back into afterwards.
         A context manager would take 2 us for each batch.
         """
-        idle = self._idle_decoders.setdefault((output.shape[1:], output.dtype), [])
+        sizes = output.sizes if isinstance(output, HeadMaps) else output.shape[1:]
+        idle = self._idle_decoders.setdefault((sizes, output.dtype), [])
         try:
             return idle, idle.pop()
         except IndexError:  # as many are in use as threads decode
-            return idle, self.decoder(output.shape, output.dtype)
+            return idle, self._new_decoder(output)
+
+    def _new_decoder(self, output: npt.NDArray[Any] | HeadMaps) -> DetectionDecoder | RawHeadDecoder:
+        if not isinstance(output, HeadMaps):
+            return self.decoder(output.shape, output.dtype)
+        classes = output.head.values - self.leading
+        return output.decoder(classes, **self._decoding(output.rows, classes))
 
     def decoder(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DetectionDecoder:
         """A new decoder for outputs of this shape and type."""
         boxes, values = self.split(shape)
         assert isinstance(boxes, int)
         assert isinstance(values, int)
-        iou, max_det = self.suppression(boxes * (values - self.leading - self.extra) if self.multi_label else boxes)
+        classes, strides = values - self.leading - self.extra, self.strides(boxes)
+        settings = self._decoding(boxes, classes)
         return DetectionDecoder(
-            self.head,
-            values - self.leading - self.extra,
-            boxes,
-            extra=self.extra,
-            conf=self.conf,
-            iou=iou,
-            max_det=max_det,
-            max_candidates=self.max_candidates,
-            multi_label=self.multi_label,
-            class_agnostic=self.class_agnostic,
-            strides=self.strides(boxes),
-            classes=find_classes(self.classes, self.class_names, self.class_count),
-            dtype=dtype.name,
+            self.head, classes, boxes, extra=self.extra, strides=strides, dtype=dtype.name, **settings
         )
+
+    def _decoding(self, boxes: int, classes: int) -> dict[str, Any]:
+        """The settings of a decoder of so many boxes."""
+        iou, max_det = self.suppression(boxes * classes if self.multi_label else boxes)
+        return {
+            "conf": self.conf,
+            "iou": iou,
+            "max_det": max_det,
+            "max_candidates": self.max_candidates,
+            "multi_label": self.multi_label,
+            "class_agnostic": self.class_agnostic,
+            "classes": find_classes(self.classes, self.class_names, self.class_count),
+        }
 
 
 Model = TypeVar("Model", bound=YOLO)
@@ -342,6 +399,7 @@ class YOLOv5(YOLO):
     """YOLOv5 (also v6.x, v7 exports of the same layout): output [batch, boxes, 5 + classes]."""
 
     head = "yolov5"
+    raw_layout = "yolov5"
     #: Half a stride, as YOLOv5's own validation adds; without it yolov5n loses 0.009 mAP where images are 4:3.
     usual_border: ClassVar[int] = 16
 
@@ -354,6 +412,7 @@ class YOLOv8(YOLO):
     """YOLOv8 and YOLO11: output [batch, 4 + classes, boxes], without objectness."""
 
     head = "yolov8"
+    raw_layout = "yolov8"
     leading: ClassVar[int] = 4
 
     @classmethod

@@ -39,11 +39,12 @@ class ShapeTrace:
     Attributes:
         shapes: of the values so far; a value whose number of axes is unknown is left out.
         data: the contents of constants, and of what is computed from constants and shapes.
+        types: the element types, as far as they are known.
     """
 
     def __init__(self, model: ir.Model, inputs: Mapping[str, Sequence[int]]) -> None:
         self._model = model
-        self._types = element_types(model)
+        self.types = element_types(model)
         self.shapes: dict[ir.Value, Shape] = {}
         self.data: dict[ir.Value, npt.NDArray[Any]] = {}
         for name, value in model.graph.initializers.items():
@@ -56,7 +57,7 @@ class ShapeTrace:
     def know(self, value: ir.Value) -> None:
         """Takes a weight in."""
         assert value.const_value is not None
-        self._types[value] = value.const_value.dtype
+        self.types[value] = value.const_value.dtype
         self.shapes[value] = tuple(value.const_value.shape.numpy())
         if value.const_value.size <= _LARGEST_DATA and value.const_value.dtype.name != "STRING":
             self.data[value] = value.const_value.numpy()
@@ -107,7 +108,7 @@ class ShapeTrace:
         for output, array in zip(outputs, results, strict=True):
             self.data[output] = np.asarray(array)
             self.shapes[output] = tuple(np.shape(array))
-            self._types[output] = ir.DataType.from_numpy(self.data[output].dtype)
+            self.types[output] = ir.DataType.from_numpy(self.data[output].dtype)
         return True
 
     def _infer(self, node: ir.Node) -> None:
@@ -115,12 +116,12 @@ class ShapeTrace:
         import onnx_ir as ir
 
         schema = _schema(node.domain, node.op_type, self._model.graph.opset_imports.get(node.domain, 1))
-        if schema is None or any(value is not None and value not in self._types for value in node.inputs):
+        if schema is None or any(value is not None and value not in self.types for value in node.inputs):
             return
         kinds, data = {}, {}
         for value in node.inputs:
             if value is not None and value.name:
-                kinds[value.name] = onnx.helper.make_tensor_type_proto(int(self._types[value]), self.shapes.get(value))
+                kinds[value.name] = onnx.helper.make_tensor_type_proto(int(self.types[value]), self.shapes.get(value))
                 if value in self.data:
                     data[value.name] = onnx.numpy_helper.from_array(self.data[value], value.name)
         opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._model.graph.opset_imports.items()]
@@ -132,8 +133,8 @@ class ShapeTrace:
             raise UnsupportedModelError(f"{node_label(node)} does not fit: {' '.join(str(error).split())}") from None
         for output in node.outputs:
             kind = results.get(output.name or "")
-            if kind is not None and kind.tensor_type.elem_type and output not in self._types:
-                self._types[output] = ir.DataType(kind.tensor_type.elem_type)
+            if kind is not None and kind.tensor_type.elem_type and output not in self.types:
+                self.types[output] = ir.DataType(kind.tensor_type.elem_type)
             if kind is not None and kind.tensor_type.HasField("shape"):
                 sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.tensor_type.shape.dim]
                 self.shapes[output] = tuple(size if size >= 0 else None for size in sizes)

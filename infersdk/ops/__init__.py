@@ -7,6 +7,7 @@ from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups
 from .masks import MASK, PackedMasks, assemble_masks
 from .oriented import nms_oriented
 from .preprocess import letterbox, preprocess, preprocess_into
+from .raw_head import GridLevel, RawHeadDecoder
 from .resample import resample
 
 __all__ = [
@@ -16,7 +17,9 @@ __all__ = [
     "NO_CLASS",
     "DetectStats",
     "DetectionDecoder",
+    "GridLevel",
     "PackedMasks",
+    "RawHeadDecoder",
     "aligned_crops",
     "assemble_masks",
     "class_map",

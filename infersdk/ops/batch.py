@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._lib import check, ffi, lib, out
 from ..errors import InputError
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from ..image import Geometry, ImageView, PixelTransform
     from ..stream import Stream
 
-__all__ = ["ImageBatch", "UploadArea", "Workers", "shared_workers"]
+__all__ = ["DeviceCopy", "ImageBatch", "UploadArea", "Workers", "shared_workers"]
+
+
+_IMAGE, _GEOMETRY, _FLAG = (ffi.typeof(kind) for kind in ("ifs_image *", "ifs_geometry *", "int32_t *"))
+
+
+class DeviceCopy(NamedTuple):
+    """An image on a device: pointers to the core's structures of it, and of the geometry for it there."""
+
+    image: Any
+    geometry: Any
 
 
 class Workers(Handle):
@@ -176,10 +186,13 @@ class ImageBatch:
             self._images[i], self._geometries[i] = other._images[row], other._geometries[row]
         self._keep = [other._keep[row] for row in rows]
 
-    def use_copy(self, row: int, source: ImageBatch | UploadArea, index: int) -> None:
-        """Says that an image is on the device already, as the one at `index` of `source`."""
-        self._on_device[row] = source._on_device[index]
-        self._geometries_on_device[row] = source._geometries_on_device[index]
+    def copy_of(self, row: int) -> DeviceCopy:
+        """The copy of an image, after `upload()`; valid until the next one."""
+        return DeviceCopy(self._on_device + row, self._geometries_on_device + row)
+
+    def use_copy(self, row: int, copy: DeviceCopy) -> None:
+        """Says that an image is on the device already."""
+        self._on_device[row], self._geometries_on_device[row] = copy.image[0], copy.geometry[0]
 
     def use_device_images(self) -> None:
         """Says that the images are on the device already, so that no upload is needed."""
@@ -202,17 +215,9 @@ class ImageBatch:
 
 
 class UploadArea:
-    """Memory on a device into which images are copied one by one, before their batch is complete.
+    """Memory on a device into which images are copied one by one, before their batch is complete."""
 
-    Args:
-        capacity: The number of images that are copied between two calls of `reset()`.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._on_device = ffi.new("ifs_image[]", capacity)
-        self._geometries_on_device = ffi.new("ifs_geometry[]", capacity)
-        self._queued = ffi.new("int32_t[]", capacity)
+    def __init__(self) -> None:
         self._used = ffi.new("int64_t *")
         self._at, self._nbytes = ffi.NULL, 0
 
@@ -225,25 +230,18 @@ class UploadArea:
         """The bytes that images were copied to, from the beginning."""
         return int(self._used[0])
 
-    def queue(self, index: int, image: ImageView, geometry: Geometry, stream: Stream) -> bool:
+    def queue(self, image: ImageView, geometry: Geometry, stream: Stream) -> DeviceCopy | None:
         """Queues the copy of an image as `ImageBatch.upload()` copies it. The caller keeps its pixels alive.
 
-        Several threads may call it at the same time, each with an `index` of its own, below the capacity.
+        Several threads may call it at the same time.
 
         Returns:
-            Whether it is queued: not for an image outside of page-locked memory, nor where too few bytes are left.
+            None where it is not queued: for an image outside of page-locked memory, or where too few bytes are left.
         """
+        copy, queued = DeviceCopy(ffi.new(_IMAGE), ffi.new(_GEOMETRY)), ffi.new(_FLAG)
         check(
             lib.held_ifs_upload_ahead(
-                image._c,
-                geometry._c,
-                self._at,
-                self._nbytes,
-                self._used,
-                stream._open,
-                self._on_device + index,
-                self._geometries_on_device + index,
-                self._queued + index,
+                image._c, geometry._c, self._at, self._nbytes, self._used, stream._open, *copy, queued
             )
         )
-        return bool(self._queued[index])
+        return copy if queued[0] else None

@@ -102,31 +102,10 @@ class DetectionDecoder(Handle):
         classes: Iterable[int] | None = None,
         dtype: str = "float32",
     ) -> None:
-        if head not in _HEADS:
-            raise InputError(f"head is {head!r}; use one of {', '.join(_HEADS)}")
-        if dtype not in _DTYPES:
-            raise DTypeError(f"dtype is {dtype!r}; use float32 or float16")
-        if len(strides) > lib.IFS_MAX_STRIDES:
-            raise InputError(f"strides has {len(strides)} numbers; use at most {lib.IFS_MAX_STRIDES}")
-        params = ffi.new("ifs_detect_params *")
-        params.head = _HEADS[head]
-        params.dtype = _DTYPES[dtype]
-        params.num_classes = _int32("num_classes", num_classes)
-        params.num_anchors = _int32("num_anchors", num_anchors)
-        params.num_extra = _int32("extra", extra)
-        params.multi_label = bool(multi_label)
-        params.class_agnostic = bool(class_agnostic)
-        params.max_candidates = _int32("max_candidates", max_candidates)
-        params.max_detections = _int32("max_detections", max_det)
-        params.conf_threshold = conf
-        params.iou_threshold = iou
-        params.num_strides = len(strides)
-        for i, stride in enumerate(strides):
-            params.strides[i] = _int32(f"strides[{i}]", stride)
-        #: The C struct points to it; `ifs_cuda_detection_decoder_create` reads it too.
-        self._class_mask = None if classes is None else _class_mask(classes, num_classes)
-        if self._class_mask is not None:
-            params.class_mask = self._class_mask
+        params, self._class_mask = detect_params(
+            head, num_classes, num_anchors, extra, conf=conf, iou=iou, max_det=max_det, max_candidates=max_candidates,
+            multi_label=multi_label, class_agnostic=class_agnostic, strides=strides, classes=classes, dtype=dtype,
+        )  # fmt: skip
         self._params = params
         handle = ffi.new("ifs_detection_decoder **")
         check(lib.ifs_detection_decoder_create(params, handle))
@@ -188,6 +167,55 @@ class DetectionDecoder(Handle):
         return decoded(self._out, count, stats)
 
 
+def detect_params(
+    head: str,
+    num_classes: int,
+    num_anchors: int,
+    extra: int = 0,
+    *,
+    conf: float = 0.25,
+    iou: float = 0.45,
+    max_det: int = 300,
+    max_candidates: int = 30000,
+    multi_label: bool = False,
+    class_agnostic: bool = False,
+    strides: Sequence[int] = (),
+    classes: Iterable[int] | None = None,
+    dtype: str = "float32",
+) -> tuple[Any, Any]:
+    """The arguments of `DetectionDecoder` as an `ifs_detect_params *`, and the class mask that it points to, or None.
+
+    Raises:
+        InputError, DTypeError: A number does not fit 32 bits, or the head, the element type or a class is unknown.
+    """
+    if head not in _HEADS:
+        raise InputError(f"head is {head!r}; use one of {', '.join(_HEADS)}")
+    if dtype not in _DTYPES:
+        raise DTypeError(f"dtype is {dtype!r}; use float32 or float16")
+    if len(strides) > lib.IFS_MAX_STRIDES:
+        raise InputError(f"strides has {len(strides)} numbers; use at most {lib.IFS_MAX_STRIDES}")
+    params = ffi.new("ifs_detect_params *")
+    params.head = _HEADS[head]
+    params.dtype = _DTYPES[dtype]
+    params.num_classes = int32("num_classes", num_classes)
+    params.num_anchors = int32("num_anchors", num_anchors)
+    params.num_extra = int32("extra", extra)
+    params.multi_label = bool(multi_label)
+    params.class_agnostic = bool(class_agnostic)
+    params.max_candidates = int32("max_candidates", max_candidates)
+    params.max_detections = int32("max_detections", max_det)
+    params.conf_threshold = conf
+    params.iou_threshold = iou
+    params.num_strides = len(strides)
+    for i, stride in enumerate(strides):
+        params.strides[i] = int32(f"strides[{i}]", stride)
+    # The C struct points to it; `ifs_cuda_detection_decoder_create` reads it too.
+    mask = None if classes is None else _class_mask(classes, num_classes)
+    if mask is not None:
+        params.class_mask = mask
+    return params, mask
+
+
 def decoded(boxes: Any, count: Any, stats: Any) -> tuple[npt.NDArray[np.void], DetectStats]:
     """A copy of the first boxes, with the statistics.
 
@@ -214,7 +242,7 @@ def _class_mask(classes: Iterable[int], num_classes: int) -> Any:
     return ffi.new("uint8_t[]", bytes(mask))
 
 
-def _int32(name: str, value: int) -> int:
+def int32(name: str, value: int) -> int:
     if not -(2**31) <= value < 2**31:
         raise InputError(f"{name} is {value}; it must fit 32 bits")
     return value

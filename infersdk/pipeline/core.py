@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, ForkError, Overloaded, PipelineError
 from .admission import Admission
+from .batch_loans import BatchLoans, BorrowedBatch
 from .batch_runners import BatchRunners
 from .deadlines import Deadlines
 from .inline_runs import InlineRuns
@@ -98,6 +99,7 @@ class PipelineCore:
         self._inline = InlineRuns(inline_limit)
         self._scheduler = Scheduler(self.groups, max_delay, self._statistics, self._lock)
         self._admission = Admission(self._scheduler, self._statistics, self.wakeup, self._drained)
+        self._loans = BatchLoans(self._lock, self._scheduler, self._admission, self._statistics, name)
         self._workers = PrepareWorkers(
             self._lock, self._lifecycle, self._scheduler, self._admission, Deadlines(), count=workers, name=name,
             supervisor=self,
@@ -200,6 +202,16 @@ class PipelineCore:
                 if step is _PREPARE:  # the rows of the others are the work of other threads
                     self._abandon(request)
             raise
+
+    def borrow_batch(self, *, wait: bool) -> BorrowedBatch | None:
+        """See `Pipeline.borrow_batch()`."""
+        self._check_process()
+        with self._lock:
+            self._check_open()
+            batch = self._loans.borrow(wait=wait)
+            if batch is None and wait:
+                self._check_open()
+            return batch
 
     def _refusal(self, reject: bool, timeout: float | None) -> str | None:
         """The end of the message that refuses a request where no slot is free; None where it waits for one."""
@@ -323,7 +335,7 @@ class PipelineCore:
         log_error(f"{self._name} has failed, and takes no more requests", error)
         with self._lock:
             self._lifecycle.fault = self._lifecycle.fault or error
-            self._lifecycle.closing = self._lifecycle.stopped = True
+            self._lifecycle.closing = self._lifecycle.stopped = self._scheduler.draining = True
             stranded = [*requests, *self._admission.queue]
             stranded += [request for request in self._scheduler.requests() if not request.dispatched]
             for request in stranded:

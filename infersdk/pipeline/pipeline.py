@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..options import Progress
+    from .batch_loans import BorrowedBatch
     from .stats import PipelineStats
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]
@@ -293,6 +294,24 @@ class Pipeline(Generic[Result]):
 
         self._core.submit_all(every, wait=wait, on_refusal=refused, **self._admitting(timeout, patient))
         return made
+
+    def borrow_batch(self, *, wait: bool = False) -> BorrowedBatch | None:
+        """A batch for the calling thread to fill and to run itself, together with what it does elsewhere.
+
+        It is for a thread that has whole batches, and drives several models: such a batch costs a tenth of what its
+        items cost as requests. It shares the model with all requests: it counts as one of the batches in flight.
+
+        Args:
+            wait: wait until there is one. For a thread that has no other batch of this pipeline: otherwise requests
+                would wait for that one.
+
+        Returns:
+            The batch; None, without `wait`, if none is free, or requests wait for the model, which come first then.
+
+        Raises:
+            ClosedError, ForkError, PipelineError: see `submit()`.
+        """
+        return self._core.borrow_batch(wait=wait)
 
     def _admitting(self, timeout: float | None, patient: bool) -> dict[str, Any]:
         """What the core does where no slot is free."""

@@ -57,6 +57,9 @@ class Scheduler:
         self._callers = Callers()
         self._filling: dict[Hashable, BatchState] = {}  # by their buckets, in the order in which they began
         self._blocked = False  # the next request of the queue finds no row, though batches are filling
+        self._batch_freed = threading.Condition(lock)  # the threads that borrow batches wait here
+        self._borrowers = 0  # of them
+        self._reserved: deque[BatchState] = deque()  # for these
 
     # ---- requests in and out of batches ----
 
@@ -255,6 +258,51 @@ class Scheduler:
         sizes = group.batch_sizes
         return sizes[min(bisect_left(sizes, share), len(sizes) - 1)]
 
+    # ---- batches that other threads run ----
+
+    def lend(self, *, queue_is_empty: bool, patient: bool) -> BatchState | None:
+        """Lends a free batch, which counts as in flight until `outputs_ready()`; None if there is none.
+
+        Args:
+            queue_is_empty: whether no request waits for a slot.
+            patient: the borrower has no other batch: it need not stand back where requests wait for the model.
+        """
+        others_wait = bool(self._filling) or not queue_is_empty
+        able = [
+            group
+            for group in self.groups
+            if group.free and group.in_flight < group.max_in_flight and (patient or not (others_wait or group.full))
+        ]
+        if not able:
+            return None
+        batch = min(able, key=attrgetter("load")).free.popleft()
+        self._count_lent(batch)
+        return batch
+
+    def wait_for_batch(self) -> BatchState | None:
+        """Waits for the next batch that becomes free, and lends it; None if the pipeline ends before that."""
+        self._borrowers += 1
+        try:
+            while not self._reserved and not self.draining:
+                self._batch_freed.wait()
+        except BaseException:  # Ctrl-C: what was meant for this thread is free again
+            self._borrowers -= 1
+            if len(self._reserved) > self._borrowers:
+                self.free(self._reserved.pop())
+            raise
+        self._borrowers -= 1
+        if not self._reserved:
+            return None
+        batch = self._reserved.popleft()
+        self._count_lent(batch)
+        return batch
+
+    def _count_lent(self, batch: BatchState) -> None:
+        group = self.groups[batch.group]
+        batch.sealed = True
+        group.in_flight += 1
+        group.spread.batch_left(self._clock())
+
     def outputs_ready(self, group: InstanceGroup) -> None:
         """A batch of this group is off the model."""
         group.in_flight -= 1
@@ -267,7 +315,11 @@ class Scheduler:
         """This batch has no request any more."""
         batch.clear()
         self._blocked = False
-        self.groups[batch.group].free.append(batch)
+        if len(self._reserved) < self._borrowers and not self.draining:
+            self._reserved.append(batch)
+            self._batch_freed.notify()
+        else:
+            self.groups[batch.group].free.append(batch)
 
     @property
     def idle(self) -> bool:
@@ -283,6 +335,7 @@ class Scheduler:
     def wake_all(self) -> None:
         """Wakes all threads that wait for rows to prepare or for batches."""
         self.rows_to_prepare.notify_all()
+        self._batch_freed.notify_all()
         for group in self.groups:
             group.changed.notify_all()
             for batch in group.batches:

@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ...errors import ConfigError, DeadlineExceeded
+from ...errors import ConfigError, DeadlineExceeded, InferSDKError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
+from ...image.uploads import bring_in
+from ...ops.batch import shared_workers
+from ...stream import Stream
 from ..declaration import UNCHECKED, argument
+from ..read_ahead import read_ahead
 from ..requests import Requests
 from ..results import Detections
+from ..vision import VisionModel
 from .base import Composed, begun, map_requests, map_together, require_boxes, whole_image
 from .chain import Chain, ChainedImage
 from .crops import CropKind, Cutter, cutter
 from .image_slots import ImageSlots
 from .outcomes import CancellableRequest, Ended, EndedRequest
 from .processor_runs import run_one_at_a_time
+from .stage_driver import StageDriver, map_blocks
 
 if TYPE_CHECKING:
     from ..image_model import ImageModel
@@ -31,6 +37,8 @@ __all__ = ["TwoStage"]
 
 #: Images whose parts are gathered for one call of the second model, at most.
 GATHERED = 16
+#: Batches of images that are on a device, and on their way through both models there, at most.
+BLOCKS_AHEAD = 6
 
 
 class TwoStage(Composed[Detections]):
@@ -173,14 +181,22 @@ class TwoStage(Composed[Detections]):
         """As `stream()`, through the pipelines of both models, which run side by side. Waits for slots, whatever
         `submit()` does when all are taken.
 
-        Files are read by the threads of the detector's pipeline.
+        Where both models are wrappers on one CUDA device, one thread drives them, a batch at a time: see
+        `StageDriver`. Elsewhere each image and each part is a request, and files are read by the threads of the
+        detector's pipeline.
 
         Args:
             in_flight: images that are read ahead, half of them at a time, so that the detector's batches are full; None
-                is twice what its pipeline takes in.
+                is twice what its pipeline takes in, and on a device six of its batches.
             return_exceptions: return the exception of an image in place of its result, instead of raising it.
         """
 
+        if in_flight is not None and in_flight < 1:
+            raise ConfigError(f"in_flight is at least 1, not {in_flight}")
+        detector, second = self.detector, self.second
+        if self._runs_in_blocks and isinstance(detector, Requests) and isinstance(second, Requests):
+            results = self._map_blocks(iter(images), in_flight, return_exceptions, parameters)
+            return detector.in_use(second.in_use(results))
         ahead = in_flight if in_flight is not None else 2 * self.detector.pipelines[0].slots
 
         def chained(image: ImageSource | HostImage) -> ChainedImage:
@@ -201,6 +217,51 @@ class TwoStage(Composed[Detections]):
             batch = self.detector.pipeline.max_batch
             return map_together(images, submit_together, ahead, batch, return_exceptions)
         return map_requests(images, submit, ahead, return_exceptions)
+
+    @property
+    def _runs_in_blocks(self) -> bool:
+        """Whether one thread can drive both models: wrappers of one canvas on one device, whose parts are cut there."""
+        models = (self.detector, self.second)
+        return (
+            self._device is not None
+            and self.crop == "box"
+            and all(isinstance(model, VisionModel) and len(model.canvas_sizes_used) == 1 for model in models)
+        )
+
+    def _map_blocks(
+        self, images: Iterator[Any], in_flight: int | None, return_exceptions: bool, parameters: Mapping[str, Any]
+    ) -> Iterator[Detections]:
+        """`map()` by a `StageDriver`. This thread copies the images to the device meanwhile, a block at a time."""
+        assert self._device is not None
+        stream = Stream(self._device)
+        driver = StageDriver(self, parameters)
+        ahead = BLOCKS_AHEAD * driver.capacity if in_flight is None else in_flight
+        try:
+            yield from map_blocks(
+                images, lambda several: driver.submit(self._copied(several, stream)), driver.capacity, ahead,
+                return_exceptions,
+            )  # fmt: skip
+        finally:
+            driver.close()
+
+    def _copied(self, sources: Sequence[Any], stream: Stream) -> list[Any]:
+        """Images whose copies to the device are queued, all together; an exception in place of one that fails."""
+        images = list(read_ahead(iter(sources), self._read, len(sources), overlap=False))
+        device, order = stream.device, self.channel_order
+        try:
+            shared = [image.on_device(device, order) for image in images if isinstance(image, SharedImage)]
+            uploads = [image.upload for image in shared if image.upload is not None]
+            bring_in(uploads, stream, shared_workers(device.index, shares_cpu=True))
+        except InferSDKError as error:
+            return [error] * len(images)
+        return images
+
+    def _read(self, source: Any) -> Any:
+        """What the detector gets, read; the reason where that fails."""
+        try:
+            return self._shared(source, read=True)
+        except Exception as error:
+            return error
 
     # ---- between the models ----
 

@@ -248,7 +248,9 @@ class CudaExecutor(Generic[Result]):
         self._next_context = 0
         self._items: list[BatchItem | None] = [None] * capacity
         self._geometries: list[Geometry | None] = [None] * capacity
-        self._results: list[Result] = []
+        self._results: list[Any] = []
+        self._begun: Sequence[int] | None = None  # the rows that are on the device; None where no run has begun
+        self._decoded: DecodedBatch | None = None  # the files among them
         # Frames repeat their shape: its format and geometry are looked up then.
         self._known: dict[tuple[int, ...], tuple[str, Geometry]] = {}
 
@@ -387,28 +389,43 @@ class CudaExecutor(Generic[Result]):
     def move(self, source: int, target: int) -> None:
         self._items[target], self._geometries[target] = self._items[source], self._geometries[source]
 
-    def run_rows(self, count: int) -> None:
-        """Images on the device and images on the host do not mix: two runs then."""
+    def begin_rows(self, count: int) -> None:
+        """Images on the device and images on the host do not mix: two runs then, and the first one is waited for."""
         batch: list[BatchItem] = self._items[:count]  # type: ignore[assignment]
         geometries: list[Geometry] = self._geometries[:count]  # type: ignore[assignment]
-        decoded = None
         if self._decoding is not None:
-            batch, decoded = self._decoding.decode(batch)
+            batch, self._decoded = self._decoding.decode(batch)
             geometries = [
                 geometry if geometry.source == item.image.size else self._canvas.geometry_of(item.image.size)
                 for item, geometry in zip(batch, geometries, strict=True)
             ]
-        results: list[Any] = [None] * count
-        for kind in (HostImage, DeviceImage):
-            rows = [row for row, item in enumerate(batch) if isinstance(item.image, kind)]
-            if len(rows) == count:
-                results = self._run(batch, geometries)
-            elif rows:
-                done = self._run([batch[row] for row in rows], [geometries[row] for row in rows])
-                for row, result in zip(rows, done, strict=True):
-                    results[row] = result
+        self._results, self._begun = [None] * count, ()
+        try:
+            for kind in (HostImage, DeviceImage):
+                if rows := [row for row, item in enumerate(batch) if isinstance(item.image, kind)]:
+                    self._finish_rows()
+                    own = [batch[row] for row in rows], [geometries[row] for row in rows]
+                    self._contexts[0].begin(*own, self._placement)
+                    self._begun = rows
+        except BaseException:
+            self._begun, self._decoded = None, None
+            raise
+
+    def run_rows(self, count: int) -> None:
+        if self._begun is None:
+            self.begin_rows(count)
+        decoded, self._decoded = self._decoded, None
+        try:
+            self._finish_rows()
+        finally:
+            self._begun = None
         self._recycle(decoded)
-        self._results = results
+
+    def _finish_rows(self) -> None:
+        """Waits for the rows on the device."""
+        if self._begun:
+            for row, result in zip(self._begun, self._contexts[0].finish(), strict=True):
+                self._results[row] = result
 
     def row_results(self, count: int) -> list[Result]:
         results, self._results = self._results, []

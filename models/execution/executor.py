@@ -225,8 +225,11 @@ class Executor(Protocol[Result]):
     def move(self, source: int, target: int) -> None:
         """Makes row `target` what row `source` is."""
 
+    def begin_rows(self, count: int) -> None:
+        """Queues the run of the first `count` rows on a device, for a thread with other work. `run_rows()` follows."""
+
     def run_rows(self, count: int) -> None:
-        """Runs the first `count` rows that were prepared."""
+        """Runs the first `count` rows that were prepared, and waits for the end of that."""
 
     def row_results(self, count: int) -> list[Result]:
         """The results of these rows. They are free again."""

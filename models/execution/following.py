@@ -79,7 +79,7 @@ class FollowingExecutor(Generic[Result]):
 
 
 class FollowingBuffer(Generic[Result]):
-    """A `BatchBuffer` of a pipeline over an executor.
+    """A `QueuingBuffer` of a pipeline over an executor.
 
     Args:
         network: the buffer's own; it is closed with it.
@@ -131,6 +131,9 @@ class FollowingBuffer(Generic[Result]):
 
     def move(self, source: int, target: int) -> None:
         self._executor.move(source, target)
+
+    def begin(self, count: int) -> None:
+        self._executor.begin_rows(count)
 
     def run(self, count: int) -> None:
         self._executor.run_rows(count)

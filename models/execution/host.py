@@ -152,6 +152,9 @@ class HostExecutor(Generic[Result]):
         rows = self._canvas.input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
         rows[target] = rows[source]
 
+    def begin_rows(self, count: int) -> None:
+        """There is no device: `run_rows()` does it all."""
+
     def run_rows(self, count: int) -> None:
         tensor = self._canvas.input.tensor(self.infer, count, self.capacity)
         tensor.host_ptr(read=False, write=True)  # the rows were written through their address

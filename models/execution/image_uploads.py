@@ -8,7 +8,6 @@ request has a row; when the batch is complete, only the last copies are still un
 from __future__ import annotations
 
 import contextlib
-from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import InferSDKError
@@ -18,10 +17,10 @@ from ...tensor import Tensor
 from ..preprocessor import geometry_of_pixels, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ...image import Geometry, HostImage, ImageView
-    from ...ops.batch import Workers
+    from ...ops.batch import DeviceCopy, Workers
     from ...stream import Stream
 
 __all__ = ["HostAddress", "ImageUploads"]
@@ -48,13 +47,13 @@ class _Copy(NamedTuple):
     Attributes:
         image: what the request has. It is kept until the copy is done.
         view, geometry: what is copied, and the geometry for it.
-        slot: its index in the `UploadArea`.
+        result: the copy.
     """
 
     image: HostImage
     view: ImageView
     geometry: Geometry
-    slot: int
+    result: DeviceCopy
 
 
 class ImageUploads:
@@ -79,9 +78,8 @@ class ImageUploads:
         self._memory = Tensor((0,), "uint8", stream.device)  # the images as they are
         self._at = 0  # its address on the device
         self._staging = HostAddress()
-        self._area = UploadArea(2 * capacity)  # a request that is cancelled leaves its copy behind
+        self._area, self._most_copies = UploadArea(), 2 * capacity  # requests that are cancelled leave their copies
         self._rest = ImageBatch(capacity)
-        self._slots: Iterator[int] = count()
         self._copies: dict[int, _Copy] = {}  # by the id() of their images
         self._rows: Sequence[_Copy | None] = ()  # those of the batch that runs, by its rows
         self._locked = False  # images of the batch that runs are page-locked
@@ -94,14 +92,11 @@ class ImageUploads:
 
         Any number of threads may call it at the same time.
         """
-        if not self.is_open:
-            return
-        slot = next(self._slots)
-        if slot >= self._area.capacity:
+        if not self.is_open or len(self._copies) >= self._most_copies:
             return
         view, geometry = view_of(image), geometry_of_pixels(image, geometry)
-        if self._area.queue(slot, view, geometry, self._stream):
-            self._copies[id(image)] = _Copy(image, view, geometry, slot)
+        if (result := self._area.queue(view, geometry, self._stream)) is not None:
+            self._copies[id(image)] = _Copy(image, view, geometry, result)
 
     # ---- the batch that runs ----
 
@@ -134,7 +129,7 @@ class ImageUploads:
             if copy is None:
                 missing.append(row)
             else:
-                batch.use_copy(row, self._area, copy.slot)
+                batch.use_copy(row, copy.result)
         if missing:
             rest, used, nbytes = self._rest, self._area.used, self._memory.nbytes
             rest.fill_from(batch, missing)
@@ -143,7 +138,7 @@ class ImageUploads:
             staging = self._staging.of(self._memory) + used
             rest.upload(staging, self._at + used, nbytes - used, self._stream, workers=self._workers)
             for index, row in enumerate(missing):
-                batch.use_copy(row, rest, index)
+                batch.use_copy(row, rest.copy_of(index))
         return True
 
     def _upload_all(self, batch: ImageBatch) -> None:
@@ -167,7 +162,6 @@ class ImageUploads:
         self._copies, self._rows = {}, ()
         self.is_open = uploaded and self._locked and self._may_copy_ahead
         if self.is_open:
-            self._slots = count()
             self._area.reset(self._at, self._memory.nbytes)
 
     def abandon(self) -> None:

@@ -165,7 +165,7 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
     def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[TextLines]:
         """The lines of any number of images, in order."""
         text_score = self._text_score(parameters)
-        return self._in_use(self._read(image, text_score) for image in images)
+        return self.in_use(self._read(image, text_score) for image in images)
 
     def _read(self, source: ImageSource | HostImage, text_score: float) -> TextLines:
         start = perf_counter()

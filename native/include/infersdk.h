@@ -509,6 +509,48 @@ void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder);
 ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
                                      ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
 
+/*
+ * A raw head: what a network's last convolutions give, which no part of the network decodes. Nearly all of it is below
+ * the threshold, so a decoder that starts here computes the few boxes that count, and the network moves less memory.
+ * With s for the sigmoid, and `cell` for the column and row of a position:
+ *
+ *   YOLOV5  one map a level, [anchors * (5 + classes + extra), height, width]. Centre = (2 s(xy) - 0.5 + cell) *
+ *           stride, size = (2 s(wh))^2 * anchor, score = s(objectness) * s(class). Rows count the levels, then the
+ *           anchors, then the positions.
+ *   YOLOV8  two maps a level, [4 * bins, height, width] and [classes, height, width]. The distances of the left, upper,
+ *           right and lower edge from cell + 0.5 are sum(softmax(logits) * bins) * stride; score = s(class). Rows count
+ *           the levels, then the positions. `extra` is 0.
+ *
+ * A row has the number that it has in the output of the same network with its decoding.
+ */
+#define IFS_MAX_LEVELS 8
+#define IFS_MAX_CELL_ANCHORS 8
+#define IFS_MAX_BINS 64
+
+typedef struct ifs_detect_level {
+    int32_t width, height; /* of the map: cells */
+    int32_t stride; /* pixels of the canvas from cell to cell */
+    int32_t num_anchors; /* boxes of a cell; 1 for YOLOV8 */
+    float anchors[16]; /* YOLOV5: width and height of each, in pixels of the canvas; above 0 */
+} ifs_detect_level;
+
+typedef struct ifs_raw_head {
+    int32_t num_levels; /* at least 1 */
+    ifs_detect_level levels[8];
+    int32_t num_bins; /* YOLOV8: the values of a distance, 16; 0 for YOLOV5 */
+    float bins[64]; /* YOLOV8: 0, 1, 2, ...; finite */
+} ifs_raw_head;
+
+/* As ifs_detection_decoder_create, for the head YOLOV5 or YOLOV8 in its raw form. The levels have num_anchors rows
+ * (ERR_SHAPE). */
+ifs_status ifs_detection_decoder_create_raw(const ifs_detect_params *params, const ifs_raw_head *raw,
+                                            ifs_detection_decoder **out);
+
+/* As ifs_detection_decoder_run, from the maps of one image, in the order of the levels. */
+ifs_status ifs_detection_decoder_run_raw(ifs_detection_decoder *decoder, const void *const *maps,
+                                         const ifs_geometry *geometry, ifs_detection *out, int32_t *count,
+                                         ifs_detect_stats *stats);
+
 /* How NMS compares two boxes: by their intersection over their union, or over the area of the smaller one, which finds
  * a box that was cut in the whole one. */
 #define IFS_MATCH_IOU 0

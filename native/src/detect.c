@@ -11,39 +11,15 @@
  * each of their variants serves masks too, and classes that do not count are not even read. Without a mask there is one
  * run.
  *
- * Where several classes of an anchor have the best score, the lowest one wins. With a single label, scores that are not
- * finite are ignored. A box of zero or negative size is a candidate: it overlaps nothing, so it neither suppresses nor
- * is suppressed, and its edges come out in order.
+ * A box of zero or negative size is a candidate: it overlaps nothing, so it neither suppresses nor is suppressed, and
+ * its edges come out in order.
  */
-#include "detect.h"
-
-#include "detect_scan.h"
-#include "nms.h"
+#include "detect_decoder.h"
 #include "sort.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Neighbouring classes that count. */
-typedef struct class_run {
-    size_t first, count;
-} class_run;
-
-struct ifs_detection_decoder {
-    ifs_detect_params params;
-    class_run *runs; /* [num_runs] ascending */
-    size_t num_runs;
-    float *row;         /* [1 + classes] an anchor's scores as float32, where the output does not hold them so */
-    uint16_t *halves;   /* [classes] */
-    int32_t *class_ids; /* [classes + slack] results of products_above */
-    float *scores;      /* [classes + slack] */
-    uint64_t *keys;     /* [keys_size] candidates */
-    size_t keys_size, num_keys;
-    uint64_t *scratch; /* [scratch_size] for the sort */
-    size_t scratch_size;
-    ifs__nms nms;
-};
 
 /* ---- parameters ---- */
 
@@ -114,7 +90,7 @@ ifs_status ifs__check_detect_geometry(const ifs_detect_params *p, const ifs_geom
 }
 
 /* The runs of a mask, or of all classes; their number. With `runs` of NULL, it only counts them. */
-static size_t runs_of(const uint8_t *mask, size_t num_classes, class_run *runs) {
+static size_t runs_of(const uint8_t *mask, size_t num_classes, ifs__class_run *runs) {
     size_t n = 0;
     for (size_t c = 0; c < num_classes; c++) {
         if (mask && mask[c] != 1)
@@ -124,16 +100,13 @@ static size_t runs_of(const uint8_t *mask, size_t num_classes, class_run *runs) 
         while (c < num_classes && mask[c] == 1)
             c++;
         if (runs)
-            runs[n] = (class_run){first, c - first};
+            runs[n] = (ifs__class_run){first, c - first};
         n++;
     }
     return n;
 }
 
-ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_detection_decoder **out) {
-    if (!params || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params or out is NULL");
-    IFS__TRY(ifs__check_detect_params(params));
+static ifs_status create(const ifs_detect_params *params, const ifs_raw_head *raw, ifs_detection_decoder **out) {
     ifs_detection_decoder *d = calloc(1, sizeof *d);
     if (d) {
         size_t classes = (size_t)params->num_classes;
@@ -145,14 +118,33 @@ ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_det
         d->halves = malloc(classes * sizeof *d->halves);
         d->class_ids = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->class_ids);
         d->scores = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->scores);
+        d->columns = malloc((raw ? IFS__RAW_BLOCK * classes : 1) * sizeof *d->columns);
     }
-    if (!d || !d->runs || !d->row || !d->halves || !d->class_ids || !d->scores) {
+    if (!d || !d->runs || !d->row || !d->halves || !d->class_ids || !d->scores || !d->columns) {
         ifs_detection_decoder_destroy(d);
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a decoder of %d classes", (int)params->num_classes);
     }
     runs_of(params->class_mask, (size_t)params->num_classes, d->runs);
+    if (raw)
+        ifs__set_raw_head(d, raw);
     *out = d;
     return IFS_OK;
+}
+
+ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_detection_decoder **out) {
+    if (!params || !out)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params or out is NULL");
+    IFS__TRY(ifs__check_detect_params(params));
+    return create(params, NULL, out);
+}
+
+ifs_status ifs_detection_decoder_create_raw(const ifs_detect_params *params, const ifs_raw_head *raw,
+                                            ifs_detection_decoder **out) {
+    if (!params || !raw || !out)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params, raw or out is NULL");
+    IFS__TRY(ifs__check_detect_params(params));
+    IFS__TRY(ifs__check_raw_head(params, raw));
+    return create(params, raw, out);
 }
 
 void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder) {
@@ -165,39 +157,18 @@ void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder) {
     free(decoder->scores);
     free(decoder->keys);
     free(decoder->scratch);
+    free(decoder->columns);
     ifs__nms_release(&decoder->nms);
     free(decoder);
 }
 
-/* ---- one output, and the position of an anchor's numbers in it ---- */
+/* ---- one output ---- */
 
-typedef struct view {
-    const ifs_detect_params *params;
-    const void *output;
-    size_t row_length;                    /* elements from a row to the next */
-    int32_t first_cell[IFS_MAX_STRIDES];  /* YOLOX: the first anchor of each grid */
-    int32_t grid_width[IFS_MAX_STRIDES];
-} view;
-
-static inline float element(const view *v, size_t i) {
-    return v->params->dtype == IFS_FLOAT16 ? ifs__half_to_float(((const uint16_t *)v->output)[i])
-                                           : ((const float *)v->output)[i];
+static inline float element(const ifs__detect_view *v, size_t i) {
+    return ifs__element(v->output, v->params->dtype, i);
 }
 
-static view view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry) {
-    size_t row_length =
-        p->head == IFS_DETECT_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
-    view v = {p, output, row_length, {0}, {0}};
-    int32_t cells = 0;
-    for (int i = 0; i < p->num_strides; i++) {
-        v.first_cell[i] = cells;
-        v.grid_width[i] = geometry->canvas_width / p->strides[i];
-        cells += v.grid_width[i] * (geometry->canvas_height / p->strides[i]);
-    }
-    return v;
-}
-
-static ifs__box decode(const view *v, int32_t anchor) {
+static ifs__box decode(const ifs__detect_view *v, int32_t anchor) {
     size_t first = (size_t)anchor, step = v->row_length;
     if (v->params->head != IFS_DETECT_HEAD_YOLOV8) {
         first *= v->row_length;
@@ -214,79 +185,24 @@ static ifs__box decode(const view *v, int32_t anchor) {
     return ifs__box_of_cell(x, y, w, h, cell % width, cell / width, v->params->strides[level]);
 }
 
+static ifs__detect_view view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry) {
+    size_t row_length =
+        p->head == IFS_DETECT_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
+    ifs__detect_view v = {p, decode, output, row_length, {0}, {0}, NULL, NULL};
+    int32_t cells = 0;
+    for (int i = 0; i < p->num_strides; i++) {
+        v.first_cell[i] = cells;
+        v.grid_width[i] = geometry->canvas_width / p->strides[i];
+        cells += v.grid_width[i] * (geometry->canvas_height / p->strides[i]);
+    }
+    return v;
+}
+
 /* ---- the scan ---- */
-
-static inline void add_candidate(ifs_detection_decoder *d, float score, int32_t anchor, int32_t class_id) {
-    uint32_t payload = (uint32_t)anchor * (uint32_t)d->params.num_classes + (uint32_t)class_id;
-    d->keys[d->num_keys++] = (uint64_t)ifs__key_of_score(score) << 32 | payload;
-}
-
-static ifs_status reserve_candidates(ifs_detection_decoder *d, size_t n) {
-    return ifs__grow((void **)&d->keys, &d->keys_size, d->num_keys + n, d->num_keys, sizeof *d->keys);
-}
-
-/* Adds a candidate for each class of an anchor whose score is above the threshold. */
-static inline ifs_status add_classes(ifs_detection_decoder *d, const view *v, const ifs__scan *scan, int32_t anchor,
-                                     const float *classes, float objectness) {
-    for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
-        size_t n = scan->products_above(classes + run->first, run->count, objectness, d->params.conf_threshold,
-                                        d->class_ids, d->scores);
-        if (n == 0)
-            continue;
-        if (!ifs__box_finite(decode(v, anchor)))
-            return IFS_OK;
-        IFS__TRY(reserve_candidates(d, n));
-        for (size_t i = 0; i < n; i++)
-            add_candidate(d, d->scores[i], anchor, (int32_t)run->first + d->class_ids[i]);
-    }
-    return IFS_OK;
-}
-
-/* The largest finite product of a run; -inf if there is none. */
-static float best_finite(const float *classes, const class_run *run, float objectness) {
-    float best = -INFINITY;
-    for (size_t i = run->first; i < run->first + run->count; i++)
-        if (ifs__finite(classes[i] * objectness))
-            best = ifs__max(classes[i] * objectness, best);
-    return best;
-}
-
-static inline float best_of_run(const ifs__scan *scan, const float *classes, const class_run *run, float objectness) {
-    float best = scan->best_product(classes + run->first, run->count, objectness);
-    return ifs__finite(best) ? best : best_finite(classes, run, objectness);
-}
-
-/* Adds a candidate for the best class of an anchor, if its score is above the threshold. */
-static inline ifs_status add_best_class(ifs_detection_decoder *d, const view *v, const ifs__scan *scan, int32_t anchor,
-                                        const float *classes, float objectness) {
-    const class_run *run = d->runs;
-    float best = best_of_run(scan, classes, run, objectness);
-    for (size_t i = 1; i < d->num_runs; i++) {
-        float product = best_of_run(scan, classes, &d->runs[i], objectness);
-        if (product > best) {
-            best = product;
-            run = &d->runs[i];
-        }
-    }
-    if (!(best > d->params.conf_threshold) || !ifs__box_finite(decode(v, anchor)))
-        return IFS_OK;
-    IFS__TRY(reserve_candidates(d, 1));
-    size_t class_id = run->first + scan->find_product(classes + run->first, run->count, objectness, best);
-    add_candidate(d, best, anchor, (int32_t)class_id);
-    return IFS_OK;
-}
-
-/* Adds the candidates of one anchor whose objectness (1 for a head without) is above the threshold. */
-static ifs_status scan_anchor(ifs_detection_decoder *d, const view *v, const ifs__scan *scan, int32_t anchor,
-                              const float *classes, float objectness) {
-    if (d->params.multi_label)
-        return add_classes(d, v, scan, anchor, classes, objectness);
-    return add_best_class(d, v, scan, anchor, classes, objectness);
-}
 
 #define ROWS 1024 /* scanned for objectness, then for classes: both scans find them in the cache */
 
-static ifs_status scan_rows(ifs_detection_decoder *d, const view *v, const ifs__scan *scan) {
+static ifs_status scan_rows(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan) {
     size_t num_anchors = (size_t)d->params.num_anchors, length = v->row_length;
     size_t num_scores = 1 + (size_t)d->params.num_classes;
     float threshold = d->params.conf_threshold;
@@ -298,14 +214,14 @@ static ifs_status scan_rows(ifs_detection_decoder *d, const view *v, const ifs__
             size_t n = scan->objectness(first + 4, length, rows, threshold, hits);
             for (size_t i = 0; i < n; i++) {
                 const float *row = first + (size_t)hits[i] * length;
-                IFS__TRY(scan_anchor(d, v, scan, (int32_t)start + hits[i], row + 5, row[4]));
+                IFS__TRY(ifs__scan_anchor(d, v, scan, (int32_t)start + hits[i], row + 5, row[4]));
             }
         } else {
             const uint16_t *first = (const uint16_t *)v->output + start * length;
             size_t n = scan->objectness_half(first + 4, length, rows, threshold, hits);
             for (size_t i = 0; i < n; i++) {
                 ifs__halves_to_floats(first + (size_t)hits[i] * length + 4, d->row, num_scores);
-                IFS__TRY(scan_anchor(d, v, scan, (int32_t)start + hits[i], d->row + 1, d->row[0]));
+                IFS__TRY(ifs__scan_anchor(d, v, scan, (int32_t)start + hits[i], d->row + 1, d->row[0]));
             }
         }
     }
@@ -313,8 +229,8 @@ static ifs_status scan_rows(ifs_detection_decoder *d, const view *v, const ifs__
 }
 
 /* Copies the scores of one anchor of YOLOv8, which lie a row apart in the output, to d->row: those that count. */
-static void copy_column(ifs_detection_decoder *d, const view *v, size_t first) {
-    for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
+static void copy_column(ifs_detection_decoder *d, const ifs__detect_view *v, size_t first) {
+    for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
         size_t at = first + run->first * v->row_length, n = run->count;
         float *row = d->row + run->first;
         if (d->params.dtype == IFS_FLOAT32) {
@@ -331,12 +247,12 @@ static void copy_column(ifs_detection_decoder *d, const view *v, size_t first) {
 }
 
 /* The anchors, of `width` from `start` on, with a score above the threshold: one bit for each. */
-static uint64_t columns_above(const ifs_detection_decoder *d, const view *v, const ifs__scan *scan, size_t start,
-                              size_t width) {
+static uint64_t columns_above(const ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
+                              size_t start, size_t width) {
     size_t num_anchors = (size_t)d->params.num_anchors;
     float threshold = d->params.conf_threshold;
     uint64_t mask = 0;
-    for (const class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
+    for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
         size_t first = (4 + run->first) * num_anchors + start;
         mask |=
             d->params.dtype == IFS_FLOAT32
@@ -346,14 +262,14 @@ static uint64_t columns_above(const ifs_detection_decoder *d, const view *v, con
     return mask;
 }
 
-static ifs_status scan_columns(ifs_detection_decoder *d, const view *v, const ifs__scan *scan) {
+static ifs_status scan_columns(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan) {
     size_t num_anchors = (size_t)d->params.num_anchors;
     for (size_t start = 0; start < num_anchors; start += IFS__COLUMNS) {
         size_t width = num_anchors - start < IFS__COLUMNS ? num_anchors - start : IFS__COLUMNS;
         for (uint64_t mask = columns_above(d, v, scan, start, width); mask; mask &= mask - 1) {
             size_t anchor = start + (size_t)__builtin_ctzll(mask);
             copy_column(d, v, 4 * num_anchors + anchor);
-            IFS__TRY(scan_anchor(d, v, scan, (int32_t)anchor, d->row, 1.0f));
+            IFS__TRY(ifs__scan_anchor(d, v, scan, (int32_t)anchor, d->row, 1.0f));
         }
     }
     return IFS_OK;
@@ -368,16 +284,10 @@ static ifs_status check_run(const ifs_detection_decoder *d, const void *output, 
     return ifs__check_detect_geometry(&d->params, geometry);
 }
 
-ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
-                                     ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
-    IFS__TRY(check_run(decoder, output, geometry, out, count));
-    ifs_detection_decoder *d = decoder;
+/* From the candidates to the boxes. */
+static ifs_status finish_run(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs_geometry *geometry,
+                             ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
     const ifs_detect_params *p = &d->params;
-    const view v = view_of(p, output, geometry);
-
-    d->num_keys = 0;
-    IFS__TRY((p->head == IFS_DETECT_HEAD_YOLOV8 ? scan_columns : scan_rows)(d, &v, ifs__scan_best()));
-
     size_t n = d->num_keys;
     IFS__TRY(ifs__grow((void **)&d->scratch, &d->scratch_size, n, 0, sizeof *d->scratch));
     ifs__sort_keys(d->keys, d->scratch, n);
@@ -390,7 +300,7 @@ ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void 
     IFS__TRY(ifs__nms_reserve(&d->nms, n));
     for (size_t rank = 0; rank < n; rank++) {
         uint32_t payload = (uint32_t)d->keys[rank];
-        d->nms.boxes[rank] = decode(&v, (int32_t)(payload / (uint32_t)p->num_classes));
+        d->nms.boxes[rank] = v->box(v, (int32_t)(payload / (uint32_t)p->num_classes));
         d->nms.class_ids[rank] = (int32_t)(payload % (uint32_t)p->num_classes);
     }
     IFS__TRY(ifs__nms_run(&d->nms, n, !p->class_agnostic && p->num_classes > 1, p->iou_threshold));
@@ -414,4 +324,34 @@ ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void 
     if (stats)
         *stats = result;
     return IFS_OK;
+}
+
+ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
+                                     ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
+    IFS__TRY(check_run(decoder, output, geometry, out, count));
+    if (decoder->raw.num_levels)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "this decoder is for the maps of a raw head; use "
+                                                   "ifs_detection_decoder_run_raw");
+    const ifs_detect_params *p = &decoder->params;
+    const ifs__detect_view v = view_of(p, output, geometry);
+    decoder->num_keys = 0;
+    IFS__TRY((p->head == IFS_DETECT_HEAD_YOLOV8 ? scan_columns : scan_rows)(decoder, &v, ifs__scan_best()));
+    return finish_run(decoder, &v, geometry, out, count, stats);
+}
+
+ifs_status ifs_detection_decoder_run_raw(ifs_detection_decoder *decoder, const void *const *maps,
+                                         const ifs_geometry *geometry, ifs_detection *out, int32_t *count,
+                                         ifs_detect_stats *stats) {
+    IFS__TRY(check_run(decoder, maps, geometry, out, count));
+    const int32_t num_maps = ifs__raw_maps(&decoder->params, &decoder->raw);
+    if (num_maps == 0)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "this decoder is for a decoded output; use "
+                                                   "ifs_detection_decoder_run");
+    for (int32_t i = 0; i < num_maps; i++)
+        if (!maps[i])
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "maps[%d] is NULL", (int)i);
+    const ifs__detect_view v = {&decoder->params, ifs__raw_box, NULL, 0, {0}, {0}, decoder, maps};
+    decoder->num_keys = 0;
+    IFS__TRY(ifs__scan_raw(decoder, &v, ifs__scan_best()));
+    return finish_run(decoder, &v, geometry, out, count, stats);
 }

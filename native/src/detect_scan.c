@@ -68,9 +68,14 @@ static uint64_t columns_half_plain(const uint16_t *first, size_t row_length, siz
     return mask;
 }
 
+static void sigmoids_plain(float *values, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        values[i] = ifs__sigmoid(values[i]);
+}
+
 static const ifs__scan scan_plain = {
     objectness_plain,     objectness_half_plain, best_product_plain, find_product_plain,
-    products_above_plain, columns_plain,         columns_half_plain,
+    products_above_plain, columns_plain,         columns_half_plain, sigmoids_plain,
 };
 
 const ifs__scan *ifs__scan_best(void) {

@@ -34,6 +34,9 @@ typedef struct ifs__scan {
      */
     uint64_t (*columns)(const float *first, size_t row_length, size_t num_rows, size_t width, float threshold);
     uint64_t (*columns_half)(const uint16_t *first, size_t row_length, size_t num_rows, size_t width, float threshold);
+
+    /* values[i] = ifs__sigmoid(values[i]) */
+    void (*sigmoids)(float *values, size_t n);
 } ifs__scan;
 
 /* `hits`, `class_ids` and `products` have space for so many elements beyond n, because whole vectors are stored. */

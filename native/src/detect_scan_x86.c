@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "detect_scan.h"
+#include "fmath_x86.h"
 
 #if IFS__X86
 #include <immintrin.h>
@@ -139,9 +140,19 @@ IFS__TARGET_AVX512 static uint64_t columns_half_avx512(const uint16_t *first, si
     return columns_any_avx512(first, row_length, num_rows, width, threshold, true);
 }
 
+IFS__TARGET_AVX512 static void sigmoids_avx512(float *values, size_t n) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+        __m512 x = _mm512_maskz_loadu_ps(valid, values + i);
+        x = _mm512_div_ps(one, _mm512_add_ps(one, ifs__exp_avx512(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+        _mm512_mask_storeu_ps(values + i, valid, x);
+    }
+}
+
 const ifs__scan ifs__scan_avx512 = {
     objectness_avx2,       objectness_half_avx2, best_product_avx512, find_product_avx512,
-    products_above_avx512, columns_avx512,       columns_half_avx512,
+    products_above_avx512, columns_avx512,       columns_half_avx512, sigmoids_avx512,
 };
 
 /* ---- AVX2 ---- */
@@ -240,8 +251,19 @@ IFS__TARGET_AVX2 static uint64_t columns_half_avx2(const uint16_t *first, size_t
     return columns_any_avx2(first, row_length, num_rows, width, threshold, true);
 }
 
+IFS__TARGET_AVX2 static void sigmoids_avx2(float *values, size_t n) {
+    const __m256 one = _mm256_set1_ps(1.0f);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 x = _mm256_sub_ps(_mm256_setzero_ps(), _mm256_loadu_ps(values + i));
+        _mm256_storeu_ps(values + i, _mm256_div_ps(one, _mm256_add_ps(one, ifs__exp_avx2(x))));
+    }
+    for (; i < n; i++)
+        values[i] = ifs__sigmoid(values[i]);
+}
+
 const ifs__scan ifs__scan_avx2 = {
     objectness_avx2,     objectness_half_avx2, best_product_avx2, find_product_avx2,
-    products_above_avx2, columns_avx2,         columns_half_avx2,
+    products_above_avx2, columns_avx2,         columns_half_avx2, sigmoids_avx2,
 };
 #endif

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * What decides a bit of a result stands here and is included by C and by CUDA C++ alike: exp, the decoding of a box,
- * the overlap test of NMS, the order of scores, the way back to the image. Only +, -, *, comparisons and bit
+ * the overlap test of NMS, the order of scores, the way back to the image. Only +, -, *, /, comparisons and bit
  * operations are used, each rounded by itself (no contraction on either side), so that every machine gives the same
  * bits.
  */
@@ -73,6 +73,9 @@ static inline IFS__HD float ifs__exp(float x) {
     float scale2 = ifs__float_of_bits((uint32_t)(n - half + 127) << 23);
     return (p * scale1) * scale2;
 }
+
+/* NaN gives NaN. */
+static inline IFS__HD float ifs__sigmoid(float x) { return 1.0f / (1.0f + ifs__exp(0.0f - x)); }
 
 /* ---- order ---- */
 

@@ -35,7 +35,7 @@ typedef struct ifs__mask_tap {
 } ifs__mask_tap;
 
 /* 1 / (1 + exp(-x)); 0 for NaN. */
-static inline IFS__HD float ifs__mask_sigmoid(float x) { return ifs__max(1.0f / (1.0f + ifs__exp(0.0f - x)), 0.0f); }
+static inline IFS__HD float ifs__mask_sigmoid(float x) { return ifs__max(ifs__sigmoid(x), 0.0f); }
 
 static inline IFS__HD double ifs__mask_clamp(double value, double low, double high) {
     return value < low ? low : value > high ? high : value;

@@ -18,6 +18,7 @@ from ..files import EXTERNAL_KEY, model_bytes, read_model
 from .add_nms import AddNms
 from .chain_poolings import ChainPoolings
 from .clean_up import CleanUp
+from .end_at_head import EndAtHead
 from .fold_space_to_depth import FoldSpaceToDepth
 from .free_batch import FreeBatch
 from .free_size import FreeSize
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "PASSES", "AddNms", "ChainPoolings", "CleanUp", "FoldSpaceToDepth", "FreeBatch", "FreeSize", "HardSwish", "ImageIn",
-    "NameAxes", "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput", "SetOpset",
-    "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes",
-    "loading_passes", "pass_keys", "prepared_model",
+    "PASSES", "AddNms", "ChainPoolings", "CleanUp", "EndAtHead", "FoldSpaceToDepth", "FreeBatch", "FreeSize",
+    "HardSwish", "ImageIn", "NameAxes", "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput",
+    "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs",
+    "apply_passes", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logging.getLogger("infersdk.graph")
@@ -61,8 +62,8 @@ class Pass(Protocol):
 
 #: All passes there are.
 PASSES: tuple[type[Pass], ...] = (
-    AddNms, ChainPoolings, CleanUp, FoldSpaceToDepth, FreeBatch, FreeSize, HardSwish, ImageIn, NameAxes, NameNodes,
-    NarrowIndices, QuantizedOperators, ResizeInput, SetOpset, ShrinkConstants, StaticReshapes, ToFloat16,
+    AddNms, ChainPoolings, CleanUp, EndAtHead, FoldSpaceToDepth, FreeBatch, FreeSize, HardSwish, ImageIn, NameAxes,
+    NameNodes, NarrowIndices, QuantizedOperators, ResizeInput, SetOpset, ShrinkConstants, StaticReshapes, ToFloat16,
     UnsignedActivations, WeightsOffInputs,
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 
 from infersdk import device_count, models
 from infersdk.device import Device
-from infersdk.errors import InputError
+from infersdk.errors import ClosedError, ImageError, InputError
 from infersdk.image import DeviceImage, HostImage, SharedImage, read_image
 from infersdk.image.uploads import UploadPools
 from infersdk.models import Detections, Tiled, TwoStage
@@ -137,3 +137,49 @@ def test_two_stages_and_tiles_on_the_device(assets: Path) -> None:
         people = TwoStage(Tiled(detector, tile=400), second, column="vector")
         for one in people(SharedImage(file)).columns["vector"]:
             assert np.linalg.norm(one.vector) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.assets
+def test_map_drives_both_models(assets: Path) -> None:
+    """Images that fail, requests of others meanwhile, an end before the end, and what the statistics count."""
+    pytest.importorskip("tensorrt_rtx_bindings")
+    files = sorted((assets / "coco" / "val").glob("*.jpg"))[:8]
+    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "max_batch": 4, "cuda_graph": True}
+    detector = models.YOLOv8(assets / "models" / "yolov8n.onnx", classes=["person"], **settings)
+    second = models.Embedder(assets / "models" / "osnet_x0_25_msmt17.onnx", **settings)
+    with TwoStage(detector, second, column="vector") as two:
+        assert two._runs_in_blocks
+        expected = [two(file) for file in files]
+
+        def check(result: Any, index: int) -> None:
+            wanted = expected[index % len(files)]
+            np.testing.assert_allclose(result.xyxy, wanted.xyxy, atol=0.5)
+            for one, other in zip(result.columns["vector"], wanted.columns["vector"], strict=True):
+                assert one.vector @ other.vector > 0.98  # a box may end a pixel further
+
+        read: list[Any] = [on_device(read_image(files[0])), *map(read_image, files[1:])]
+        two.warm_up(example=read[0])
+        before = [model.pipelines[0].stats().done for model in two.models]
+        futures = []
+        for index, result in enumerate(two.map(read * 10)):
+            check(result, index)
+            if index % 5 == 0:
+                futures.append((index, two.submit(read[index % len(read)])))
+        for index, future in futures:
+            check(future.result(60), index)
+        counted = [model.pipelines[0].stats().done - old for model, old in zip(two.models, before, strict=True)]
+        images = [*range(80), *(index for index, _ in futures)]
+        boxes = sum(len(expected[index % len(files)]) for index in images)
+        assert counted[0] == len(images)
+        assert counted[1] == pytest.approx(boxes, rel=0.05)
+
+        first, unread, last = two.map([files[0], "missing.png", read[1]], return_exceptions=True)
+        check(first, 0)
+        check(last, 1)
+        assert isinstance(unread, ImageError)
+        with pytest.raises(ImageError, match="no image at"):
+            list(two.map([read[0], "missing.png"]))
+        results = two.map(iter(read * 100), in_flight=6)
+        check(next(results), 0)
+    with pytest.raises(ClosedError):
+        list(results)

@@ -405,7 +405,7 @@ class TestPipelines:
         """Callers of all batch sizes come before any graph is there."""
         path = assets / "models" / "yolov5n.onnx"
         with YOLOv5(
-            path, backend="tensorrt-rtx", max_batch=BATCH, preprocess="device", cuda_graph=True, exact_batches=[1, 4, 8]
+            path, backend="tensorrt-rtx", max_batch=BATCH, preprocess="device", cuda_graph=True, **STEADY
         ) as model:
             expected = [model(image).data for image in images]
 

@@ -1,0 +1,141 @@
+"""A detector without the decoding of its boxes: its outputs are the maps of the last convolutions.
+
+The decoding reads and writes each of YOLOv5's 25,200 x 85 values several times, and nearly all of them are below the
+threshold. A decoder that starts at the maps computes the others alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from ...errors import ConfigError, UnsupportedModelError
+from ..anchor_heads import find_anchor_head
+from ..distance_heads import find_distance_head
+from ..head_levels import HeadProof, UnprovenError
+from ..weights import drop_unused_weights, taken_names
+from ._sizes import data_inputs, fixed, shapes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from ...model_source import ModelSource
+    from ..raw_head import RawHead
+
+__all__ = ["EndAtHead"]
+
+
+@dataclass(frozen=True)
+class EndAtHead:
+    """Ends a detector at the maps of its head, and writes into its metadata how they are decoded (`RawHead`).
+
+    It does so where the graph proves that it ends with one of the decodings that `RawHead` names, in float32 or float16
+    and for images of one size. Any other model stays as it is; `find()` says why.
+    """
+
+    name: ClassVar[str] = "end-at-head"
+    version: ClassVar[int] = 1
+
+    def concerns(self, source: ModelSource) -> bool:
+        return source.is_onnx and all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape"))
+
+    def find(self, model: ir.Model) -> RawHead:
+        """The head of a model, with the names that the maps have in it.
+
+        Raises:
+            UnprovenError: the model ends with something else; the message has the reason.
+        """
+        return _find(model)[0]
+
+    def apply(self, model: ir.Model) -> bool:
+        import onnx_ir as ir
+        from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+        try:
+            head, maps, proof = _find(model)
+        except UnprovenError:
+            return False
+        graph, taken = model.graph, taken_names(model.graph)
+        batch = next(iter(data_inputs(model)[0].shape or ()))
+        names = {}
+        for index, value in enumerate(maps):
+            names[value.name] = name = _free_name(f"head_{index}", taken)
+            kind = proof.dtype(value)
+            assert kind is not None
+            value.name, value.type, value.shape = name, ir.TensorType(kind), ir.Shape([batch, *proof.dims(value)[1:]])
+        graph.outputs.clear()
+        graph.outputs.extend(maps)
+        RemoveUnusedNodesPass()(model)
+        drop_unused_weights(graph)
+        levels = [msgspec.structs.replace(one, maps=tuple(names[name] for name in one.maps)) for one in head.levels]
+        msgspec.structs.replace(head, levels=tuple(levels)).write(model.metadata_props)
+        return True
+
+
+def _find(model: ir.Model) -> tuple[RawHead, list[ir.Value], HeadProof]:
+    """The head, its maps, and the sizes of the graph."""
+    image = _image_sides(model)
+    try:
+        proof = HeadProof(model, shapes_of(model))
+        head, maps = _find_in(proof)
+        _check_maps(proof, head, maps, image)
+    except (ConfigError, UnsupportedModelError) as error:
+        raise UnprovenError(str(error)) from None
+    return head, maps, proof
+
+
+def _find_in(proof: HeadProof) -> tuple[RawHead, list[ir.Value]]:
+    """The head and its maps, of either form."""
+    try:
+        return find_anchor_head(proof)
+    except UnprovenError as error:
+        reason = error
+    try:
+        return find_distance_head(proof)
+    except UnprovenError as error:
+        raise UnprovenError(f"as YOLOv5's head: {reason}; as YOLOv8's: {error}") from None
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _image_sides(model: ir.Model) -> tuple[int, int]:
+    """The height and width of the input of images.
+
+    Raises:
+        UnprovenError: there is no such input, or it leaves them open.
+    """
+    inputs = data_inputs(model)
+    if len(inputs) != 1 or inputs[0].shape is None or len(inputs[0].shape) != 4:
+        raise UnprovenError("it does not have one input of images")
+    sides = [fixed(side) for side in inputs[0].shape]
+    height, width = sides[1:3] if sides[1] != 3 and sides[3] == 3 else sides[2:]
+    if height is None or width is None:
+        raise UnprovenError("it leaves the size of its images open")
+    return height, width
+
+
+def _check_maps(proof: HeadProof, head: RawHead, maps: Sequence[ir.Value], image: tuple[int, int]) -> None:
+    """The maps are of different names, and have a cell for each `stride` pixels of the image.
+
+    Raises:
+        UnprovenError: they have not, or are of another type than float32 and float16.
+    """
+    import onnx_ir as ir
+
+    if len(set(maps)) < len(maps):
+        raise UnprovenError("several of its levels have one map")
+    strides = [level.stride for level in head.levels for _ in level.maps]
+    for value, stride in zip(maps, strides, strict=True):
+        if tuple(side * stride for side in proof.dims(value)[2:] if side is not None) != image:
+            raise UnprovenError(f"{value.name!r} of shape {proof.dims(value)} is not a grid of {stride} pixels a cell")
+        if proof.dtype(value) not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+            raise UnprovenError(f"{value.name!r} is {proof.dtype(value)}, not float32 or float16")

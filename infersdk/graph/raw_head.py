@@ -1,0 +1,62 @@
+"""What a model says of its outputs that ends at the convolutions of its head, and leaves the decoding to its user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Literal
+
+import msgspec
+
+__all__ = ["HeadLevel", "RawHead"]
+
+_KEY = "infersdk.raw_head"
+
+
+class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """One feature map of a head.
+
+    Attributes:
+        maps: the names of its outputs: one `[batch, anchors * values, height, width]` of YOLOv5; of YOLOv8 that of the
+            boxes, `[batch, 4 * bins, height, width]`, and that of the classes.
+        stride: pixels of the input from cell to cell.
+        anchors: YOLOv5: width and height of each box of a cell, in pixels of the input.
+    """
+
+    maps: tuple[str, ...]
+    stride: int
+    anchors: tuple[tuple[float, float], ...] = ()
+
+
+class RawHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of a model without its decoding. It stands in the model's metadata.
+
+    Attributes:
+        layout: the head, as `DetectionDecoder` names it.
+        output: the name of the output that the decoding gave.
+        values: the values of a box there: of YOLOv5 5 + classes, of YOLOv8 4 + classes.
+        levels: in the order of the rows of that output.
+        bins: YOLOv8: what the softmax of the logits of a distance weighs.
+    """
+
+    layout: Literal["yolov5", "yolov8"]
+    output: str
+    values: int
+    levels: tuple[HeadLevel, ...]
+    bins: tuple[float, ...] = ()
+
+    def write(self, metadata: MutableMapping[str, str]) -> None:
+        """Puts the head into a model's metadata."""
+        metadata[_KEY] = msgspec.json.encode(self).decode()
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, str]) -> RawHead | None:
+        """The head in a model's metadata; None where there is none that can be read."""
+        try:
+            return msgspec.json.decode(metadata[_KEY], type=cls)
+        except (KeyError, msgspec.DecodeError):
+            return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all maps, in the order of the levels."""
+        return tuple(name for level in self.levels for name in level.maps)

@@ -1,0 +1,198 @@
+"""Detectors whose network ends at the maps of its head: which are loaded so, and what their outputs stand for.
+
+On a processor the decoding in a network moves values that a threshold drops right behind it. Where a graph proves what
+its decoding computes (`infersdk.graph.passes.EndAtHead`), the network is loaded without it, and the native decoder
+starts at the maps. On CUDA devices the decoding is fused, and stays in the network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..device import Device
+from ..errors import ConfigError, UnsupportedModelError
+from ..graph.domains import foreign_domains
+from ..graph.files import read_model
+from ..graph.head_levels import UnprovenError
+from ..graph.passes import EndAtHead
+from ..graph.raw_head import RawHead
+from ..model_source import ModelLike, ModelSource
+from ..ops import GridLevel, RawHeadDecoder
+from ..registry import backend_class
+from ..tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..infer import Infer
+
+__all__ = ["HeadMaps", "check_raw_head", "decoded_shape", "decoded_spec", "raw_head_of", "without_decoding"]
+
+Shape = tuple[int | str | None, ...]
+
+#: Backends that run a graph as it is written, on the processor.
+_BACKENDS = ("onnxruntime", "openvino")
+
+
+# ---- loading ----
+
+
+def without_decoding(
+    model: ModelLike, backend: str, device: str | None, while_building: object, *, required: bool = False
+) -> ModelSource:
+    """The model, to be loaded without the decoding of its head where that can be.
+
+    Args:
+        backend, device, while_building: with which it will be loaded.
+        required: whether it has to be.
+
+    Raises:
+        ConfigError: it is required, and what runs the model decodes it in the network.
+        ModelNotFoundError, ModelFormatError, InputError: as `ModelSource.of()`.
+    """
+    source = ModelSource.of(model)
+    reason = _reason_against(source, backend, device, while_building)
+    if reason is None:
+        return source.with_passes(EndAtHead())
+    if required:
+        raise ConfigError(f"decode_head='native' is not for this: {reason}; use decode_head='auto'")
+    return source
+
+
+def _reason_against(source: ModelSource, backend: str, device: str | None, while_building: object) -> str | None:
+    """Why a model keeps its decoding, whatever its graph is; None where the graph decides."""
+    if backend not in _BACKENDS:
+        return f"backend {backend!r} decodes in the network"
+    kind = Device.parse(device if device is not None else backend_class(backend).default_device).kind
+    if kind != "cpu":
+        return f"on device {kind!r} the network decodes"
+    if while_building is not None:
+        return "while_building= gives the model to two backends, and both have the same outputs"
+    if not source.is_onnx:
+        return f"{source.name} is not an ONNX file"
+    if domains := foreign_domains(source):
+        return f"{source.name} has operators of {', '.join(sorted(domains))}"
+    return None
+
+
+def check_raw_head(setting: str, head: RawHead | None, network: Infer, *, loaded_already: bool) -> None:
+    """Checks that the head of a network is decoded as the setting `decode_head` says.
+
+    Raises:
+        ConfigError: the network was loaded before, in the other form.
+        UnsupportedModelError: its graph does not end with a decoding that is known.
+    """
+    if setting == "graph" and head is not None:
+        raise ConfigError(
+            f"decode_head='graph', but {network.model.name} ends at the maps of its head; use decode_head='auto'"
+        )
+    if setting != "native" or head is not None:
+        return
+    if loaded_already:
+        raise ConfigError(
+            f"decode_head='native', but this Infer is loaded already, and gives decoded boxes; give the ONNX file of "
+            f"{network.model.name} in its place, or use decode_head='auto'"
+        )
+    raise UnsupportedModelError(
+        f"decode_head='native', but {network.model.name} does not end with a decoding that is known: "
+        f"{_unproven(network.model)}; use decode_head='auto'"
+    )
+
+
+def _unproven(source: ModelSource) -> str:
+    """Why the graph of a model does not prove its decoding."""
+    before = next(i for i, one in enumerate(source.passes) if isinstance(one, EndAtHead))
+    model = read_model(source)
+    for one in source.passes[:before]:
+        one.apply(model)
+    try:
+        EndAtHead().find(model)
+    except UnprovenError as error:
+        return str(error)
+    return "its graph was changed while it was loaded"
+
+
+def raw_head_of(metadata: Mapping[str, str], outputs: Sequence[TensorSpec]) -> RawHead | None:
+    """The raw head that outputs are the maps of; None for other outputs."""
+    head = RawHead.read(metadata)
+    return head if head is not None and list(head.names) == [spec.name for spec in outputs] else None
+
+
+# ---- what the maps stand for ----
+
+
+def decoded_shape(head: RawHead, shapes: Mapping[str, Sequence[int | str | None]]) -> Shape:
+    """The shape of the output that the decoding would give, by the shapes of the maps."""
+    rows: int | str = 0
+    for level in head.levels:
+        *_, height, width = shapes[level.maps[-1]]
+        if not isinstance(height, int) or not isinstance(width, int) or not isinstance(rows, int):
+            rows = "boxes"
+        else:
+            rows += height * width * max(len(level.anchors), 1)
+    batch = shapes[head.names[0]][0]
+    return (batch, rows, head.values) if head.layout == "yolov5" else (batch, head.values, rows)
+
+
+def decoded_spec(head: RawHead, outputs: Sequence[TensorSpec]) -> TensorSpec:
+    """The output that the decoding would give."""
+    return TensorSpec(head.output, outputs[0].dtype, decoded_shape(head, {spec.name: spec.shape for spec in outputs}))
+
+
+@dataclass(frozen=True)
+class HeadMaps:
+    """The maps of a batch, where other networks give an array of decoded boxes.
+
+    Attributes:
+        head: what they are maps of.
+        maps: `[batch, channels, height, width]` each.
+    """
+
+    head: RawHead
+    maps: tuple[npt.NDArray[Any], ...]
+
+    @classmethod
+    def of(cls, head: RawHead, outputs: Mapping[str, npt.NDArray[Any]]) -> HeadMaps:
+        return cls(head, tuple(outputs[name] for name in head.names))
+
+    def __getitem__(self, image: int) -> list[npt.NDArray[Any]]:
+        """The maps of one image."""
+        return [one[image] for one in self.maps]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.maps[0].dtype
+
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """What a decoder is made for."""
+        return tuple(one.shape[1:] for one in self.maps)
+
+    @property
+    def rows(self) -> int:
+        """The boxes of an image."""
+        shape = decoded_shape(
+            self.head, {name: one.shape for name, one in zip(self.head.names, self.maps, strict=True)}
+        )
+        rows = shape[1] if self.head.layout == "yolov5" else shape[2]
+        assert isinstance(rows, int)
+        return rows
+
+    def decoder(self, num_classes: int, **settings: Any) -> RawHeadDecoder:
+        """A decoder for maps of these sizes.
+
+        Args:
+            settings: as `RawHeadDecoder` takes them.
+        """
+        shapes = dict(zip(self.head.names, self.maps, strict=True))
+        levels = [
+            GridLevel(shapes[level.maps[0]].shape[3], shapes[level.maps[0]].shape[2], level.stride, level.anchors)
+            for level in self.head.levels
+        ]
+        return RawHeadDecoder(
+            self.head.layout, num_classes, levels, bins=self.head.bins, dtype=self.dtype.name, **settings
+        )

@@ -1,0 +1,75 @@
+/*
+ * detect_decoder.h - the decoder of the host, which detect.c and detect_raw.c share.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef IFS_DETECT_DECODER_H
+#define IFS_DETECT_DECODER_H
+
+#include "detect.h"
+#include "detect_scan.h"
+#include "nms.h"
+
+/* Neighbouring classes that count. */
+typedef struct ifs__class_run {
+    size_t first, count;
+} ifs__class_run;
+
+struct ifs_detection_decoder {
+    ifs_detect_params params;
+    ifs__class_run *runs; /* [num_runs] ascending */
+    size_t num_runs;
+    float *row;         /* [1 + classes] an anchor's scores as float32, where the output does not hold them so */
+    uint16_t *halves;   /* [classes] */
+    int32_t *class_ids; /* [classes + slack] results of products_above */
+    float *scores;      /* [classes + slack] */
+    uint64_t *keys;     /* [keys_size] candidates */
+    size_t keys_size, num_keys;
+    uint64_t *scratch; /* [scratch_size] for the sort */
+    size_t scratch_size;
+    ifs__nms nms;
+    ifs_raw_head raw; /* num_levels is 0 for a decoder of decoded outputs */
+    int32_t first_row[IFS_MAX_LEVELS + 1]; /* of each level of `raw`, and their sum */
+    float logit_limit;                     /* below it, no sigmoid is above the threshold */
+    float *columns;                        /* [IFS__RAW_BLOCK * classes] class logits of some positions of `raw` */
+};
+
+#define IFS__RAW_BLOCK 16 /* positions whose classes are read together: those of a cache line */
+
+/* One image's output, and the position of an anchor's numbers in it. */
+typedef struct ifs__detect_view ifs__detect_view;
+struct ifs__detect_view {
+    const ifs_detect_params *params;
+    ifs__box (*box)(const ifs__detect_view *v, int32_t anchor); /* in pixels of the canvas */
+    const void *output;
+    size_t row_length;                   /* elements from a row to the next */
+    int32_t first_cell[IFS_MAX_STRIDES]; /* YOLOX: the first anchor of each grid */
+    int32_t grid_width[IFS_MAX_STRIDES];
+    const ifs_detection_decoder *decoder; /* of a raw head */
+    const void *const *maps;              /* of a raw head */
+};
+
+static inline float ifs__element(const void *array, int32_t dtype, size_t i) {
+    return dtype == IFS_FLOAT16 ? ifs__half_to_float(((const uint16_t *)array)[i]) : ((const float *)array)[i];
+}
+
+/* Adds the candidates of one anchor whose objectness (1 for a head without) is above the threshold. */
+ifs_status ifs__scan_anchor(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int32_t anchor,
+                            const float *classes, float objectness);
+
+/* The same for all anchors of a raw head that may be above the threshold. */
+ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan);
+
+/* That the levels are those of the parameters' head. */
+ifs_status ifs__check_raw_head(const ifs_detect_params *params, const ifs_raw_head *raw);
+
+/* Makes the decoder one of these levels, which were checked. */
+void ifs__set_raw_head(ifs_detection_decoder *d, const ifs_raw_head *raw);
+
+/* How many maps a raw head has. */
+int32_t ifs__raw_maps(const ifs_detect_params *params, const ifs_raw_head *raw);
+
+/* The box of a row of a raw head, in pixels of the canvas. */
+ifs__box ifs__raw_box(const ifs__detect_view *v, int32_t row);
+
+#endif

@@ -1,0 +1,282 @@
+"""Detectors that end at the maps of their heads: only where the graph proves what its decoding computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from raw_head_models import ANCHORS, FORMS, STRIDES, split_form, yolov5_model, yolov8_model
+
+from infersdk.graph.files import model_bytes, parse_model, read_model
+from infersdk.graph.head_levels import UnprovenError
+from infersdk.graph.passes import EndAtHead, FreeSize, prepared_model
+from infersdk.graph.raw_head import RawHead
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+F = np.float32
+
+
+def run(model: Any, images: np.ndarray) -> dict[str, np.ndarray]:
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"images": images}), strict=True))
+
+
+def decoded_yolov5(head: RawHead, maps: dict[str, np.ndarray]) -> np.ndarray:
+    """What the decoding makes of the maps, in float64: [n, rows, values]."""
+    parts = []
+    for level in head.levels:
+        one = maps[level.maps[0]].astype(np.float64)
+        n, _, height, width = one.shape
+        s = 1 / (1 + np.exp(-one.reshape(n, len(level.anchors), head.values, height, width).transpose(0, 1, 3, 4, 2)))
+        cells = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1)
+        s[..., :2] = (2 * s[..., :2] - 0.5 + cells) * level.stride
+        s[..., 2:4] = (2 * s[..., 2:4]) ** 2 * np.array(level.anchors)[:, None, None]
+        parts.append(s.reshape(n, -1, head.values))
+    return np.concatenate(parts, axis=1)
+
+
+def decoded_yolov8(head: RawHead, maps: dict[str, np.ndarray]) -> np.ndarray:
+    """The same of YOLOv8: [n, values, rows]."""
+    parts = []
+    for level in head.levels:
+        logits, classes = (maps[name].astype(np.float64) for name in level.maps)
+        n, _, height, width = logits.shape
+        share = np.exp(logits.reshape(n, 4, len(head.bins), -1))
+        left, upper, right, lower = (share / share.sum(axis=2, keepdims=True)).transpose(1, 0, 3, 2) @ np.array(
+            head.bins
+        )
+        x, y = (one.reshape(-1) + 0.5 for one in np.meshgrid(np.arange(width), np.arange(height)))
+        box = np.stack([x + (right - left) / 2, y + (lower - upper) / 2, left + right, upper + lower], axis=1)
+        scores = 1 / (1 + np.exp(-classes.reshape(n, head.values - 4, -1)))
+        parts.append(np.concatenate([box * level.stride, scores], axis=1))
+    return np.concatenate(parts, axis=2)
+
+
+def ended(path: Path) -> tuple[bytes, RawHead]:
+    content = prepared_model(path, [EndAtHead()])
+    assert content is not None
+    head = RawHead.read(parse_model(content).metadata_props)
+    assert head is not None
+    return content, head
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("computed_shapes", [False, True], ids=["fixed", "computed"])
+@pytest.mark.parametrize("batch", ["batch", 2])
+def test_forms_of_the_decoding(tmp_path: Path, form: str, computed_shapes: bool, batch: int | str) -> None:
+    path = yolov5_model(tmp_path / "m.onnx", form, batch=batch, computed_shapes=computed_shapes)
+    content, head = ended(path)
+    assert (head.layout, head.output, head.values) == ("yolov5", "output0", 8)
+    assert [level.stride for level in head.levels] == list(STRIDES)
+    assert [level.anchors for level in head.levels] == [tuple(map(tuple, level)) for level in np.array(ANCHORS, float)]
+    images = np.random.default_rng(1).random((2, 3, 64, 96), F)
+    maps = run(content, images)
+    assert list(maps) == list(head.names) == ["head_0", "head_1", "head_2"]
+    assert [one.shape for one in maps.values()] == [(2, 24, 8, 12), (2, 24, 4, 6), (2, 24, 2, 3)]
+    np.testing.assert_allclose(decoded_yolov5(head, maps), run(str(path), images)["output0"], rtol=1e-5, atol=1e-4)
+    assert not {"Sigmoid", "Transpose", "Concat", "Split"} & {node.op_type for node in parse_model(content).graph}
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["joined", "separate"])
+@pytest.mark.parametrize("last_axis", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("slices", [False, True], ids=["split", "slices"])
+def test_forms_of_distances(tmp_path: Path, separate: bool, last_axis: bool, slices: bool) -> None:
+    path = yolov8_model(
+        tmp_path / "m.onnx", separate=separate, last_axis=last_axis, slices=slices, bins=4 if slices else 5
+    )
+    content, head = ended(path)
+    assert (head.layout, head.output, head.values) == ("yolov8", "output0", 7)
+    assert head.bins == tuple(range(4 if slices else 5))
+    assert [level.maps for level in head.levels] == [("head_0", "head_1"), ("head_2", "head_3"), ("head_4", "head_5")]
+    images = np.random.default_rng(1).random((2, 3, 64, 96), F)
+    np.testing.assert_allclose(
+        decoded_yolov8(head, run(content, images)), run(str(path), images)["output0"], rtol=1e-5, atol=1e-4
+    )
+    assert not {"Sigmoid", "Softmax", "Concat", "Split"} & {node.op_type for node in parse_model(content).graph}
+
+
+def _bent_centre(cells: np.ndarray) -> np.ndarray:
+    bent = np.array(cells)
+    bent[0, 1, 7] += 1
+    return bent
+
+
+def _other_strides(strides: np.ndarray) -> np.ndarray:
+    other = np.array(strides)
+    other[0, 3] = 9
+    return other
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"grid_of": _bent_centre}, r"grid of its level of 12 x 8 cells is not cell \+ 0.5"),
+        ({"grid_of": lambda cells: cells - F(0.5)}, "is not cell"),
+        ({"grid_of": lambda cells: cells[:, ::-1]}, "is not cell"),
+        ({"strides_of": _other_strides}, "stride of its level of 12 x 8 cells is not one whole number"),
+        ({"strides_of": lambda strides: strides * F(1.5)}, "is not a grid of 12 pixels"),
+        ({"weights_of": lambda weights: weights * F(np.nan)}, "is not a weighted sum of bins"),
+        ({"centre": ("Div", 3.0)}, "not the middle and the difference"),
+        ({"centre": ("Mul", 2.0)}, "not the middle and the difference"),
+        ({"softmax_axis": 2}, "is not the softmax of the bins"),
+        ({"softmax_axis": 3}, "is not the softmax of the bins"),
+        ({"turned": True}, "not those of left and upper, right and lower edge"),
+    ],
+)
+def test_other_distances_stay(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    path = yolov8_model(tmp_path / "m.onnx", **changes)
+    with pytest.raises(UnprovenError, match=reason):
+        EndAtHead().find(read_model(path))
+    assert prepared_model(path, [EndAtHead()]) is None
+
+
+def test_half_precision(tmp_path: Path) -> None:
+    path = yolov5_model(tmp_path / "m.onnx", dtype=np.float16)
+    content, head = ended(path)
+    images = np.random.default_rng(1).random((1, 3, 64, 96)).astype(np.float16)
+    maps = run(content, images)
+    assert {one.dtype.name for one in maps.values()} == {"float16"}
+    np.testing.assert_allclose(decoded_yolov5(head, maps), run(str(path), images)["output0"], rtol=4e-3, atol=0.05)
+
+
+def test_the_declared_outputs_are_those_of_a_run(tmp_path: Path) -> None:
+    content, _ = ended(yolov5_model(tmp_path / "m.onnx"))
+    outputs = parse_model(content).graph.outputs
+    assert [str(output.shape) for output in outputs] == ["[batch,24,8,12]", "[batch,24,4,6]", "[batch,24,2,3]"]
+    onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
+
+
+def test_sizes_are_freed_behind_it(tmp_path: Path) -> None:
+    path = yolov5_model(tmp_path / "m.onnx", size=(128, 128))
+    content = prepared_model(path, [EndAtHead(), FreeSize(32)])
+    head = RawHead.read(parse_model(content or b"").metadata_props)
+    assert head is not None
+    images = np.random.default_rng(2).random((1, 3, 64, 96), F)
+    small = yolov5_model(tmp_path / "small.onnx", size=(96, 64))
+    np.testing.assert_allclose(
+        decoded_yolov5(head, run(content, images)), run(str(small), images)["output0"], rtol=1e-5, atol=1e-4
+    )
+
+
+def test_real_models(assets: Path) -> None:
+    for name in ("yolov5n", "yolov5s-random"):
+        content, head = ended(assets / "models" / f"{name}.onnx")
+        assert [level.stride for level in head.levels] == [8, 16, 32]
+        assert head.levels[0].anchors == ((10, 13), (16, 30), (33, 23))
+        assert len(content) < (assets / "models" / f"{name}.onnx").stat().st_size
+    content, head = ended(assets / "models" / "yolov8n.onnx")
+    assert (head.layout, [level.stride for level in head.levels], head.values) == ("yolov8", [8, 16, 32], 84)
+    assert len(head.bins) == 16
+    assert "Softmax" not in {node.op_type for node in parse_model(content).graph}
+    for name in ("yolox_nano", "yolov10n", "yolov8n-seg", "yolov8n-pose", "squeezenet1.1", "osnet_x0_25_msmt17"):
+        assert prepared_model(assets / "models" / f"{name}.onnx", [EndAtHead()]) is None, name
+
+
+# ---- what does not match stays as it is ----
+
+
+def _bent(cells: np.ndarray) -> np.ndarray:
+    bent = np.array(cells)
+    bent[0, 0, 0, 0, 0] += 1
+    return bent
+
+
+def _by_position(anchors: np.ndarray) -> np.ndarray:
+    varied = np.array(anchors)
+    varied[0, 0, 0, 1, 0] *= 2
+    return varied
+
+
+def _without_sigmoid(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
+    return split_form(g, str(g("Relu", s)), grid, stride, anchors)
+
+
+def _extra_values(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
+    """Scores that are scaled behind their sigmoid."""
+    joined = split_form(g, s, grid, stride, anchors)
+    xy, wh, rest = g("Split", joined, np.array([2, 2, grid["values"] - 4]), outputs=3, axis=4)
+    return str(g("Concat", xy, wh, g("Mul", rest, F(0.5)), axis=4))
+
+
+def _turned(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
+    """Sizes in front of centres."""
+    xy, wh, rest = g("Split", s, np.array([2, 2, grid["values"] - 4]), outputs=3, axis=4)
+    xy = g("Mul", g("Add", g("Mul", xy, F(2)), grid["cells"] - F(0.5)), F(stride))
+    wh = g("Mul", g("Pow", g("Mul", wh, F(2)), F(2)), anchors)
+    return str(g("Concat", wh, xy, rest, axis=4))
+
+
+def _exponential(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
+    """Sizes as YOLOv3 has them."""
+    xy, wh, rest = g("Split", s, np.array([2, 2, grid["values"] - 4]), outputs=3, axis=4)
+    xy = g("Mul", g("Add", g("Mul", xy, F(2)), grid["cells"] - F(0.5)), F(stride))
+    return str(g("Concat", xy, g("Mul", g("Exp", wh), anchors), rest, axis=4))
+
+
+def _cube(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
+    xy, wh, rest = g("Split", s, np.array([2, 2, grid["values"] - 4]), outputs=3, axis=4)
+    xy = g("Mul", g("Add", g("Mul", xy, F(2)), grid["cells"] - F(0.5)), F(stride))
+    wh = g("Mul", g("Pow", g("Mul", wh, F(2)), F(3)), anchors)
+    return str(g("Concat", xy, wh, rest, axis=4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"grid_of": _bent}, "centres of its boxes are not"),
+        ({"grid_of": lambda cells: cells[..., ::-1]}, "centres of its boxes are not"),
+        ({"grid_of": lambda cells: cells + F(0.5)}, "centres of its boxes are not"),
+        ({"anchors_of": _by_position}, "sizes of its boxes are not"),
+        ({"anchors_of": lambda anchors: -anchors}, "sizes of its boxes are not"),
+        ({"sigmoid": "Tanh"}, "is not computed from the sigmoid"),
+        ({"form": _without_sigmoid}, "is not computed from the sigmoid"),
+        ({"form": _extra_values}, "is not computed from the sigmoid"),
+        ({"form": _turned}, "not centre, size and scores"),
+        ({"form": _exponential}, "is not known"),
+        ({"form": _cube}, "is not known"),
+        ({"further_output": True}, "it has 2 outputs"),
+    ],
+)
+def test_other_decodings_stay(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    path = yolov5_model(tmp_path / "m.onnx", **changes)
+    with pytest.raises(UnprovenError, match=reason):
+        EndAtHead().find(read_model(path))
+    model = read_model(path)
+    before = model_bytes(model)
+    assert not EndAtHead().apply(model)
+    assert model_bytes(model) == before
+
+
+def test_strides_are_those_of_the_image(tmp_path: Path) -> None:
+    """Grids that are right for maps of another network: it sees an image twice as large."""
+    model = onnx.load(yolov5_model(tmp_path / "m.onnx"))
+    image, (first,) = model.graph.input[0], [node for node in model.graph.node if node.op_type == "Conv"][:1]
+    assert image.name == first.input[0]
+    for dim in image.type.tensor_type.shape.dim[2:]:
+        dim.dim_value *= 2
+    pooled = onnx.helper.make_node("MaxPool", ["images"], ["pooled"], kernel_shape=[2, 2], strides=[2, 2])
+    for node in model.graph.node:
+        node.input[:] = ["pooled" if name == "images" else name for name in node.input]
+    model.graph.node.insert(0, pooled)
+    onnx.save(model, tmp_path / "pooled.onnx")
+    with pytest.raises(UnprovenError, match="is not a grid of 8 pixels a cell"):
+        EndAtHead().find(read_model(tmp_path / "pooled.onnx"))
+
+
+def test_an_open_size_stays(tmp_path: Path) -> None:
+    model = onnx.load(yolov5_model(tmp_path / "m.onnx"))
+    model.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "width"
+    with pytest.raises(UnprovenError, match="leaves the size of its images open"):
+        EndAtHead().find(parse_model(model.SerializeToString()))
+
+
+def test_names_that_are_taken(tmp_path: Path) -> None:
+    model = onnx.load(yolov5_model(tmp_path / "m.onnx"))
+    model.graph.node[0].name = "head_0"
+    onnx.save(model, tmp_path / "taken.onnx")
+    _, head = ended(tmp_path / "taken.onnx")
+    assert head.names == ("head_0_", "head_1", "head_2")

@@ -1,0 +1,244 @@
+"""Detectors whose network ends at the maps of its head: the boxes of the network with its decoding, on processors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from raw_head_models import split_form, yolov5_model, yolov8_model
+
+import infersdk
+from infersdk import errors
+from infersdk.models import YOLOX, Detections, Tiled, YOLOv5, YOLOv8, create, load
+from infersdk.pipeline import Pipeline
+
+pytest.importorskip("onnx")
+BACKENDS = ["onnxruntime", "openvino"]
+IMAGES = [np.random.default_rng(i).integers(0, 256, (60 + 10 * i, 90, 3), np.uint8) for i in range(4)]
+
+
+def check_same(got: Detections, want: Detections) -> None:
+    """The same boxes but for rounding. Those of equal scores may change places."""
+    assert len(got) == len(want)
+    assert got.stats == want.stats
+    order, expected = (
+        np.lexsort((one.class_ids, one.xyxy[:, 0].round(2), -one.scores.round(4))) for one in (got, want)
+    )
+    np.testing.assert_allclose(got.scores[order], want.scores[expected], atol=1e-5)
+    np.testing.assert_allclose(got.xyxy[order], want.xyxy[expected], atol=1e-3)
+    np.testing.assert_array_equal(got.class_ids[order], want.class_ids[expected])
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return yolov5_model(tmp_path / "m.onnx", size=(96, 96))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_boxes_are_those_of_the_graph(model: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    for settings in (
+        {"conf": 0.3},
+        {"conf": 0.05, "multi_label": True, "max_det": 20},
+        {"conf": 0.2, "class_agnostic": True, "classes": ["c1", 2], "max_candidates": 30},
+    ):
+        with (
+            YOLOv5(model, backend, decode_head="native", **settings) as native,
+            YOLOv5(model, backend, decode_head="graph", **settings) as graph,
+        ):
+            assert (native.decode_head_used, graph.decode_head_used) == ("native", "graph")
+            assert "native head" in repr(native)
+            assert "native head" not in repr(graph)
+            for image in IMAGES:
+                want = graph(image)
+                assert len(want) > 0
+                check_same(native(image), want)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_boxes_of_distances(tmp_path: Path, backend: str, separate: bool) -> None:
+    pytest.importorskip(backend)
+    path = yolov8_model(tmp_path / "m.onnx", size=(96, 96), separate=separate, classes=9)
+    for settings in ({"conf": 0.6}, {"conf": 0.4, "multi_label": True, "classes": [1, 2, 5], "max_det": 50}):
+        with (
+            YOLOv8(path, backend, decode_head="native", **settings) as native,
+            YOLOv8(path, backend, decode_head="graph", **settings) as graph,
+        ):
+            assert (native.decode_head_used, graph.decode_head_used) == ("native", "graph")
+            for got, want in zip(native(IMAGES), graph(IMAGES), strict=True):
+                assert len(want) > 0
+                check_same(got, want)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("model_name", ["yolov5n", "yolov8n"])
+@pytest.mark.parametrize("name", ["bus.jpg", "zidane.jpg"])
+def test_a_real_model(assets: Path, backend: str, model_name: str, name: str) -> None:
+    pytest.importorskip(backend)
+    path = assets / "models" / f"{model_name}.onnx"
+    with load(path, backend) as native, load(path, backend, decode_head="graph") as graph:
+        assert native.decode_head_used == "native"
+        want = graph(assets / "images" / name)
+        assert len(want) >= 3
+        check_same(native(assets / "images" / name), want)
+
+
+def test_batches_requests_and_clones(model: Path) -> None:
+    with YOLOv5(model, conf=0.3) as native, YOLOv5(model, conf=0.3, decode_head="graph") as graph:
+        want = graph(IMAGES)
+        assert native.decode_head_used == "native"
+        for results in (
+            native(IMAGES),
+            list(native.stream(IMAGES)),
+            [one.result() for one in [native.submit(image) for image in IMAGES]],
+            list(native.map(IMAGES)),
+            native.clone()(IMAGES),
+        ):
+            for got, expected in zip(results, want, strict=True):
+                check_same(got, expected)
+        with Pipeline(native, max_batch=4) as pipeline:
+            check_same(pipeline.submit(IMAGES[1]).result(), want[1])
+
+
+def test_settings_of_a_call(model: Path) -> None:
+    with YOLOv5(model) as native, YOLOv5(model, decode_head="graph") as graph:
+        for own in ({"conf": 0.1}, {"classes": 1, "conf": 0.2}, {"multi_label": True}):
+            check_same(native(IMAGES[0], **own), graph(IMAGES[0], **own))
+            check_same(native.submit(IMAGES[0], **own).result(), graph(IMAGES[0], **own))
+        with pytest.raises(errors.ConfigError, match="'decode_head' cannot be given with a call"):
+            native(IMAGES[0], decode_head="graph")
+
+
+def test_several_canvases(tmp_path: Path) -> None:
+    """The grids follow the maps. The graph with its decoding cannot be freed of its size here."""
+    path = yolov5_model(tmp_path / "m.onnx", size=(128, 128))
+    whole = yolov5_model(tmp_path / "whole.onnx", size=(128, 64))
+    images = [np.ascontiguousarray(image[:44, :88]) for image in IMAGES]
+    with YOLOv5(path, canvas="fit", canvas_sizes=[(128, 64)], canvas_border=0, conf=0.3) as native:
+        assert native.canvas_sizes_used == ((128, 64), (128, 128))
+        assert native.decode_head_used == "native"
+        with YOLOv5(whole, decode_head="graph", conf=0.3) as graph:
+            for image in images:
+                check_same(native(image), graph(image))
+        with YOLOv5(path, decode_head="graph", conf=0.3) as graph:
+            tall = np.ascontiguousarray(IMAGES[3][:, :70])
+            check_same(native(tall), graph(tall))
+
+
+def test_tiles(model: Path) -> None:
+    large = np.random.default_rng(9).integers(0, 256, (200, 300, 3), np.uint8)
+    with YOLOv5(model, conf=0.4) as native, YOLOv5(model, conf=0.4, decode_head="graph") as graph:
+        got, want = Tiled(native)(large), Tiled(graph)(large)
+        assert len(want) > 0
+        assert len(got) == len(want)
+        np.testing.assert_allclose(got.xyxy, want.xyxy, atol=1e-3)
+
+
+def test_the_wrapper_of_a_file_decodes_natively(model: Path, tmp_path: Path) -> None:
+    with (
+        load(model) as automatic,
+        load(model, decode_head="graph") as graph,
+        load(model, decode_head="native") as native,
+    ):
+        assert [type(one) for one in (automatic, graph, native)] == [YOLOv5] * 3
+        assert [one.decode_head_used for one in (automatic, graph, native)] == ["native", "graph", "native"]
+        check_same(automatic(IMAGES[0]), graph(IMAGES[0]))
+    with load(model.read_bytes()) as memory, open(model, "rb") as file, load(file) as opened:
+        assert memory.decode_head_used == opened.decode_head_used == "native"
+    (tmp_path / "app.toml").write_text('[models.d]\ntype = "yolov5"\npath = "m.onnx"\ndecode_head = "graph"\n')
+    with create(tmp_path / "app.toml")["d"] as configured:
+        assert configured.decode_head_used == "graph"
+
+
+def test_a_network_keeps_its_outputs(model: Path) -> None:
+    """A file that is loaded without a wrapper gives what it says, and so does a wrapper of it."""
+    with infersdk.load(model) as network:
+        assert [spec.name for spec in network.output_specs] == ["output0"]
+        with YOLOv5(network) as wrapper:
+            assert wrapper.decode_head_used == "graph"
+        with pytest.raises(errors.ConfigError, match=r"loaded already.*give the ONNX file of m.onnx"):
+            YOLOv5(network, decode_head="native")
+
+
+def test_a_network_that_ends_at_its_head(model: Path) -> None:
+    from infersdk.graph.passes import EndAtHead
+    from infersdk.model_source import ModelSource
+
+    source = ModelSource.of(model).with_passes(EndAtHead())
+    with infersdk.load(source) as network, YOLOv5(model, decode_head="graph") as graph:
+        wrapper = load(network)
+        assert (type(wrapper), wrapper.decode_head_used) == (YOLOv5, "native")
+        check_same(wrapper(IMAGES[0]), graph(IMAGES[0]))
+        with pytest.raises(errors.ConfigError, match="decode_head='graph', but m.onnx ends at the maps"):
+            YOLOv5(network, decode_head="graph")
+    with pytest.raises(errors.UnsupportedModelError, match="does not decode them"):
+        YOLOX(source)
+
+
+def test_what_cannot_be_proven_keeps_its_decoding(tmp_path: Path) -> None:
+    bent = yolov5_model(tmp_path / "m.onnx", grid_of=lambda cells: cells + np.float32(0.25))
+    with YOLOv5(bent) as wrapper:
+        assert wrapper.decode_head_used == "graph"
+        wrapper(IMAGES[0])
+    with pytest.raises(
+        errors.UnsupportedModelError,
+        match=r"decode_head='native', but m.onnx does not end with a decoding that is known: .*the centres of",
+    ):
+        YOLOv5(bent, decode_head="native")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"backend": "tensorrt-rtx"}, "backend 'tensorrt-rtx' decodes in the network"),
+        ({"device": "cuda:0"}, "on device 'cuda' the network decodes"),
+        ({"while_building": "openvino"}, "while_building= gives the model to two backends"),
+    ],
+)
+def test_where_the_network_decodes(model: Path, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(errors.ConfigError, match=f"decode_head='native' is not for this: {reason}"):
+        YOLOv5(model, decode_head="native", **settings)
+
+
+def test_a_wrapper_that_reads_decoded_boxes(model: Path) -> None:
+    """One that overrides what reads the outputs gets them, as it was written for."""
+
+    class Named(YOLOv5):
+        def columns(self, outputs: Any, boxes: Any, geometry: Any) -> dict[str, Any]:
+            return {"centre": outputs["output0"][boxes["row"], 0]}
+
+    with Named(model, conf=0.3) as wrapper, YOLOv5(model, conf=0.3) as native:
+        assert wrapper.decode_head_used == "graph"
+        found, want = wrapper(IMAGES[0]), native(IMAGES[0])
+        assert found.columns["centre"].shape == (len(found),)
+        check_same(want, found)
+    with pytest.raises(errors.ConfigError, match="decode_head='native' is not for Named"):
+        Named(model, decode_head="native")
+
+
+def test_rows_are_those_of_the_decoded_output(model: Path) -> None:
+    with YOLOv5(model, conf=0.3) as native, YOLOv5(model, conf=0.3, decode_head="graph") as graph:
+        got, want = (one(IMAGES[2]) for one in (native, graph))
+        np.testing.assert_array_equal(np.sort(got.data["row"]), np.sort(want.data["row"]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_half_precision(tmp_path: Path, backend: str) -> None:
+    """A file in float16: its maps are float16, and what is decoded of them is as close as its own boxes."""
+    pytest.importorskip(backend)
+    path = yolov5_model(tmp_path / "half.onnx", size=(96, 96), dtype=np.float16)
+    with YOLOv5(path, backend, conf=0.4) as native, YOLOv5(path, backend, conf=0.4, decode_head="graph") as graph:
+        assert native.decode_head_used == "native"
+        got, want = native(IMAGES[0]), graph(IMAGES[0])
+        assert abs(len(got) - len(want)) <= 1
+        assert abs(float(got.scores[0]) - float(want.scores[0])) < 2e-3
+
+
+def test_one_form_is_enough(tmp_path: Path) -> None:
+    """The proof is of what is computed, not of the names of nodes."""
+    path = yolov5_model(tmp_path / "m.onnx", split_form, computed_shapes=True)
+    with YOLOv5(path) as wrapper:
+        assert wrapper.decode_head_used == "native"

@@ -1,0 +1,219 @@
+"""Small networks that end with the decoding of a detector's head, in the forms in which exporters write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+F = np.float32
+_SIDES = 4
+#: Strides, and the anchors of a cell.
+STRIDES = (8, 16, 32)
+ANCHORS = (
+    ((10, 13), (16, 30), (33, 23)),
+    ((30, 61), (62, 45), (59, 119)),
+    ((116, 90), (156, 198), (373, 326)),
+)
+
+
+class _Graph:
+    """Nodes and weights that are written one after another."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+        self.dtype = dtype
+
+    def __call__(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        """The name of the node's result, or of its results. Arrays become weights, in the type of the model."""
+        from onnx import helper
+
+        names = [one if isinstance(one, str) else self.weight(one) for one in inputs]
+        made = [f"{operator}_{len(self.nodes)}_{index}" for index in range(outputs)]
+        self.nodes.append(helper.make_node(operator, names, made, name=f"{operator}_{len(self.nodes)}", **attributes))
+        return made[0] if outputs == 1 else made
+
+    def weight(self, array: Any) -> str:
+        from onnx import numpy_helper
+
+        values = np.asarray(array)
+        values = values.astype(self.dtype) if values.dtype.kind == "f" else values.astype(np.int64)
+        self.weights.append(numpy_helper.from_array(values, f"w{len(self.weights)}"))
+        return f"w{len(self.weights) - 1}"
+
+
+def split_form(g: _Graph, s: str, grid: Any, stride: float, anchors: Any) -> str:
+    """As YOLOv5 of version 6.2 and later is exported."""
+    values = grid["values"]
+    xy, wh, rest = g("Split", s, np.array([2, 2, values - 4]), outputs=3, axis=4)
+    xy = g("Mul", g("Add", g("Mul", xy, F(2)), grid["cells"] - F(0.5)), F(stride))
+    wh = g("Mul", g("Pow", g("Mul", wh, F(2)), F(2)), anchors)
+    return str(g("Concat", xy, wh, rest, axis=4))
+
+
+def slice_form(g: _Graph, s: str, grid: Any, stride: float, anchors: Any) -> str:
+    """As version 6.0 and earlier: slices, and the half taken off apart."""
+
+    def part(first: int, last: int) -> str:
+        return str(g("Slice", s, np.array([first]), np.array([last]), np.array([4]), np.array([1])))
+
+    xy = g("Mul", g("Add", g("Sub", g("Mul", part(0, 2), F(2)), F(0.5)), grid["cells"]), F(stride))
+    doubled = g("Mul", part(2, 4), F(2))
+    wh = g("Mul", g("Mul", doubled, doubled), anchors)
+    return str(g("Concat", xy, wh, part(4, 2**31 - 1), axis=-1))
+
+
+def folded_form(g: _Graph, s: str, grid: Any, stride: float, anchors: Any) -> str:
+    """As a tool may simplify it: constants folded into one another, in another order."""
+    xy, wh, rest = g("Split", s, np.array([2, 2, grid["values"] - 4]), outputs=3, axis=-1)
+    xy = g("Add", (grid["cells"] - F(0.5)) * F(stride), g("Mul", F(2 * stride), xy))
+    wh = g("Mul", 4 * anchors, g("Pow", wh, F(2)))
+    return str(g("Concat", xy, wh, rest, axis=4))
+
+
+FORMS: dict[str, Callable[..., str]] = {"split": split_form, "slice": slice_form, "folded": folded_form}
+
+
+def yolov5_model(
+    path: Path,
+    form: str | Callable[..., str] = "split",
+    *,
+    classes: int = 3,
+    size: tuple[int, int] = (96, 64),
+    dtype: Any = F,
+    batch: int | str = "batch",
+    computed_shapes: bool = False,
+    sigmoid: str = "Sigmoid",
+    perm: tuple[int, ...] = (0, 1, 3, 4, 2),
+    grid_of: Callable[[Any], Any] = lambda cells: cells,
+    anchors_of: Callable[[Any], Any] = lambda anchors: anchors,
+    further_output: bool = False,
+    seed: int = 0,
+) -> Path:
+    """A network of one convolution a level, and YOLOv5's head behind it.
+
+    Args:
+        form: how the boxes are written, of `FORMS` or a function of its own.
+        size: (width, height).
+        computed_shapes: whether the targets of Reshape nodes are computed from the shape of the map.
+        sigmoid, perm, grid_of, anchors_of: what is written in place of the head's own.
+        further_output: whether a map is an output, too.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    rng, values, g = np.random.default_rng(seed), 5 + classes, _Graph(dtype)
+    write = FORMS[form] if isinstance(form, str) else form
+    flats, maps = [], []
+    for stride, anchors in zip(STRIDES, ANCHORS, strict=True):
+        count, width, height = len(anchors), size[0] // stride, size[1] // stride
+        kernel = rng.normal(0, 3 / stride, (count * values, 3, stride, stride)).astype(F)
+        bias = rng.normal(0, 1, count * values).astype(F)
+        maps.append(g("Conv", "images", kernel, bias, kernel_shape=[stride, stride], strides=[stride, stride]))
+        first: Any = np.array([-1 if batch == "batch" else batch, count, values, height, width])
+        last: Any = np.array([-1 if batch == "batch" else batch, count * height * width, values])
+        if computed_shapes:
+            n = g("Slice", g("Shape", maps[-1]), np.array([0]), np.array([1]))
+            first, last = g("Concat", n, first[1:], axis=0), g("Concat", n, last[1:], axis=0)
+        s = g(sigmoid, g("Transpose", g("Reshape", maps[-1], first), perm=perm))
+        cells = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).astype(F)
+        grid = {"cells": grid_of(np.broadcast_to(cells, (1, count, height, width, 2))), "values": values}
+        sizes = anchors_of(np.broadcast_to(np.array(anchors, F)[None, :, None, None], (1, count, height, width, 2)))
+        flats.append(g("Reshape", write(g, s, grid, stride, sizes), last))
+    g("Concat", *flats, axis=1)
+    g.nodes[-1].output[0] = "output0"
+    kind = TensorProto.FLOAT16 if dtype == np.float16 else TensorProto.FLOAT
+    rows = sum(3 * (size[0] // stride) * (size[1] // stride) for stride in STRIDES)
+    outputs = [helper.make_tensor_value_info("output0", kind, [batch, rows, values])]
+    if further_output:
+        outputs.append(helper.make_tensor_value_info(maps[0], kind, None))
+    images = helper.make_tensor_value_info("images", kind, [batch, 3, size[1], size[0]])
+    graph = helper.make_graph(g.nodes, "head", [images], outputs, g.weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    helper.set_model_props(model, {"names": str({i: f"c{i}" for i in range(classes)}), "stride": "32"})
+    onnx.save(model, path)
+    return path
+
+
+def yolov8_model(
+    path: Path,
+    *,
+    classes: int = 3,
+    bins: int = 5,
+    size: tuple[int, int] = (96, 64),
+    separate: bool = False,
+    last_axis: bool = False,
+    slices: bool = False,
+    grid_of: Callable[[Any], Any] = lambda cells: cells,
+    strides_of: Callable[[Any], Any] = lambda strides: strides,
+    weights_of: Callable[[Any], Any] = lambda weights: weights,
+    centre: tuple[str, float] = ("Div", 2.0),
+    softmax_axis: int | None = None,
+    turned: bool = False,
+    seed: int = 0,
+) -> Path:
+    """A network of two convolutions a level, and YOLOv8's head behind them.
+
+    Args:
+        size: (width, height).
+        separate: whether boxes and scores are joined apart, not each level's first.
+        last_axis: whether the softmax is of the last axis.
+        slices: whether distances are sliced, not split.
+        grid_of, strides_of, weights_of, centre, softmax_axis: what is written in place of the head's own.
+        turned: whether the distances of right and lower edge come first.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    rng, g, count = np.random.default_rng(seed), _Graph(F), _SIDES * bins
+    boxes, scores, both, cells, strides = [], [], [], [], []
+    for stride in STRIDES:
+        width, height = size[0] // stride, size[1] // stride
+        maps = []
+        for channels in (count, classes):
+            kernel = rng.normal(0, 3 / stride, (channels, 3, stride, stride)).astype(F)
+            bias = rng.normal(0, 1, channels).astype(F)
+            maps.append(g("Conv", "images", kernel, bias, kernel_shape=[stride, stride], strides=[stride, stride]))
+        if separate:
+            boxes.append(g("Reshape", maps[0], np.array([0, count, -1])))
+            scores.append(g("Reshape", maps[1], np.array([0, classes, -1])))
+        else:
+            both.append(g("Reshape", g("Concat", *maps, axis=1), np.array([0, count + classes, -1])))
+        rows, columns = np.divmod(np.arange(width * height), width)
+        cells.append(np.stack([columns, rows]) + F(0.5))
+        strides.append(np.full(width * height, stride, F))
+    if separate:
+        logits, classed = g("Concat", *boxes, axis=2), g("Concat", *scores, axis=2)
+    else:
+        joined = g("Concat", *both, axis=2)
+        logits, classed = g("Split", joined, np.array([count, classes]), outputs=2, axis=1)
+    grouped = g("Reshape", logits, np.array([0, _SIDES, bins, -1]))
+    if last_axis:
+        share = g("Softmax", g("Transpose", grouped, perm=(0, 3, 1, 2)), axis=softmax_axis or 3)
+        share = g("Transpose", share, perm=(0, 3, 2, 1))
+    else:
+        share = g("Softmax", g("Transpose", grouped, perm=(0, 2, 1, 3)), axis=softmax_axis or 1)
+    weights = weights_of(np.arange(bins, dtype=F).reshape(1, bins, 1, 1))
+    distances = g("Reshape", g("Conv", share, weights), np.array([0, _SIDES, -1]))
+    if slices:
+        near, far = (g("Slice", distances, np.array([first]), np.array([first + 2]), np.array([1])) for first in (0, 2))
+    else:
+        near, far = g("Split", distances, np.array([2, 2]), outputs=2, axis=1)
+    near, far = (far, near) if turned else (near, far)
+    grid = grid_of(np.concatenate(cells, axis=1)[None].astype(F))
+    low, high = g("Sub", grid, near), g("Add", grid, far)
+    middle = g(centre[0], g("Add", low, high), F(centre[1]))
+    box = g("Mul", g("Concat", middle, g("Sub", high, low), axis=1), strides_of(np.concatenate(strides)[None]))
+    g("Concat", box, g("Sigmoid", classed), axis=1)
+    g.nodes[-1].output[0] = "output0"
+    total = sum((size[0] // stride) * (size[1] // stride) for stride in STRIDES)
+    output = helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", _SIDES + classes, total])
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, size[1], size[0]])
+    graph = helper.make_graph(g.nodes, "head", [images], [output], g.weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    helper.set_model_props(model, {"names": str({i: f"c{i}" for i in range(classes)}), "stride": "32"})
+    onnx.save(model, path)
+    return path

@@ -33,7 +33,7 @@ How the classes belong together; an arrow points to what a class knows of::
     Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer), CallbackRequest (submit_for),
         TaggedRequest (submit_each), GroupedRequest (submit_group); it ends outside of the lock
     Statistics, Deadlines: plain data;  StaggeredWakeup, SpinningWakeup: wake the threads that wait, a few at a time
-    BatchLoans: lends whole batches to threads that drive several models
+    BatchLoans: lends whole batches (BorrowedBatch) to threads that drive several models
     InlineRuns: whether a request of asyncio that is alone runs in the thread of its event loop, without the others
 
 One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics, Deadlines and InlineRuns. Their methods
@@ -47,17 +47,20 @@ fail at once with a `PipelineError` that has the reason, and so do later ones.
 from __future__ import annotations
 
 from .batch_buffer import BatchBuffer, OneBucket, TensorBatchBuffer
+from .batch_loans import BorrowedBatch, QueuingBuffer
 from .pipeline import Pipeline, PipelineSettings
 from .request import RequestStages, stage_listener
 from .stats import Percentiles, PipelineStats
 
 __all__ = [
     "BatchBuffer",
+    "BorrowedBatch",
     "OneBucket",
     "Percentiles",
     "Pipeline",
     "PipelineSettings",
     "PipelineStats",
+    "QueuingBuffer",
     "RequestStages",
     "TensorBatchBuffer",
     "stage_listener",

@@ -134,10 +134,10 @@ class BorrowedBatch:
             if count := len(self._rows):
                 buffer.run(count)
                 ran = monotonic()
-                found = buffer.results(count)
-                if len(found) != count:
-                    raise RuntimeError(f"the batch buffer returned {len(found)} results for {count} items")
-                for index, result in zip(self._rows, found, strict=True):
+                results = buffer.results(count)
+                if len(results) != count:
+                    raise RuntimeError(f"the batch buffer returned {len(results)} results for {count} items")
+                for index, result in zip(self._rows, results, strict=True):
                     outcomes[index] = result
         except Exception as error:
             self._fail(error)

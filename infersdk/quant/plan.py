@@ -248,12 +248,12 @@ class _Graph:
                 what = f"has no layer left to quantise for {scheme.name}: {reason}"
             raise UnsupportedModelError(f"the model {what}")
         chosen = self._chosen(scheme, layers, floating)
-        points, moved = self.points(scheme, chosen), dict[str, str]()
+        products = tuple(name for name in layers if self._is_product(scheme, self.nodes[name], chosen))
+        points, moved = self.points(scheme, chosen, products), dict[str, str]()
         if scheme.moves:
             moves = move_quantizers(self.model.graph, points, chosen, self.floats)
             points, moved = moves.points, moves.moved
             chosen = [name for name in self.nodes if name in moves.nodes or name in chosen]
-        products = tuple(name for name in layers if self._is_product(scheme, self.nodes[name]))
         joins = tuple(name for name in chosen if scheme.joins and can_join(self.nodes[name], layers, points))
         for name in joins:
             del points[self.nodes[name].outputs[0].name or ""]
@@ -262,12 +262,19 @@ class _Graph:
             _graph=self,
         )  # fmt: skip
 
-    def points(self, scheme: Scheme, chosen: Sequence[str]) -> dict[str, str]:
-        """The values that are quantised for these nodes, each with the value whose range it has."""
+    def points(self, scheme: Scheme, chosen: Sequence[str], products: Collection[str]) -> dict[str, str]:
+        """The values that are quantised for these nodes, each with the value whose range it has.
+
+        Args:
+            products: the layers whose results stay in floating point.
+        """
         nodes = [self.nodes[name] for name in chosen]
         values = {value for node in nodes for value in self._read(node)}
         if scheme.between:
-            layers = [node for node in nodes if _has_weights(node) and not self._feeds_tail(node)]
+            layers = [
+                node for node in nodes
+                if _has_weights(node) and node.name not in products and not self._feeds_tail(node)
+            ]  # fmt: skip
             values |= {self._result(scheme, node) for node in layers}
             read = set(values)
             values |= {value for node in nodes for value in node.outputs if value in read}
@@ -346,9 +353,17 @@ class _Graph:
         readers = {use for name in inner for value in self.nodes[name or ""].outputs for use in value.consumers()}
         return any(use.op_type in ("AveragePool", "MaxPool") for use in readers)
 
-    def _is_product(self, scheme: Scheme, node: ir.Node) -> bool:
-        """Whether a layer gives floating point as a matrix product."""
-        return scheme.products and not scheme.float_results and is_pointwise(node) and self._feeds_tail(node)
+    def _is_product(self, scheme: Scheme, node: ir.Node, chosen: Collection[str] | None = None) -> bool:
+        """Whether a layer gives floating point as a matrix product: what reads it is not in 8 bits.
+
+        Args:
+            chosen: the nodes that are quantised; without them, only the tail is known not to be.
+        """
+        if not scheme.products or scheme.float_results or not is_pointwise(node):
+            return False
+        if self._feeds_tail(node) or chosen is None or self._result(scheme, node) is not node.outputs[0]:
+            return self._feeds_tail(node)
+        return not {use.name for use in node.outputs[0].consumers()} & set(chosen)
 
     def _feeds_tail(self, node: ir.Node) -> bool:
         """Whether the result goes to the model's outputs or to what decodes them."""

@@ -18,6 +18,7 @@ from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights
 from .joins import aligned_ranges, joined_factors, scale_input_channels
+from .levels import join_levels
 from .plan import Plan, channel_axis, data_input, plan, weight_array
 from .products import write_product
 from .ranges import scale_and_zero_point
@@ -123,6 +124,8 @@ def quantized_model(
             write_product(graph, nodes[name], codes.codes, codes.scales)
         else:
             _store_weights(graph, nodes[name], codes)
+    if scheme.levels:
+        join_levels(graph)
     graph.sort()
     drop_unused_weights(graph)
     record = QuantizationRecord(

@@ -50,6 +50,7 @@ class Scheme:
             INT8 without `float_results`.
         joins: codes of several scales are concatenated for convolutions.
         repeats: a Resize that repeats codes is written as an Expand, with the channels last.
+        levels: levels of a detector that are transposed are joined with the channels last.
         depthwise: depthwise convolutions are quantised.
         least_products: a layer that sums up fewer products for each value of its result stays in floating point if all
             layers before it do.
@@ -65,6 +66,7 @@ class Scheme:
     products: bool = False
     joins: bool = False
     repeats: bool = False
+    levels: bool = False
     depthwise: bool = True
     least_products: int = 1
     least_last_products: int = 1
@@ -83,7 +85,8 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         for scheme in (
             Scheme(
                 "onnxruntime", signed=False, between=True, float_results=False, products=True, joins=True,
-                repeats=True, least_products=192, least_last_products=64, operators=WEIGHTED - {"ConvTranspose"},
+                repeats=True, levels=True, least_products=192, least_last_products=64,
+                operators=WEIGHTED - {"ConvTranspose"},
             ),
             Scheme("openvino", signed=False, between=False, moves=True, depthwise=False),
             Scheme("tensorrt", signed=True, between=False, depthwise=False),

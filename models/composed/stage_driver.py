@@ -105,7 +105,7 @@ class StageDriver:
         self._error: BaseException | None = None  # of all images from now on: the thread has ended
         # Of the thread alone:
         self._images_in_flight: deque[tuple[BorrowedBatch, ImageBlock, Sequence[int]]] = deque()
-        self._parts: deque[tuple[Any, _ImageParts, int, float]] = deque()  # each with its place, and when it was cut
+        self._parts: deque[tuple[Any, _ImageParts, int, float]] = deque()  # each with its row, and when it was cut
         self._parts_in_flight: deque[tuple[BorrowedBatch, Sequence[tuple[Any, _ImageParts, int, float]]]] = deque()
         self._open: dict[ImageBlock, None] = {}  # blocks that have begun and not ended
         threading.Thread(target=self._work, name="infersdk-two-stage", daemon=True).start()
@@ -149,10 +149,10 @@ class StageDriver:
             self._finish_images()
         elif self._parts_in_flight:
             self._finish_parts()
-        elif self._parts:  # other requests have all batches of a model
-            self._begin_parts(wait=True)
-        elif self._blocks:
+        elif self._blocks and len(self._parts) < self._parts_capacity:  # requests of others have all batches
             self._begin_images(wait=True)
+        elif self._parts:
+            self._begin_parts(wait=True)
         else:
             with self._changed:
                 while not self._blocks and not self._closed:
@@ -205,9 +205,9 @@ class StageDriver:
                 self._end_image(block, index, error)
                 continue
             own = _ImageParts(block, index, boxes, answers)
-            for place, part in enumerate(answers):
+            for row, part in enumerate(answers):
                 if not isinstance(part, Exception):
-                    self._parts.append((part, own, place, now))
+                    self._parts.append((part, own, row, now))
                     own.missing += 1
             if not own.missing:
                 self._join(own)
@@ -215,8 +215,8 @@ class StageDriver:
     def _finish_parts(self) -> None:
         """Waits for the oldest batch of parts."""
         batch, parts = self._parts_in_flight.popleft()
-        for (_, own, place, _), answer in zip(parts, batch.results(), strict=True):
-            own.answers[place] = answer
+        for (_, own, row, _), answer in zip(parts, batch.results(), strict=True):
+            own.answers[row] = answer
             own.missing -= 1
             if not own.missing:
                 self._join(own)

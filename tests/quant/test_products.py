@@ -168,3 +168,37 @@ def test_the_file_is_resized_as_its_model_is(tmp_path: Path, split: list[int] | 
         freed = run(write_model(graph, tmp_path / "freed.onnx"), {"x": np.concatenate([x, x, x])})
         np.testing.assert_array_equal(freed[0][1:2], results[-1][0])
     np.testing.assert_allclose(results[1][0], results[0][0], atol=0.02)
+
+
+@pytest.mark.parametrize("function", ["SiLU", "LeakyRelu", "Relu"])
+def test_before_layers_in_floating_point_a_layer_gives_floating_point(tmp_path: Path, function: str) -> None:
+    rng = np.random.default_rng(3)
+    shapes = {"w": (32, 3, 3, 3), "m": (96, 32, 3, 3), "v": (24, 96, 1, 1), "d": (24, 1, 3, 3), "e": (8, 24, 1, 1)}
+    weights = {
+        name: (rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    padded = {"kernel_shape": [3, 3], "pads": [1] * 4}
+    nodes = [
+        node("Conv", "x w", "a", **padded), node("Relu", "a", "b"), node("Conv", "b m", "c", **padded),
+        node("LeakyRelu", "c", "p"), node("Conv", "p v", "q"),
+        *([node("Sigmoid", "q", "s"), node("Mul", "q s", "r")] if function == "SiLU" else [node(function, "q", "r")]),
+        node("Conv", "r d", "f", group=24, **padded), node("LeakyRelu", "f", "g"), node("Conv", "g e", "h"),
+        node("Tanh", "h", "y"),
+    ]  # fmt: skip
+    for each in nodes:
+        each.name = f"{each.op_type}_{each.output[0]}"
+    model = save(tmp_path / "m.onnx", nodes, [value("x", ["n", 3, 8, 10])], [value("y", None)], weights)
+    planned, made, samples = quantised(model, (2, 3, 8, 10))
+    # The first layer, the depthwise one and the last one are faster in floating point.
+    assert planned.layers == ("Conv_c", "Conv_q")
+    # A ReLU is part of the codes of the layer before it.
+    assert planned.products == (() if function == "Relu" else ("Conv_q",))
+    onnx.checker.check_model(onnx.load(str(made)), full_check=True)
+    for feeds in samples:
+        (plain,), (written,) = run(model, feeds), run(made, feeds)
+        np.testing.assert_allclose(written, plain, atol=0.05)
+        np.testing.assert_allclose(run(made, feeds, tmp_path / "optimized.onnx")[0], written, atol=0.02)
+    names = operators(tmp_path / "optimized.onnx")
+    assert names["QGemm"] == len(planned.products)
+    assert names["DequantizeLinear"] == (0 if planned.products else 1)

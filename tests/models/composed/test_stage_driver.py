@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk import models
+from infersdk import Pipeline, models
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from infersdk.errors import ClosedError, ConfigError, ImageError, InputError
 from infersdk.image import read_image
@@ -136,6 +136,32 @@ def test_requests_of_others_share_the_models(two: TwoStage, images: list[Any]) -
         thread.join(60)
     for kept in results:
         assert [[box for box, _ in one] for one in kept] == [[box for box, _ in one] for one in expected * 3]
+
+
+def test_it_waits_where_requests_of_others_come_first(
+    two: TwoStage, images: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch at a time then, and no step in vain."""
+    borrow, step, steps = Pipeline.borrow_batch, StageDriver._step, [0]
+
+    def patient(pipeline: Pipeline[Any], *, wait: bool = False) -> Any:
+        return borrow(pipeline, wait=True) if wait else None
+
+    def counted(driver: StageDriver) -> bool:
+        steps[0] += 1
+        return step(driver)
+
+    expected = [said(two(image)) for image in images]
+    runs = [sum(model.pipelines[0].stats().batch_sizes.values()) for model in two.models]
+    monkeypatch.setattr(Pipeline, "borrow_batch", patient)
+    monkeypatch.setattr(StageDriver, "_step", counted)
+    assert [[box for box, _ in said(result)] for result in mapped(two, images)] == [
+        [box for box, _ in one] for one in expected
+    ]
+    runs = [
+        sum(model.pipelines[0].stats().batch_sizes.values()) - old for model, old in zip(two.models, runs, strict=True)
+    ]
+    assert steps[0] <= 2 * sum(runs) + 12  # a block that comes, and the end
 
 
 def test_an_iteration_that_ends_early_gives_its_batches_back(images: list[Any]) -> None:

@@ -291,12 +291,10 @@ def detector(assets: Path) -> Iterator[Any]:
     if not device_count():
         pytest.skip("no CUDA device on this machine")
     pytest.importorskip("PyNvVideoCodec")
-    options = engine_options()
-    options.pop("cuda_graph", None)  # batches are of all sizes here, and no graph is captured while videos are decoded
-    settings = {"backend": BACKEND, "max_batch": 32, "precision": "fp16", **options}
+    settings = {"backend": BACKEND, "max_batch": 32, "precision": "fp16", **engine_options()}
     start = time.monotonic()
     with load(assets / "models" / "yolov8n.onnx", **settings) as model:
-        model.warm_up()
+        model.warm_up()  # all graphs are captured before videos are decoded
         print(f"\nmodel ready after {time.monotonic() - start:.1f} s", flush=True)
         yield model
 

@@ -7,6 +7,7 @@ starts at the maps. On CUDA devices the decoding is fused, and stays in the netw
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,8 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
         return f"{source.name} is not an ONNX file"
     if domains := foreign_domains(source):
         return f"{source.name} has operators of {', '.join(sorted(domains))}"
-    return None
+    missing = [name for name in ("onnx", "onnx_ir") if importlib.util.find_spec(name) is None]
+    return f"reading its graph needs {' and '.join(missing)}, which is not installed" if missing else None
 
 
 def check_raw_head(setting: str, head: RawHead | None, network: Infer, *, loaded_already: bool) -> None:

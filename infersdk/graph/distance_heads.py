@@ -73,8 +73,9 @@ def find_distance_head(proof: HeadProof) -> tuple[RawHead, list[ir.Value]]:
         HeadLevel(maps=(box.name or "", classes.name or ""), stride=stride)
         for box, classes, stride in zip(box_maps, class_maps, found, strict=True)
     )
-    classes = proof.dims(sigmoid.outputs[0])[1]
-    assert classes is not None
+    classes = proof.side(sigmoid.outputs[0], 1)
+    if classes is None:
+        raise UnprovenError("the number of its classes is not known")
     head = RawHead(layout="yolov8", output=output.name or "", values=_SIDES + classes, levels=named, bins=bins)
     return head, [value for pair in zip(box_maps, class_maps, strict=True) for value in pair]
 
@@ -104,7 +105,7 @@ def _boxes(proof: HeadProof, scaled: ir.Node) -> tuple[ir.Value, tuple[float, ..
     first, second = (_channels(proof, _Channels(value, 0, 2)) for value in (near, far))
     if first.value is not second.value or (first.first, second.first) != (0, 2):
         raise UnprovenError("the distances of its boxes are not those of left and upper, right and lower edge")
-    if proof.dims(first.value)[1] != _SIDES:
+    if proof.side(first.value, 1) != _SIDES:
         raise UnprovenError(f"{first.value.name!r} of shape {proof.dims(first.value)} is not four distances")
     logits, bins = _mean_bins(proof, first.value)
     return logits, bins, cells, found[1]
@@ -147,6 +148,8 @@ def _mean_bins(proof: HeadProof, distances: ir.Value) -> tuple[ir.Value, tuple[f
             softmax, softmax_at = node, len(moves)
         else:
             moves.append(list(node.attributes.get_ints("perm", [])))
+            if sorted(moves[-1]) != [0, 1, 2, 3]:
+                raise UnprovenError(f"{node.name!r} does not say how it orders four axes")
         value = node.inputs[0]
     grouped = node_of(value, "Reshape")
     logits = grouped.inputs[0] if grouped is not None else None
@@ -172,7 +175,7 @@ def _check_softmax(proof: HeadProof, softmax: ir.Node, axes: Sequence[str]) -> N
     """It is of the bins alone. Before opset 13 it takes all axes behind its own as one."""
     old = proof.opset < 13
     axis = softmax.attributes.get_int("axis", 1 if old else -1)
-    if axes[axis] != "bin" or (old and axis not in (-1, len(axes) - 1)):
+    if not -len(axes) <= axis < len(axes) or axes[axis] != "bin" or (old and axis not in (-1, len(axes) - 1)):
         raise UnprovenError(f"{softmax.name!r} is not the softmax of the bins")
 
 
@@ -196,7 +199,7 @@ def _is_weighted_sum(conv: ir.Node, weights: npt.NDArray[Any]) -> bool:
 
 def _whole(proof: HeadProof, value: ir.Value | None) -> _Channels:
     """All channels of a value, as part of what they are taken from."""
-    count = proof.dims(value)[1] if value is not None else None
+    count = proof.side(value, 1)
     if value is None or count is None:
         raise UnprovenError("the channels of its scores are not known")
     return _channels(proof, _Channels(value, 0, count))
@@ -234,7 +237,7 @@ def _map(proof: HeadProof, flat: ir.Value, part: _Channels) -> ir.Value:
     first, joined = 0, node_of(source, "Concat")
     if joined is not None and joined.attributes.get_int("axis", 0) == 1:
         for one in joined.inputs:
-            count = proof.dims(one)[1] if one is not None else None
+            count = proof.side(one, 1)
             if one is None or count is None:
                 break
             if (first, count) == (part.first, part.count):

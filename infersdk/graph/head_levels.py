@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["HeadProof", "UnprovenError", "node_of", "operator_of"]
 
 
+#: float32 and float16, as ONNX numbers them.
+_FLOATS = (1, 10)
+
+
 class UnprovenError(Exception):
     """The end of a graph is not a head of this form; the message has the reason."""
 
@@ -43,6 +47,11 @@ class HeadProof:
     def dims(self, value: ir.Value | None) -> list[int | None]:
         """The sizes of a value, None where one is not known; empty where their number is not known."""
         return list(self._trace.shapes.get(value, ())) if value is not None else []
+
+    def side(self, value: ir.Value | None, axis: int) -> int | None:
+        """The size of one axis; None where it is not known."""
+        dims = self.dims(value)
+        return dims[axis] if -len(dims) <= axis < len(dims) else None
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """The element type of a value; None where it is not known."""
@@ -93,6 +102,8 @@ class HeadProof:
             raise UnprovenError(f"it has {len(outputs)} outputs")
         value = outputs[0]
         while (node := node_of(value, "Cast") or node_of(value, "Identity")) is not None:
+            if node.op_type == "Cast" and node.attributes.get_int("to", 0) not in _FLOATS:
+                raise UnprovenError(f"{node.name!r} casts its output to another type than float32 and float16")
             assert node.inputs[0] is not None
             value = node.inputs[0]
         return outputs[0], value

@@ -90,6 +90,7 @@ class InFlightBatch:
         self._host_input = HostAddress()
         self._location = ""  # where the images of the batch are preprocessed
         self._order = order
+        self._run_order: RunOrder | None = None  # of the batch
         self._run_end = Event(self.stream.device)
         self._borrowed: list[DeviceImage] = []
         self._decoders: list[str | None] = []
@@ -98,8 +99,20 @@ class InFlightBatch:
     def is_busy(self) -> bool:
         return self._queued is not None
 
-    def begin(self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement) -> None:
-        """Queues a batch of images that all lie on the device, or all on the host."""
+    def begin(
+        self,
+        batch: Sequence[BatchItem],
+        geometries: Sequence[Geometry],
+        placement: PreprocessPlacement,
+        *,
+        ordered: bool = True,
+    ) -> None:
+        """Queues a batch of images that all lie on the device, or all on the host.
+
+        Args:
+            ordered: keep the order of the runs, if there is one.
+        """
+        self._run_order = self._order if ordered else None
         try:
             with self.infer.charging(), self.infer.stream_guard:
                 self._begin(batch, geometries, placement)
@@ -146,7 +159,7 @@ class InFlightBatch:
 
     def _queue_run(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
         """Queues the model and the postprocessing."""
-        order = self._order
+        order = self._run_order
         if order is None:
             self.infer.enqueue()
         else:
@@ -206,8 +219,8 @@ class InFlightBatch:
             raise
         finally:
             self._return_borrowed()
-            if self._order is not None:
-                self._order.finished()
+            if self._run_order is not None:
+                self._run_order.finished()
         self._stages.name_decoders(results, self._decoders)
         return results
 
@@ -390,7 +403,16 @@ class CudaExecutor(Generic[Result]):
         self._items[target], self._geometries[target] = self._items[source], self._geometries[source]
 
     def begin_rows(self, count: int) -> None:
-        """Images on the device and images on the host do not mix: two runs then, and the first one is waited for."""
+        # Its thread has other batches in flight. A stream that waits for one of them would hold up the copies and runs
+        # of others: streams share the few queues of a device.
+        self._begin_rows(count, ordered=False)
+
+    def _begin_rows(self, count: int, *, ordered: bool) -> None:
+        """Images on the device and images on the host do not mix: two runs then, and the first one is waited for.
+
+        Args:
+            ordered: see `RunOrder`.
+        """
         batch: list[BatchItem] = self._items[:count]  # type: ignore[assignment]
         geometries: list[Geometry] = self._geometries[:count]  # type: ignore[assignment]
         if self._decoding is not None:
@@ -405,7 +427,7 @@ class CudaExecutor(Generic[Result]):
                 if rows := [row for row, item in enumerate(batch) if isinstance(item.image, kind)]:
                     self._finish_rows()
                     own = [batch[row] for row in rows], [geometries[row] for row in rows]
-                    self._contexts[0].begin(*own, self._placement)
+                    self._contexts[0].begin(*own, self._placement, ordered=ordered)
                     self._begun = rows
         except BaseException:
             self._begun, self._decoded = None, None
@@ -413,7 +435,7 @@ class CudaExecutor(Generic[Result]):
 
     def run_rows(self, count: int) -> None:
         if self._begun is None:
-            self.begin_rows(count)
+            self._begin_rows(count, ordered=True)
         decoded, self._decoded = self._decoded, None
         try:
             self._finish_rows()

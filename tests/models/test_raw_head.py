@@ -86,6 +86,22 @@ def test_a_real_model(assets: Path, backend: str, model_name: str, name: str) ->
         check_same(native(assets / "images" / name), want)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("model_name", ["yolov5n", "yolov8n"])
+def test_all_images(assets: Path, backend: str, model_name: str) -> None:
+    pytest.importorskip(backend)
+    path = assets / "models" / f"{model_name}.onnx"
+    images = sorted([*assets.glob("coco/val/*.jpg"), *assets.glob("images/*.jpg"), *assets.glob("driving/*.jpg")])[::3]
+    with load(path, backend) as native, load(path, backend, decode_head="graph") as graph:
+        boxes = 0
+        for image in images:
+            want = graph(image)
+            check_same(native(image), want)
+            boxes += len(want)
+    assert boxes > 150
+
+
 def test_batches_requests_and_clones(model: Path) -> None:
     with YOLOv5(model, conf=0.3) as native, YOLOv5(model, conf=0.3, decode_head="graph") as graph:
         want = graph(IMAGES)
@@ -201,6 +217,17 @@ def test_what_cannot_be_proven_keeps_its_decoding(tmp_path: Path) -> None:
 def test_where_the_network_decodes(model: Path, settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(errors.ConfigError, match=f"decode_head='native' is not for this: {reason}"):
         YOLOv5(model, decode_head="native", **settings)
+
+
+def test_other_formats_and_missing_packages(assets: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    with pytest.raises(errors.ConfigError, match="yolov8n-pose.xml is not an ONNX file"):
+        YOLOv8(assets / "ir" / "yolov8n-pose.xml", "openvino", decode_head="native")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(errors.ConfigError, match="needs onnx and onnx_ir, which is not installed"):
+        YOLOv5(model, decode_head="native")
+    with YOLOv5(model) as wrapper:
+        assert wrapper.decode_head_used == "graph"
 
 
 def test_a_wrapper_that_reads_decoded_boxes(model: Path) -> None:

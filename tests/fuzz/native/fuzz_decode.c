@@ -1,6 +1,6 @@
 /*
- * fuzz_decode.c - outputs of heads out of any numbers, decoded to boxes; NMS, top-k and the blocks of a device's
- * results.
+ * fuzz_decode.c - outputs and maps of heads out of any numbers, decoded to boxes; NMS, top-k and the blocks of a
+ * device's results.
  *
  * What comes out keeps the promises of the header: order, limits, edges within the image, statistics that add up. Each
  * SIMD variant gives the bits of the plain one; NMS and top-k those of the few lines here that define them.
@@ -154,6 +154,83 @@ static void decode(void) {
     free(output), free(plain), free(other);
 }
 
+/* Maps of a raw head: logits, most of them low. */
+static void decode_raw(void) {
+    ifs_detect_params p = some_params();
+    ifs_raw_head raw = {.num_levels = 1 + (int32_t)below(3)};
+    p.head = coin() ? IFS_DETECT_HEAD_YOLOV5 : IFS_DETECT_HEAD_YOLOV8;
+    p.num_strides = 0, p.num_anchors = 0;
+    if (p.head == IFS_DETECT_HEAD_YOLOV8)
+        p.num_extra = 0, raw.num_bins = 1 + (int32_t)below(17);
+    for (int32_t i = 0; i < raw.num_bins; i++)
+        raw.bins[i] = (float)i;
+    for (int32_t i = 0; i < raw.num_levels; i++) {
+        int32_t boxes = p.head == IFS_DETECT_HEAD_YOLOV5 ? 1 + (int32_t)below(4) : 1;
+        raw.levels[i] = (ifs_detect_level){1 + (int32_t)below(20), 1 + (int32_t)below(9), 8 << i, boxes, {0}};
+        for (int32_t k = 0; k < 16; k++)
+            raw.levels[i].anchors[k] = (float)(1 + below(200));
+        p.num_anchors += raw.levels[i].width * raw.levels[i].height * boxes;
+    }
+    if (!below(8)) {
+        int32_t *numbers[] = {&p.num_anchors,
+                              &raw.num_levels,
+                              &raw.num_bins,
+                              &raw.levels[0].width,
+                              &raw.levels[0].height,
+                              &raw.levels[0].stride,
+                              &raw.levels[0].num_anchors};
+        *numbers[below(sizeof numbers / sizeof *numbers)] = odd_number(12);
+        raw.levels[0].anchors[below(2)] = odd_float();
+    }
+    ifs_geometry g = some_geometry(&p);
+    ifs_detection_decoder *decoder = NULL;
+    if (counted(ifs_detection_decoder_create_raw(&p, &raw, &decoder)) != IFS_OK) {
+        CHECK(decoder == NULL);
+        return;
+    }
+    if (p.num_anchors > 1 << 14) { /* spoiled to more than is worth filling */
+        ifs_detection_decoder_destroy(decoder);
+        return;
+    }
+    void *maps[2 * IFS_MAX_LEVELS] = {NULL};
+    int32_t num_maps = 0;
+    for (int32_t i = 0; i < raw.num_levels; i++)
+        for (int32_t part = 0; part < (p.head == IFS_DETECT_HEAD_YOLOV8 ? 2 : 1); part++) {
+            int32_t channels = p.head == IFS_DETECT_HEAD_YOLOV5
+                                   ? raw.levels[i].num_anchors * (5 + p.num_classes + p.num_extra)
+                               : part == 0 ? 4 * raw.num_bins
+                                           : p.num_classes;
+            size_t values = (size_t)raw.levels[i].width * (size_t)raw.levels[i].height * (size_t)channels;
+            maps[num_maps] = exact(values * (p.dtype == IFS_FLOAT32 ? 4 : 2));
+            for (size_t k = 0; k < values; k++)
+                if (p.dtype == IFS_FLOAT32)
+                    ((float *)maps[num_maps])[k] = below(32) ? (float)below(96) / 8 - 9 : odd_float();
+                else
+                    ((uint16_t *)maps[num_maps])[k] = (uint16_t)(below(4) ? 0xB800 + below(0x1000) : next());
+            num_maps++;
+        }
+    ifs_detection *plain = exact(sizeof *plain * (size_t)p.max_detections),
+                  *other = exact(sizeof *other * (size_t)p.max_detections);
+    ifs_detect_stats stats, again;
+    int32_t count = -7, number = -7;
+    CHECK(counted(ifs_detection_decoder_run(decoder, maps[0], &g, plain, &count, &stats)) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_set_simd(IFS_SIMD_PLAIN) == IFS_OK);
+    CHECK(counted(ifs_detection_decoder_run_raw(decoder, (const void *const *)maps, &g, plain, &count, &stats)) ==
+          IFS_OK);
+    check_detections(&p, &g, plain, count, &stats);
+    for (int32_t simd = IFS_SIMD_NEON; simd <= IFS_SIMD_AVX512; simd++) {
+        if (ifs_set_simd(simd) != IFS_OK)
+            continue;
+        CHECK(ifs_detection_decoder_run_raw(decoder, (const void *const *)maps, &g, other, &number, &again) == IFS_OK);
+        CHECK(number == count && memcmp(&stats, &again, sizeof stats) == 0);
+        CHECK(memcmp(plain, other, sizeof *plain * (size_t)count) == 0);
+    }
+    ifs_detection_decoder_destroy(decoder);
+    for (int32_t i = 0; i < num_maps; i++)
+        free(maps[i]);
+    free(plain), free(other);
+}
+
 static float area(const float *b) { return (b[2] - b[0]) * (b[3] - b[1]); }
 
 static int overlap(const float *a, const float *b, float threshold) {
@@ -288,6 +365,10 @@ static void one_case(void) {
         break;
     case 2:
         unpack();
+        break;
+    case 3:
+    case 4:
+        decode_raw();
         break;
     default:
         decode();

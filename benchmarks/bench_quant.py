@@ -12,8 +12,9 @@ heads of detectors.
 
 Each quantiser runs in a process of its own, which reads and prepares the images itself: its CPU time and its peak of
 memory are the process's. Ours includes what it does beyond the others: it compares candidates, results and speed.
-Speed is measured in rounds that take turns over all files: the median over the rounds of FP32's time over INT8's. The
-interval of a difference is of 300 resamplings of the images, FP32 and INT8 on the same ones.
+Speed is measured in rounds that take turns over all files: the median over the rounds of FP32's time over INT8's. What
+our changes of the model's form give by themselves is a row of its own. The interval of a difference is of 300
+resamplings of the images, FP32 and INT8 on the same ones; that of a speed is of the rounds.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ import numpy as np
 
 ASSETS = Path(os.environ.get("INFERSDK_ASSETS", Path(__file__).resolve().parents[2] / "shared" / "assets"))
 RESAMPLINGS = 300
+#: The row of the model in FP32 in the form that ours quantises: what of the speed is not due to INT8.
+PREPARED = "FP32, prepared"
 #: Seconds that the speed of all files of a model is measured for, at least.
 SECONDS = 3.0
 #: Seconds after which a quantiser is ended.
@@ -298,18 +301,32 @@ def score(scorers: Sequence[Scorer], evaluated: Sequence[Any], chosen: Sequence[
     return float(np.mean([s.score(e, c) for s, e, c in zip(scorers, evaluated, picked, strict=True)]))
 
 
-def speeds(name: str, files: Mapping[str, Path], backend: str, rounds: int) -> dict[str, tuple[float, float]]:
-    """How many times as fast as FP32 each file is, and its milliseconds: medians over rounds in which all take turns.
+def prepared(name: str, path: Path) -> Path:
+    """The model in FP32 in the form that ours quantises."""
+    from infersdk.graph.files import write_model
+    from infersdk.quant.prepare import prepare
+
+    return write_model(prepare(model_path(name)), path)
+
+
+def speeds(
+    name: str, files: Mapping[str, Path], backend: str, rounds: int, threads: int | None
+) -> dict[str, tuple[float, float, float, float]]:
+    """How many times as fast as FP32 each file is, its 95 % interval, and its milliseconds.
+
+    Medians over rounds in which all take turns.
 
     Args:
         rounds: at least so many, and as many as fit into some seconds.
+        threads: of the backend; None is its default.
     """
     import infersdk
     from infersdk.quant import ImageInputs
 
+    options = {} if threads is None else {"threads": threads}
     with open_wrapper(name, model_path(name), backend) as wrapper, contextlib.ExitStack() as stack:
         feeds = next(iter(ImageInputs(wrapper, images(name, 0)[:1])))
-        infers = {key: stack.enter_context(infersdk.load(path, backend)) for key, path in files.items()}
+        infers = {key: stack.enter_context(infersdk.load(path, backend, **options)) for key, path in files.items()}
         times: dict[str, list[float]] = {key: [] for key in files}
         for infer in infers.values():
             for _ in range(3):
@@ -323,17 +340,24 @@ def speeds(name: str, files: Mapping[str, Path], backend: str, rounds: int) -> d
                 times[key].append(perf_counter() - start)
             number += 1
     return {
-        key: (statistics.median(np.divide(times["FP32"], spent)), statistics.median(spent) * 1e3)
-        for key, spent in times.items()
+        key: (*_median(np.divide(times["FP32"], spent)), statistics.median(spent) * 1e3) for key, spent in times.items()
     }
+
+
+def _median(values: np.ndarray[Any, Any]) -> tuple[float, float, float]:
+    """The median and the ends of its 95 % interval, by resampling."""
+    drawn = np.random.default_rng(0).choice(values, (2000, len(values)))
+    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
+    return float(np.median(values)), float(low), float(high)
 
 
 # ---- the table ----
 
 
 def compare(
-    name: str, backend: str, quantisers: Sequence[str], rounds: int, folder: Path, pythons: Mapping[str, str]
-) -> list[str]:
+    name: str, backend: str, quantisers: Sequence[str], folder: Path, pythons: Mapping[str, str], *, rounds: int,
+    threads: int | None,
+) -> list[str]:  # fmt: skip
     """The rows of a model on a backend."""
     began = perf_counter()
     scorers = [Scorer(name, 1 - half) for half in (0, 1)]  # what is made on a half is scored on the other
@@ -371,8 +395,10 @@ def compare(
             f"{max(one['peak_bytes'] for one in made) / 1e9:.2f}",
         ]  # fmt: skip
         print(f"{quantiser}: {rows[quantiser]}", file=sys.stderr)
-    for key, (ratio, spent) in speeds(name, files, backend, rounds).items():
-        rows[key][2] = f"{ratio:.2f} ({spent:.1f} ms)"
+    rows[PREPARED] = [""] * 5
+    files[PREPARED] = prepared(name, folder / f"{name}.prepared.onnx")
+    for key, (ratio, low, high, spent) in speeds(name, files, backend, rounds, threads).items():
+        rows[key][2] = f"{ratio:.3f} ({low:.3f} to {high:.3f}), {spent:.1f} ms"
     print(f"{name} on {backend} took {perf_counter() - began:.0f} s", file=sys.stderr)
     return [f"| {name} | {backend} | {key} | " + " | ".join(row) + " |" for key, row in rows.items()]
 
@@ -383,6 +409,7 @@ def main() -> None:
     parser.add_argument("--backends", nargs="+", default=["openvino", "onnxruntime"])
     parser.add_argument("--quantisers", nargs="+", default=list(QUANTISERS), choices=list(QUANTISERS))
     parser.add_argument("--rounds", type=int, default=30, help="of the speed (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="of the speed (default: the backend's own)")
     parser.add_argument("--output", type=Path, help="a file for the table; else it is printed")
     parser.add_argument(
         "--python", action="append", default=[], metavar="QUANTISER=PATH", help="the interpreter that has a quantiser"
@@ -400,7 +427,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.models:
             for backend in arguments.backends:
-                lines += compare(name, backend, arguments.quantisers, arguments.rounds, Path(folder), pythons)
+                lines += compare(
+                    name, backend, arguments.quantisers, Path(folder), pythons, rounds=arguments.rounds,
+                    threads=arguments.threads,
+                )  # fmt: skip
                 if arguments.output:
                     arguments.output.write_text("\n".join([*lines, ""]))
     if not arguments.output:

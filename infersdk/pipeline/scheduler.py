@@ -275,7 +275,8 @@ class Scheduler:
         ]
         if not able:
             return None
-        batch = min(able, key=attrgetter("load")).free.popleft()
+        # The last one that became free: its memory is warm, and few streams share the queues of a device.
+        batch = min(able, key=attrgetter("load")).free.pop()
         self._count_lent(batch)
         return batch
 

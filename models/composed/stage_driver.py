@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ImageBlock", "StageDriver", "map_blocks"]
 
+#: While parts for so many batches wait, no further images begin.
+BATCHES_OF_PARTS = 4
+
 
 class ImageBlock:
     """Images that go to the detector together. They end together, each with its result or with an exception.
@@ -145,6 +148,7 @@ class StageDriver:
             return False
         self._begin_images()
         self._begin_parts()
+        self._begin_images()  # fewer parts wait now
         if self._images_in_flight:
             self._finish_images()
         elif self._parts_in_flight:
@@ -161,7 +165,7 @@ class StageDriver:
 
     def _begin_images(self, *, wait: bool = False) -> None:
         """Queues batches of the detector. Parts come first: while many of them wait, no further images begin."""
-        while self._blocks and len(self._parts) < 2 * self._parts_capacity:
+        while self._blocks and len(self._parts) < BATCHES_OF_PARTS * self._parts_capacity:
             batch = self._detector.borrow_batch(wait=wait)
             if batch is None:
                 return

@@ -38,7 +38,7 @@ __all__ = ["TwoStage"]
 #: Images whose parts are gathered for one call of the second model, at most.
 GATHERED = 16
 #: Batches of images that are on a device, and on their way through both models there, at most.
-BLOCKS_AHEAD = 6
+BLOCKS_AHEAD = 8
 
 
 class TwoStage(Composed[Detections]):
@@ -187,7 +187,7 @@ class TwoStage(Composed[Detections]):
 
         Args:
             in_flight: images that are read ahead, half of them at a time, so that the detector's batches are full; None
-                is twice what its pipeline takes in, and on a device six of its batches.
+                is twice what its pipeline takes in, and on a device eight of its batches.
             return_exceptions: return the exception of an image in place of its result, instead of raising it.
         """
 

@@ -23,7 +23,8 @@ SIZE = (320, 240)
 
 
 def on_device(image: HostImage) -> DeviceImage:
-    return DeviceImage(Tensor(image.pixels.shape, "uint8", "cuda:0").copy_from(image.pixels), "bgr", image.decoder)
+    pixels = np.ascontiguousarray(image.pixels)
+    return DeviceImage(Tensor(pixels.shape, "uint8", "cuda:0").copy_from(pixels), image.format, image.decoder)
 
 
 def pixels(part: Any) -> np.ndarray:

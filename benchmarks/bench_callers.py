@@ -173,7 +173,7 @@ class SimulatedDevice:
 
     concurrency = 3
     serializes_runs = True
-    #: Seconds in which a 1080p image is copied, of which every third row is read; while its batch fills.
+    #: Seconds in which a 1080p image is copied, of which every third row is read.
     COPY = 40e-6
     #: Seconds of Python for each image of a batch, around its run.
     HOST = 15e-6
@@ -186,16 +186,10 @@ class SimulatedDevice:
     def batch_buffer(self, capacity: int | None) -> SimulatedBuffer:
         return SimulatedBuffer(self, capacity or self.capacity)
 
-    def copy(self) -> float:
-        """When the copy of an image that is queued now ends."""
+    def run(self, count: int) -> None:
         with self._guard:
-            self._copied = max(self._copied, perf_counter()) + self.COPY
-            return self._copied
-
-    def run(self, count: int, copied: float = 0.0) -> None:
-        """A batch whose last image is there at `copied`."""
-        with self._guard:
-            self._ran = max(copied, self._ran, perf_counter()) + h200_seconds(count)
+            self._copied = max(self._copied, perf_counter()) + self.COPY * count
+            self._ran = max(self._copied, self._ran) + h200_seconds(count)
             end = self._ran
         sleep(max(0.0, end - perf_counter()))
 
@@ -204,20 +198,19 @@ class SimulatedBuffer(OneBucket):
     def __init__(self, device: SimulatedDevice, capacity: int) -> None:
         self.capacity, self._device = capacity, device
         self._images: list[HostImage | None] = [None] * capacity
-        self._copied = [0.0] * capacity  # when each of them is on the device
 
     def prepares_quickly(self, item: Any) -> bool:
         return True
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
-        self._images[row], self._copied[row] = HostImage(item, "bgr"), self._device.copy()
+        self._images[row] = HostImage(item, "bgr")
 
     def move(self, source: int, target: int) -> None:
-        self._images[target], self._copied[target] = self._images[source], self._copied[source]
+        self._images[target] = self._images[source]
 
     def run(self, count: int) -> None:
         self._work(count)
-        self._device.run(count, max(self._copied[:count]))
+        self._device.run(count)
 
     def results(self, count: int) -> Sequence[Any]:
         self._work(count)

@@ -3,6 +3,9 @@
 Run: `python benchmarks/bench_raw_head.py [--rounds 40] [--threads 1]`. Each round times a call of either wrapper, from
 an array to boxes, so the ratio is of all that a call does: preprocessing, engine, decoding, NMS. The shares of the
 engine and of what is behind it are printed apart. The boxes are checked to be the same first.
+
+With `--threads 0` the rounds of `map()` follow: images a second from JPEG files, in batches of requests, as a server
+runs them.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -51,6 +55,26 @@ def measure(path: Path, backend: str, image: Any, rounds: int, **options: Any) -
         )
 
 
+def measure_map(path: Path, backend: str, file: bytes, rounds: int) -> None:
+    """Prints the images a second of both, and the ratio."""
+    count = 24
+    with (
+        load(path, backend, max_batch=8) as native,
+        load(path, backend, max_batch=8, decode_head="graph") as graph,
+    ):
+
+        def run(model: Any) -> float:
+            start = perf_counter()
+            for _ in model.map([file] * count):
+                pass
+            return count / (perf_counter() - start)
+
+        speeds = figures({"native": lambda: run(native), "graph": lambda: run(graph)}, rounds, warm_up=4)
+    ratio = Spread.of(speeds["native"] / speeds["graph"])
+    each = ", ".join(f"{name} {np.median(values):.1f}" for name, values in speeds.items())
+    print(f"  map()        {each} images/s; native / graph {ratio:.3f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=40)
@@ -62,7 +86,10 @@ def main() -> None:
     options = {"threads": arguments.threads} if arguments.threads else {}
     for model in arguments.models:
         for backend in arguments.backends:
-            measure(ASSETS / "models" / f"{model}.onnx", backend, image, arguments.rounds, **options)
+            path = ASSETS / "models" / f"{model}.onnx"
+            measure(path, backend, image, arguments.rounds, **options)
+            if not options:
+                measure_map(path, backend, (ASSETS / "images" / "bus.jpg").read_bytes(), max(arguments.rounds // 4, 3))
 
 
 if __name__ == "__main__":

@@ -119,8 +119,7 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
         return _of(path, settings)
-    if settings.get("canvas") == "fit" or settings.get("decode_head") == "native":
-        # The wrapper changes the model before it is loaded.
+    if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
     known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
     loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
@@ -139,9 +138,12 @@ def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> Mode
     """A model as the wrapper that fits it would load it: without the decoding of its head, where that can be."""
     is_missing = isinstance(path, (str, os.PathLike)) and not os.path.isfile(path) and not isinstance(path, ModelSource)
     is_module = not isinstance(path, (str, os.PathLike, bytes, bytearray, memoryview)) and not hasattr(path, "read")
-    if settings.get("decode_head", "auto") != "auto" or is_missing or is_module:
+    if settings.get("decode_head") == "graph" or is_missing or is_module:
         return path  # loading it says what is wrong with it
-    source = without_decoding(path, backend, settings.get("device"), settings.get("while_building"))
+    source = without_decoding(
+        path, backend, settings.get("device"), settings.get("while_building"),
+        required=settings.get("decode_head") == "native",
+    )  # fmt: skip
     return source if source.passes or source.path is None else path
 
 

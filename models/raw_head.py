@@ -81,7 +81,7 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
     return f"reading its graph needs {' and '.join(missing)}, which is not installed" if missing else None
 
 
-def check_raw_head(setting: str, head: RawHead | None, network: Infer, *, loaded_already: bool) -> None:
+def check_raw_head(setting: str, head: RawHead | None, network: Infer) -> None:
     """Checks that the head of a network is decoded as the setting `decode_head` says.
 
     Raises:
@@ -94,7 +94,7 @@ def check_raw_head(setting: str, head: RawHead | None, network: Infer, *, loaded
         )
     if setting != "native" or head is not None:
         return
-    if loaded_already:
+    if not any(isinstance(one, EndAtHead) for one in network.model.passes):
         raise ConfigError(
             f"decode_head='native', but this Infer is loaded already, and gives decoded boxes; give the ONNX file of "
             f"{network.model.name} in its place, or use decode_head='auto'"

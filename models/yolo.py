@@ -171,7 +171,7 @@ class YOLO(VisionModel[Detections]):
 
     def _prepare(self) -> None:
         self._raw_head: RawHead | None = raw_head_of(self.network.metadata, self.network.output_specs)
-        check_raw_head(self.decode_head, self._raw_head, self.network, loaded_already=self.network is self.path)
+        check_raw_head(self.decode_head, self._raw_head, self.network)
         super()._prepare()
 
     @property

@@ -77,7 +77,6 @@ KEEP_GIL = (
     "ifs_is_page_locked",
     "ifs_upload_nbytes",
     "ifs_upload",
-    "ifs_upload_ahead",
     "ifs_cuda_preprocess",
     "ifs_cuda_graph_launch",
     "ifs_event_record",

@@ -32,8 +32,6 @@ def h200_seconds(count: int) -> float:
 
 
 class _Request(Request):
-    copied = 0.0  # when its image is on the device
-
     def start(self) -> bool:
         return True
 
@@ -61,8 +59,7 @@ class Simulation:
     Args:
         callers: each submits a request, waits for its result, and comes back.
         seconds: that a batch of so many is on the model.
-        copy: seconds for each image to get to the device, one after another.
-        copies_ahead: an image is copied as soon as its request has a slot, otherwise when its batch leaves.
+        copy: seconds for each image to get to the device, one batch after another.
         host: seconds of the interpreter for each request: its submission, and the end of its waiting.
         lag: seconds until a thread that is woken up runs.
         think: seconds for which a caller stays away.
@@ -80,7 +77,6 @@ class Simulation:
         max_delay: float = 2e-3,
         seconds: Callable[[int], float] = h200_seconds,
         copy: float = 40e-6,
-        copies_ahead: bool = False,
         host: float = 40e-6,
         lag: float = 60e-6,
         think: Callable[[], float] = lambda: 0.0,
@@ -99,7 +95,7 @@ class Simulation:
             self.scheduler._complete = lambda batch, occupied: occupied >= batch.capacity  # type: ignore[method-assign]
         self._admission = Admission(self.scheduler, self.statistics, StaggeredWakeup(), threading.Condition(lock))
         self._seconds, self._copy, self._host, self._lag, self._think = seconds, copy, host, lag, think
-        self._max_delay, self._copies_ahead = max_delay, copies_ahead
+        self._max_delay = max_delay
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._host_free = self._copy_free = 0.0
@@ -149,24 +145,16 @@ class Simulation:
         request = _Request(self, comes_back, None, None)
         request.submitted = self.now
         if self._admission.admit(request, True):
-            self._prepared(request)
+            self.scheduler.prepared(request)
         else:
             self._admission.enqueue(request)
         self._dispatch()
-
-    def _prepared(self, request: Any) -> None:
-        if self._copies_ahead:
-            self._copy_image(request)
-        self.scheduler.prepared(request)
-
-    def _copy_image(self, request: Any) -> None:
-        self._copy_free = request.copied = max(self._copy_free, self.now) + self._copy
 
     def _dispatch(self) -> None:
         """What the threads do that run batches."""
         while self.scheduler.unprepared:
             for request in self.scheduler.take_unprepared(1):
-                self._prepared(request)
+                self.scheduler.prepared(request)
         while True:
             batch, wait = self.scheduler.next_batch(self.group)
             if batch is None:
@@ -187,14 +175,11 @@ class Simulation:
             self.longest_wait = max(self.longest_wait, waited)
         self._at(self.now + self._lag, lambda: self._on_host(0.1e-3, lambda: self._on_device(batch, requests)))
 
-    def _on_device(self, batch: BatchState, requests: list[Any]) -> None:
-        if not self._copies_ahead:
-            for request in requests:
-                self._copy_image(request)
-        copied = max([self.now, *(request.copied for request in requests)])
+    def _on_device(self, batch: BatchState, requests: list[Request]) -> None:
+        self._copy_free = max(self._copy_free, self.now) + self._copy * len(requests)
         model = min(range(len(self._models_free)), key=self._models_free.__getitem__)
         seconds = self._seconds(min(size for size in self._sizes if size >= len(requests)))
-        self._models_free[model] = max(copied, self._models_free[model]) + seconds
+        self._models_free[model] = max(self._copy_free, self._models_free[model]) + seconds
         self.busy += seconds
         self._at(self._models_free[model], lambda: self._on_host(0.1e-3, lambda: self._finish(batch, requests)))
 

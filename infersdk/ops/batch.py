@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .._lib import check, ffi, lib, out
 from ..errors import InputError
@@ -19,17 +19,7 @@ if TYPE_CHECKING:
     from ..image import Geometry, ImageView, PixelTransform
     from ..stream import Stream
 
-__all__ = ["DeviceCopy", "ImageBatch", "UploadArea", "Workers", "shared_workers"]
-
-
-_IMAGE, _GEOMETRY, _FLAG = (ffi.typeof(kind) for kind in ("ifs_image *", "ifs_geometry *", "int32_t *"))
-
-
-class DeviceCopy(NamedTuple):
-    """An image on a device: pointers to the core's structures of it, and of the geometry for it there."""
-
-    image: Any
-    geometry: Any
+__all__ = ["ImageBatch", "Workers", "shared_workers"]
 
 
 class Workers(Handle):
@@ -180,20 +170,6 @@ class ImageBatch:
             )
         )
 
-    def fill_from(self, other: ImageBatch, rows: Sequence[int]) -> None:
-        """Sets some images of another batch, which keeps them alive."""
-        for i, row in enumerate(rows):
-            self._images[i], self._geometries[i] = other._images[row], other._geometries[row]
-        self._keep = [other._keep[row] for row in rows]
-
-    def copy_of(self, row: int) -> DeviceCopy:
-        """The copy of an image, after `upload()`; valid until the next one."""
-        return DeviceCopy(self._on_device + row, self._geometries_on_device + row)
-
-    def use_copy(self, row: int, copy: DeviceCopy) -> None:
-        """Says that an image is on the device already."""
-        self._on_device[row], self._geometries_on_device[row] = copy.image[0], copy.geometry[0]
-
     def use_device_images(self) -> None:
         """Says that the images are on the device already, so that no upload is needed."""
         for i in range(len(self._keep)):
@@ -212,36 +188,3 @@ class ImageBatch:
                 stream._open,
             )
         )
-
-
-class UploadArea:
-    """Memory on a device into which images are copied one by one, before their batch is complete."""
-
-    def __init__(self) -> None:
-        self._used = ffi.new("int64_t *")
-        self._at, self._nbytes = ffi.NULL, 0
-
-    def reset(self, device: int, nbytes: int) -> None:
-        """From now on the `nbytes` bytes at the address `device` are filled. No thread calls `queue()` meanwhile."""
-        self._at, self._nbytes, self._used[0] = ffi.cast("void *", device), nbytes, 0
-
-    @property
-    def used(self) -> int:
-        """The bytes that images were copied to, from the beginning."""
-        return int(self._used[0])
-
-    def queue(self, image: ImageView, geometry: Geometry, stream: Stream) -> DeviceCopy | None:
-        """Queues the copy of an image as `ImageBatch.upload()` copies it. The caller keeps its pixels alive.
-
-        Several threads may call it at the same time.
-
-        Returns:
-            None where it is not queued: for an image outside of page-locked memory, or where too few bytes are left.
-        """
-        copy, queued = DeviceCopy(ffi.new(_IMAGE), ffi.new(_GEOMETRY)), ffi.new(_FLAG)
-        check(
-            lib.held_ifs_upload_ahead(
-                image._c, geometry._c, self._at, self._nbytes, self._used, stream._open, *copy, queued
-            )
-        )
-        return copy if queued[0] else None

@@ -20,17 +20,17 @@ from ...image import DeviceImage, HostImage, SharedImage
 from ...image.uploads import bring_in
 from ...ops.batch import ImageBatch, shared_workers
 from ...stream import Event
+from ...tensor import Tensor
+from ..preprocessor import geometry_of_pixels, view_of
 from .device_decoding import DeviceDecoding
 from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings
-from .image_uploads import HostAddress, ImageUploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...image import Geometry, ImageView
+    from ...image import Geometry
     from ...image.nvimgcodec import DecodedBatch, EncodedImage
     from ...infer import Infer
-    from ...tensor import Tensor
     from .placement import PreprocessPlacement
     from .run_order import RunOrder
 
@@ -62,6 +62,21 @@ class FetchOutputs:
         """It holds nothing of its own."""
 
 
+class _HostAddress:
+    """Where a tensor lies on the host. It may be written there at any time: the last batch of its context is done."""
+
+    __slots__ = ("_address", "_generation")
+
+    def __init__(self) -> None:
+        self._generation, self._address = -1, 0
+
+    def of(self, tensor: Tensor) -> int:
+        # To ask only when it may have moved spares a wait for the interpreter's lock.
+        if self._generation != tensor._generation:
+            self._generation, self._address = tensor._generation, tensor.host_ptr(read=False, write=True)
+        return self._address
+
+
 class InFlightBatch:
     """One execution context with its stream and memory, and the batch that is on it.
 
@@ -71,9 +86,6 @@ class InFlightBatch:
         capacity: the most images in a batch.
         shares_cpu: see `shared_workers()`.
         order: of the runs on the device; None is whatever the device does.
-
-    Attributes:
-        uploads: they copy the images to the device.
     """
 
     def __init__(
@@ -84,11 +96,10 @@ class InFlightBatch:
         self._stages, self._capacity = stages, capacity
         self._workers = shared_workers(self.stream.device.index, shares_cpu=shares_cpu)
         self._batch = ImageBatch(capacity)
-        self.uploads = ImageUploads(capacity, self.stream, self._workers, ahead=not infer.shares_stream)
+        self._frames = Tensor((0,), "uint8", self.stream.device)  # the images as they are
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
-        self._host_input = HostAddress()
-        self._location = ""  # where the images of the batch are preprocessed
+        self._host_input, self._host_frames = _HostAddress(), _HostAddress()
         self._order = order
         self._run_order: RunOrder | None = None  # of the batch
         self._run_end = Event(self.stream.device)
@@ -118,7 +129,6 @@ class InFlightBatch:
                 self._begin(batch, geometries, placement)
         except BaseException:
             self._return_borrowed()
-            self.uploads.abandon()
             raise
 
     def _begin(
@@ -130,10 +140,9 @@ class InFlightBatch:
             location = "resident"
         else:
             images = [cast("HostImage", item.image) for item in batch]
-            views, sampled = self.uploads.begin(images, geometries)
-            location = placement.choose(images, lambda location: self.measure(views, sampled, location))
-            self._batch.fill(views, sampled)
-        self._location = location
+            sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
+            location = placement.choose(images, lambda location: self.measure(images, sampled, location))
+            self._batch.fill([view_of(image) for image in images], sampled)
         preprocessor = self._stages.canvases.on(geometries[0].canvas)
         tensor = preprocessor.input.tensor(self.infer, len(batch), self._capacity)
         self._bring_in(tensor, location)
@@ -184,16 +193,21 @@ class InFlightBatch:
             batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
         if location == "device":
-            self.uploads.upload(batch)
+            nbytes = batch.upload_nbytes
+            if nbytes > self._frames.nbytes:
+                self._frames.resize((nbytes,))
+            # Used on this stream alone, one batch after the other: the copies need no head.
+            staging = self._host_frames.of(self._frames)
+            frames = self._frames.device_ptr(read=False, write=True, stream=stream)
+            batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
         else:
             batch.use_device_images()
         at = tensor.device_ptr(read=False, write=True, stream=stream)
         batch.preprocess_on_device(transform, at, tensor.nbytes, stream)
 
-    def measure(self, images: Sequence[ImageView], geometries: Sequence[Geometry], location: str) -> float:
+    def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], location: str) -> float:
         """Seconds that bringing a batch in takes at this location: the better of two runs, after one to warm up."""
-        self.uploads.discard()
-        self._batch.fill(images, geometries)
+        self._batch.fill([view_of(image) for image in images], geometries)
         preprocessor = self._stages.canvases.on(geometries[0].canvas)
         tensor = preprocessor.input.tensor(self.infer, len(images), self._capacity)
         best = float("inf")
@@ -212,11 +226,6 @@ class InFlightBatch:
             with self.infer.stream_guard:
                 results = self._postprocess.collect(*queued)
             self._borrowed = []
-            if self._location != "resident":
-                self.uploads.end(uploaded=self._location == "device")
-        except BaseException:
-            self.uploads.abandon()
-            raise
         finally:
             self._return_borrowed()
             if self._run_order is not None:
@@ -226,7 +235,7 @@ class InFlightBatch:
 
     def close(self) -> None:
         self._postprocess.close()
-        self.uploads.close()
+        self._frames.close()
 
 
 class CudaExecutor(Generic[Result]):
@@ -386,18 +395,14 @@ class CudaExecutor(Generic[Result]):
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
         known = self._known.get(item.shape) if type(item) is np.ndarray else None
-        image: HostImage | DeviceImage | EncodedImage
         if known is not None and item.dtype == np.uint8:
-            image, geometry = HostImage(item, known[0]), known[1]
-        else:
-            image = self.read(item)
-            geometry = self._canvas.geometry_of(image.size)
-            if isinstance(image, HostImage) and image.pixels is item and len(self._known) < KNOWN_SHAPES:
-                self._known[item.shape] = image.format, geometry
+            self._items[row], self._geometries[row] = BatchItem(HostImage(item, known[0]), parameters), known[1]
+            return
+        image = self.read(item)
+        geometry = self._canvas.geometry_of(image.size)
         self._items[row], self._geometries[row] = BatchItem(image, parameters), geometry
-        uploads = self._contexts[0].uploads
-        if uploads.is_open and isinstance(image, HostImage):
-            uploads.add(image, geometry)
+        if isinstance(image, HostImage) and image.pixels is item and len(self._known) < KNOWN_SHAPES:
+            self._known[item.shape] = image.format, geometry
 
     def move(self, source: int, target: int) -> None:
         self._items[target], self._geometries[target] = self._items[source], self._geometries[source]

@@ -769,17 +769,6 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
                       void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream, ifs_image *out_images,
                       ifs_geometry *out_geometries);
 
-/*
- * Queues the copy of one image of a batch that is not complete yet, as ifs_upload copies it, where the image lies in
- * page-locked memory and fits in what is left of the `nbytes` bytes at `device_ptr`. `*used` of them are taken, which
- * grows by what ifs_upload_nbytes says. `*queued` is 1, or 0 where the image is to be copied by ifs_upload later.
- *
- * Several threads may call it at the same time with the same `used` and the same `stream`.
- */
-ifs_status ifs_upload_ahead(const ifs_image *image, const ifs_geometry *geometry, void *device_ptr, size_t nbytes,
-                            int64_t *used, ifs_stream *stream, ifs_image *out_image, ifs_geometry *out_geometry,
-                            int32_t *queued);
-
 /* ---- 13. Kernels ---------------------------------------------------------------------------------------------- */
 
 /*

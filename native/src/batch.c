@@ -10,7 +10,6 @@
 #include "preprocess_check.h"
 #include "workers.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 /* ---- preprocessing ---- */
@@ -100,15 +99,6 @@ static size_t plane_nbytes(const plane *p) {
     return (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Gives the image on the device its addresses, from `at` up; returns the first address behind it. */
-static const uint8_t *place(const plane planes[2], const uint8_t *at, ifs_image *out) {
-    out->data = at;
-    at += plane_nbytes(&planes[0]);
-    if (planes[1].rows)
-        out->uv = at;
-    return at + plane_nbytes(&planes[1]);
-}
-
 ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geometries, int32_t n, size_t *out) {
     size_t total = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -182,7 +172,11 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
         plane planes[2];
         IFS__TRY(planes_of(&images[i], &geometries[i], planes, &out_images[i], &out_geometries[i]));
         page_locked = page_locked && ifs_is_page_locked(planes[0].data);
-        at = place(planes, at, &out_images[i]);
+        out_images[i].data = at;
+        at += plane_nbytes(&planes[0]);
+        if (planes[1].rows)
+            out_images[i].uv = at;
+        at += plane_nbytes(&planes[1]);
     }
     upload_job j = {images, out_images, geometries, staging, device_ptr, stream};
     if (!page_locked)
@@ -191,45 +185,5 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
      * than to queue all copies here. */
     for (int32_t i = 0; i < n; i++)
         IFS__TRY(upload_band(&j, (int64_t)i * BANDS));
-    return IFS_OK;
-}
-
-/* Takes `nbytes` of an area of `area` bytes, of which `*used` are taken; other threads do so at the same time. The
- * offset, or -1 where too few are left. */
-static int64_t take(int64_t *used, size_t nbytes, size_t area) {
-    _Atomic int64_t *taken = (_Atomic int64_t *)used; /* the header is read by C++ as well, which has no _Atomic */
-    int64_t offset = atomic_load(taken);
-    do {
-        if (offset < 0 || (size_t)offset > area || nbytes > area - (size_t)offset)
-            return -1;
-    } while (!atomic_compare_exchange_weak(taken, &offset, offset + (int64_t)nbytes));
-    return offset;
-}
-
-ifs_status ifs_upload_ahead(const ifs_image *image, const ifs_geometry *geometry, void *device_ptr, size_t nbytes,
-                            int64_t *used, ifs_stream *stream, ifs_image *out_image, ifs_geometry *out_geometry,
-                            int32_t *queued) {
-    if (!image || !geometry || !device_ptr || !used || !stream || !out_image || !out_geometry || !queued)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "one of the pointers is NULL; an image to copy needs all of them");
-    *queued = 0;
-    plane planes[2];
-    IFS__TRY(ifs__check_image_geometry(image, geometry));
-    IFS__TRY(planes_of(image, geometry, planes, out_image, out_geometry));
-    for (int p = 0; p < 2; p++)
-        if (planes[p].rows && !ifs_is_page_locked(planes[p].data))
-            return IFS_OK;
-    const int64_t offset = take(used, plane_nbytes(&planes[0]) + plane_nbytes(&planes[1]), nbytes);
-    if (offset < 0)
-        return IFS_OK;
-    uint8_t *to = (uint8_t *)device_ptr + offset;
-    place(planes, to, out_image);
-    for (int p = 0; p < 2; p++) {
-        const plane *from = &planes[p];
-        if (from->rows)
-            IFS__TRY(ifs__copy_rows(ifs_stream_device(stream), to, from->data, (size_t)from->stride, (size_t)from->row,
-                                    (size_t)from->rows, stream));
-        to += plane_nbytes(from);
-    }
-    *queued = 1;
     return IFS_OK;
 }

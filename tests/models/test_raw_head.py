@@ -79,7 +79,10 @@ def test_the_boxes_of_distances(tmp_path: Path, backend: str, separate: bool) ->
 def test_a_real_model(assets: Path, backend: str, model_name: str, name: str) -> None:
     pytest.importorskip(backend)
     path = assets / "models" / f"{model_name}.onnx"
-    with load(path, backend) as native, load(path, backend, decode_head="graph") as graph:
+    with (
+        load(path, backend, decode_head="native") as native,
+        load(path, backend, decode_head="graph") as graph,
+    ):
         assert native.decode_head_used == "native"
         want = graph(assets / "images" / name)
         assert len(want) >= 3
@@ -199,11 +202,14 @@ def test_what_cannot_be_proven_keeps_its_decoding(tmp_path: Path) -> None:
     with YOLOv5(bent) as wrapper:
         assert wrapper.decode_head_used == "graph"
         wrapper(IMAGES[0])
-    with pytest.raises(
-        errors.UnsupportedModelError,
-        match=r"decode_head='native', but m.onnx does not end with a decoding that is known: .*the centres of",
-    ):
-        YOLOv5(bent, decode_head="native")
+    for make in (YOLOv5, load):
+        with pytest.raises(
+            errors.UnsupportedModelError,
+            match=r"decode_head='native', but m.onnx does not end with a decoding that is known: .*the centres of",
+        ):
+            make(bent, decode_head="native")
+    with pytest.raises(errors.ConfigError, match="backend 'tensorrt' decodes in the network"):
+        load(bent, "tensorrt", decode_head="native")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..device import Device
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ..graph.domains import foreign_domains
 from ..graph.files import read_model
 from ..graph.head_levels import UnprovenError
@@ -77,8 +77,14 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
         return f"{source.name} is not an ONNX file"
     if domains := foreign_domains(source):
         return f"{source.name} has operators of {', '.join(sorted(domains))}"
-    missing = [name for name in ("onnx", "onnx_ir") if importlib.util.find_spec(name) is None]
-    return f"reading its graph needs {' and '.join(missing)}, which is not installed" if missing else None
+    if missing := [name for name in ("onnx", "onnx_ir") if importlib.util.find_spec(name) is None]:
+        return f"reading its graph needs {' and '.join(missing)}, which is not installed"
+    try:
+        if EndAtHead().concerns(source):
+            read_model(source)
+    except (ModelFormatError, UnsupportedModelError) as error:  # a runtime may read more than the tools for graphs do
+        return f"its graph cannot be read: {error}"
+    return None
 
 
 def check_raw_head(setting: str, head: RawHead | None, network: Infer) -> None:

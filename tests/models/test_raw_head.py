@@ -236,6 +236,30 @@ def test_other_formats_and_missing_packages(assets: Path, model: Path, monkeypat
         assert wrapper.decode_head_used == "graph"
 
 
+def test_a_graph_that_only_the_runtime_reads_keeps_its_decoding(model: Path) -> None:
+    """The tools for graphs would lose sparse weights."""
+    import onnx
+
+    proto = onnx.load(str(model))
+    dense = next(one for one in proto.graph.initializer if onnx.numpy_helper.to_array(one).dtype == np.float32)
+    values = onnx.numpy_helper.to_array(dense)
+    places = np.arange(values.size, dtype=np.int64)
+    sparse = onnx.helper.make_sparse_tensor(
+        onnx.numpy_helper.from_array(values.reshape(-1), dense.name), onnx.numpy_helper.from_array(places), values.shape
+    )
+    with YOLOv5(model, conf=0.3) as wrapper:
+        want = wrapper(IMAGES[0])
+    proto.graph.initializer.remove(dense)
+    proto.graph.sparse_initializer.append(sparse)
+    onnx.save(proto, str(model))
+    for make in (YOLOv5, load):
+        with make(model, conf=0.3) as wrapper:
+            assert wrapper.decode_head_used == "graph"
+            check_same(wrapper(IMAGES[0]), want)
+        with pytest.raises(errors.ConfigError, match=r"its graph cannot be read: .* has sparse weights"):
+            make(model, decode_head="native")
+
+
 def test_a_wrapper_that_reads_decoded_boxes(model: Path) -> None:
     """One that overrides what reads the outputs gets them, as it was written for."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_math import reference_exp
 from simd_variants import VARIANTS, variant
 
 from infersdk import errors
@@ -75,19 +76,6 @@ def reference_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray |
             inter = w * h
             alive &= ~((inter > F(iou) * ((areas[i] + areas) - inter)) & (classes == classes[i]))
         return keep
-
-
-def reference_exp(x: np.ndarray) -> np.ndarray:
-    """The very steps of native/src/fmath.h."""
-    q4, q3, q2, q1, q0 = map(F, (1.381314475e-03, 8.369419202e-03, 4.166845680e-02, 1.666651479e-01, 4.999999305e-01))
-    x = np.clip(x, F(-104), F(89))  # NaN stays
-    n = (x * F(1.44269504) + F(12582912)) - F(12582912)
-    r = (x - n * F(0.693359375)) - n * F(-2.12194440e-4)
-    q = (((q4 * r + q3) * r + q2) * r + q1) * r + q0
-    p = F(1) + (r + (r * r) * q)
-    n = np.nan_to_num(n).astype(np.int32)
-    half = n >> 1
-    return np.asarray(np.ldexp(np.ldexp(p, half), n - half))
 
 
 def reference_boxes(p: Params, rows: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:

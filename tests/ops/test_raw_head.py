@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_math import reference_exp
 from simd_variants import VARIANTS, variant
 
 from infersdk import errors
@@ -18,21 +19,8 @@ F = np.float32
 GEOMETRY = Geometry.letterbox((250, 180), (640, 640))
 
 
-def exp(x: np.ndarray) -> np.ndarray:
-    """The very steps of native/src/fmath.h."""
-    q4, q3, q2, q1, q0 = map(F, (1.381314475e-03, 8.369419202e-03, 4.166845680e-02, 1.666651479e-01, 4.999999305e-01))
-    x = np.clip(x, F(-104), F(89))
-    n = (x * F(1.44269504) + F(12582912)) - F(12582912)
-    r = (x - n * F(0.693359375)) - n * F(-2.12194440e-4)
-    q = (((q4 * r + q3) * r + q2) * r + q1) * r + q0
-    p = F(1) + (r + (r * r) * q)
-    n = np.nan_to_num(n).astype(np.int32)
-    half = n >> 1
-    return np.asarray(np.ldexp(np.ldexp(p, half), n - half))
-
-
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    return F(1) / (F(1) + exp(F(0) - x))
+    return F(1) / (F(1) + reference_exp(F(0) - x))
 
 
 def cells(level: GridLevel) -> tuple[np.ndarray, np.ndarray]:
@@ -64,7 +52,7 @@ def decoded_yolov8(levels: list[GridLevel], maps: list[np.ndarray], bins: list[f
         x, y = (side + F(0.5) for side in cells(level))
         edges = []
         for logits in boxes.reshape(4, len(bins), -1):
-            share = exp(logits - np.fmax.reduce(logits, axis=0))
+            share = reference_exp(logits - np.fmax.reduce(logits, axis=0))
             total, weighted = np.zeros_like(share[0]), np.zeros_like(share[0])
             for one, value in zip(share, bins, strict=True):
                 total, weighted = total + one, weighted + one * F(value)

@@ -33,7 +33,8 @@ _ENDLESS = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class FoldSpaceToDepth:
-    """Convolves an image instead of the concatenation of its strided Slices, or of its SpaceToDepth.
+    """Convolves an image instead of the concatenation of its strided Slices, or of its SpaceToDepth, whose sets of
+    channels a Gather may bring into another order.
 
     Results stay the same but for the order in which products are summed up.
     """
@@ -91,6 +92,8 @@ def _blocks_of(node: ir.Node) -> _Blocks | None:
         if source is None or channels is None or size < 1:
             return None
         return _Blocks(source, channels, (size, size), tuple((y, x) for y in range(size) for x in range(size)))
+    if node.op_type == "Gather":
+        return _gathered(node)
     if node.op_type != "Concat" or node.attributes.get_int("axis", 0) not in (1, -3):
         return None
     views = [_view_of(value) for value in node.inputs if value is not None]
@@ -106,6 +109,22 @@ def _blocks_of(node: ir.Node) -> _Blocks | None:
     if not all(_divides(source, axis, steps[axis], {offset[axis] for offset in offsets}) for axis in (0, 1)):
         return None
     return _Blocks(source, channels, steps, offsets)
+
+
+def _gathered(node: ir.Node) -> _Blocks | None:
+    """What a Gather of channels takes of sets of positions, if it is whole sets in any order."""
+    maker = node.inputs[0].producer() if node.inputs[0] is not None else None
+    blocks = _blocks_of(maker) if maker is not None and node.attributes.get_int("axis", 0) in (1, -3) else None
+    indices = constant_of(node.inputs[1])
+    if blocks is None or indices is None or indices.ndim != 1 or not indices.size or indices.size % blocks.channels:
+        return None
+    sets = indices.reshape(-1, blocks.channels)
+    numbers, first = np.divmod(sets[:, 0], blocks.channels)
+    if first.any() or (sets != sets[:, :1] + np.arange(blocks.channels)).any():
+        return None
+    if not ((numbers >= 0) & (numbers < len(blocks.offsets))).all():
+        return None
+    return _Blocks(blocks.source, blocks.channels, blocks.steps, tuple(blocks.offsets[number] for number in numbers))
 
 
 def _channels(value: ir.Value | None) -> int | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rtsp import RtspServer
 
 RATE = 30
-TCP = {"rtsp_transport": "tcp"}
+TCP = {"rtsp_transport": "tcp", "fpsprobesize": "0"}
 #: A report of the sender (RFC 3550, 6.4.1) on channel 1 of the connection.
 REPORT = struct.pack(">cBH", b"$", 1, 28) + struct.pack(">BBHIIIIII", 0x80, 200, 6, 1, 0, 0, 0, 0, 0)
 
@@ -113,25 +113,25 @@ def send_report(connection: socket.socket) -> None:
 
 
 def test_a_source_that_falls_silent(camera: Callable[..., Camera]) -> None:
-    with VideoReader(camera(45).url, timeout=2, options=TCP, drop="never") as reader:
+    with VideoReader(camera(30).url, timeout=1, options=TCP, drop="never") as reader:
         numbers: list[int] = []
         with pytest.raises(VideoError, match="no data for too long"):
             numbers.extend(frame.number for frame in reader)
-    assert len(numbers) >= 43, "the last frame ends with the next one"
+    assert len(numbers) >= 28, "the last frame ends with the next one"
 
 
 def test_a_source_that_sends_all_but_frames(camera: Callable[..., Camera]) -> None:
-    url = camera(60, send_report).url
+    url = camera(30, send_report).url
     begin = time.monotonic()
     with (
-        VideoReader(url, timeout=1.5, options=TCP, drop="never") as reader,
-        pytest.raises(VideoError, match=r"no frame that can be decoded, for 2.5 s"),
+        VideoReader(url, timeout=1, options=TCP, drop="never") as reader,
+        pytest.raises(VideoError, match=r"no frame that can be decoded, for 2 s"),
     ):
         list(reader)
     assert time.monotonic() - begin < 15
     assert url in source_reader._stalled
     reading = count_readers()
-    with VideoReader(url, timeout=1.5, options=TCP, drop="never") as reader, suppress(VideoError):
+    with VideoReader(url, timeout=1, options=TCP, drop="never") as reader, suppress(VideoError):
         list(reader)  # it ends: FFmpeg is interrupted now, and may call that the end of the source
     assert count_readers() == reading
 
@@ -154,7 +154,7 @@ def count_readers() -> int:
 
 @pytest.mark.parametrize("options", [TCP, {}], ids=["TCP", "UDP"])
 def test_a_server_that_hangs(rtsp: RtspServer, options: dict[str, str]) -> None:
-    with VideoReader(rtsp.url, timeout=2, options=options, drop="never") as reader:
+    with VideoReader(rtsp.url, timeout=1, options=options, drop="never") as reader:
         for _ in range(5):
             next(reader)
         rtsp.process.send_signal(signal.SIGSTOP)
@@ -170,7 +170,7 @@ def test_a_server_that_hangs(rtsp: RtspServer, options: dict[str, str]) -> None:
 def test_a_timeout_of_ffmpeg_in_the_options_holds(camera: Callable[..., Camera]) -> None:
     begin = time.monotonic()
     with (
-        VideoReader(camera(45).url, options=TCP | {"timeout": "1000000"}, drop="never") as reader,
+        VideoReader(camera(30).url, options=TCP | {"timeout": "1000000"}, drop="never") as reader,
         pytest.raises(VideoError, match="no data for too long"),
     ):
         list(reader)
@@ -187,7 +187,7 @@ def test_reading_takes_the_lock_seldom(camera: Callable[..., Camera], monkeypatc
         return clock()
 
     monkeypatch.setattr(time, "monotonic", monotonic)
-    with VideoReader(camera(90).url, timeout=2, options=TCP, drop="never", prefetch=1) as reader:
+    with VideoReader(camera(60).url, timeout=2, options=TCP, drop="never", prefetch=1) as reader:
         for _ in range(10):
             next(reader)
         thread = next(thread for thread in threading.enumerate() if thread is reader._buffer._thread)

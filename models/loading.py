@@ -140,8 +140,9 @@ def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> Mode
     is_module = not isinstance(path, (str, os.PathLike, bytes, bytearray, memoryview)) and not hasattr(path, "read")
     if settings.get("decode_head") == "graph" or is_missing or is_module:
         return path  # loading it says what is wrong with it
+    source = ModelSource.of(path, {**settings.get("options", {}), **settings}.get("external_data"))
     source = without_decoding(
-        path, backend, settings.get("device"), settings.get("while_building"),
+        source, backend, settings.get("device"), settings.get("while_building"),
         required=settings.get("decode_head") == "native",
     )  # fmt: skip
     return source if source.passes or source.path is None else path

@@ -20,7 +20,7 @@ from ..graph.passes import EndAtHead
 from ..graph.raw_head import RawHead
 from ..model_source import ModelLike, ModelSource
 from ..ops import GridLevel, RawHeadDecoder
-from ..registry import backend_class
+from ..registry import backend_class, backends
 from ..tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def without_decoding(
 
     Raises:
         ConfigError: it is required, and what runs the model decodes it in the network.
+        BackendNotFoundError: there is no backend of that name; as far as that was looked up.
         ModelNotFoundError, ModelFormatError, InputError: as `ModelSource.of()`.
     """
     source = ModelSource.of(model)
@@ -60,6 +61,8 @@ def without_decoding(
     if reason is None:
         return source.with_passes(EndAtHead())
     if required:
+        if backend not in backends():
+            backend_class(backend)  # raises, with the names that there are
         raise ConfigError(f"decode_head='native' is not for this: {reason}; use decode_head='auto'")
     return source
 

@@ -132,13 +132,13 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         self.path, self.backend = path, backend
         self._set(own)
         options = {**self.settings.options, **settings}
-        path = self._model_to_load(path)
-        self._plan = self._canvas_plan(path)
-        if isinstance(path, Infer):
+        model = self._model_to_load(_model_of(path, options))
+        self._plan = self._canvas_plan(model)
+        if isinstance(model, Infer):
             _check_loaded(type(self), settings, [*options, *_loading_settings(self.settings)])
-            self.network = path
+            self.network = model
         else:
-            source = ModelSource.of(path) if self._plan is None else self._plan.source
+            source = model if self._plan is None else self._plan.source
             if "profiles" not in options:
                 options |= self._profiles(source, backend)
             self.network = _load_network(type(self), source, backend, self.settings, options)
@@ -177,8 +177,8 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             return f"its metadata says that its task is {model.task!r}"
         if odd := [spec for spec in model.outputs if spec.kind != "tensor"]:
             return f"its output {odd[0]} is not a tensor of numbers"
-        if model.raw_head is not None and model.raw_head.layout != cls.raw_layout:
-            return "its network ends at the maps of its head, and does not decode them"
+        if model.raw_head is not None and (layout := model.raw_head.layout) != cls.raw_layout:
+            return f'its network ends at the maps of a head of {layout}, and does not decode them; use type "{layout}"'
         return ImageInput.refuses(model.inputs)
 
     @classmethod
@@ -353,9 +353,9 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     def _preprocessor(self, input: ImageInput) -> Preprocessor:
         return replace(self.preprocessing(input), scaled_decode=self.settings.scaled_decode)
 
-    def _model_to_load(self, path: ModelLike | Infer) -> ModelLike | Infer:
+    def _model_to_load(self, model: ModelSource | Infer) -> ModelSource | Infer:
         """The model in the form that this wrapper loads it in."""
-        return path
+        return model
 
     def _canvas_plan(self, path: ModelLike | Infer) -> CanvasPlan | None:
         """How the model is loaded for several canvases; None for one."""
@@ -454,6 +454,10 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             f"{self.network.model.name} is not a model for {type(self).__name__}: {why}. It looks like "
             f"{model.looks_like}"
         )
+
+
+def _model_of(path: ModelLike | Infer, options: Mapping[str, Any]) -> ModelSource | Infer:
+    return path if isinstance(path, Infer) else ModelSource.of(path, options.get("external_data"))
 
 
 def _loading_settings(settings: Any) -> list[str]:

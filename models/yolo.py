@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..graph.raw_head import RawHead
-    from ..model_source import ModelLike
+    from ..model_source import ModelSource
     from ..ops import RawHeadDecoder
     from ..stream import Stream
     from ..tensor import Tensor
@@ -158,16 +158,16 @@ class YOLO(VisionModel[Detections]):
 
     # ---- loading ----
 
-    def _model_to_load(self, path: ModelLike | Infer) -> ModelLike | Infer:
-        if isinstance(path, Infer) or self.decode_head == "graph":
-            return path
+    def _model_to_load(self, model: ModelSource | Infer) -> ModelSource | Infer:
+        if isinstance(model, Infer) or self.decode_head == "graph":
+            return model
         required = self.decode_head == "native"
         if self.raw_layout is not None:
             own = self.settings
-            return without_decoding(path, self.backend, own.device, own.while_building, required=required)
+            return without_decoding(model, self.backend, own.device, own.while_building, required=required)
         if required:
             raise ConfigError(f"decode_head='native' is not for {type(self).__name__}; use decode_head='auto'")
-        return path
+        return model
 
     def _prepare(self) -> None:
         self._raw_head: RawHead | None = raw_head_of(self.network.metadata, self.network.output_specs)

@@ -147,6 +147,7 @@ def yolov8_model(
     separate: bool = False,
     last_axis: bool = False,
     slices: bool = False,
+    computed_slices: bool = False,
     grid_of: Callable[[Any], Any] = lambda cells: cells,
     strides_of: Callable[[Any], Any] = lambda strides: strides,
     weights_of: Callable[[Any], Any] = lambda weights: weights,
@@ -161,7 +162,8 @@ def yolov8_model(
         size: (width, height).
         separate: whether boxes and scores are joined apart, not each level's first.
         last_axis: whether the softmax is of the last axis.
-        slices: whether distances are sliced, not split.
+        slices, computed_slices: whether distances are sliced, not split; and whether at a half that is computed of
+            their shape, as an exporter writes it that does not simplify.
         grid_of, strides_of, weights_of, centre, softmax_axis: what is written in place of the head's own.
         turned: whether the distances of right and lower edge come first.
     """
@@ -198,7 +200,12 @@ def yolov8_model(
         share = g("Softmax", g("Transpose", grouped, perm=(0, 2, 1, 3)), axis=softmax_axis or 1)
     weights = weights_of(np.arange(bins, dtype=F).reshape(1, bins, 1, 1))
     distances = g("Reshape", g("Conv", share, weights), np.array([0, _SIDES, -1]))
-    if slices:
+    if computed_slices:
+        side = g("Gather", g("Shape", distances), np.array([1]), axis=0)
+        half = g("Div", g("Add", side, np.array([1])), np.array([2]))
+        near = g("Slice", distances, np.array([0]), half, np.array([1]))
+        far = g("Slice", distances, half, g("Mul", half, np.array([2])), np.array([1]))
+    elif slices:
         near, far = (g("Slice", distances, np.array([first]), np.array([first + 2]), np.array([1])) for first in (0, 2))
     else:
         near, far = g("Split", distances, np.array([2, 2]), outputs=2, axis=1)

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-__all__ = ["EXTERNAL_KEY", "external_files", "model_bytes", "parse_model", "read_model", "require_onnx", "write_model"]
+__all__ = [
+    "EXTERNAL_KEY", "check_weights", "external_files", "model_bytes", "parse_model", "read_model", "require_onnx",
+    "write_model",
+]  # fmt: skip
 
 #: What protobuf puts into one message.
 LARGEST_MESSAGE = 2**31 - 1
@@ -193,7 +196,7 @@ def model_bytes(model: ir.Model) -> bytes:
     import onnx_ir as ir
 
     try:
-        ir.external_data.load_to_model(model)
+        _load_weights(model)
     except (OSError, ValueError) as error:
         raise ModelFormatError(f"the weights of the model cannot be read: {error}") from None
     try:
@@ -204,6 +207,17 @@ def model_bytes(model: ir.Model) -> bytes:
             "their own"
         ) from None
     return content
+
+
+def _load_weights(model: ir.Model) -> None:
+    """Copies the weights that are in other files. Arrays that look into those files stay valid."""
+    import onnx_ir as ir
+
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
 
 
 def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: str | None = None) -> Path:
@@ -226,7 +240,7 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data:
         )
     import onnx_ir as ir
 
-    _check_weights(model)
+    check_weights(model)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
             ir.save(model, Path(folder, target.name), external_data=external_data)
@@ -237,8 +251,12 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data:
     return target
 
 
-def _check_weights(model: ir.Model) -> None:
-    """Each file of weights is there and long enough."""
+def check_weights(model: ir.Model) -> None:
+    """Checks that each file of weights is there and long enough.
+
+    Raises:
+        ModelFormatError: one is not.
+    """
     import onnx_ir as ir
 
     for graph in model.graphs():

@@ -82,14 +82,21 @@ class HeadProof:
                 raise UnprovenError(f"{node.name!r} does not split axis {axis} into known sizes")
             return sum(known), count
         given = [*node.inputs[1:], None, None, None, None]
-        start, end, along = (_number(one) for one in given[:3])
-        if start is None or end is None or along not in axes or (given[3] is not None and _number(given[3]) != 1):
+        start, end, along = (self._number(one) for one in given[:3])
+        if start is None or end is None or along not in axes or (given[3] is not None and self._number(given[3]) != 1):
             raise UnprovenError(f"{node.name!r} is not a slice of neighbours along axis {axis}")
         first = max(start + whole, 0) if start < 0 else start
         last = end + whole if end < 0 else min(end, whole)
         if last - first != count:
             raise UnprovenError(f"{node.name!r} gives {count} values, and not those from {first} to {last}")
         return first, count
+
+    def _number(self, value: ir.Value | None) -> int | None:
+        """The only number of a constant, or of what is computed from sizes: exporters halve channels so."""
+        array = constant_of(value)
+        if array is None and value is not None:
+            array = self._trace.data.get(value)
+        return int(array.item()) if array is not None and array.size == 1 else None
 
     def only_output(self) -> tuple[ir.Value, ir.Value]:
         """The output of the graph, and the value that it is before it is cast.
@@ -107,12 +114,6 @@ class HeadProof:
             assert node.inputs[0] is not None
             value = node.inputs[0]
         return outputs[0], value
-
-
-def _number(value: ir.Value | None) -> int | None:
-    """The only number of a constant."""
-    array = constant_of(value)
-    return int(array.item()) if array is not None and array.size == 1 else None
 
 
 def node_of(value: ir.Value | None, operator: str) -> ir.Node | None:

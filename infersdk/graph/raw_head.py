@@ -7,9 +7,12 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["HeadLevel", "RawHead"]
+__all__ = ["MOST_ANCHORS", "MOST_BINS", "MOST_LEVELS", "HeadLevel", "RawHead"]
 
 _KEY = "infersdk.raw_head"
+
+#: What `RawHeadDecoder` takes: levels of a head, boxes of a cell, bins of a distance.
+MOST_LEVELS, MOST_ANCHORS, MOST_BINS = 8, 8, 64
 
 
 class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):

@@ -236,6 +236,49 @@ def test_other_formats_and_missing_packages(assets: Path, model: Path, monkeypat
         assert wrapper.decode_head_used == "graph"
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("make", "kind"), [(yolov5_model, YOLOv5), (yolov8_model, YOLOv8)])
+def test_weights_in_another_file(tmp_path: Path, backend: str, make: Any, kind: Any) -> None:
+    import onnx
+
+    pytest.importorskip(backend)
+    path, apart = make(tmp_path / "m.onnx", size=(96, 96)), tmp_path / "apart.onnx"
+    onnx.save_model(
+        onnx.load(str(path)), str(apart), save_as_external_data=True, location="apart.bin", size_threshold=200
+    )
+    with kind(path, backend, decode_head="graph") as graph:
+        want = graph(IMAGES[0])
+    for load_it in (kind, load):
+        for model, arguments in ((apart, {}), (apart.read_bytes(), {"external_data": tmp_path})):
+            for decode_head in ("native", "graph"):
+                with load_it(model, backend, decode_head=decode_head, **arguments) as wrapper:
+                    assert wrapper.decode_head_used == decode_head
+                    check_same(wrapper(IMAGES[0]), want)
+        (tmp_path / "apart.bin").rename(tmp_path / "gone.bin")
+        for decode_head in ("native", "auto"):
+            with pytest.raises(errors.ModelFormatError, match="apart.bin' cannot be read"):
+                load_it(apart, backend, decode_head=decode_head)
+        (tmp_path / "gone.bin").rename(tmp_path / "apart.bin")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_head_that_is_too_large_for_the_decoder(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    path = yolov8_model(tmp_path / "m.onnx", size=(96, 96), bins=65)
+    with YOLOv8(path, backend) as wrapper:
+        assert wrapper.decode_head_used == "graph"
+        wrapper(IMAGES[0])
+    with pytest.raises(errors.UnsupportedModelError, match="65 bins a distance, and the native decoder takes at most"):
+        YOLOv8(path, backend, decode_head="native")
+
+
+def test_wrong_names(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(errors.BackendNotFoundError, match="no backend 'onnxrt'"):
+        YOLOv5(model, "onnxrt", decode_head="native")
+    with pytest.raises(errors.UnsupportedModelError, match=r"a head of yolov5, .* use type \"yolov5\""):
+        YOLOv8(model)
+
+
 def test_a_graph_that_only_the_runtime_reads_keeps_its_decoding(model: Path) -> None:
     """The tools for graphs would lose sparse weights."""
     import onnx

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ...errors import ConfigError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
-from ..files import EXTERNAL_KEY, model_bytes, read_model
+from ..files import EXTERNAL_KEY, check_weights, model_bytes, read_model
 from .add_nms import AddNms
 from .chain_poolings import ChainPoolings
 from .clean_up import CleanUp
@@ -123,7 +123,8 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
     A model in memory that keeps weights in files comes with them inside.
 
     Raises:
-        ModelFormatError, UnsupportedModelError: the file cannot be read as a graph, or the result is too large.
+        ModelFormatError, UnsupportedModelError: the file, or one of its weights, cannot be read, or the result is too
+            large.
         ConfigError: a setting of a pass does not fit the model.
         BackendUnavailableError: a package that reads graphs is not installed.
     """
@@ -137,3 +138,6 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
         return model_bytes(graph) if apply_passes(graph, wanted) or apart else None
     except (ConfigError, UnsupportedModelError) as error:
         raise type(error)(f"{source.name}: {error}") from None
+    except (OSError, ValueError):  # a pass looks at weights
+        check_weights(graph)
+        raise

@@ -15,6 +15,7 @@ from ...errors import ConfigError, UnsupportedModelError
 from ..anchor_heads import find_anchor_head
 from ..distance_heads import find_distance_head
 from ..head_levels import HeadProof, UnprovenError
+from ..raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS
 from ..weights import drop_unused_weights, taken_names
 from ._sizes import data_inputs, fixed, shapes_of
 
@@ -33,12 +34,13 @@ __all__ = ["EndAtHead"]
 class EndAtHead:
     """Ends a detector at the maps of its head, and writes into its metadata how they are decoded (`RawHead`).
 
-    It does so where the graph proves that it ends with one of the decodings that `RawHead` names, in float32 or float16
-    and for images of one size. Any other model stays as it is; `find()` says why.
+    It does so where the graph proves that it ends with one of the decodings that `RawHead` names, in float32 or
+    float16, for images of one size, and no larger than what the native decoder takes. Any other model stays as it is;
+    `find()` says why.
     """
 
     name: ClassVar[str] = "end-at-head"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape"))
@@ -82,6 +84,7 @@ def _find(model: ir.Model) -> tuple[RawHead, list[ir.Value], HeadProof]:
     try:
         proof = HeadProof(model, shapes_of(model))
         head, maps = _find_in(proof)
+        _check_limits(head)
         _check_maps(proof, head, maps, image)
     except (ConfigError, UnsupportedModelError) as error:
         raise UnprovenError(str(error)) from None
@@ -93,7 +96,7 @@ def _find_in(proof: HeadProof) -> tuple[RawHead, list[ir.Value]]:
     try:
         return find_anchor_head(proof)
     except UnprovenError as error:
-        reason = error
+        reason = str(error)  # the error itself would keep the graph, by the frames of its traceback
     try:
         return find_distance_head(proof)
     except UnprovenError as error:
@@ -121,6 +124,23 @@ def _image_sides(model: ir.Model) -> tuple[int, int]:
     if height is None or width is None:
         raise UnprovenError("it leaves the size of its images open")
     return height, width
+
+
+def _check_limits(head: RawHead) -> None:
+    """The native decoder takes a head of this size.
+
+    Raises:
+        UnprovenError: it does not.
+    """
+    anchors = max(len(level.anchors) for level in head.levels)
+    counts = (
+        ("levels", len(head.levels), MOST_LEVELS),
+        ("anchors a cell", anchors, MOST_ANCHORS),
+        ("bins a distance", len(head.bins), MOST_BINS),
+    )
+    for what, count, most in counts:
+        if count > most:
+            raise UnprovenError(f"its head has {count} {what}, and the native decoder takes at most {most}")
 
 
 def _check_maps(proof: HeadProof, head: RawHead, maps: Sequence[ir.Value], image: tuple[int, int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,12 @@ import numpy as np
 import pytest
 from raw_head_models import ANCHORS, FORMS, STRIDES, split_form, yolov5_model, yolov8_model
 
+from infersdk._lib import lib
+from infersdk.errors import ModelFormatError
 from infersdk.graph.files import model_bytes, parse_model, read_model
-from infersdk.graph.head_levels import UnprovenError
+from infersdk.graph.head_levels import HeadProof, UnprovenError
 from infersdk.graph.passes import EndAtHead, FreeSize, prepared_model
-from infersdk.graph.raw_head import RawHead
+from infersdk.graph.raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS, RawHead
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -97,6 +101,15 @@ def test_forms_of_distances(tmp_path: Path, separate: bool, last_axis: bool, sli
         decoded_yolov8(head, run(content, images)), run(str(path), images)["output0"], rtol=1e-5, atol=1e-4
     )
     assert not {"Sigmoid", "Softmax", "Concat", "Split"} & {node.op_type for node in parse_model(content).graph}
+
+
+def test_distances_are_halved_at_a_computed_index(tmp_path: Path) -> None:
+    path = yolov8_model(tmp_path / "m.onnx", computed_slices=True)
+    content, head = ended(path)
+    images = np.random.default_rng(1).random((2, 3, 64, 96), F)
+    np.testing.assert_allclose(
+        decoded_yolov8(head, run(content, images)), run(str(path), images)["output0"], rtol=1e-5, atol=1e-4
+    )
 
 
 def _bent_centre(cells: np.ndarray) -> np.ndarray:
@@ -265,6 +278,68 @@ def test_strides_are_those_of_the_image(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "pooled.onnx")
     with pytest.raises(UnprovenError, match="is not a grid of 8 pixels a cell"):
         EndAtHead().find(read_model(tmp_path / "pooled.onnx"))
+
+
+def test_larger_heads_than_the_decoder_takes_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (MOST_LEVELS, MOST_ANCHORS, MOST_BINS) == (lib.IFS_MAX_LEVELS, lib.IFS_MAX_CELL_ANCHORS, lib.IFS_MAX_BINS)
+    EndAtHead().find(read_model(yolov8_model(tmp_path / "m.onnx", bins=MOST_BINS)))
+    with pytest.raises(UnprovenError, match="its head has 65 bins a distance, and the native decoder takes at most 64"):
+        EndAtHead().find(read_model(yolov8_model(tmp_path / "m.onnx", bins=MOST_BINS + 1)))
+    for count in (MOST_ANCHORS, MOST_ANCHORS + 1):
+        monkeypatch.setattr("raw_head_models.ANCHORS", (tuple((5 + i, 7 + i) for i in range(count)),) * 3)
+        model = read_model(yolov5_model(tmp_path / "m.onnx", size=(32, 32)))
+        if count == MOST_ANCHORS:
+            EndAtHead().find(model)
+        else:
+            with pytest.raises(UnprovenError, match="has 9 anchors a cell, and the native decoder takes at most 8"):
+                EndAtHead().find(model)
+    monkeypatch.setattr("raw_head_models.STRIDES", (8,) * (MOST_LEVELS + 1))
+    monkeypatch.setattr("raw_head_models.ANCHORS", (((5, 7),),) * (MOST_LEVELS + 1))
+    with pytest.raises(UnprovenError, match="has 9 levels, and the native decoder takes at most 8"):
+        EndAtHead().find(read_model(yolov5_model(tmp_path / "m.onnx", size=(32, 32))))
+
+
+def test_a_proof_that_fails_keeps_nothing(tmp_path: Path) -> None:
+    """Neither the graph nor its weights wait for the garbage collector: a model may have gigabytes of them."""
+    gc.collect()
+    gc.disable()
+    try:
+        for path in (yolov8_model(tmp_path / "m.onnx"), yolov8_model(tmp_path / "n.onnx", turned=True)):
+            model = read_model(path)
+            tensor = weakref.ref(next(iter(model.graph.initializers.values())).const_value)
+            proof_of = weakref.WeakSet[Any]()
+            made = HeadProof.__init__
+
+            def watch(self: HeadProof, *arguments: Any, made: Any = made, seen: Any = proof_of) -> None:
+                seen.add(self)
+                made(self, *arguments)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(HeadProof, "__init__", watch)
+                EndAtHead().apply(model)
+            assert tensor() is not None
+            assert not list(proof_of)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("make", [yolov5_model, yolov8_model])
+def test_weights_in_another_file(tmp_path: Path, make: Any) -> None:
+    path = make(tmp_path / "m.onnx")
+    onnx.save_model(
+        onnx.load(path), tmp_path / "apart.onnx", save_as_external_data=True, location="apart.bin", size_threshold=200
+    )
+    content, _ = ended(tmp_path / "apart.onnx")
+    images = np.random.default_rng(1).random((1, 3, 64, 96), F)
+    for got, want in zip(run(content, images).values(), run(ended(path)[0], images).values(), strict=True):
+        np.testing.assert_array_equal(got, want)
+    weights = (tmp_path / "apart.bin").read_bytes()
+    (tmp_path / "apart.bin").write_bytes(weights[:100])
+    with pytest.raises(ModelFormatError, match="apart.bin' has 100 bytes, and weights end at byte"):
+        prepared_model(tmp_path / "apart.onnx", [EndAtHead()])
+    (tmp_path / "apart.bin").unlink()
+    with pytest.raises(ModelFormatError, match="apart.bin' cannot be read"):
+        prepared_model(tmp_path / "apart.onnx", [EndAtHead()])
 
 
 def test_an_open_size_stays(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .commands.interrupts import Interrupts, Terminated
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -30,43 +32,16 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Errors are one line on stderr."""
     try:
-        with _Interrupts() as interrupts:
+        with Interrupts() as interrupts:
             code = _main(argv, interrupts)
     except KeyboardInterrupt as stop:
-        terminated = type(stop).__name__ == "Terminated"  # whose module may not be imported yet
+        terminated = isinstance(stop, Terminated)
         _say("terminated" if terminated else "interrupted")
         # CPython remembers an interrupt that leaves the exec() of a text (dataclasses), and would end by the signal
         # although this caught it; the next exec() of a text clears that.
         exec("")
         return 143 if terminated else 130
     return code
-
-
-class _Interrupts:
-    """Remembers Ctrl-C: NumPy, for one, turns it into an ImportError while it is imported."""
-
-    def __init__(self) -> None:
-        self.came = False
-
-    def __enter__(self) -> _Interrupts:
-        import signal
-
-        self._before = signal.getsignal(signal.SIGINT)
-        with contextlib.suppress(ValueError):  # not in the main thread
-            if self._before is signal.default_int_handler:
-                signal.signal(signal.SIGINT, self._interrupt)
-        return self
-
-    def _interrupt(self, *_: object) -> NoReturn:
-        self.came = True
-        raise KeyboardInterrupt
-
-    def __exit__(self, *_: object) -> None:
-        import signal
-
-        with contextlib.suppress(ValueError):
-            if self._before is signal.default_int_handler:
-                signal.signal(signal.SIGINT, self._before)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _main(argv: Sequence[str] | None, interrupts: _Interrupts) -> int:
+def _main(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
     output = _prepare_streams()
     if sys.stdout is None:
         _say("the standard output is closed; redirect it, to /dev/null for instance")
@@ -108,7 +83,7 @@ def _main(argv: Sequence[str] | None, interrupts: _Interrupts) -> int:
         return 2
 
 
-def _run(argv: Sequence[str] | None, interrupts: _Interrupts) -> int:
+def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
     """The command's exit code. An OSError goes to the caller: it may be the output that cannot be written."""
     from .errors import InferSDKError
 

@@ -16,7 +16,8 @@ from .common import (
     print_json,
     wrapper_arguments,
 )
-from .progress import show_progress, sigterm_interrupts
+from .interrupts import sigterm_interrupts
+from .progress import show_progress
 
 if TYPE_CHECKING:
     import argparse

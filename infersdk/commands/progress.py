@@ -2,7 +2,7 @@
 
 ::
 
-    with sigterm_interrupts() as interruption, show_progress(quiet=arguments.json) as progress:
+    with show_progress(quiet=arguments.json) as progress:
         report = bench(combinations, progress=progress.report)     # knows how much of everything is done
         with progress.stage("calibrating", len(images)) as advance:  # knows how much of one stage is done
             observe(images, progress=lambda step, done: advance(done))
@@ -11,9 +11,7 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -21,16 +19,12 @@ from typing import Any, TextIO
 
 from .common import console
 
-__all__ = ["Interruption", "ProgressReporter", "Terminated", "duration", "show_progress", "sigterm_interrupts"]
+__all__ = ["ProgressReporter", "duration", "show_progress"]
 
 #: In a pipe: seconds from one line of a stage to the next, and to the first that says how long it will take.
 EVERY, FIRST = 30.0, 2.0
 #: From this share on the time that has passed says how long the rest takes.
 KNOWN = 0.05
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came. What Ctrl-C ends, and what is written then, it ends and writes alike; the exit code is 143."""
 
 
 class ProgressReporter(ABC):
@@ -73,36 +67,6 @@ def show_progress(*, quiet: bool = False, expected: float | None = None) -> Iter
         )  # fmt: skip
         with Progress(*columns, console=console(stderr=True), transient=True) as bars:
             yield _Bars(bars, expected)
-
-
-class Interruption:
-    """What to raise after the results of an interrupted command are written: `Terminated` once SIGTERM came."""
-
-    def __init__(self) -> None:
-        self.kind: type[KeyboardInterrupt] = KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def sigterm_interrupts() -> Iterator[Interruption]:
-    """SIGTERM raises `Terminated` in the main thread, so that what was measured so far is written.
-
-    Elsewhere than in the main thread nothing changes: Python has signals there alone.
-    """
-    interruption = Interruption()
-    if threading.current_thread() is not threading.main_thread():
-        yield interruption
-        return
-
-    def interrupt(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end the writing
-        interruption.kind = Terminated
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield interruption
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def duration(seconds: float) -> str:

@@ -12,7 +12,8 @@ from .._files import atomic_write, image_files
 from ..errors import BackendError, CalibrationError, ConfigError
 from ..model_source import ModelSource
 from .common import add_json_argument, add_wrapper_arguments, console, given_settings, print_json, wrapper_arguments
-from .progress import show_progress, sigterm_interrupts
+from .interrupts import sigterm_interrupts
+from .progress import show_progress
 
 if TYPE_CHECKING:
     from ..models.vision import VisionModel

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings, numbers
 from .common import add_json_argument, console, plain, print_json
-from .progress import show_progress, sigterm_interrupts
+from .interrupts import sigterm_interrupts
+from .progress import show_progress
 
 if TYPE_CHECKING:
     from ..bench.tune import Tuned

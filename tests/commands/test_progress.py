@@ -1,18 +1,18 @@
-"""Progress of long commands: lines in a pipe with an estimate, nothing where quiet, and SIGTERM as Ctrl-C."""
+"""Progress of long commands: lines in a pipe with an estimate, nothing where quiet."""
 
 from __future__ import annotations
 
 import io
 import os
 import pty
-import signal
 import subprocess
 import sys
-import threading
+from typing import TYPE_CHECKING
 
-import pytest
+from infersdk.commands.progress import _Lines, duration, show_progress
 
-from infersdk.commands.progress import Terminated, _Lines, duration, show_progress, sigterm_interrupts
+if TYPE_CHECKING:
+    import pytest
 
 
 class Clock:
@@ -131,36 +131,3 @@ def test_a_bar_on_a_terminal_and_lines_in_a_pipe() -> None:
     assert process.returncode == 0
     assert b"loading: net[1].onnx" in shown
     assert b"[0 s]" not in shown
-
-
-def test_sigterm_ends_as_ctrl_c_does() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    kinds = []
-
-    def work() -> None:
-        with sigterm_interrupts() as interruption:
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-                signal.pause()
-            finally:
-                kinds.append(interruption.kind)
-
-    with pytest.raises(Terminated):
-        work()
-    assert kinds == [Terminated]
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert issubclass(Terminated, KeyboardInterrupt)
-
-
-def test_elsewhere_than_in_the_main_thread_signals_stay() -> None:
-    seen = []
-
-    def work() -> None:
-        with sigterm_interrupts():
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [before]

@@ -87,7 +87,7 @@ class OnnxRuntimeInfer(RunsRows):
         if self._device.kind == "cuda":
             load_libraries()
             # One stream for the session, and so for its clones: their runs go one after another.
-            self.stream = Stream(self._device)
+            self.stream, self.shares_stream = Stream(self._device), True
             settings = {
                 "device_id": str(self._device.index),
                 "user_compute_stream": str(self.stream.handle),

@@ -452,10 +452,10 @@ class _Trace:
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         taken, processor = self.taken.setdefault(name, []), self.taken.setdefault(f"{name}, of that processor", [])
 
-        def timed(*arguments: Any) -> Any:
+        def timed(*arguments: Any, **keywords: Any) -> Any:
             start, own = perf_counter(), time.thread_time()
             try:
-                return function(*arguments)
+                return function(*arguments, **keywords)
             finally:
                 taken.append(perf_counter() - start)
                 processor.append(time.thread_time() - own)

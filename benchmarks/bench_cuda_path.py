@@ -50,7 +50,7 @@ def copy_in(frames: list[np.ndarray[Any, Any]], repeat: int = 10) -> float:
     """Seconds for all page-locked frames to reach the device, copies only."""
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
-    area = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
+    area = Tensor((batch.upload_nbytes(),), "uint8", "cuda:0")
     host, device = area.host_ptr(read=False, write=True), area.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):
@@ -66,7 +66,7 @@ def staging(frames: list[np.ndarray[Any, Any]], repeat: int = 5) -> float:
     """Seconds for ordinary frames to reach the device through the staging area: the host's own limit."""
     stream, batch = Stream(), ImageBatch(len(frames))
     batch.fill([image_view(f) for f in frames], [WHOLE] * len(frames))
-    area = Tensor((batch.upload_nbytes,), "uint8", "cuda:0")
+    area = Tensor((batch.upload_nbytes(),), "uint8", "cuda:0")
     host, device = area.host_ptr(read=False, write=True), area.device_ptr(read=False, write=True)
     best = np.inf
     for _ in range(repeat):

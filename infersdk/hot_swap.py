@@ -288,7 +288,7 @@ class HotSwap(Infer):
         self._active = infer
         self.input_specs, self.output_specs = infer.input_specs, infer.output_specs
         self.metadata, self.max_batch = infer.metadata, infer.max_batch
-        self.stream, self.stream_guard = infer.stream, infer.stream_guard
+        self.stream, self.shares_stream, self.stream_guard = infer.stream, infer.shares_stream, infer.stream_guard
 
     def _bind_all(self, infer: Infer) -> None:
         for name, tensor in (*self._inputs.items(), *self._outputs.items()):

@@ -68,9 +68,8 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         infer.outputs["output0"].numpy()   # a view, overwritten by the next forward()
 
     A model with an input or output that is not a tensor of numbers or bools (strings, sequences: see `spec.kind`) has
-    only the quick way; whatever would bind tensors raises `UnsupportedModelError`.
-
-    One `Infer` serves one thread at a time; `clone()` gives a second one that shares the weights or the engine.
+    only the quick way; whatever would bind tensors raises `UnsupportedModelError`. One `Infer` serves one thread at a
+    time; `clone()` gives a second one that shares the weights or the engine.
 
     Attributes:
         backend: the name it was loaded under.
@@ -97,7 +96,8 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
     formats: ClassVar[tuple[str, ...] | None] = None
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
-    #: Held while work is queued on a stream of several clones, or waited for: a run may be capturing it meanwhile.
+    #: Whether clones use it, too. The guard is held while work is queued there, or waited for: a run may capture it.
+    shares_stream: bool = False
     stream_guard: AbstractContextManager[Any] = nullcontext()
     #: For the log: `"built"` from the model's file, `"cached"`, `"prebuilt"` (an engine file), or `""` for no line.
     _origin: str = "built"

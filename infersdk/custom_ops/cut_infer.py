@@ -191,6 +191,7 @@ class CutInfer(Infer):
                 segment.use_stream(self.stream)  # type: ignore[attr-defined]
         elif self.stream is None and self._device.ordinal >= 0:
             self.stream = self._own_stream = Stream(self._device)
+        self.shares_stream = self._own_stream is None and any(segment.shares_stream for segment in self._segments)
         self._graphs: OrderedDict[tuple[Any, ...], CudaGraph | None] = OrderedDict()
 
     def _node(self, call: KernelCall) -> Node:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .head_levels import HeadProof, UnprovenError, node_of, operator_of
+from .head_levels import HeadProof, UnprovenError, is_close, node_of, operator_of
 from .polynomials import Polynomial, polynomial_of
 from .raw_head import HeadLevel, RawHead
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["find_anchor_head"]
 
-#: How much a constant may differ from what the formula has: exporters compute in float32, and store float16.
-_TOLERANCE = 2e-3
 #: What gives the parts of a box, and their sigmoids.
 _TAKEN_FROM = ("Sigmoid", "Split", "Slice")
 
@@ -96,9 +94,10 @@ def _level(proof: HeadProof, flat: ir.Value) -> _Level:
     parts = [_part(proof, one, values) for one in joined.inputs if one is not None]
     _check_parts(parts, values)
     xy, wh = parts[:2]
-    stride = _stride(xy.polynomial, (anchors, height, width))
+    source = _map(proof, parts[0].grouped, (anchors, height, width, values))
+    stride = _stride(xy.polynomial, (anchors, height, width), proof.dtype(source))
     boxes = _anchors(wh.polynomial, anchors, height, width)
-    return _Level(_map(proof, parts[0].grouped, (anchors, height, width, values)), stride, boxes, values)
+    return _Level(source, stride, boxes, values)
 
 
 def _joined_parts(flat: ir.Value | None) -> ir.Node | None:
@@ -156,7 +155,7 @@ def _map(proof: HeadProof, grouped: ir.Value, dims: tuple[int, int, int, int]) -
     return source
 
 
-def _stride(xy: Polynomial, grid: tuple[int, int, int]) -> int:
+def _stride(xy: Polynomial, grid: tuple[int, int, int], kind: ir.DataType | None) -> int:
     """The stride of (2 s - 0.5 + cell) * stride."""
     stride = float(np.ravel(xy.linear)[0]) / 2
     anchors, height, width = grid
@@ -166,9 +165,9 @@ def _stride(xy: Polynomial, grid: tuple[int, int, int]) -> int:
     shape = (1, anchors, height, width, 2)
     centre = np.broadcast_to((cells - 0.5) * stride, shape)
     if not (
-        _equals(xy.square, 0.0, shape, 1.0)
-        and _equals(xy.linear, 2 * stride, shape, stride)
-        and _equals(xy.constant, centre, shape, stride)
+        _equals(xy.square, 0.0, shape)
+        and _equals(xy.linear, 2 * stride, shape, stride, kind)
+        and _equals(xy.constant, centre, shape, stride, kind)
     ):
         raise UnprovenError(
             f"the centres of its boxes are not (2 s - 0.5 + cell) * {stride:g} of {width} x {height} cells"
@@ -185,8 +184,8 @@ def _anchors(wh: Polynomial, anchors: int, height: int, width: int) -> tuple[tup
         raise UnprovenError(f"the sizes of its boxes have factors of shape {wh.square.shape}, not {shape}") from None
     found = square[0, :, 0, 0, :] / 4
     if not (
-        _equals(wh.constant, 0.0, shape, 1.0)
-        and _equals(wh.linear, 0.0, shape, 1.0)
+        _equals(wh.constant, 0.0, shape)
+        and _equals(wh.linear, 0.0, shape)
         and np.array_equal(square, np.broadcast_to(found[None, :, None, None] * 4, shape))
         and np.all(found > 0)
         and np.all(np.isfinite(found))
@@ -195,10 +194,12 @@ def _anchors(wh: Polynomial, anchors: int, height: int, width: int) -> tuple[tup
     return tuple((float(w), float(h)) for w, h in found)
 
 
-def _equals(array: npt.NDArray[Any], wanted: Any, shape: tuple[int, ...], scale: float) -> bool:
-    """Whether coefficients are these for each element, but for rounding of so many pixels."""
+def _equals(
+    array: npt.NDArray[Any], wanted: Any, shape: tuple[int, ...], unit: float = 0.0, kind: ir.DataType | None = None
+) -> bool:
+    """Whether coefficients are these for each element, but for rounding: see `is_close`."""
     try:
         whole = np.broadcast_to(array, shape)
     except ValueError:
         return False
-    return bool(np.all(np.abs(whole - wanted) <= _TOLERANCE * scale))
+    return is_close(whole, wanted, unit, kind)

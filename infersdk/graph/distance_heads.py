@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .factors import constant_of
-from .head_levels import HeadProof, UnprovenError, node_of
+from .head_levels import HeadProof, UnprovenError, is_close, node_of
 from .polynomials import operands
 from .raw_head import HeadLevel, RawHead
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["find_distance_head"]
 
-#: How much a constant may differ from what the formula has: exporters compute in float32, and store float16.
-_TOLERANCE = 2e-3
 #: A box has so many distances: left, upper, right, lower.
 _SIDES = 4
 
@@ -68,7 +66,7 @@ def find_distance_head(proof: HeadProof) -> tuple[RawHead, list[ir.Value]]:
     box_maps = _level_maps(proof, _whole(proof, logits))
     class_maps = _level_maps(proof, _whole(proof, sigmoid.inputs[0]))
     levels = _levels(proof, box_maps, class_maps)
-    found = _check_grids(levels, cells, strides)
+    found = _check_grids(levels, cells, strides, proof.dtype(box_maps[0]))
     named = tuple(
         HeadLevel(maps=(box.name or "", classes.name or ""), stride=stride)
         for box, classes, stride in zip(box_maps, class_maps, found, strict=True)
@@ -261,7 +259,9 @@ def _levels(proof: HeadProof, boxes: Sequence[ir.Value], classes: Sequence[ir.Va
     return levels
 
 
-def _check_grids(levels: Sequence[tuple[int, int]], cells: Array, strides: Array) -> list[int]:
+def _check_grids(
+    levels: Sequence[tuple[int, int]], cells: Array, strides: Array, kind: ir.DataType | None
+) -> list[int]:
     """The stride of each level; the constants are those of its grid.
 
     Raises:
@@ -277,7 +277,7 @@ def _check_grids(levels: Sequence[tuple[int, int]], cells: Array, strides: Array
         wanted = np.stack([rows[1], rows[0]]) + 0.5
         if stride < 1 or stride != round(stride) or np.any(strides.reshape(-1)[part] != stride):
             raise UnprovenError(f"the stride of its level of {width} x {height} cells is not one whole number")
-        if np.any(np.abs(cells.reshape(2, -1)[:, part] - wanted) > _TOLERANCE):
+        if not is_close(cells.reshape(2, -1)[:, part], wanted, 1.0, kind):
             raise UnprovenError(f"the grid of its level of {width} x {height} cells is not cell + 0.5")
         found.append(int(stride))
         first += height * width

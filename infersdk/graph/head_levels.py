@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .factors import constant_of
 from .tracing import ShapeTrace
@@ -13,11 +15,22 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-__all__ = ["HeadProof", "UnprovenError", "node_of", "operator_of"]
+__all__ = ["HeadProof", "UnprovenError", "is_close", "node_of", "operator_of"]
 
 
 #: float32 and float16, as ONNX numbers them.
 _FLOATS = (1, 10)
+
+
+def is_close(array: Any, wanted: Any, unit: float, kind: ir.DataType | None) -> bool:
+    """Whether constants are what a formula has, but for the rounding of an exporter that computes in their type.
+
+    Args:
+        unit: what is 1 in the formula.
+        kind: the type of the graph's numbers.
+    """
+    rounding = 2e-3 if kind is not None and kind.name == "FLOAT16" else 1e-5
+    return bool(np.all(np.abs(array - wanted) <= rounding * unit + 5e-7 * np.abs(wanted)))
 
 
 class UnprovenError(Exception):

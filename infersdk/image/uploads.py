@@ -178,6 +178,7 @@ class _Pool:
                 ffi.NULL if workers is None else workers._open,
                 self._images,
                 self._geometries,
+                0,
                 count,
                 ffi.cast("void *", block.host),
                 ffi.cast("void *", block.at),

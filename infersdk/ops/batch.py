@@ -102,7 +102,7 @@ class ImageBatch:
         self._keep = images
 
     def set_image(self, row: int, image: ImageView, geometry: Geometry) -> None:
-        """Sets one image of a batch for `preprocess(count=...)`. The caller keeps its pixels alive."""
+        """Sets one image of a batch, for calls with `count`. The caller keeps its pixels alive."""
         self._images[row] = image._c[0]
         self._geometries[row] = geometry._c[0]
 
@@ -143,24 +143,42 @@ class ImageBatch:
             )
         )
 
-    @property
-    def upload_nbytes(self) -> int:
-        """The bytes that `upload` copies to a device."""
-        check(lib.held_ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
+    def upload_nbytes(self, count: int | None = None) -> int:
+        """The bytes that `upload` copies to a device; of the first `count` images, or of those that `fill()` set."""
+        images = len(self._keep) if count is None else count
+        check(lib.held_ifs_upload_nbytes(self._images, self._geometries, images, self._size))
         return int(self._size[0])
 
-    def upload(self, staging: int, device: int, nbytes: int, stream: Stream, *, workers: Workers | None = None) -> None:
+    def upload(
+        self,
+        staging: int,
+        device: int,
+        nbytes: int,
+        stream: Stream,
+        *,
+        workers: Workers | None = None,
+        first: int = 0,
+        count: int | None = None,
+        page_locked: bool = False,
+    ) -> None:
         """Queues copies of the images to the address `device`. Images that are not page-locked go through `staging`.
 
         If a resize divides the height of an image by a whole number above 2, only the rows that it reads are copied:
         every third one of 1080 for a height of 360.
+
+        Args:
+            staging: an address in page-locked memory of `nbytes` bytes, as `device` has them.
+            first: the images before this one are there: an earlier call queued their copies, with the same images.
+            count: the number of images, with those before `first`; None is those that `fill()` set.
+            page_locked: all of them are. Their copies are only queued, so the interpreter's lock is kept.
         """
         check(
-            lib.ifs_upload(
+            (lib.held_ifs_upload if page_locked else lib.ifs_upload)(
                 ffi.NULL if workers is None else workers._open,
                 self._images,
                 self._geometries,
-                len(self._keep),
+                first,
+                len(self._keep) if count is None else count,
                 ffi.cast("void *", staging),
                 ffi.cast("void *", device),
                 nbytes,

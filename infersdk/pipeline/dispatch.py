@@ -14,10 +14,12 @@ __all__ = ["Callers", "Spread"]
 #: Batches after which a peak counts as old. It is forgotten after as many again.
 WINDOW = 16
 #: A batch counts as ready when another one ends, if it left earlier than that by this part of the time that the other
-#: one took: the copy of its images and the launch take some time, too.
-LEAD = 1 / 3
+#: one took: the copy of its last images and the launch take some time, too.
+LEAD = 1 / 8
 #: Batches over which the balance of `Spread` is averaged.
 AVERAGED = 16
+#: Batches after which `Spread` tries with one batch fewer again; twice as many each time in which that fails.
+RETRY, LONGEST_RETRY = 64, 4096
 
 
 class Callers:
@@ -59,7 +61,8 @@ class Spread:
 
     At least over one more than the model runs at a time: it is ready when a batch ends. Where callers take longer to
     get their results and come back than a batch takes to run, that one is not ready in time, and they are spread over
-    more. It is used under the pipeline's lock.
+    more. With more batches callers come back more slowly, since those of several are under way at a time. Then it looks
+    as if so many were needed, so it tries with fewer from time to time. It is used under the pipeline's lock.
 
     Args:
         max_running: batches that the model runs at the same time.
@@ -76,6 +79,8 @@ class Spread:
         self._left: deque[float] = deque()  # when the batches in flight left, on the monotonic clock
         self._last_end = 0.0
         self._balance = 0.0  # between -1, the model stands still, and 1, batches wait for each other
+        self._retry = RETRY
+        self._since = 0  # batches since the number has changed
 
     def batch_left(self, now: float) -> None:
         """A batch has left for the model."""
@@ -90,9 +95,14 @@ class Spread:
         self._last_end = now
         ready = sum(left <= now - lead for left in self._left) - self._max_running
         self._balance += (max(-1, min(1, ready)) - self._balance) / AVERAGED
+        self._since += 1
         if self._balance < -0.5 and self.batches < self._most:
-            self.batches += 1
-            self._balance = 0.0
-        elif self._balance > 0.5 and self.batches > self._least:
-            self.batches -= 1
-            self._balance = 0.0
+            # Soon after a change to fewer: these were too few. Otherwise something else has changed.
+            self._retry = min(2 * self._retry, LONGEST_RETRY) if self._since < RETRY else RETRY
+            self._change(1)
+        elif self.batches > self._least and (self._balance > 0.5 or self._since >= self._retry):
+            self._change(-1)
+
+    def _change(self, more: int) -> None:
+        self.batches += more
+        self._balance, self._since = 0.0, 0

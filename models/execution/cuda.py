@@ -20,10 +20,10 @@ from ...image import DeviceImage, HostImage, SharedImage
 from ...image.uploads import bring_in
 from ...ops.batch import ImageBatch, shared_workers
 from ...stream import Event
-from ...tensor import Tensor
 from ..preprocessor import geometry_of_pixels, view_of
 from .device_decoding import DeviceDecoding
 from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings
+from .image_uploads import HostAddress, ImageUploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...image import Geometry
     from ...image.nvimgcodec import DecodedBatch, EncodedImage
     from ...infer import Infer
+    from ...tensor import Tensor
     from .placement import PreprocessPlacement
     from .run_order import RunOrder
 
@@ -42,6 +43,9 @@ Result = TypeVar("Result")
 IN_FLIGHT = 3
 #: Image shapes that a batch of requests remembers.
 KNOWN_SHAPES = 64
+#: Rows that are copied ahead together. To queue the copies takes the thread that comes last 0.1 ms; with fewer rows it
+#: takes more than is gained.
+ROWS_AHEAD = 16
 
 
 class FetchOutputs:
@@ -62,21 +66,6 @@ class FetchOutputs:
         """It holds nothing of its own."""
 
 
-class _HostAddress:
-    """Where a tensor lies on the host. It may be written there at any time: the last batch of its context is done."""
-
-    __slots__ = ("_address", "_generation")
-
-    def __init__(self) -> None:
-        self._generation, self._address = -1, 0
-
-    def of(self, tensor: Tensor) -> int:
-        # To ask only when it may have moved spares a wait for the interpreter's lock.
-        if self._generation != tensor._generation:
-            self._generation, self._address = tensor._generation, tensor.host_ptr(read=False, write=True)
-        return self._address
-
-
 class InFlightBatch:
     """One execution context with its stream and memory, and the batch that is on it.
 
@@ -86,6 +75,9 @@ class InFlightBatch:
         capacity: the most images in a batch.
         shares_cpu: see `shared_workers()`.
         order: of the runs on the device; None is whatever the device does.
+
+    Attributes:
+        uploads: of the images on the host.
     """
 
     def __init__(
@@ -96,10 +88,10 @@ class InFlightBatch:
         self._stages, self._capacity = stages, capacity
         self._workers = shared_workers(self.stream.device.index, shares_cpu=shares_cpu)
         self._batch = ImageBatch(capacity)
-        self._frames = Tensor((0,), "uint8", self.stream.device)  # the images as they are
+        self.uploads = ImageUploads(self._batch, self.stream, self._workers, may_copy_ahead=not infer.shares_stream)
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
-        self._host_input, self._host_frames = _HostAddress(), _HostAddress()
+        self._host_input = HostAddress()
         self._order = order
         self._run_order: RunOrder | None = None  # of the batch
         self._run_end = Event(self.stream.device)
@@ -129,11 +121,13 @@ class InFlightBatch:
                 self._begin(batch, geometries, placement)
         except BaseException:
             self._return_borrowed()
+            self.uploads.forget_ahead()
             raise
 
     def _begin(
         self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement
     ) -> None:
+        images: list[HostImage] = []
         if isinstance(batch[0].image, DeviceImage):
             self._borrow([cast("DeviceImage", item.image) for item in batch])
             self._batch.fill([image.view() for image in self._borrowed], geometries)
@@ -145,7 +139,7 @@ class InFlightBatch:
             self._batch.fill([view_of(image) for image in images], sampled)
         preprocessor = self._stages.canvases.on(geometries[0].canvas)
         tensor = preprocessor.input.tensor(self.infer, len(batch), self._capacity)
-        self._bring_in(tensor, location)
+        self._bring_in(tensor, location, images, geometries)
         parameters = [item.parameters for item in batch]
         self._queue_run(geometries, parameters)
         self._queued = geometries, parameters
@@ -184,7 +178,9 @@ class InFlightBatch:
                 order.finished()
             raise
 
-    def _bring_in(self, tensor: Tensor, location: str) -> None:
+    def _bring_in(
+        self, tensor: Tensor, location: str, images: Sequence[HostImage], geometries: Sequence[Geometry]
+    ) -> None:
         """Queues what brings the batch's images into the model's input; `location` is where they are preprocessed."""
         batch, transform, stream = self._batch, self._stages.preprocessor.transform, self.stream
         if location == "host":
@@ -193,13 +189,7 @@ class InFlightBatch:
             batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
             return
         if location == "device":
-            nbytes = batch.upload_nbytes
-            if nbytes > self._frames.nbytes:
-                self._frames.resize((nbytes,))
-            # Used on this stream alone, one batch after the other: the copies need no head.
-            staging = self._host_frames.of(self._frames)
-            frames = self._frames.device_ptr(read=False, write=True, stream=stream)
-            batch.upload(staging, frames, self._frames.nbytes, stream, workers=self._workers)
+            self.uploads.upload(images, geometries)
         else:
             batch.use_device_images()
         at = tensor.device_ptr(read=False, write=True, stream=stream)
@@ -207,13 +197,14 @@ class InFlightBatch:
 
     def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], location: str) -> float:
         """Seconds that bringing a batch in takes at this location: the better of two runs, after one to warm up."""
+        self.uploads.forget_ahead()  # each run copies all
         self._batch.fill([view_of(image) for image in images], geometries)
         preprocessor = self._stages.canvases.on(geometries[0].canvas)
         tensor = preprocessor.input.tensor(self.infer, len(images), self._capacity)
         best = float("inf")
         for _ in range(3):
             start = perf_counter()
-            self._bring_in(tensor, location)
+            self._bring_in(tensor, location, images, geometries)
             self.stream.synchronize()
             best = min(best, perf_counter() - start)
         return best
@@ -226,8 +217,10 @@ class InFlightBatch:
             with self.infer.stream_guard:
                 results = self._postprocess.collect(*queued)
             self._borrowed = []
+            self.uploads.ended()
         finally:
             self._return_borrowed()
+            self.uploads.forget_ahead()
             if self._run_order is not None:
                 self._run_order.finished()
         self._stages.name_decoders(results, self._decoders)
@@ -235,7 +228,7 @@ class InFlightBatch:
 
     def close(self) -> None:
         self._postprocess.close()
-        self._frames.close()
+        self.uploads.close()
 
 
 class CudaExecutor(Generic[Result]):
@@ -397,12 +390,14 @@ class CudaExecutor(Generic[Result]):
         known = self._known.get(item.shape) if type(item) is np.ndarray else None
         if known is not None and item.dtype == np.uint8:
             self._items[row], self._geometries[row] = BatchItem(HostImage(item, known[0]), parameters), known[1]
-            return
-        image = self.read(item)
-        geometry = self._canvas.geometry_of(image.size)
-        self._items[row], self._geometries[row] = BatchItem(image, parameters), geometry
-        if isinstance(image, HostImage) and image.pixels is item and len(self._known) < KNOWN_SHAPES:
-            self._known[item.shape] = image.format, geometry
+        else:
+            image = self.read(item)
+            geometry = self._canvas.geometry_of(image.size)
+            self._items[row], self._geometries[row] = BatchItem(image, parameters), geometry
+            if isinstance(image, HostImage) and image.pixels is item and len(self._known) < KNOWN_SHAPES:
+                self._known[item.shape] = image.format, geometry
+        if row % ROWS_AHEAD == ROWS_AHEAD - 1:
+            self._contexts[0].uploads.copy_ahead(self._items[: row + 1], self._geometries[: row + 1])
 
     def move(self, source: int, target: int) -> None:
         self._items[target], self._geometries[target] = self._items[source], self._geometries[source]

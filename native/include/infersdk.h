@@ -764,10 +764,13 @@ ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geomet
  * An image in page-locked memory is copied from its own memory, and must stay there until the copy is done. All other
  * images go piece by piece through `staging`, which is page-locked and has `nbytes` bytes as `device_ptr` does.
  * `out_images` gets the images on the device, and `out_geometries` their geometries.
+ *
+ * The images before `first` are not copied again: an earlier call queued their copies, with the same images before it
+ * and the same `device_ptr`. So a batch may be copied in parts while its last images are still to come.
  */
-ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,
-                      void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream, ifs_image *out_images,
-                      ifs_geometry *out_geometries);
+ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t first,
+                      int32_t n, void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream,
+                      ifs_image *out_images, ifs_geometry *out_geometries);
 
 /* ---- 13. Kernels ---------------------------------------------------------------------------------------------- */
 

@@ -17,6 +17,7 @@ enum {
     QUICK_WORK = 150000,    /* ns: threads whose work takes longer on average are not waited for */
     UNHURRIED = 2,          /* threads awake at a time where none waits for another one's work */
     AVERAGED = 16,          /* pieces of work in the average */
+    ENOUGH = 2,             /* threads awake at a time that let the one that runs wake others later */
 };
 
 struct ifs_wakeup {
@@ -31,6 +32,8 @@ struct ifs_wakeup {
 
 /* Of this thread; 0: not since its last wait. */
 static _Thread_local int64_t let_through, work_began;
+/* What this thread wakes others of when it waits again. Never followed: it may be gone. */
+static _Thread_local const ifs_wakeup *indebted_to;
 
 static int64_t now(void) {
     struct timespec time;
@@ -115,15 +118,24 @@ static void unlink_waiter(ifs_wakeup *wakeup, ifs_waiter *waiter) {
         wakeup->last = before;
 }
 
-/* This thread does not wait any more: others may be woken. Whether it was released. */
-static int32_t leave(ifs_wakeup *wakeup, ifs_waiter *waiter) {
+/*
+ * This thread does not wait any more: others may be woken. Whether it was released.
+ *
+ * To wake a thread takes longer than the work of most, above all on virtual machines. A thread that works has others
+ * waiting for it, so as long as enough of them are awake it wakes no one before it waits again (`later`), when the
+ * next one is at work. A thread that never does leaves that to those.
+ */
+static int32_t leave(ifs_wakeup *wakeup, ifs_waiter *waiter, bool later) {
     ifs_waiter *picked = NULL;
     pthread_mutex_lock(&wakeup->lock);
     if (!waiter->gone) {
         waiter->gone = 1;
         if (waiter->waking) {
             wakeup->awake--;
-            picked = pick(wakeup);
+            if (later && wakeup->awake >= ENOUGH)
+                indebted_to = wakeup;
+            else
+                picked = pick(wakeup);
         } else if (waiter->released && waiter->waiting)
             unlink_waiter(wakeup, waiter);
     }
@@ -184,7 +196,7 @@ void ifs_wakeup_release(ifs_wakeup *wakeup, ifs_waiter *waiter) {
 }
 
 void ifs_wakeup_forget(ifs_wakeup *wakeup, ifs_waiter *waiter) {
-    leave(wakeup, waiter);
+    leave(wakeup, waiter, false);
     work_began = now();
 }
 
@@ -195,10 +207,15 @@ int32_t ifs_wakeup_wait(ifs_wakeup *wakeup, ifs_waiter *waiter, int64_t deadline
         work_began = 0;
     }
     give_up(wakeup);
+    ifs_waiter *picked = NULL;
     pthread_mutex_lock(&wakeup->lock);
     int32_t released = waiter->released;
     waiter->waiting |= !released; /* after a signal it may be in the queue */
+    if (indebted_to == wakeup)
+        picked = pick(wakeup);
+    indebted_to = NULL;
     pthread_mutex_unlock(&wakeup->lock);
+    wake(picked);
     if (released)
         return 1;
     struct timespec end = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
@@ -208,12 +225,12 @@ int32_t ifs_wakeup_wait(ifs_wakeup *wakeup, ifs_waiter *waiter, int64_t deadline
         if (error && errno == EINTR)
             return -1;
         if (error && errno == ETIMEDOUT)
-            return leave(wakeup, waiter);
+            return leave(wakeup, waiter, false);
     }
     if (!spins(wakeup))
         return 1;
     await_turn(wakeup);
-    return leave(wakeup, waiter);
+    return leave(wakeup, waiter, true);
 }
 
 #else

@@ -113,7 +113,7 @@ def test_what_a_image_takes_on_a_device() -> None:
 
     def nbytes(image: np.ndarray, geometry: Geometry, form: str = "bgr") -> int:
         batch.fill([image_view(image, form)], [geometry])  # type: ignore[arg-type]
-        return batch.upload_nbytes
+        return batch.upload_nbytes()
 
     frame, third = np.zeros((108, 192, 3), np.uint8), Geometry.letterbox((192, 108), (64, 64))
     whole = 108 * 192 * 3
@@ -155,7 +155,7 @@ def test_on_a_device_it_is_what_it_is_on_the_host(rng: np.random.Generator, lock
                 geometries.append(Geometry.resize((width, rows), (64, 36), resized, offset))
                 images.append(image_view(pixels[:, :width], form))  # type: ignore[arg-type]
             batch.fill(images, geometries)
-            with Tensor((batch.upload_nbytes,), "uint8", "cuda:0") as area:
+            with Tensor((batch.upload_nbytes(),), "uint8", "cuda:0") as area:
                 staging, at = area.host_ptr(read=False, write=True), area.device_ptr(read=False, write=True)
                 batch.upload(staging, at, area.nbytes, stream, workers=workers)
                 to = out.device_ptr(read=False, write=True, stream=stream)

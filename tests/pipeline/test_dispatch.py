@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from simulated_time import Simulation, h200_seconds
 
-from infersdk.pipeline.dispatch import AVERAGED, WINDOW, Callers, Spread
+from infersdk.pipeline.dispatch import AVERAGED, LONGEST_RETRY, RETRY, WINDOW, Callers, Spread
 
 # ---- the callers ----
 
@@ -95,6 +97,37 @@ def test_batches_that_wait_for_each_other_make_it_narrower() -> None:
         spread.batch_left(now + 0.01)
         now += 1
     assert spread.batches == 2
+
+
+def widths(enough: Callable[[int], int], count: int) -> list[int]:
+    """Over how many batches callers are spread, batch by batch; `enough` of them are needed at the time."""
+    spread, now, found = Spread(1, 4), 0.0, []
+    for index in range(count):
+        spread._left.clear()
+        spread.batch_left(now)
+        if spread.batches >= enough(index):
+            spread.batch_left(now + 0.5)
+        now += 1
+        spread.batch_ended(now)
+        found.append(spread.batches)
+    return found
+
+
+def test_it_tries_with_fewer_again() -> None:
+    found = widths(lambda index: 3 if index < 40 else 2, 400)  # only at the beginning are three needed
+    assert found[40] == 3
+    assert found[40 + 2 * RETRY :] == [2] * (360 - 2 * RETRY)
+
+
+def test_it_tries_less_and_less_often_where_that_fails() -> None:
+    found = np.array(widths(lambda _: 3, 20_000))
+    tries = np.flatnonzero((found[1:] == 2) & (found[:-1] == 3))
+    assert 5 <= len(tries) <= 10
+    assert (np.diff(tries)[1:] >= 1.8 * np.diff(tries)[:-1])[:4].all()
+    assert np.diff(tries).max() <= 1.1 * LONGEST_RETRY
+    assert (found[2_000:] == 3).mean() > 0.99
+    later = widths(lambda index: 3 if index < 18_000 else 2, 20_000 + LONGEST_RETRY)
+    assert set(later[-1000:]) == {2}
 
 
 # ---- the bound ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import sys
 import threading
@@ -106,3 +107,35 @@ def test_groups_whose_slots_come_before_they_wait() -> None:
 
         in_threads(work)
         assert pipeline.stats().done == CALLERS * (ROUNDS // 5) * 11
+
+
+@pytest.mark.parametrize("wakeups", [1, 2])
+def test_threads_that_never_wait_again_leave_none_asleep(kind: type, wakeups: int) -> None:
+    """A thread that is let through may wake others only when it waits again, and not at all where it waits elsewhere
+    or ends."""
+    several = [kind() for _ in range(wakeups)]
+    asleep: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    awake = [0] * CALLERS
+
+    def release_all(count: int) -> None:
+        found = [asleep.get(timeout=LONG) for _ in range(count)]
+        for wakeup in several:
+            wakeup.hold()
+            for own, waiter in found:
+                if own is wakeup:
+                    wakeup.release(waiter)
+            wakeup.let_go()
+
+    def work(i: int) -> None:
+        for n in range(ROUNDS // 3 + 1):
+            wakeup = several[(i + n) % wakeups]
+            waiter = wakeup.waiter()
+            asleep.put((wakeup, waiter))
+            assert wakeup.wait(waiter, LONG)
+            awake[i] += 1
+
+    releasing = threading.Thread(target=lambda: [release_all(CALLERS) for _ in range(ROUNDS // 3 + 1)])
+    releasing.start()
+    in_threads(work)
+    releasing.join(LONG)
+    assert awake == [ROUNDS // 3 + 1] * CALLERS

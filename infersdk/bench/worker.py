@@ -71,7 +71,7 @@ class Worker:
         self._bare = resident_bytes()
         start = perf_counter()
         arguments = {**what.target.arguments, "max_batch": what.batch}
-        self._load = functools.partial(load, **arguments, **options)
+        self._load: Callable[..., Any] = functools.partial(load, **arguments, **options)
         self._infer = infer = self._load(what.model)
         seconds = perf_counter() - start
         if self._device_memory is not None:

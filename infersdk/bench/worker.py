@@ -7,7 +7,6 @@ runtime prints goes to standard error. `worker_process.py` is the other end.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import sys
@@ -71,7 +70,7 @@ class Worker:
         self._bare = resident_bytes()
         start = perf_counter()
         arguments = {**what.target.arguments, "max_batch": what.batch}
-        self._load: Callable[..., Any] = functools.partial(load, **arguments, **options)
+        self._load = lambda model: load(model, **arguments, **options)
         self._infer = infer = self._load(what.model)
         seconds = perf_counter() - start
         if self._device_memory is not None:

@@ -70,8 +70,12 @@ class Worker:
         self._bare = resident_bytes()
         start = perf_counter()
         arguments = {**what.target.arguments, "max_batch": what.batch}
-        self._load = lambda model: load(model, **arguments, **options)
-        self._infer = infer = self._load(what.model)
+
+        def load_form(model: Any) -> Any:
+            return load(model, **arguments, **options)
+
+        self._load_form = load_form
+        self._infer = infer = load_form(what.model)
         seconds = perf_counter() - start
         if self._device_memory is not None:
             self._device_memory.end()
@@ -119,7 +123,7 @@ class Worker:
 
         settings = self._settings
         with self._step():
-            self._work = work = Workload(self._infer, self._combination, settings, self._load)
+            self._work = work = Workload(self._infer, self._combination, settings, self._load_form)
             self._kind = work.kind
             self._scenarios = scenarios = Scenarios(work, settings)
             names, warm = scenarios.names(), {}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..model_source import ModelLike
     from ..options import Progress
 
-__all__ = ["TYPES", "fitting_types", "load", "named_type", "type_names", "wrapper_type"]
+__all__ = ["TYPES", "fitting_types", "load", "named_type", "source_of_wrapper", "type_names", "wrapper_type"]
 
 _log = logging.getLogger("infersdk.models")
 
@@ -132,6 +132,23 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     except BaseException:
         network.close()
         raise
+
+
+def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None, **settings: Any) -> ModelLike:
+    """A model in the form in which its wrapper loads it, for `infersdk.load()`. It is for tools that hold the network
+    and measure what the wrapper does.
+
+    Args:
+        path, backend, type, settings: as `load()` takes them; of the settings, `device`, `decode_head` and
+            `while_building` count.
+
+    Raises:
+        ConfigError: an unknown type; or `decode_head="native"`, and what runs the model decodes it in the network.
+        ModelNotFoundError, ModelFormatError, InputError: as `ModelSource.of()`.
+    """
+    if type is not None and named_type(type).raw_layout is None:
+        return path
+    return _to_load(path, backend, settings)
 
 
 def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> ModelLike:

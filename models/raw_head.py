@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from ..infer import Infer
 
-__all__ = ["HeadMaps", "check_raw_head", "decoded_shape", "decoded_spec", "raw_head_of", "without_decoding"]
+__all__ = [
+    "HeadMaps", "check_raw_head", "decoded_shape", "decoded_spec", "is_cut", "raw_head_of", "without_decoding",
+]  # fmt: skip
 
 Shape = tuple[int | str | None, ...]
 
@@ -116,15 +118,37 @@ def check_raw_head(setting: str, head: RawHead | None, network: Infer) -> None:
 
 def _unproven(source: ModelSource) -> str:
     """Why the graph of a model does not prove its decoding."""
+    try:
+        _head_in(source)
+    except UnprovenError as error:
+        return str(error)
+    return "its graph was changed while it was loaded"
+
+
+def _head_in(source: ModelSource) -> RawHead:
+    """The head that a model is cut at when it is loaded.
+
+    Raises:
+        UnprovenError: it is not cut; the message has the reason.
+    """
     before = next(i for i, one in enumerate(source.passes) if isinstance(one, EndAtHead))
     model = read_model(source)
     for one in source.passes[:before]:
         one.apply(model)
+    return EndAtHead().find(model)
+
+
+def is_cut(model: ModelLike) -> bool:
+    """Whether a model loses its decoding when it is loaded: `without_decoding()` has looked at it, and its graph proves
+    what it computes.
+    """
+    if not isinstance(model, ModelSource) or not any(isinstance(one, EndAtHead) for one in model.passes):
+        return False
     try:
-        EndAtHead().find(model)
-    except UnprovenError as error:
-        return str(error)
-    return "its graph was changed while it was loaded"
+        _head_in(model)
+    except UnprovenError:
+        return False
+    return True
 
 
 def raw_head_of(metadata: Mapping[str, str], outputs: Sequence[TensorSpec]) -> RawHead | None:

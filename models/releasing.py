@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import InferenceError
+from ..pipeline.abandoned import prepare_elsewhere, run_elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["IdleRelease"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("infersdk.models")
 
@@ -45,6 +48,20 @@ class IdleRelease:
         with self._lock:
             self._uses -= 1
             self._last_use = monotonic()
+
+    def until_the_end(self, results: Iterator[T]) -> Iterator[T]:
+        """These results; the model is used until they end."""
+        prepare_elsewhere()
+        self.__enter__()
+        try:
+            yield from results
+        except GeneratorExit:  # perhaps of the garbage collector, in a thread with a lock that `requests` needs
+            run_elsewhere(self.__exit__)
+            raise
+        except BaseException:
+            self.__exit__()
+            raise
+        self.__exit__()
 
     def now(self) -> None:
         """Releases the model.

@@ -197,8 +197,7 @@ class Requests(Generic[Result]):
 
     def in_use(self, results: Iterator[T]) -> Iterator[T]:
         """These results; until they end the model is in use, and is not released."""
-        with self._idle:
-            yield from results
+        return self._idle.until_the_end(results)
 
     @property
     def concurrency(self) -> int:

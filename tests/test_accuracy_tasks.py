@@ -18,6 +18,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("pycocotools")
 
 from head_models import head_model
+from raw_head_models import yolov5_model
 
 #: Arguments of `infersdk bench` where no time counts.
 QUICK = ("--time", "0.2", "--rounds", "1", "--warmup", "0.1", "--starts", "0")
@@ -62,6 +63,33 @@ def segmenting(path: Path, inside: float = 9.0) -> Path:
 def posing(path: Path) -> Path:
     points = [value for x, y in POINTS for value in (x * 0.32, y * 0.32 + 16, 0.9)]
     return head_model(path, [head(*points)], {"names": "{0: 'cat'}", "task": "pose", "kpt_shape": "[2, 3]"})
+
+
+@pytest.mark.parametrize("type_name", [None, "yolov5"])
+def test_boxes_are_decoded_as_load_does(
+    tmp_path: Path, type_name: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = yolov5_model(tmp_path / "m.onnx", size=(96, 96))
+    truth, images = annotations(tmp_path, {})
+    names = ["cat", "dog", "cow"]
+    scores = [
+        DetectTask(truth, images, type=type_name, names=names, **own).measure(Contender(model))
+        for own in ({}, {"decode_head": "graph"}, {"decode_head": "native"})
+    ]
+    assert [score.decode_head for score in scores] == ["native", "graph", "native"]
+    for score in scores:
+        assert len(score.results[0]) == len(scores[1].results[0]) > 50
+        assert score.figures == pytest.approx(scores[1].figures, abs=1e-6)
+    file = tmp_path / "names.txt"
+    file.write_text("\n".join(names))
+    monkeypatch.setenv("COLUMNS", "200")
+    command = ["compare", model, "--task", "detect", "--annotations", truth, "--data", images, "--names", file]
+    command += ["--candidate", "onnxruntime/fp32=" + str(model), *(["--type", type_name] if type_name else [])]
+    assert cli.main([str(one) for one in command]) == 0
+    assert "native head" in capsys.readouterr().out
+    assert cli.main([*map(str, command), "--json", "--setting", "decode_head=graph"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [score["decode_head"] for score in report["scores"]] == ["graph", "graph"]
 
 
 def test_masks(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ class Score:
         figures: the metric and what goes with it, 0 to 1.
         seconds: for all images, with reading them.
         results: boxes or classes of each image; () for a task whose results have no scores.
+        decode_head: `"native"` where boxes were decoded outside of the network, as `models.load()` loads it, `"graph"`
+            where the network decoded them; None for wrappers that do not tell these apart.
     """
 
     label: str
@@ -74,6 +76,7 @@ class Score:
     figures: Mapping[str, float]
     seconds: float
     results: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+    decode_head: str | None = None
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,11 @@ class DetectTask:
         return len(self.truth.files)
 
     def measure(self, contender: Contender) -> Score:
-        infer = load_network(contender.model, **contender.arguments(), max_batch=self._max_batch)
+        from ..models.loading import source_of_wrapper
+
+        own = {key: value for key, value in self._settings.items() if key == "decode_head"}
+        source = source_of_wrapper(contender.model, **contender.arguments(), type=self._type, **own)
+        infer = load_network(source, **contender.arguments(), max_batch=self._max_batch)
         with self._wrapper(infer) as model:
             # Masks of many boxes would take too much memory.
             boxes_alone = self.kinds == ("bbox",)
@@ -250,4 +254,5 @@ def _score(
     return Score(
         contender.label, str(contender.model), infer.backend, infer.device, infer.precision,
         dict(infer.layer_precisions), result, perf_counter() - start, tuple(recorded.results),
+        getattr(model, "decode_head_used", None),
     )  # fmt: skip

@@ -80,7 +80,8 @@ class CombinationRun:
         row.notes = [*self.loaded.get("notes", ()), *self.prepared.get("notes", ()), *self.notes]
         if self.loaded:
             names = ("backend", "version", "device", "precision", "layers", "concurrency")
-            row.ran = {name: self.loaded[name] for name in names} | {"kind": self.prepared.get("kind")}
+            of_wrapper = {name: self.prepared.get(name) for name in ("kind", "decode_head")}
+            row.ran = {name: self.loaded[name] for name in names} | of_wrapper
         row.scenarios = {name: self._result(name, rounds) for name, rounds in self.measurements.items()}
         row.cold_start = self._cold_start()
         row.stages_ms = self._stages(row)

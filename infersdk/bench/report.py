@@ -156,7 +156,8 @@ class Row(msgspec.Struct, kw_only=True):
 
     Attributes:
         status: `"ok"`; `"failed"`, for the `reason`; `"partial"`: interrupted, with fewer rounds than were asked for.
-        ran: backend, version, device, precision and layers, read back from the runtime, and the wrapper (`kind`).
+        ran: backend, version, device, precision and layers, read back from the runtime, and the wrapper: its `kind`,
+            and what decodes its boxes (`decode_head`).
         stages_ms: milliseconds by stage of one call (`"single_stream"` or `"multi_stream"`): the medians.
     """
 

@@ -70,7 +70,12 @@ class Worker:
         self._bare = resident_bytes()
         start = perf_counter()
         arguments = {**what.target.arguments, "max_batch": what.batch}
-        self._infer = infer = load(what.model, **arguments, **options)
+
+        def load_form(model: Any) -> Any:
+            return load(model, **arguments, **options)
+
+        self._load_form = load_form
+        self._infer = infer = load_form(what.model)
         seconds = perf_counter() - start
         if self._device_memory is not None:
             self._device_memory.end()
@@ -118,7 +123,7 @@ class Worker:
 
         settings = self._settings
         with self._step():
-            work = Workload(self._infer, self._combination, settings)
+            self._work = work = Workload(self._infer, self._combination, settings, self._load_form)
             self._kind = work.kind
             self._scenarios = scenarios = Scenarios(work, settings)
             names, warm = scenarios.names(), {}
@@ -132,7 +137,8 @@ class Worker:
             self._watched = next((name for name in ENERGY_SCENARIOS if name in names), None)
         gpu = cuda_index(self._infer.device)
         return {
-            "kind": work.kind, "scenarios": names, "warmup": warm, "slots": scenarios.slots, "notes": scenarios.notes,
+            "kind": work.kind, "decode_head": work.decode_head, "scenarios": names, "warmup": warm,
+            "slots": scenarios.slots, "notes": [*work.notes, *scenarios.notes],
             "image": None if work.kind == ARRAYS else str(image_files(settings)[0]),
             "device_free_share": free_share(gpu) if gpu is not None else 1.0,
         }  # fmt: skip
@@ -198,7 +204,8 @@ class Worker:
         else:
             labels = settings.labels if settings.labels != "folder" else None
             task = ClassifyTask(settings.data, labels=labels, type=kind, **own)
-        figures = task.figures(self._infer)
+        wrapper = self._work.model
+        figures = task.figures(self._infer if wrapper is None else wrapper.network)
         return {"metric": task.metric, "value": figures[task.metric], "figures": figures,
                 "images": task.images, "reference": None}  # fmt: skip
 

@@ -8,19 +8,23 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from .. import _files
 from ..errors import ConfigError, UnsupportedModelError
 from ..models import ImageInput, ModelDescription, VisionModel, fitting_types, wrapper_type
 from ..models import load as load_wrapper
+from ..models.loading import source_of_wrapper
+from ..models.raw_head import is_cut
 from ..pipeline import Pipeline
 from ..samples import random_inputs, read_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ..infer import Infer
+    from ..model_source import ModelLike
     from .plan import BenchSettings, Combination
 
 __all__ = ["Workload", "check_batch", "image_files", "kind_of", "samples_of"]
@@ -35,10 +39,13 @@ class Workload:
     Args:
         infer: the network; it is closed with this.
         combination, settings: what is run.
+        load: loads the network of another form of the model, with all that `infer` was loaded with.
 
     Attributes:
         kind: the wrapper's name, or `"arrays"`.
-        model: the wrapper; None for arrays.
+        model: the wrapper; None for arrays. Its network is `infer`, or, where `models.load()` would load the model
+            without the decoding of its head, one of its own that does.
+        decode_head: `"native"` or `"graph"`, as the wrapper has it; None for one without a head, and for arrays.
         items: requests for a pipeline, in the order in which they are sent; none where requests cannot share a run.
 
     Raises:
@@ -46,12 +53,15 @@ class Workload:
         UnsupportedModelError: the wrapper does not fit the model.
     """
 
-    def __init__(self, infer: Infer, combination: Combination, settings: BenchSettings) -> None:
+    def __init__(
+        self, infer: Infer, combination: Combination, settings: BenchSettings, load: Callable[[ModelLike], Infer]
+    ) -> None:
         self.infer, self.batch = infer, combination.batch
         self._settings = settings
         check_batch(infer, self.batch)
         self.kind = settings.type if settings.type is not None else self._find_kind()
-        self.model = make_wrapper(infer, self.kind, settings)
+        self.model = make_wrapper(self._network_of_wrapper(combination, load), self.kind, settings)
+        self.decode_head: str | None = getattr(self.model, "decode_head_used", None)
         if self.model is not None:
             self.items: list[Any] = self._images()
             self._next = itertools.cycle(self.items)
@@ -63,6 +73,28 @@ class Workload:
                 np.copyto(infer.inputs[name].numpy(writable=True), array)
             infer.forward()
             self.items = self._rows()
+
+    def _network_of_wrapper(self, combination: Combination, load: Callable[[ModelLike], Infer]) -> Infer:
+        """What the wrapper runs: see `model`."""
+        settings, target = self._settings, combination.target
+        asked = settings.wrapper.get("decode_head", "auto")
+        alone = settings.scenarios is not None and set(settings.scenarios) <= {"engine", "engine_parallel"}
+        if self.kind == ARRAYS or (alone and asked != "native" and not (settings.annotations or settings.labels)):
+            return self.infer  # results are not asked for
+        source = source_of_wrapper(
+            combination.model, target.backend, type=self.kind, device=target.device, decode_head=asked
+        )
+        return load(source) if asked == "native" or is_cut(source) else self.infer
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the figures has to know, a line each."""
+        if self.model is None or self.model.network is self.infer:
+            return []
+        return [
+            "calls and requests run the network without the decoding of its head, which is native, as models.load() "
+            "loads it; engine and agreement are of the whole network, and memory holds both"
+        ]
 
     def _find_kind(self) -> str:
         """As `kind_of`. Where the file leaves the shapes of outputs open, those of a run on an empty image count."""
@@ -153,7 +185,7 @@ class Workload:
     def close(self) -> None:
         if self.model is not None:
             self.model.close()
-        else:
+        if self.model is None or self.model.network is not self.infer:
             self.infer.close()
 
 
@@ -209,7 +241,10 @@ def image_files(settings: BenchSettings) -> list[Path]:
 def samples_of(infer: Infer, kind: str, settings: BenchSettings) -> Iterator[Mapping[str, Any]]:
     """Inputs on which outputs are compared, the same for each combination of a model: images for a model of images,
     as its wrapper prepares them; else what lies in the data; else random arrays."""
-    model = make_wrapper(infer.clone(), kind, settings) if kind != ARRAYS else None
+    # The wrapper prepares images alone: what decodes boxes does not matter.
+    own = {name: value for name, value in settings.wrapper.items() if name != "decode_head"}
+    alone = msgspec.structs.replace(settings, wrapper=own)
+    model = make_wrapper(infer.clone(), kind, alone) if kind != ARRAYS else None
     if model is not None:
         try:
             yield from model.network_inputs(image_files(settings), batch=1)

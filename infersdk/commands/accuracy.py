@@ -162,6 +162,7 @@ def _show(report: GateReport) -> None:
         shift = report.score_shift(score)
         rest = {name: n for name, n in score.layers.items() if name != score.precision}
         runs = score.precision + "".join(f", {n} layers {name}" for name, n in rest.items())
+        runs += ", native head" if score.decode_head == "native" else ""
         table.add_row(
             escape(f"{Path(score.model).name}\n{score.backend} on {score.device}"), runs,
             *(f"{figure:.4f}" for figure in score.figures.values()),

@@ -217,15 +217,10 @@ def _wrapper(
 ) -> VisionModel[Any]:
     """The wrapper for a model file: as asked for, or by its output."""
     from .. import models
-    from ..registry import load
 
-    infer = load(path, backend or arguments.backend, device=device if backend else arguments.device)
-    try:
-        own = given_settings(arguments, ("preset", "resize"))
-        return models.load(infer, **wrapper_arguments(arguments), **own)
-    except BaseException:
-        infer.close()
-        raise
+    own = given_settings(arguments, ("preset", "resize"))
+    on = backend or arguments.backend
+    return models.load(path, on, device=device if backend else arguments.device, **wrapper_arguments(arguments), **own)
 
 
 # ---- what is shown ----
@@ -264,6 +259,7 @@ def _summary(work: Workflow) -> dict[str, Any]:
         "agreement": work.agreement.percent if work.agreement else None,
         "score_shift": work.agreement.score_shift if work.agreement else None,
         "measured": len(work.compared) if work.agreement else 0,
+        "decode_head": dict(zip(("fp32", "int8"), work.decode_heads, strict=True)) if work.decode_heads else None,
     }
     if speed is not None:
         data["speed"] = {
@@ -317,12 +313,24 @@ def _show(arguments: argparse.Namespace, work: Workflow) -> None:
                 limits += f" --max-score-shift {arguments.max_score_shift:g}"
             out.print(f"[red]{limits} is not kept[/red]; this is the best that was tried")
     if speed is not None:
+        _show_decoding(work)
         figures = f"FP32 {speed.fp32:.2f} ms, INT8 {speed.int8:.2f} ms a run on {speed.backend}, {speed.device}"
         if speed.ratio < 1:
             slower = f"INT8 is slower than FP32 here, by {1 / speed.ratio:.2f} times"
             out.print(f"[yellow]{slower}: {figures}; try another --target or backend[/yellow]", soft_wrap=True)
         else:
             out.print(f"INT8 is {speed.ratio:.2f} times as fast here: {figures}", soft_wrap=True)
+
+
+def _show_decoding(work: Workflow) -> None:
+    """What runs of a detector are compared: with the decoding of its boxes, or without."""
+    heads = work.decode_heads
+    if heads is None or "native" not in heads:
+        return
+    text = "boxes are decoded natively, as models.load() loads both files; runs are of the networks in front of that"
+    if heads[0] != heads[1]:
+        text = f"boxes are decoded by: {heads[0]} (FP32), {heads[1]} (INT8); one of the runs has the decoding in it"
+    console().print(text, soft_wrap=True)
 
 
 def _show_search(work: Workflow) -> None:

@@ -33,6 +33,7 @@ How the classes belong together; an arrow points to what a class knows of::
     Request: FutureRequest (submit), MapRequest (map), AsyncRequest (infer), CallbackRequest (submit_for),
         TaggedRequest (submit_each), GroupedRequest (submit_group); it ends outside of the lock
     Statistics, Deadlines: plain data;  StaggeredWakeup, SpinningWakeup: wake the threads that wait, a few at a time
+    CancelsPending: cancels what is left of an iteration, in a thread of its own where that was given up
     BatchLoans: lends whole batches (BorrowedBatch) to threads that drive several models
     InlineRuns: whether a request of asyncio that is alone runs in the thread of its event loop, without the others
 

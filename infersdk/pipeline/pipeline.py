@@ -17,6 +17,7 @@ from ..config import convert
 from ..errors import ConfigError, InputError, Overloaded
 from ..infer import Infer
 from ..ops.batch import available_processors
+from .abandoned import CancelsPending
 from .batch_buffer import BatchBuffer, TensorBatchBuffer
 from .core import PipelineCore
 from .futures import (
@@ -347,16 +348,13 @@ class Pipeline(Generic[Result]):
         self, items: Iterator[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
     ) -> Iterator[Result]:
         pending: deque[MapRequest] = deque()
-        try:
+        with CancelsPending(pending):
             for item in items:
                 pending.append(self.begin(item, parameters))
                 if len(pending) >= ahead:
                     yield pending.popleft().outcome(return_exceptions)
             while pending:
                 yield pending.popleft().outcome(return_exceptions)
-        finally:
-            for request in pending:
-                request.cancel()
 
     async def infer(self, item: Any, *, deadline: float | None = None, **parameters: Any) -> Result:
         """From asyncio: the result of one request, with its parameters (see `submit()`).

@@ -157,6 +157,8 @@ def _tiles(work: Workflow) -> list[dict[str, str]]:
         tiles.append(_tile("scores shift by", f"{work.agreement.score_shift:+.4f}", "", "mean of what was matched"))
     if (speed := work.speed) is not None:
         label = f"FP32 {speed.fp32:.2f} ms, INT8 {speed.int8:.2f} ms on {speed.backend}, {speed.device}"
+        if work.decode_heads is not None and "native" in work.decode_heads:
+            label += "; boxes are decoded natively, which is not in these times"
         tiles.append(_tile("speed", f"{speed.ratio:.2f}", "times FP32", label))
     if work.choice is not None:
         agreements = work.choice.agreements.items()

@@ -86,6 +86,8 @@ class Workflow:
     Attributes:
         planned: what is quantised, by the target and `exclude`.
         seen, choice, table, search, made, agreement, speed: the result of each step; None before it.
+        decode_heads: what decoded the boxes, `"native"` or `"graph"`, of the FP32 model and of the file. The runs that
+            `speed` compares are without what is native. None before, and for wrappers that do not tell these apart.
         model: the path of the model.
         images: all of them.
         compared: the images that results are compared on.
@@ -130,6 +132,7 @@ class Workflow:
         self.made: QuantizedGraph | None = None
         self.agreement: Agreement | None = None
         self.speed: Speed | None = None
+        self.decode_heads: tuple[str, str] | None = None
         self._reference: list[Any] = []
 
     def run(self, output: str | os.PathLike[str], *, stage: Stage | None = None) -> QuantizedGraph:
@@ -268,6 +271,8 @@ class Workflow:
     def _compare_speed(self, wrapper: VisionModel[Any], quantized: VisionModel[Any], stage: Stage) -> None:
         with stage("comparing speed"):
             feeds = next(iter(ImageInputs(wrapper, self.compared[:1])))
+            heads = [getattr(one, "decode_head_used", None) for one in (wrapper, quantized)]
+            self.decode_heads = (heads[0], heads[1]) if heads[0] and heads[1] else None
             self.speed = compare_runs(wrapper.network, quantized.network, feeds, seconds=_SPEED_SECONDS)
 
 

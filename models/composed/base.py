@@ -16,6 +16,7 @@ from ...config import convert
 from ...errors import ConfigError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.uploads import UploadPools
+from ...pipeline.abandoned import CancelsPending
 from ..declaration import Declared
 from ..image_calls import ImageCalls
 from ..results import Detections
@@ -300,7 +301,7 @@ def _map_together(
 ) -> Iterator[Result]:
     """Reads images until `ahead` are on their way, then again when `low` are."""
     pending: deque[Pending[Result]] = deque()
-    try:
+    with CancelsPending(pending):
         while several := list(islice(images, min(together, ahead - len(pending)))):
             pending += submit(several)
             if len(pending) >= ahead:
@@ -308,9 +309,6 @@ def _map_together(
                     yield _result(pending.popleft(), return_exceptions)
         while pending:
             yield _result(pending.popleft(), return_exceptions)
-    finally:
-        for future in pending:
-            future.cancel()
 
 
 def begun(submit: Callable[[Any], Pending[Result]], image: Any, return_exceptions: bool) -> Pending[Result]:

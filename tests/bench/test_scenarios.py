@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from raw_head_models import yolov5_model
 
+from infersdk.accuracy import ClassifyTask
 from infersdk.bench import BenchSettings, Report, bench, combine
 from infersdk.bench.cold_start import STAGES, StartError, cold_start
 from infersdk.bench.combination_run import CombinationRun
 from infersdk.bench.plan import Combination
 from infersdk.bench.server import LOWER, Server, keeps_bound
+from infersdk.bench.worker import Worker
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ConfigError
 
@@ -204,6 +207,57 @@ def test_a_lowered_rate_is_what_is_reported() -> None:
     assert (fields["rate"], fields["late"], fields["keeps_bound"]) == (90.0, 1, True)
     assert [(r.rate, r.requests, r.late) for r in fields["refused"]] == [(100.0, 200, 50)]
     assert run._kept_rate(rounds[:1])[1]["keeps_bound"] is False
+
+
+@pytest.mark.parametrize(
+    ("backend", "wrapper", "used"),
+    [
+        ("onnxruntime", {}, "native"),
+        ("openvino", {}, "native"),
+        ("onnxruntime", {"decode_head": "graph"}, "graph"),
+        ("onnxruntime", {"decode_head": "native"}, "native"),
+    ],
+)
+def test_calls_run_what_load_runs(tmp_path: Path, backend: str, wrapper: dict[str, Any], used: str) -> None:
+    """The wrapper rows decode natively, as `models.load()` does; the engine runs the file's own outputs."""
+    model = yolov5_model(tmp_path / "m.onnx", size=(96, 96))
+    settings = BenchSettings(
+        time=0.1, rounds=1, warmup=0.1, starts=0, scenarios=["engine", "single_stream"], wrapper=wrapper
+    )
+    (row,) = bench(combine([model], [backend], threads=1), settings, loading=False).rows
+    assert row.status == "ok", row.reason
+    assert row.ran is not None
+    assert (row.ran["kind"], row.ran["decode_head"]) == ("yolov5", used)
+    assert any("without the decoding of its head" in note for note in row.notes) is (used == "native")
+    assert row.accuracy is not None
+    assert row.accuracy.value is not None, row.accuracy.note
+    assert row.accuracy.value > 0.9999
+
+
+def test_a_head_that_has_to_be_decoded_natively(tmp_path: Path) -> None:
+    bent = yolov5_model(tmp_path / "bent.onnx", size=(96, 96), grid_of=lambda cells: cells + np.float32(0.25))
+    settings = BenchSettings(time=0.1, rounds=1, warmup=0.1, scenarios=["engine"], wrapper={"decode_head": "native"})
+    (row,) = bench(combine([bent], threads=1), settings, accuracy=False, loading=False).rows
+    assert (row.status, "does not end with a decoding that is known" in row.reason) == ("failed", True), row.reason
+
+
+def test_accuracy_is_of_what_load_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = yolov5_model(tmp_path / "m.onnx", size=(96, 96))
+    seen = []
+    monkeypatch.setattr(ClassifyTask, "__init__", lambda self, *arguments, **own: None)
+    monkeypatch.setattr(ClassifyTask, "figures", lambda self, infer: seen.append(infer) or {"top1": 1.0})
+    monkeypatch.setattr(ClassifyTask, "images", 1)
+    worker = Worker()
+    settings = BenchSettings(time=0.1, rounds=1, warmup=0.1, scenarios=["engine"], data=str(IMAGE), labels="folder")
+    worker.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(settings))
+    assert worker.prepare()["decode_head"] == "native"
+    worker.accuracy()
+    alone = Worker()
+    alone.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(BenchSettings(scenarios=["engine"])))
+    assert alone.prepare()["decode_head"] == "graph", "a second network would be loaded for nothing"
+    alone.close()
+    assert [spec.name for spec in seen[0].output_specs] == ["head_0", "head_1", "head_2"]
+    worker.close()
 
 
 def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:

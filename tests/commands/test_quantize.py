@@ -10,8 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
+from raw_head_models import yolov5_model
 
 from infersdk import cli, quant
 from infersdk.commands.quantize import _keep
@@ -67,6 +69,31 @@ def test_a_detector(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert output.read_bytes() == first == (tmp_path / "again.onnx").read_bytes()
     shown = capsys.readouterr().out
     assert "layers in INT8" in shown
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_what_is_compared_is_what_load_runs(tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A detector whose boxes are decoded natively is compared so, unless a setting says otherwise."""
+    pytest.importorskip(backend)
+    model, folder = yolov5_model(tmp_path / "m.onnx", size=(96, 96)), tmp_path / "images"
+    folder.mkdir()
+    for index in range(10):
+        pixels = np.random.default_rng(index).integers(0, 256, (60, 90, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+    command = [model, "--data", folder, "--method", "minmax", "--max-drop", 100, "--backend", backend]
+    command += ["--target", "portable", "-o", tmp_path / "int8.onnx"]
+    assert run(*command, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["decode_head"] == {"fp32": "native", "int8": "native"}
+    assert report["agreement"] > 50
+    assert report["speed"]["fp32_ms"] > 0
+    assert run(*command) == 0
+    assert "boxes are decoded natively, as models.load() loads both files" in capsys.readouterr().out
+    assert run(*command, "--json", "--setting", "decode_head=graph") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["decode_head"] == {"fp32": "graph", "int8": "graph"}
+    assert run(*command, "--setting", "decode_head=graph") == 0
+    assert "decoded natively" not in capsys.readouterr().out
 
 
 def test_a_classifier_in_words(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,113 @@
+"""The end of an iteration that nobody continues.
+
+The end of a generator that was abandoned may come from the garbage collector. That runs in any thread, perhaps in one
+that is just then changing the state of the pipeline and holds its lock: who cancels a request there waits for this lock
+for ever. So another thread does what there is to do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection
+from queue import SimpleQueue
+from typing import Protocol
+
+from .threads import log_error
+
+__all__ = ["CancelsPending", "prepare_elsewhere", "run_elsewhere"]
+
+#: Seconds that `run_elsewhere()` waits at most.
+PATIENCE = 0.02
+
+
+class _Cancellable(Protocol):
+    def cancel(self) -> object: ...
+
+
+class _Worker:
+    """The thread; there is one in a process, from the first iteration on."""
+
+    def __init__(self) -> None:
+        # Its put() may be called at any moment, even within another call of put() in the same thread.
+        self._tasks = SimpleQueue[tuple[Callable[[], object], threading.Event]]()
+        self._guard = threading.Lock()
+        self._started = False
+
+    def start(self) -> None:
+        if self._started:
+            return
+        with self._guard:
+            if not self._started:
+                threading.Thread(target=self._work, name="infersdk-abandoned", daemon=True).start()
+                self._started = True
+
+    def run(self, task: Callable[[], object]) -> None:
+        done = threading.Event()
+        self._tasks.put((task, done))
+        done.wait(PATIENCE)
+
+    def _work(self) -> None:
+        while self._run_next():
+            """A thread that waits holds no requests, whose images would live as long."""
+
+    def _run_next(self) -> bool:
+        task, done = self._tasks.get()
+        try:
+            task()
+        except BaseException as error:  # of a callback
+            log_error("ending an iteration that was abandoned failed", error)
+        done.set()
+        return True
+
+
+_worker = _Worker()
+
+
+def _begin_anew() -> None:
+    global _worker  # noqa: PLW0603
+    _worker = _Worker()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+def prepare_elsewhere() -> None:
+    """Starts the thread of `run_elsewhere()`, if it has not been started. A generator calls this when it begins."""
+    _worker.start()
+
+
+def run_elsewhere(task: Callable[[], object]) -> None:
+    """Runs a function in another thread, and waits for that; but not for long, since the calling thread may hold what
+    the function waits for. What it raises is logged.
+    """
+    _worker.run(task)
+
+
+class CancelsPending:
+    """At the end of its `with` block, in a generator, the requests that are left are cancelled.
+
+    Args:
+        requests: the block adds requests, and removes those whose outcomes it has taken.
+    """
+
+    __slots__ = ("_requests",)
+
+    def __init__(self, requests: Collection[_Cancellable]) -> None:
+        self._requests = requests
+
+    def __enter__(self) -> None:
+        prepare_elsewhere()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._requests:
+            return
+        if kind is GeneratorExit:
+            run_elsewhere(self._cancel)
+        else:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        for request in self._requests:
+            request.cancel()

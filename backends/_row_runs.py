@@ -11,6 +11,7 @@ row runs on all cores, so that it takes as little time as before.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import weakref
@@ -211,28 +212,56 @@ class RowRuns:
                     rows.clear()
                     raise
 
-        helping = self._help(work, min(self.cores, count) - 1)
+        helping = [Future[None]() for _ in range(min(self.cores, count) - 1)]
         try:
+            self._help(work, helping)
             work(0)
-        finally:  # those that have not begun would wait for the rows of another clone, and find none of these
-            helping = [future for future in helping if not future.cancel()]
-            wait(helping)
+        finally:
+            rows.clear()
+            helping = _ended(helping)
         for future in helping:
             future.result()
 
-    def _help(self, work: Callable[[int], None], count: int) -> list[Future[None]]:
-        """Other threads that do the work, too."""
+    def _help(self, work: Callable[[int], None], helping: Sequence[Future[None]]) -> None:
+        """Other threads do the work, too, each for one of the futures."""
         with self._lock:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.cores - 1, thread_name_prefix="infersdk-rows")
             threads = self._threads
-        helping: list[Future[None]] = []
+        # The interpreter may be ending, and start no threads: then the calling thread does all.
+        with contextlib.suppress(RuntimeError):
+            for worker, future in enumerate(helping, 1):
+                threads.submit(_run_for, future, work, worker)
+
+
+def _run_for(future: Future[None], work: Callable[[int], None], worker: int) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        work(worker)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
+
+
+def _ended(helping: Sequence[Future[None]]) -> list[Future[None]]:
+    """Those of the threads that have begun, when they have ended. The others would wait for the rows of another clone,
+    and find none of these; they never begin.
+
+    Rows that run end before this does, even if Ctrl-C comes: they write into memory that the caller may free.
+    """
+    interrupt: KeyboardInterrupt | None = None
+    while True:
         try:
-            for worker in range(1, count + 1):
-                helping.append(threads.submit(work, worker))
-        except RuntimeError:  # the interpreter ends, and starts no threads: the calling thread does all
-            pass
-        return helping
+            begun = [future for future in helping if not future.cancel()]
+            wait(begun)
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+    return begun
 
 
 class RunsRows(Infer):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .errors import InferSDKError, OutputError
 
-__all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "atomic_path", "atomic_write", "image_files"]
+__all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "atomic_path", "atomic_write", "image_files", "scratch_folder"]
 
 #: Suffixes of the files that count as images when a folder is searched. A file that is named is read whatever its
 #: suffix.
@@ -61,6 +61,20 @@ def atomic_write(
         if durable:
             os.fsync(file.fileno())
     return Path(path)
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for the block alone. It is removed at the end, even if Ctrl-C comes while it is being removed."""
+    folder = tempfile.TemporaryDirectory(prefix="infersdk-")
+    try:
+        yield Path(folder.name)
+    finally:
+        try:
+            folder.cleanup()
+        except BaseException:
+            shutil.rmtree(folder.name, ignore_errors=True)
+            raise
 
 
 @contextlib.contextmanager

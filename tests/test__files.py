@@ -6,10 +6,11 @@ import os
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from infersdk._files import atomic_path, atomic_write, image_files
+from infersdk._files import atomic_path, atomic_write, image_files, scratch_folder
 from infersdk.errors import ConfigError, OutputError
 
 
@@ -138,3 +139,27 @@ def test_images_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "folder.jpg").mkdir()
     assert [path.name for path in image_files(tmp_path)] == ["a.png", "b.JPG"]
     assert [path.name for path in image_files(tmp_path, recursive=True)] == ["a.png", "b.JPG", "c.webp"]
+
+
+def test_a_scratch_folder_is_removed_if_an_interrupt_comes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, interrupts = os.unlink, [1]
+
+    def unlink(*arguments: Any, **named: Any) -> None:
+        if interrupts:
+            interrupts.pop()
+            raise KeyboardInterrupt
+        remove(*arguments, **named)
+
+    def write() -> None:
+        with scratch_folder() as folder:
+            folders.append(folder)
+            for name in "abc":
+                (folder / name).write_text(name)
+
+    folders: list[Path] = []
+    write()
+    assert not folders[0].exists()
+    monkeypatch.setattr(os, "unlink", unlink)
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert not folders[1].exists()

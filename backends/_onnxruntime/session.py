@@ -7,14 +7,13 @@ import functools
 import io
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from ..._files import scratch_folder
 from ...errors import ModelFormatError, UnsupportedModelError, text_of
 from ...graph.files import load_proto, require_onnx
 
@@ -68,8 +67,8 @@ def start_session(
 
 def _written_to_disk(source: str | bytes, options: Any, providers: Any) -> tuple[Any, bytes]:
     """A session and its graph, through a file; the weights go to another file, which is not read."""
-    with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
-        file = Path(folder, "executed.onnx")
+    with scratch_folder() as folder:
+        file = folder / "executed.onnx"
         options.optimized_model_filepath = str(file)
         for key, value in (("file_name", "weights"), ("min_size_in_bytes", "1024")):
             options.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)

@@ -31,7 +31,12 @@ class StepError(Exception):
 
 
 class WorkerProcess:
-    """A worker. It has a process group of its own: Ctrl-C reaches only us."""
+    """A worker. It has a process group of its own: Ctrl-C reaches only us.
+
+    Args:
+        folder: for temporary files. It is removed when the worker has ended.
+        timeout: seconds that a step may take.
+    """
 
     def __init__(self, folder: Path, timeout: float) -> None:
         self._timeout = timeout
@@ -39,6 +44,7 @@ class WorkerProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._errors, start_new_session=True,
+            env={**os.environ, "TMPDIR": str(folder)},  # what a process that is killed leaves goes with the folder
         )  # fmt: skip
         self._rest = b""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -334,3 +336,44 @@ def test_rows_do_not_wait_for_those_of_another_clone() -> None:
         assert not first.done()
         go_on.set()
         first.result(20)
+
+
+def test_an_interrupt_waits_for_the_rows_that_run() -> None:
+    """They write into memory that the caller may free. Ctrl-C comes twice, also while they are waited for."""
+    rows, running, begun = RowRuns("m", 3, object), set[int](), threading.Barrier(3)
+
+    def run(row: int, worker: int) -> None:
+        if worker:
+            running.add(row)
+        begun.wait(20)
+        if not worker:
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("not interrupted")
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        running.discard(row)
+
+    with pytest.raises(KeyboardInterrupt):
+        rows.side_by_side(30, run)
+    assert not running
+
+
+def test_an_interrupt_while_threads_begin_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, ran = RowRuns("m", 2, object), list[int]()
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(pool: ThreadPoolExecutor, *work: Any) -> None:
+        submit(pool, *work)
+        raise KeyboardInterrupt
+
+    def run(row: int, worker: int) -> None:
+        time.sleep(0.01)
+        ran.append(row)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rows.side_by_side(40, run)
+    count = len(ran)
+    time.sleep(0.05)
+    assert len(ran) == count < 3

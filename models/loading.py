@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.info import onnx_info
+from ..graph.passes import EndAtHead
 from ..infer import Infer
 from ..model_source import ModelSource
 from ..registry import load as load_network
@@ -23,7 +24,7 @@ from .end_to_end import EndToEnd
 from .obb import YOLOv8OBB
 from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput
-from .raw_head import without_decoding
+from .raw_head import head_cut_off, without_decoding
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .semantic import SemanticSegmentation, TwinLiteNet
 from .vision import VisionModel
@@ -166,9 +167,14 @@ def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> Mode
 
 
 def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
-    """The wrapper that fits an ONNX file, by what it declares."""
+    """The wrapper that fits an ONNX file, by what it declares; by what its graph computes, where that is not enough."""
     info = onnx_info(source)
-    return wrapper_type(ModelDescription.of_specs(source.name, info.inputs, info.outputs, info.metadata))
+    model = ModelDescription.of_specs(source.name, info.inputs, info.outputs, info.metadata)
+    if model.has_open_outputs and len(fitting_types(model)) > 1:
+        head = head_cut_off(source.with_passes(EndAtHead()))
+        if head is not None:
+            return next(kind for kind in TYPES.values() if kind.raw_layout == head.layout)
+    return wrapper_type(model)
 
 
 def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
 
 __all__ = [
-    "HeadMaps", "check_raw_head", "decoded_shape", "decoded_spec", "is_cut", "raw_head_of", "without_decoding",
+    "HeadMaps", "check_raw_head", "decoded_shape", "decoded_spec", "head_cut_off", "raw_head_of", "without_decoding",
 ]  # fmt: skip
 
 Shape = tuple[int | str | None, ...]
@@ -138,17 +138,16 @@ def _head_in(source: ModelSource) -> RawHead:
     return EndAtHead().find(model)
 
 
-def is_cut(model: ModelLike) -> bool:
-    """Whether a model loses its decoding when it is loaded: `without_decoding()` has looked at it, and its graph proves
-    what it computes.
+def head_cut_off(model: ModelLike) -> RawHead | None:
+    """The head at which a model ends when it is loaded; None where it keeps its outputs: `without_decoding()` has found
+    a reason, or its graph does not prove what it computes.
     """
     if not isinstance(model, ModelSource) or not any(isinstance(one, EndAtHead) for one in model.passes):
-        return False
+        return None
     try:
-        _head_in(model)
+        return _head_in(model)
     except UnprovenError:
-        return False
-    return True
+        return None
 
 
 def raw_head_of(metadata: Mapping[str, str], outputs: Sequence[TensorSpec]) -> RawHead | None:

@@ -16,7 +16,7 @@ from ..errors import ConfigError, UnsupportedModelError
 from ..models import ImageInput, ModelDescription, VisionModel, fitting_types, wrapper_type
 from ..models import load as load_wrapper
 from ..models.loading import source_of_wrapper
-from ..models.raw_head import is_cut
+from ..models.raw_head import head_cut_off
 from ..pipeline import Pipeline
 from ..samples import random_inputs, read_samples
 
@@ -84,7 +84,7 @@ class Workload:
         source = source_of_wrapper(
             combination.model, target.backend, type=self.kind, device=target.device, decode_head=asked
         )
-        return load(source) if asked == "native" or is_cut(source) else self.infer
+        return load(source) if asked == "native" or head_cut_off(source) is not None else self.infer
 
     @property
     def notes(self) -> list[str]:

@@ -30,6 +30,9 @@ __all__ = ["ImageBlock", "StageDriver", "map_blocks"]
 
 #: While parts for so many batches wait, no further images begin.
 BATCHES_OF_PARTS = 4
+#: Batches of images on the device at a time. Their copies are there before they begin, so one runs and one is ready;
+#: more of them would take turns with each other and with those of the parts, and all would run longer.
+BATCHES_OF_IMAGES = 2
 
 
 class ImageBlock:
@@ -184,7 +187,11 @@ class StageDriver:
 
     def _begin_images(self, *, wait: bool = False) -> None:
         """Queues batches of the detector. Parts come first: while many of them wait, no further images begin."""
-        while self._blocks and len(self._parts) < BATCHES_OF_PARTS * self._parts_capacity:
+        while (
+            self._blocks
+            and len(self._images_in_flight) < BATCHES_OF_IMAGES
+            and len(self._parts) < BATCHES_OF_PARTS * self._parts_capacity
+        ):
             batch = self._detector.borrow_batch(wait=wait)
             if batch is None:
                 return

@@ -147,6 +147,26 @@ def test_several_canvases(tmp_path: Path) -> None:
             check_same(native(tall), graph(tall))
 
 
+@pytest.mark.parametrize(("make", "kind"), [(yolov5_model, YOLOv5), (yolov8_model, YOLOv8)])
+@pytest.mark.parametrize(("decode_head", "canvas"), [("auto", "fixed"), ("auto", "fit"), ("graph", "fixed")])
+def test_an_exporter_leaves_the_output_open(
+    tmp_path: Path, make: Any, kind: Any, decode_head: str, canvas: str
+) -> None:
+    """The graph says what the declared shape does not, before the network is loaded for several canvases."""
+    import onnx
+
+    proto = onnx.load(str(make(tmp_path / "m.onnx", size=(128, 128))))
+    for axis, dim in enumerate(proto.graph.output[0].type.tensor_type.shape.dim):
+        dim.dim_param = f"d{axis}"
+    onnx.save(proto, str(tmp_path / "open.onnx"))
+    with kind(tmp_path / "m.onnx", decode_head="graph", conf=0.3) as graph:
+        wanted = graph(np.ascontiguousarray(IMAGES[3][:90, :90]))
+    square = np.ascontiguousarray(IMAGES[3][:90, :90])  # on the whole input, whatever the canvases are
+    with load(tmp_path / "open.onnx", canvas=canvas, decode_head=decode_head, conf=0.3) as wrapper:
+        assert type(wrapper) is kind
+        check_same(wrapper(square), wanted)
+
+
 def test_tiles(model: Path) -> None:
     large = np.random.default_rng(9).integers(0, 256, (200, 300, 3), np.uint8)
     with YOLOv5(model, conf=0.4) as native, YOLOv5(model, conf=0.4, decode_head="graph") as graph:

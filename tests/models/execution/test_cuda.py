@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from infersdk.errors import ImageError
 from infersdk.image import DeviceImage
 from infersdk.models import Classifier, YOLOv5, YOLOv8
 from infersdk.models.execution.cuda import CudaExecutor
+from infersdk.models.execution.image_uploads import ImageUploads
 from infersdk.ops import DetectionDecoder
 from infersdk.tensor import Tensor
 
@@ -240,6 +242,56 @@ def test_submitted_from_many_threads(detector: YOLOv5, frames: list[Any]) -> Non
         bad.result(60)
     same(good.result(60).data, expected[0])
     assert max(detector.pipeline.stats().batch_sizes) > 1
+
+
+def test_page_locked_frames_from_many_threads(
+    assets: Path, frames: list[Any], detector: YOLOv5, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are copied while their batch fills, and some of these are cancelled or come too late."""
+    expected = [detector(frame).data for frame in frames]
+    locked = [pinned_empty(frame.shape) for frame in frames]
+    for own, frame in zip(locked, frames, strict=True):
+        own[:] = frame
+    ahead: list[int] = []
+    plain = ImageUploads._copy_ahead
+
+    def copy_ahead(self: ImageUploads, items: Any, geometries: Any) -> None:
+        plain(self, items, geometries)
+        ahead.append(len(self._ahead))
+
+    monkeypatch.setattr(ImageUploads, "_copy_ahead", copy_ahead)
+    counts = dict.fromkeys(("done", "cancelled", "expired"), 0)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            for _ in range(25):
+                which = rng.randrange(len(locked))
+                future = model.submit(locked[which], deadline=rng.choice([None, None, None, 0.004]))
+                if rng.random() < 0.2 and future.cancel():
+                    counts["cancelled"] += 1
+                    continue
+                try:
+                    same(future.result(60).data, expected[which])
+                    counts["done"] += 1
+                except errors.DeadlineExceeded:
+                    counts["expired"] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    path = assets / "models" / "yolov5n.onnx"
+    with YOLOv5(path, backend="tensorrt-rtx", max_batch=32, preprocess="device", **STEADY) as model:
+        model.warm_up(example=locked[0])
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    assert sum(counts.values()) == 64 * 25
+    assert counts["done"] > 500
+    assert max(ahead) >= 16
 
 
 def test_borrowed_batches(detector: YOLOv5, frames: list[Any]) -> None:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(HERE))
 import mutation  # noqa: E402
 import run  # noqa: E402
 import targets  # noqa: E402
+from native_programs import shared_folder  # noqa: E402
 
 HARNESSES = [*run.NATIVE_HARNESSES, *targets.TARGETS]
 #: Of a harness in C, in the suite; one whose cases take milliseconds each has fewer.
@@ -23,7 +24,7 @@ NATIVE_CASES, SLOW_CASES = 3000, {"fuzz_class_map": 1000}
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
+    return shared_folder(tmp_path_factory)
 
 
 def outcome_of(name: str, folder: Path, *, cases: int = 2**40, seconds: float = 0.0, seed: int = 1) -> run.Outcome:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, UnsupportedModelError
-from ..graph.files import read_model
+from ..graph.files import borrowed_model
 from ..graph.info import ModelInfo, onnx_info
 from ..graph.passes import FreeSize
 from ..graph.passes.resize_input import image_input
@@ -152,13 +152,13 @@ class CanvasPlan:
                 f"canvas='fit' needs an ONNX model, and {source.name} is "
                 f"{source.format.title if source.format else 'of an unknown format'}; use canvas='fixed'"
             )
-        graph = read_model(source)
-        value, rows = image_input(graph)
-        assert value.shape is not None
-        height, width = (
-            dim if isinstance(dim, int) and dim > 0 else None for dim in list(value.shape)[rows : rows + 2]
-        )
-        stride = int(float(graph.metadata_props.get("stride") or STRIDE))
+        with borrowed_model(source) as graph:
+            value, rows = image_input(graph)
+            assert value.shape is not None
+            height, width = (
+                dim if isinstance(dim, int) and dim > 0 else None for dim in list(value.shape)[rows : rows + 2]
+            )
+            stride = int(float(graph.metadata_props.get("stride") or STRIDE))
         if height is None or width is None:
             return cls(source, asked, sizes, stride, border)
         return cls(source.with_passes(FreeSize(stride)), (width, height), sizes, stride, border)

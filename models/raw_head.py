@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..device import Device
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ..graph.domains import foreign_domains
-from ..graph.files import read_model
+from ..graph.files import borrowed_model
 from ..graph.head_levels import UnprovenError
 from ..graph.passes import EndAtHead
 from ..graph.raw_head import RawHead
@@ -86,7 +86,8 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
         return f"reading its graph needs {' and '.join(missing)}, which is not installed"
     try:
         if EndAtHead().concerns(source):
-            read_model(source)
+            with borrowed_model(source):
+                pass
     except (ModelFormatError, UnsupportedModelError) as error:  # a runtime may read more than the tools for graphs do
         return f"its graph cannot be read: {error}"
     return None
@@ -132,10 +133,10 @@ def _head_in(source: ModelSource) -> RawHead:
         UnprovenError: it is not cut; the message has the reason.
     """
     before = next(i for i, one in enumerate(source.passes) if isinstance(one, EndAtHead))
-    model = read_model(source)
-    for one in source.passes[:before]:
-        one.apply(model)
-    return EndAtHead().find(model)
+    with borrowed_model(source) as model:
+        for one in source.passes[:before]:
+            one.apply(model)
+        return EndAtHead().find(model)
 
 
 def head_cut_off(model: ModelLike) -> RawHead | None:

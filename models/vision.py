@@ -65,7 +65,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already.
         backend: what runs it; see `infersdk.load()`.
         device, precision, max_batch, while_building: as `infersdk.load()` takes them.
-        options: the backend's own settings. They may also be given as further keyword arguments.
+        options: the backend's own settings, and `external_data`. They may also be given as further keyword arguments.
         names: class names in order, as a list or the path of a text file; None takes them from the model's metadata.
         channel_order: of NumPy arrays that are given as images, `"bgr"` (as OpenCV has them), `"rgb"` or `"nv12"`.
         preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import tempfile
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "EXTERNAL_KEY", "check_weights", "external_files", "model_bytes", "parse_model", "read_model", "require_onnx",
-    "write_model",
+    "EXTERNAL_KEY", "borrowed_model", "check_weights", "external_files", "model_bytes", "parse_model", "read_model",
+    "require_onnx", "write_model",
 ]  # fmt: skip
 
 #: What protobuf puts into one message.
@@ -68,6 +69,31 @@ def read_model(model: ModelLike) -> ir.Model:
     if source.external_data is not None:
         ir.external_data.set_base_dir(result.graph, str(source.external_data))
     return result
+
+
+@contextlib.contextmanager
+def borrowed_model(model: ModelLike) -> Iterator[ir.Model]:
+    """`read_model()` for a `with` statement, at the end of which its weights are freed.
+
+    The nodes and values of a graph refer to one another. Without this the weights would stay, with all of the file's
+    bytes, until the garbage collector runs, which may be many models later.
+    """
+    result = read_model(model)
+    values, nodes = _owners(result)
+    try:
+        yield result
+    finally:
+        more = _owners(result)  # those that passes have made; others are no longer in the graph
+        for value in (*values, *more[0]):
+            value.const_value = None
+        for node in (*nodes, *more[1]):
+            node.attributes.clear()
+
+
+def _owners(model: ir.Model) -> tuple[list[ir.Value], list[ir.Node]]:
+    """What may hold tensors: the weights, and the nodes, whose attributes may be tensors."""
+    weights = [value for graph in model.graphs() for value in graph.initializers.values()]
+    return weights, [*model.graph.all_nodes(), *(node for one in model.functions.values() for node in one.all_nodes())]
 
 
 def parse_model(content: bytes) -> ir.Model:
@@ -266,6 +292,11 @@ def check_weights(model: ir.Model) -> None:
                 try:
                     size = Path(tensor.path).stat().st_size
                 except OSError as error:
-                    raise ModelFormatError(f"weights in {str(tensor.path)!r} cannot be read: {error}") from None
+                    raise ModelFormatError(
+                        f"weights in {str(tensor.path)!r} cannot be read: {error.strerror or error}; the file belongs "
+                        "where the model names it, next to its own"
+                    ) from None
                 if size < (needed := (tensor.offset or 0) + tensor.nbytes):
-                    raise ModelFormatError(f"{str(tensor.path)!r} has {size} bytes, and weights end at byte {needed}")
+                    raise ModelFormatError(
+                        f"{str(tensor.path)!r} has {size} bytes, and weights end at byte {needed}; was it cut off?"
+                    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..tensor_spec import TensorSpec
-from .files import read_model
+from .files import borrowed_model
 from .precision import precision_of
 
 if TYPE_CHECKING:
@@ -43,21 +43,21 @@ class ModelInfo:
 
 
 def onnx_info(model: ModelLike) -> ModelInfo:
-    """Reads what `ModelInfo` holds. Errors are those of `read_model`."""
-    result = read_model(model)
-    graph = result.graph
-    weights = graph.initializers
-    return ModelInfo(
-        inputs=tuple(_spec(value) for value in graph.inputs if value.name not in weights),
-        outputs=tuple(_spec(value) for value in graph.outputs),
-        opset=graph.opset_imports.get("", 0),
-        ir_version=result.ir_version,
-        producer=f"{result.producer_name or ''} {result.producer_version or ''}".strip(),
-        metadata=dict(result.metadata_props),
-        operators=Counter(node.op_type for node in graph),
-        parameters=sum(prod(value.const_value.shape.numpy()) for value in weights.values() if value.const_value),
-        precision=precision_of(result),
-    )
+    """Reads what `ModelInfo` holds. Errors are those of `borrowed_model`."""
+    with borrowed_model(model) as result:
+        graph = result.graph
+        weights = graph.initializers
+        return ModelInfo(
+            inputs=tuple(_spec(value) for value in graph.inputs if value.name not in weights),
+            outputs=tuple(_spec(value) for value in graph.outputs),
+            opset=graph.opset_imports.get("", 0),
+            ir_version=result.ir_version,
+            producer=f"{result.producer_name or ''} {result.producer_version or ''}".strip(),
+            metadata=dict(result.metadata_props),
+            operators=Counter(node.op_type for node in graph),
+            parameters=sum(prod(value.const_value.shape.numpy()) for value in weights.values() if value.const_value),
+            precision=precision_of(result),
+        )
 
 
 def _spec(value: ir.Value) -> TensorSpec:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from ..errors import ClosedError
 from .batch_buffer import BatchBuffer
 from .threads import log_error
 
@@ -33,12 +34,23 @@ class BatchLoans:
 
     Args:
         lock: of the pipeline.
+        drained: notified when a batch is back.
+
+    Attributes:
+        open: the batches that are not back, and the thread that has borrowed each.
     """
 
     def __init__(
-        self, lock: threading.Lock, scheduler: Scheduler, admission: Admission, statistics: Statistics, name: str
+        self,
+        lock: threading.Lock,
+        scheduler: Scheduler,
+        admission: Admission,
+        statistics: Statistics,
+        drained: threading.Condition,
+        name: str,
     ) -> None:
-        self._lock, self._name = lock, name
+        self._lock, self._drained, self._name = lock, drained, name
+        self.open: dict[BorrowedBatch, threading.Thread] = {}
         self._scheduler, self._admission, self._statistics = scheduler, admission, statistics
         buffer = scheduler.groups[0].batches[0].buffer
         self.begins = isinstance(buffer, QueuingBuffer)
@@ -50,7 +62,11 @@ class BatchLoans:
         batch = scheduler.lend(queue_is_empty=not self._admission.queue, patient=wait)
         if batch is None and wait:
             batch = scheduler.wait_for_batch()
-        return None if batch is None else BorrowedBatch(self, batch)
+        if batch is None:
+            return None
+        borrowed = BorrowedBatch(self, batch)
+        self.open[borrowed] = threading.current_thread()
+        return borrowed
 
     def began(self, count: int) -> None:
         """A borrowed batch of so many items is on its way to the model."""
@@ -58,7 +74,14 @@ class BatchLoans:
             self._statistics.lent += count
 
     def give_back(
-        self, batch: BatchState, submitted: Sequence[float], failed: int, left: float, ran: float, done: float
+        self,
+        borrowed: BorrowedBatch,
+        batch: BatchState,
+        submitted: Sequence[float],
+        failed: int,
+        left: float,
+        ran: float,
+        done: float,
     ) -> None:
         """A borrowed batch has its results, and is the pipeline's again. For the times see `Statistics`."""
         group: InstanceGroup = self._scheduler.groups[batch.group]
@@ -69,11 +92,24 @@ class BatchLoans:
         except BaseException as error:  # the items have their results; what is wrong shows in the next run
             log_error(f"{self._name}: a batch buffer could not be brought up to date", error)
         with self._lock:
-            self._statistics.lent_batch_done(submitted, failed, left, ran, done, self.bucket)
-            if sizes is not None:
-                group.batch_sizes = sizes
-            self._scheduler.outputs_ready(group)
-            self._admission.release(batch)
+            try:
+                self._statistics.lent_batch_done(submitted, failed, left, ran, done, self.bucket)
+                if sizes is not None:
+                    group.batch_sizes = sizes
+                self._scheduler.outputs_ready(group)
+                self._admission.release(batch)
+            finally:  # after a fault of the pipeline its state is not to be relied on, and close() waits for this
+                del self.open[borrowed]
+                self._drained.notify_all()
+
+    def take_back_own(self) -> None:
+        """Ends the loans of the calling thread, which closes the pipeline: it would wait for itself. An exception may
+        have kept it from asking for the results.
+        """
+        with self._lock:
+            own = [batch for batch, thread in self.open.items() if thread is threading.current_thread()]
+        for batch in own:
+            batch.results()
 
 
 class BorrowedBatch:
@@ -128,7 +164,14 @@ class BorrowedBatch:
                 self._fail(error)
 
     def results(self) -> list[Any]:
-        """Waits for the run. Returns a result or an exception for each item. The batch is the pipeline's again."""
+        """Waits for the run. Returns a result or an exception for each item. The batch is the pipeline's again.
+
+        Raises:
+            ClosedError: it was the pipeline's again before: `results()` was called, or the calling thread has closed
+                the pipeline.
+        """
+        if self not in self._loans.open:
+            raise ClosedError("the batch was given back before; borrow another one")
         buffer, outcomes, ran = self._batch.buffer, self._outcomes, 0.0
         try:
             if count := len(self._rows):
@@ -144,7 +187,7 @@ class BorrowedBatch:
         finally:
             done = monotonic()
             failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
-            self._loans.give_back(self._batch, self._submitted, failed, self._left, ran or done, done)
+            self._loans.give_back(self, self._batch, self._submitted, failed, self._left, ran or done, done)
         return outcomes
 
     def _fail(self, error: Exception) -> None:

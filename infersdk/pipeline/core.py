@@ -99,7 +99,7 @@ class PipelineCore:
         self._inline = InlineRuns(inline_limit)
         self._scheduler = Scheduler(self.groups, max_delay, self._statistics, self._lock)
         self._admission = Admission(self._scheduler, self._statistics, self.wakeup, self._drained)
-        self._loans = BatchLoans(self._lock, self._scheduler, self._admission, self._statistics, name)
+        self._loans = BatchLoans(self._lock, self._scheduler, self._admission, self._statistics, self._drained, name)
         self._workers = PrepareWorkers(
             self._lock, self._lifecycle, self._scheduler, self._admission, Deadlines(), count=workers, name=name,
             supervisor=self,
@@ -390,6 +390,7 @@ class PipelineCore:
                 request.cancel()
             except BaseException as error:  # of a callback
                 errors.append(error)
+        self._loans.take_back_own()
         self._wait_until_ended()
         if errors:
             raise errors[0]
@@ -402,7 +403,7 @@ class PipelineCore:
             self._lifecycle.stopped = True
             self._closing_threads.add(current)
             self._wake_all()
-            while self._running_threads - self._closing_threads:
+            while self._running_threads - self._closing_threads or self._loans.open:
                 self._drained.wait()
             close_buffers, self._buffers_closed = not self._buffers_closed, True
         if close_buffers:

@@ -32,6 +32,8 @@ FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
 _LIVE = frozenset({"rtsp", "rtsps", "rtmp", "rtmps", "rtp", "udp", "srt", "mms", "tcp", "unix"})
 #: Seconds without data after which a live source counts as dead.
 TIMEOUT = 10.0
+#: Seconds that `close()` waits for the thread that reads. A live source that sends gives it an end within a few frames.
+CLOSING, CLOSING_LIVE = 5.0, 1.0
 #: While PyAV can interrupt FFmpeg, FFmpeg asks it twice for each read from a socket, and PyAV takes the interpreter's
 #: lock to answer: 81 times for a frame of 17 kB by RTSP, which reads a packet of RTP in three steps. A few dozens of
 #: streams wait for the lock most of the time then. So FFmpeg itself keeps the timeout of these protocols.
@@ -139,26 +141,33 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     def _open(self, url: bool, camera: bool, timeout: float, options: dict[str, str]) -> Any:
         av = self._av
+        wait, begin = timeout if url or camera else None, time.monotonic()
         try:
             kind = "v4l2" if camera and sys.platform == "linux" and self.source.startswith("/dev/video") else None
             if self._patience is not None:
                 options["timeout"] = str(round(timeout * 1e6))  # microseconds
-            wait = timeout if url or camera else None
             reading = wait if self._patience is None else None
             return av.open(self.source, format=kind, options=options, timeout=(wait, reading))
         except FileNotFoundError:
             raise VideoError(f"no video at {self._shown!r}{relative_to(self.source)}") from None
         except (av.error.FFmpegError, OSError, ValueError) as error:
-            raise VideoError(f"{self._shown!r} cannot be opened as a video: {reason(error)}") from None
+            # FFmpeg calls that "invalid data" or "not permitted", depending on the step.
+            late = wait is not None and time.monotonic() - begin > 0.95 * wait
+            why = f"it has not answered within {timeout:g} s" if late else reason(error)
+            raise VideoError(f"{self._shown!r} cannot be opened as a video: {why}") from None
 
     def _stream(self) -> Any:
         if self._container.format.name == "tty":  # FFmpeg renders text as a video of a terminal
             raise VideoError(f"{self._shown!r} is not a video, but text")
         streams = self._container.streams.video
         images = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
-        if not streams or images or streams[0].codec_context is None or not streams[0].codec_context.width:
+        if not streams or images:
             what = ", ".join(stream.type for stream in self._container.streams) or "nothing"
             raise VideoError(f"{self._shown!r} is not a video: it contains {'one image' if images else what}")
+        if streams[0].codec_context is None:
+            raise VideoError(f"{self._shown!r} is a video that FFmpeg has no decoder for")
+        if not streams[0].codec_context.width:
+            raise VideoError(f"{self._shown!r} has no frame that can be decoded: the size of the video is unknown")
         return streams[0]
 
     def _describe(self, stream: Any, even: bool) -> None:
@@ -255,7 +264,8 @@ class SourceReader(ABC, Generic[FrameKind]):
             if self._buffer is None:
                 self._frames.close()
                 return
-        self._buffer.close(0 if self._hangs else 5)  # its thread closes the container
+        # Its thread closes the container. Nothing ends a read from a source that has stalled before its timeout.
+        self._buffer.close(0 if self._hangs else CLOSING_LIVE if self.live else CLOSING)
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from the pipelines of the models, so requests of other callers share both models
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from ...errors import ForkError
+from ...pipeline.threads import log_error
 from ..requests import Requests
 
 if TYPE_CHECKING:
@@ -114,10 +117,20 @@ class StageDriver:
         self._parts: deque[tuple[Any, _ImageParts, int, float]] = deque()  # each with its row, and when it was cut
         self._parts_in_flight: deque[tuple[BorrowedBatch, Sequence[tuple[Any, _ImageParts, int, float]]]] = deque()
         self._open: dict[ImageBlock, None] = {}  # blocks that have begun and not ended
-        threading.Thread(target=self._work, name="infersdk-two-stage", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="infersdk-two-stage", daemon=True)
+        self._thread.start()
 
     def submit(self, images: Sequence[Any]) -> ImageBlock:
-        """Takes images in, up to `capacity` of them."""
+        """Takes images in, up to `capacity` of them.
+
+        Raises:
+            ForkError: this process was forked off after the map() began.
+        """
+        if not self._in_this_process:
+            raise ForkError(
+                f"the map() began in another process, and this is process {os.getpid()}, which has none of its "
+                "threads; begin it after the fork, or start processes with the method 'spawn'"
+            )
         block = ImageBlock(images)
         with self._changed:
             if self._error is None:
@@ -129,9 +142,15 @@ class StageDriver:
 
     def close(self) -> None:
         """Nothing more begins. The thread ends when what is on the device has ended; it is not waited for."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        if self._in_this_process:
+            with self._changed:
+                self._closed = True
+                self._changed.notify()
+
+    @property
+    def _in_this_process(self) -> bool:
+        """Whether the thread is, or was, one of this process: a fork leaves it behind, perhaps with the lock."""
+        return self._thread.is_alive() or self._error is not None
 
     # ---- the thread ----
 
@@ -251,7 +270,10 @@ class StageDriver:
             blocks = [*self._open, *self._blocks]
             self._blocks.clear()
         for batch in (*(batch for batch, *_ in self._images_in_flight), *(batch for batch, _ in self._parts_in_flight)):
-            batch.results()
+            try:
+                batch.results()
+            except BaseException as fault:  # not a model's: that is an outcome. The others go back all the same
+                log_error("ending a batch of a map() failed", fault)
         for block in blocks:
             block.end_all(error)
         self._images_in_flight.clear()

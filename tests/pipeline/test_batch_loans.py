@@ -174,3 +174,56 @@ def test_the_end_of_the_pipeline_ends_the_waiting(fault: bool) -> None:
         assert run(batch, [4]) == [16]
     closing.join(LONG)
     assert all(future.done() for future in futures)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_exception_between_borrowing_and_the_results_does_not_block_the_end(begins: bool) -> None:
+    model = Squares(capacity=2)
+    kept: list[BorrowedBatch] = []
+
+    raised: list[KeyError] = []
+
+    def work() -> None:
+        try:
+            with Pipeline(model) as pipeline:
+                kept.append(borrowed(pipeline))
+                if begins:
+                    kept[0].begin([3], [monotonic()])
+                raise KeyError("mine")
+        except KeyError as error:
+            raised.append(error)
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    working.join(LONG)
+    assert len(raised) == 1
+    assert model.open == 0
+    with pytest.raises(ClosedError, match="given back before"):
+        kept[0].results()
+
+
+def test_a_batch_is_given_back_once() -> None:
+    with Pipeline(Squares(capacity=2)) as pipeline:
+        batch = borrowed(pipeline)
+        assert run(batch, [3]) == [9]
+        with pytest.raises(ClosedError, match="given back before"):
+            batch.results()
+        assert run(borrowed(pipeline), [4]) == [16]
+        consistent(pipeline.stats())
+
+
+def test_buffers_stay_until_batches_on_loan_are_back_after_a_fault() -> None:
+    """Their memory is in use."""
+    model = Squares(capacity=2)
+    pipeline = Pipeline(model)
+    batch = borrowed(pipeline)
+    pipeline._core.thread_failed(RuntimeError("on purpose"))
+    closing = threading.Thread(target=pipeline.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    assert model.open
+    assert run(batch, [3]) == [9]
+    closing.join(LONG)
+    assert not closing.is_alive()
+    assert model.open == 0

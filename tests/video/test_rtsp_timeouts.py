@@ -34,10 +34,13 @@ REPORT = struct.pack(">cBH", b"$", 1, 28) + struct.pack(">BBHIIIIII", 0x80, 200,
 
 class Camera:
     """Sends so many frames at their rate to everybody who connects. Then it calls `after` with the connection, again
-    and again, and keeps that open.
+    and again, and keeps that open. It never answers the request `silent_at`.
     """
 
-    def __init__(self, folder: Path, frames: int, after: Callable[[socket.socket], object]) -> None:
+    def __init__(
+        self, folder: Path, frames: int, after: Callable[[socket.socket], object], silent_at: str = "none"
+    ) -> None:
+        self._silent_at = silent_at
         path = folder / "sent.mp4"
         with VideoWriter(path, (320, 240), RATE) as writer:
             for number in range(RATE):
@@ -57,9 +60,13 @@ class Camera:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            while b"PLAY" not in (request := connection.recv(1 << 16)):
+            request = b""
+            while b"PLAY" not in request:
+                if not (request := connection.recv(1 << 16)):
+                    return
+                if request.startswith(self._silent_at.encode()):
+                    self._closed.wait()
                 connection.sendall(self._answer(request.decode()))
-            connection.sendall(self._answer(request.decode()))
             for chunk in self._chunks:
                 connection.sendall(chunk)
                 time.sleep(1 / RATE)
@@ -90,8 +97,8 @@ def noise(number: int) -> np.ndarray:
 def camera(tmp_path: Path) -> Iterator[Callable[..., Camera]]:
     cameras: list[Camera] = []
 
-    def make(frames: int, after: Callable[[socket.socket], object] = lambda _: None) -> Camera:
-        cameras.append(Camera(tmp_path, frames, after))
+    def make(frames: int, after: Callable[[socket.socket], object] = lambda _: None, silent_at: str = "none") -> Camera:
+        cameras.append(Camera(tmp_path, frames, after, silent_at))
         return cameras[-1]
 
     yield make
@@ -110,6 +117,35 @@ class Sides:
 
 def send_report(connection: socket.socket) -> None:
     connection.sendall(REPORT)
+
+
+@pytest.mark.parametrize("step", ["OPTIONS", "DESCRIBE", "SETUP", "PLAY"])
+def test_a_source_that_does_not_answer(camera: Callable[..., Camera], step: str) -> None:
+    begin = time.monotonic()
+    with pytest.raises(VideoError, match=r"cannot be opened as a video: it has not answered within 0\.5 s"):
+        VideoReader(camera(30, silent_at=step).url, timeout=0.5, options=TCP)
+    assert time.monotonic() - begin < 5
+
+
+def test_a_source_without_a_frame(camera: Callable[..., Camera]) -> None:
+    with pytest.raises(VideoError, match="no frame that can be decoded"):
+        VideoReader(camera(0).url, timeout=0.5, options=TCP)
+
+
+def test_closing_does_not_wait_for_a_source_that_has_stalled(camera: Callable[..., Camera]) -> None:
+    half = threading.Event()
+
+    def send_half(connection: socket.socket) -> None:
+        if not half.is_set():
+            half.set()
+            connection.sendall(REPORT[:10])
+
+    reader = VideoReader(camera(30, send_half).url, timeout=20, options=TCP)
+    next(reader)
+    assert half.wait(20)
+    begin = time.monotonic()
+    reader.close()
+    assert time.monotonic() - begin < source_reader.CLOSING
 
 
 def test_a_source_that_falls_silent(camera: Callable[..., Camera]) -> None:

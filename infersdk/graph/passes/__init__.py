@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ...errors import ConfigError, UnsupportedModelError
+from ...errors import ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
-from ..files import EXTERNAL_KEY, check_weights, model_bytes, read_model
+from ..files import EXTERNAL_KEY, borrowed_model, check_weights, model_bytes
 from .add_nms import AddNms
 from .chain_poolings import ChainPoolings
 from .clean_up import CleanUp
@@ -133,11 +133,13 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
     apart = source.path is None and source.is_onnx and source.mentions(EXTERNAL_KEY)
     if not wanted and not apart:
         return None
-    graph = read_model(source)
-    try:
-        return model_bytes(graph) if apply_passes(graph, wanted) or apart else None
-    except (ConfigError, UnsupportedModelError) as error:
-        raise type(error)(f"{source.name}: {error}") from None
-    except (OSError, ValueError):  # a pass looks at weights
-        check_weights(graph)
-        raise
+    with borrowed_model(source) as graph:
+        try:
+            return model_bytes(graph) if apply_passes(graph, wanted) or apart else None
+        except (ConfigError, UnsupportedModelError) as error:
+            raise type(error)(f"{source.name}: {error}") from None
+        except (OSError, ValueError) as error:  # a pass looks at weights
+            check_weights(graph)
+            if isinstance(error, InferSDKError) or not source.mentions(EXTERNAL_KEY):
+                raise
+            raise ModelFormatError(f"{source.name}: its weights in other files cannot be read: {error}") from error

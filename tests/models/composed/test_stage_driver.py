@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -12,7 +13,7 @@ import pytest
 
 from infersdk import Pipeline, models
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
-from infersdk.errors import ClosedError, ConfigError, ImageError, InputError
+from infersdk.errors import ClosedError, ConfigError, ForkError, ImageError, InputError
 from infersdk.image import read_image
 from infersdk.models import Classifications, Detections, TwoStage
 from infersdk.models.composed import cutter
@@ -197,3 +198,43 @@ def test_a_block_ends_once() -> None:
     outcomes = block.wait()
     assert outcomes[0] == "first"
     assert isinstance(outcomes[1], CancelledError)
+
+
+@pytest.mark.parametrize("stage", ["detector", "second"])
+def test_what_ends_a_program_ends_the_images_and_no_more(
+    stage: str, images: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sys.exit() in a wrapper of one's own, with several batches on their way."""
+    run = HostExecutor.run_rows
+
+    def leaving(self: HostExecutor[Any], count: int) -> None:
+        if self.infer.model is getattr(two, stage).network.model:
+            raise SystemExit("on purpose")
+        run(self, count)
+
+    with two_stage() as two:
+        two(images[0])
+        monkeypatch.setattr(HostExecutor, "run_rows", leaving)
+        driver = StageDriver(two, {})
+        blocks = [driver.submit([two._read(image) for image in images[:2]]) for _ in range(6)]
+        assert {
+            type(outcome) for block in blocks for outcome in block.wait() if not isinstance(outcome, Detections)
+        } == {SystemExit}
+        monkeypatch.undo()
+        assert len(two.submit(images[0]).result(60)) > 0
+
+
+def test_not_in_a_child_process(two: TwoStage, images: list[Any]) -> None:
+    results = mapped(two, images * 3)
+    next(results)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            list(results)
+        except ForkError as error:
+            code = 0 if "began in another process" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(list(results)) == 3 * len(images) - 1

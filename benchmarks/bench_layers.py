@@ -34,7 +34,7 @@ def bench_seconds(model: str, target: str) -> float:
     parsed = infersdk.Target.parse(target)
     combination = Combination(model=model, target=parsed, batch=1)
     infer = infersdk.load(model, **parsed.arguments, max_batch=1)
-    scenarios = Scenarios(Workload(infer, combination, settings), settings)
+    scenarios = Scenarios(Workload(infer, combination, settings, infersdk.load), settings)
     try:
         scenarios.warm_up("engine", 0.3, 5.0)
         return statistics.median(scenarios.run("engine", 1.0).latencies)

@@ -56,7 +56,8 @@ def assets() -> Path:
 def no_spinning_threads_in_parallel() -> Iterator[None]:
     """Under xdist the idle threads of ONNX Runtime sleep: those of one worker would take the processors from another.
 
-    Each model is loaded as with `allow_spinning=False`, which changes no result. A single process leaves the default.
+    Each model is loaded as with `allow_spinning=False`, which changes no result; so are the sessions that tests make of
+    the runtime itself. A single process leaves the default.
     """
     if _workers() == 1:
         yield
@@ -66,13 +67,21 @@ def no_spinning_threads_in_parallel() -> Iterator[None]:
     except ImportError:
         yield
         return
-    session_options = onnxruntime.session_options
+    import onnxruntime as runtime
+
+    session_options, make = onnxruntime.session_options, runtime.InferenceSession.__init__
 
     def quiet(options: onnxruntime.Options, *rest: Any) -> Any:
         return session_options(msgspec.structs.replace(options, allow_spinning=False), *rest)
 
+    def make_quiet(session: Any, model: Any, sess_options: Any = None, **more: Any) -> None:
+        options = sess_options or runtime.SessionOptions()
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        make(session, model, options, **more)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxruntime, "session_options", quiet)
+        patch.setattr(runtime.InferenceSession, "__init__", make_quiet)
         yield
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "tests" / "native"
@@ -19,10 +26,30 @@ VERSION = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text("
 CORE = ("status", "library", "convert", "budget", "memory", "tensor", "tensor_file", "cuda_missing")
 
 
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """The folder of compiled programs of this test run; the workers of xdist share it and compile each file once."""
+    base = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    folder = base / "native_programs"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """One process at a time makes a file."""
+    with open(f"{target}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def build_program(
     folder: Path, program: str | Path, sanitize: str = "", sources: Sequence[str] = CORE, optimize: str = "-O1"
 ) -> list[str] | str:
     """The command that runs a program, compiled now into `folder`; or why there is none.
+
+    Several processes may build into one folder at the same time. What is there and up to date is not made again.
 
     Args:
         program: a path, or the name of a program in tests/native.
@@ -46,7 +73,8 @@ def build_program(
         flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
     runner: list[str] = []
     if sanitize:
-        runner_or_why = _runner(folder, compiler, sanitize)
+        with _locked(folder / f"trivial-{sanitize.replace(',', '-')}"):
+            runner_or_why = _runner(folder, compiler, sanitize)
         if isinstance(runner_or_why, str):
             return runner_or_why
         runner = runner_or_why
@@ -56,16 +84,20 @@ def build_program(
     newest = max(path.stat().st_mtime for folder in (HERE, NATIVE, program.parent) for path in folder.rglob("*.[ch]*"))
 
     def compile_one(source: Path, target: Path) -> None:
-        if target.exists() and target.stat().st_mtime > newest:
-            return
-        standard = "-std=c++17" if source.suffix == ".cpp" else "-std=c11"
-        extra = [] if cxx else ["-D_GNU_SOURCE"]
-        _call([compiler, standard, *extra, *flags, "-c", str(source), "-o", str(target)])
+        with _locked(target):
+            if target.exists() and target.stat().st_mtime > newest:
+                return
+            standard = "-std=c++17" if source.suffix == ".cpp" else "-std=c11"
+            extra = [] if cxx else ["-D_GNU_SOURCE"]
+            _call([compiler, standard, *extra, *flags, "-c", str(source), "-o", str(target)])
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(compile_one, inputs, objects))
-    target = folder / f"{program.stem}-{kind}"
-    _call([compiler, *flags, *map(str, objects), "-o", str(target), "-lm", "-lpthread"])
+    target = folder / f"{program.stem}-{kind}-{zlib.crc32(' '.join(sources).encode()):08x}"
+    with _locked(target):
+        compiled = max(path.stat().st_mtime for path in objects)
+        if not target.exists() or target.stat().st_mtime < compiled:
+            _call([compiler, *flags, *map(str, objects), "-o", str(target), "-lm", "-lpthread"])
     return [*runner, str(target)]
 
 

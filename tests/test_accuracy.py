@@ -258,14 +258,15 @@ def test_wrong_use_of_the_gate(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.assets
 def test_the_figures_of_a_detector(assets: Path) -> None:
-    """The reference figure stands in the README of the test data; it was measured with the original code."""
+    """The reference figure stands in the README of the test data; it was measured with the original code.
+
+    The same network on ONNX Runtime is measured with the wrappers' canvases.
+    """
     pytest.importorskip("openvino")
     task = DetectTask(assets / "coco" / "instances_val.json", assets / "coco" / "val")
-    path = assets / "models" / "yolov5n.onnx"
-    report = gate([Contender(path, "onnxruntime"), Contender(path, "openvino")], task, max_drop=0.002)
-    assert report.passes
-    for score in report.scores:
-        assert score.figures["mAP"] == pytest.approx(0.307, abs=0.002)
+    figures = task.measure(Contender(assets / "models" / "yolov5n.onnx", "openvino")).figures
+    assert figures["mAP"] == pytest.approx(0.307, abs=0.002)
+    assert figures["mAP50"] == pytest.approx(0.460, abs=0.003)
 
 
 @pytest.mark.assets

@@ -292,6 +292,11 @@ def check_weights(model: ir.Model) -> None:
                 try:
                     size = Path(tensor.path).stat().st_size
                 except OSError as error:
-                    raise ModelFormatError(f"weights in {str(tensor.path)!r} cannot be read: {error}") from None
+                    raise ModelFormatError(
+                        f"weights in {str(tensor.path)!r} cannot be read: {error.strerror or error}; the file belongs "
+                        "where the model names it, next to its own"
+                    ) from None
                 if size < (needed := (tensor.offset or 0) + tensor.nbytes):
-                    raise ModelFormatError(f"{str(tensor.path)!r} has {size} bytes, and weights end at byte {needed}")
+                    raise ModelFormatError(
+                        f"{str(tensor.path)!r} has {size} bytes, and weights end at byte {needed}; was it cut off?"
+                    )

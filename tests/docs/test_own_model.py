@@ -68,7 +68,7 @@ def test_faces_and_landmarks(module: Path, assets: Path, backend: str) -> None:
 def test_it_is_benchmarked(module: Path, assets: Path, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "infersdk", "bench", str(assets / "face" / "yunet_n_dynamic.onnx"),
-        "--type", "yunet:YuNet", "--backends", "onnxruntime,openvino",
+        "--type", "yunet:YuNet", "--backends", "onnxruntime", "--starts", "1",
         "--data", str(assets / "images"), "--time", "0.1", "--warmup", "0.1", "--rounds", "1", "--json",
     ]  # fmt: skip
     path = os.pathsep.join(filter(None, [str(module), os.environ.get("PYTHONPATH")]))
@@ -76,9 +76,10 @@ def test_it_is_benchmarked(module: Path, assets: Path, tmp_path: Path) -> None:
         command, check=False, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}
     )
     assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["rows"]
-    assert [row["status"] for row in rows] == ["ok", "ok"]
-    assert all(row["ran"]["kind"] == "yunet:YuNet" for row in rows)
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["status"] == "ok", row["reason"]
+    assert row["ran"]["kind"] == "yunet:YuNet"
+    assert row["cold_start"] is not None, row["notes"]  # a process of its own imports the wrapper, too
 
 
 def test_what_cannot_be_imported(assets: Path) -> None:

@@ -15,13 +15,16 @@ sys.path.insert(0, str(HERE))
 import mutation  # noqa: E402
 import run  # noqa: E402
 import targets  # noqa: E402
+from native_programs import shared_folder  # noqa: E402
 
 HARNESSES = [*run.NATIVE_HARNESSES, *targets.TARGETS]
+#: Of a harness in C, in the suite; one whose cases take milliseconds each has fewer.
+NATIVE_CASES, SLOW_CASES = 3000, {"fuzz_class_map": 1000}
 
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
+    return shared_folder(tmp_path_factory)
 
 
 def outcome_of(name: str, folder: Path, *, cases: int = 2**40, seconds: float = 0.0, seed: int = 1) -> run.Outcome:
@@ -38,7 +41,7 @@ def outcome_of(name: str, folder: Path, *, cases: int = 2**40, seconds: float = 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HARNESSES)
 def test_some_cases_of_each(name: str, programs: Path) -> None:
-    cases = 3000 if name in run.NATIVE_HARNESSES else 60
+    cases = SLOW_CASES.get(name, NATIVE_CASES) if name in run.NATIVE_HARNESSES else 60
     outcome = outcome_of(name, programs, cases=cases)
     assert outcome.cases == cases
     assert outcome.refused > 0

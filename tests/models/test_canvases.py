@@ -260,7 +260,7 @@ def _is_exact(detector: YOLOv8, frame: np.ndarray[Any, Any]) -> bool:
 
 @pytest.mark.assets
 def test_calls_streams_and_requests_find_the_same(assets: Path) -> None:
-    files = sorted((assets / "coco" / "val").glob("*.jpg"))[:12]
+    files = sorted((assets / "coco" / "val").glob("*.jpg"))[:8]
     sizes = [(640, 480), (480, 640)]
     model = assets / "models" / "yolov8n.onnx"
     with YOLOv8(model, canvas="fit", canvas_sizes=sizes, max_batch=3, threads=1) as detector:

@@ -279,6 +279,13 @@ def test_weights_in_another_file(tmp_path: Path, backend: str, make: Any, kind: 
             with pytest.raises(errors.ModelFormatError, match="apart.bin' cannot be read"):
                 load_it(apart, backend, decode_head=decode_head)
         (tmp_path / "gone.bin").rename(tmp_path / "apart.bin")
+    # Those in another folder are not read, as the runtimes do not read them.
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "apart.onnx").write_bytes(apart.read_bytes().replace(b"apart.bin", b"../ap.bin"))
+    (tmp_path / "apart.bin").rename(tmp_path / "ap.bin")
+    for decode_head in ("graph", "native", "auto"):
+        with pytest.raises((errors.ModelFormatError, errors.UnsupportedModelError), match="outside|escapes"):
+            kind(tmp_path / "in" / "apart.onnx", backend, decode_head=decode_head)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from native_programs import CORE, build_program
+from native_programs import CORE, build_program, shared_folder
 
 Build = Callable[..., list[str]]
 
@@ -16,7 +16,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
     The test skips where there is no compiler, or no such sanitizer that works.
     """
-    folder = tmp_path_factory.mktemp("native")
+    folder = shared_folder(tmp_path_factory)
     built: dict[tuple[object, ...], list[str] | str] = {}
 
     def once(program: str, *, sanitize: str = "", sources: Sequence[str] = CORE) -> list[str]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ...errors import ConfigError, UnsupportedModelError
+from ...errors import ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
 from ..files import EXTERNAL_KEY, borrowed_model, check_weights, model_bytes
 from .add_nms import AddNms
@@ -138,6 +138,8 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
             return model_bytes(graph) if apply_passes(graph, wanted) or apart else None
         except (ConfigError, UnsupportedModelError) as error:
             raise type(error)(f"{source.name}: {error}") from None
-        except (OSError, ValueError):  # a pass looks at weights
+        except (OSError, ValueError) as error:  # a pass looks at weights
             check_weights(graph)
-            raise
+            if isinstance(error, InferSDKError) or not source.mentions(EXTERNAL_KEY):
+                raise
+            raise ModelFormatError(f"{source.name}: its weights in other files cannot be read: {error}") from error

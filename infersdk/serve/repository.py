@@ -27,6 +27,7 @@ from .networks import NetworkEndpoint
 if TYPE_CHECKING:
     import os
 
+    from ..options import Progress
     from .endpoint import Endpoint
     from .settings import ServerSettings
 
@@ -205,16 +206,20 @@ class Repository:
         entry.versions, entry.state, entry.reason = {}, "UNAVAILABLE", "unloaded"
         self._close_later(endpoints)
 
-    def _load_versions(self, name: str) -> dict[str, Endpoint]:
+    def _check_open(self, what: str, share: float = 0.0) -> None:
+        """Ends the warm-up of a model, which takes long, when the server ends."""
         if self._closed:
-            raise ClosedError(f"model {name!r} is not loaded: the server ends")
+            raise ClosedError(f"the server ends, and does not go on with this: {what}")
+
+    def _load_versions(self, name: str) -> dict[str, Endpoint]:
+        self._check_open(name)
         table = self.tables().get(name)
         if table is None:
             raise ConfigError(f"the configuration has no model {name!r} any more")
         made: dict[str, Endpoint] = {}
         try:
             for version, one in _version_tables(name, table).items():
-                made[version] = load_endpoint(name, version, one, self._settings)
+                made[version] = load_endpoint(name, version, one, self._settings, self._check_open)
         except BaseException:
             for endpoint in made.values():
                 endpoint.close(0)
@@ -298,24 +303,31 @@ def served_tables(config: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping
     return tables
 
 
-def load_endpoint(name: str, version: str, table: Mapping[str, Any], settings: ServerSettings) -> Endpoint:
+def load_endpoint(
+    name: str, version: str, table: Mapping[str, Any], settings: ServerSettings, progress: Progress | None = None
+) -> Endpoint:
     """A version of a model out of its table, warmed up.
+
+    Args:
+        progress: called before each step of the warm-up; what it raises ends that.
 
     Raises:
         ConfigError, BackendError, ModelError: what loading raises.
     """
     if table.get("type") == NETWORK:
-        return _load_network(name, version, dict(table), settings)
+        return _load_network(name, version, dict(table), settings, progress)
     model = create({"models": {name: table}})[name]
     try:
-        model.warm_up()
+        model.warm_up(progress)
         return ImageEndpoint(name, version, model, settings.max_queue, settings.max_images)
     except BaseException:
         model.close()
         raise
 
 
-def _load_network(name: str, version: str, table: dict[str, Any], settings: ServerSettings) -> Endpoint:
+def _load_network(
+    name: str, version: str, table: dict[str, Any], settings: ServerSettings, progress: Progress | None
+) -> Endpoint:
     table.pop("type")
     given = table.pop("pipeline", {})
     if isinstance(given, Mapping):
@@ -339,7 +351,7 @@ def _load_network(name: str, version: str, table: dict[str, Any], settings: Serv
         network.close()
         raise
     try:
-        endpoint.pipeline.warm_up()
+        endpoint.pipeline.warm_up(progress)
     except BaseException:
         endpoint.close(0)
         raise

@@ -23,7 +23,8 @@ import pytest
 from onnx_models import node, value
 from served_requests import ask, inputs_of
 
-from infersdk.errors import ConfigError, DeadlineExceeded, ModelError
+from infersdk import Pipeline
+from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ModelError
 
 
 def times(path: Path, factor: float) -> Path:
@@ -236,7 +237,7 @@ def test_the_command_ends_well_with_sigterm(config: Path) -> None:
 
 
 class GatedLoads:
-    """The loads of a repository wait until a test opens the gate; `endpoints` are those that were loaded."""
+    """What a repository loads is kept from it until a test opens the gate; `endpoints` are those that were loaded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from infersdk.serve import repository
@@ -245,9 +246,9 @@ class GatedLoads:
         load_endpoint = repository.load_endpoint
 
         def load(*arguments: Any) -> Any:
+            self.endpoints.append(load_endpoint(*arguments))
             self.begun.set()
             assert self.gate.wait(60)
-            self.endpoints.append(load_endpoint(*arguments))
             return self.endpoints[-1]
 
         monkeypatch.setattr(repository, "load_endpoint", load)
@@ -312,6 +313,30 @@ def test_a_model_that_is_loaded_too_late_is_closed(config: Path, loads: GatedLoa
     asyncio.run(asyncio.wait_for(check(), 60))
     assert len(loads.endpoints) == 1
     assert loads.are_closed()
+
+
+def test_the_end_of_the_server_ends_a_warm_up(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warm_up, begun, gate = Pipeline.warm_up, threading.Event(), threading.Event()
+
+    def gated(pipeline: Pipeline[Any], *arguments: Any) -> None:
+        begun.set()
+        assert gate.wait(60)
+        warm_up(pipeline, *arguments)
+
+    monkeypatch.setattr(Pipeline, "warm_up", gated)
+
+    async def check() -> None:
+        repository = repository_of(config)
+        loading = asyncio.ensure_future(repository.load_all())
+        assert await asyncio.to_thread(begun.wait, 60)
+        closing = asyncio.ensure_future(repository.close())
+        await asyncio.sleep(0.1)
+        gate.set()
+        with pytest.raises(ClosedError, match="the server ends"):
+            await loading
+        await closing
+
+    asyncio.run(asyncio.wait_for(check(), 60))
 
 
 def test_a_server_that_is_not_ready_in_time(config: Path, loads: GatedLoads) -> None:

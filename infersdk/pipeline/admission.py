@@ -64,7 +64,7 @@ class Admission:
 
     def release(self, batch: BatchState, *, prepares: bool = False) -> list[Request]:
         """A batch has been run, and its slots are free. See `serve_queue()`."""
-        self._scheduler.free(batch)
+        self._scheduler.free(batch, queued=bool(self.queue))
         return self.serve_queue(prepares=prepares)
 
     def serve_queue(self, *, prepares: bool = False) -> list[Request]:

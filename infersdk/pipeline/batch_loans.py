@@ -61,7 +61,7 @@ class BatchLoans:
         scheduler = self._scheduler
         batch = scheduler.lend(queue_is_empty=not self._admission.queue, patient=wait)
         if batch is None and wait:
-            batch = scheduler.wait_for_batch()
+            batch = scheduler.wait_for_batch(self._admission.queue)
         if batch is None:
             return None
         borrowed = BorrowedBatch(self, batch)

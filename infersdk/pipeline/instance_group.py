@@ -37,6 +37,7 @@ class InstanceGroup:
         self.max_in_flight, self.max_running, self.in_flight = max_in_flight, max_running, 0
         self.batch_sizes = buffers[0].batch_sizes()
         self.spread = Spread(max_running, max_in_flight)
+        self.lent_last = False  # the last batch that left for the model was borrowed
         self.changed = threading.Condition(lock)  # the threads that run batches wait here for one that may leave
 
     @property

@@ -303,8 +303,9 @@ class Pipeline(Generic[Result]):
         items cost as requests. It shares the model with all requests: it counts as one of the batches in flight.
 
         Args:
-            wait: wait until there is one. For a thread that has no other batch of this pipeline: otherwise requests
-                would wait for that one.
+            wait: wait until there is one. Where requests wait for the model, their batches and borrowed ones take
+                turns. For a thread that has no other batch of this pipeline: otherwise requests would wait for that
+                one.
 
         Returns:
             The batch; None, without `wait`, if none is free, or requests wait for the model, which come first then.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Sized
 from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -235,8 +235,11 @@ class Scheduler:
         """This batch is on its way from now on."""
         group = self.groups[batch.group]
         group.in_flight += 1
+        group.lent_last = False
         group.spread.batch_left(self._clock())
         self._callers.batch_left()
+        if self._borrowers:
+            self._batch_freed.notify()  # it is the turn of a borrowed batch
 
     def _complete(self, batch: BatchState, occupied: int) -> bool:
         """Whether a batch with so many requests had better leave than wait for more of them."""
@@ -265,13 +268,15 @@ class Scheduler:
 
         Args:
             queue_is_empty: whether no request waits for a slot.
-            patient: the borrower has no other batch: it need not stand back where requests wait for the model.
+            patient: the borrower has no other batch: where requests wait for the model, it takes turns with them.
         """
         others_wait = bool(self._filling) or not queue_is_empty
         able = [
             group
             for group in self.groups
-            if group.free and group.in_flight < group.max_in_flight and (patient or not (others_wait or group.full))
+            if group.free
+            and group.in_flight < group.max_in_flight
+            and not (self._requests_come_next(group, not queue_is_empty) if patient else others_wait or group.full)
         ]
         if not able:
             return None
@@ -280,27 +285,49 @@ class Scheduler:
         self._count_lent(batch)
         return batch
 
-    def wait_for_batch(self) -> BatchState | None:
-        """Waits for the next batch that becomes free, and lends it; None if the pipeline ends before that."""
+    def _requests_come_next(self, group: InstanceGroup, queued: bool) -> bool:
+        """Whether a batch of requests is due, and the last batch on this model was a borrowed one. A thread that
+        borrows the next batch as soon as it gives one back would leave no moment for the threads that run requests.
+
+        Args:
+            queued: requests wait for a slot.
+        """
+        if not group.lent_last:
+            return False
+        due = self._clock() - self._max_delay
+        return (
+            queued
+            or bool(group.full)
+            or any(batch.group == group.index and batch.oldest <= due for batch in self._filling.values())
+        )
+
+    def wait_for_batch(self, queue: Sized) -> BatchState | None:
+        """Waits for a batch, and lends it; None if the pipeline ends before that.
+
+        Args:
+            queue: the requests that wait for a slot.
+        """
+        batch: BatchState | None = None
         self._borrowers += 1
         try:
-            while not self._reserved and not self.draining:
-                self._batch_freed.wait()
+            while batch is None and not self._reserved and not self.draining:
+                batch = self.lend(queue_is_empty=not len(queue), patient=True)
+                if batch is None:
+                    self._batch_freed.wait()
         except BaseException:  # Ctrl-C: what was meant for this thread is free again
             self._borrowers -= 1
             if len(self._reserved) > self._borrowers:
                 self.free(self._reserved.pop())
             raise
         self._borrowers -= 1
-        if not self._reserved:
-            return None
-        batch = self._reserved.popleft()
-        self._count_lent(batch)
+        if batch is None and self._reserved:
+            batch = self._reserved.popleft()
+            self._count_lent(batch)
         return batch
 
     def _count_lent(self, batch: BatchState) -> None:
         group = self.groups[batch.group]
-        batch.sealed = True
+        batch.sealed = group.lent_last = True
         group.in_flight += 1
         group.spread.batch_left(self._clock())
 
@@ -308,19 +335,28 @@ class Scheduler:
         """A batch of this group is off the model."""
         group.in_flight -= 1
         group.spread.batch_ended(self._clock())
+        if self._borrowers:
+            self._batch_freed.notify()
         # A thread that finds nothing to do takes the interpreter's lock from one that has.
         if group.full or any(batch.group == group.index for batch in self._filling.values()):
             group.changed.notify()
 
-    def free(self, batch: BatchState) -> None:
-        """This batch has no request any more."""
+    def free(self, batch: BatchState, *, queued: bool = False) -> None:
+        """This batch has no request any more.
+
+        Args:
+            queued: requests wait for a slot.
+        """
         batch.clear()
         self._blocked = False
-        if len(self._reserved) < self._borrowers and not self.draining:
+        group = self.groups[batch.group]
+        borrowed_next = len(self._reserved) < self._borrowers and not self._requests_come_next(group, queued)
+        if borrowed_next and not self.draining:
             self._reserved.append(batch)
-            self._batch_freed.notify()
         else:
-            self.groups[batch.group].free.append(batch)
+            group.free.append(batch)
+        if self._borrowers:
+            self._batch_freed.notify()
 
     @property
     def idle(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -227,3 +228,46 @@ def test_buffers_stay_until_batches_on_loan_are_back_after_a_fault() -> None:
     closing.join(LONG)
     assert not closing.is_alive()
     assert model.open == 0
+
+
+@pytest.mark.parametrize("slots", [None, 1])
+def test_borrowers_and_requests_take_turns(slots: int | None) -> None:
+    """Even if each borrower wants the next batch at the moment at which it has given one back."""
+
+    class Slow(SquaresBuffer):
+        def run(self, count: int) -> None:
+            time.sleep(0.005)
+            super().run(count)
+
+    class Model(Squares):
+        def batch_buffer(self, capacity: int | None) -> SquaresBuffer:
+            self.open += 1
+            return Slow(self, capacity or self.capacity)
+
+    model = Model(capacity=1)
+    settings = {} if slots is None else {"slots": slots}
+    with Pipeline(model, max_delay=0, **settings) as pipeline:
+        ended = threading.Event()
+
+        def borrow(number: int) -> None:
+            while not ended.is_set():
+                batch = pipeline.borrow_batch(wait=True)
+                assert batch is not None
+                assert run(batch, [number]) == [number**2]
+
+        borrowing = [threading.Thread(target=borrow, args=(number,)) for number in (2, 3)]
+        for thread in borrowing:
+            thread.start()
+        until(lambda: len(model.batches) > 4)
+        try:
+            for number in range(10, 30):
+                before = len(model.batches)
+                assert pipeline.submit(number).result(LONG) == number**2
+                (at,) = [index for index, rows in enumerate(model.batches) if rows == [number]]
+                assert at - before < 12, "a few may run until the request is in its batch"
+        finally:
+            ended.set()
+            for thread in borrowing:
+                thread.join(LONG)
+        assert not any(thread.is_alive() for thread in borrowing)
+        consistent(pipeline.stats())

@@ -281,13 +281,13 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
     free, fixed = tmp_path / "any.onnx", tmp_path / "fixed.onnx"
     free.write_bytes(contract_model("any_size"))
     fixed.write_bytes(contract_model("net", 2))
-    rows = bench([*combine([free]), *combine([fixed], batches=[1, 2])], QUICK).rows
+    rows = bench([*combine([free]), *combine([fixed], batches=[1, 2])], QUICK, accuracy=False, loading=False).rows
     assert [row.status for row in rows] == ["failed", "failed", "ok"]
     assert "has free axes; say how long they are: shape x=" in rows[0].reason
     assert "has a fixed batch of 2, not 1; export it with a free batch axis" in rows[1].reason
     name = infersdk.load(free).input_specs[0].name
     settings = msgspec.structs.replace(QUICK, shapes={name: [1, 3, 16, 16]})
-    (row,) = bench(combine([free], batches=[2]), settings).rows
+    (row,) = bench(combine([free], batches=[2]), settings, accuracy=False, loading=False).rows
     assert row.status == "ok", row.reason
     assert row.notes[0].startswith("not run offline or as a server: ")
 

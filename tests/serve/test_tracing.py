@@ -19,6 +19,8 @@ import pytest
 from PIL import Image
 from served_requests import ask, inputs_of, simple_body
 
+from infersdk.data import DETECTOR
+
 sdk: Any = pytest.importorskip("opentelemetry.sdk.trace", reason="traces need the extra otel")
 export: Any = pytest.importorskip("opentelemetry.sdk.trace.export")
 memory: Any = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
@@ -147,7 +149,7 @@ def test_failures_of_the_model(traced: tuple[Any, Any], spans: Any) -> None:
     assert root.attributes["http.response.status_code"] == 500
 
 
-def test_an_image(assets: Any) -> None:
+def test_an_image() -> None:
     """The decoding of an image is in its span."""
     from infersdk.serve import Server
     from infersdk.serve.tracing import Tracing
@@ -155,7 +157,7 @@ def test_an_image(assets: Any) -> None:
     exporter = memory.InMemorySpanExporter()
     provider = sdk.TracerProvider()
     provider.add_span_processor(export.SimpleSpanProcessor(exporter))
-    table = {"type": "yolov5", "path": str(assets / "models" / "yolov5n.onnx")}
+    table = {"type": "yolov5", "path": str(DETECTOR)}
     server = Server({"models": {"detector": table}}, http_port=0, grpc_port=None, access_log=False)
     server.tracing = Tracing(provider)
     data = io.BytesIO()

@@ -346,7 +346,7 @@ def test_no_model_of_a_group_uploads_frames_of_its_own(files: dict[str, Path], m
         assert not any(result.errors for result in group.map(images))
         contexts = [item for item in gc.get_objects() if isinstance(item, InFlightBatch) and id(item) not in others]
         assert len(contexts) >= 2
-        assert [context._frames.nbytes for context in contexts] == [0] * len(contexts)
+        assert [context.uploads._memory.nbytes for context in contexts] == [0] * len(contexts)
     assert len(shared) == len(images)
     for image in shared:
         (known,) = image._on_device.values()

@@ -26,9 +26,9 @@ class Uploads:
         self.uploads = ImageUploads(self.batch, stream, workers, may_copy_ahead=may_copy_ahead)
         self._rng, self._stream = rng, stream
 
-    def image(self, height: int = 0, locked: bool = True) -> tuple[HostImage, Geometry]:
-        """Of a random size; every third row is read where the height is a multiple of 3."""
-        height, width = height or int(self._rng.integers(20, 90)), int(self._rng.integers(20, 90))
+    def image(self, height: int = 0, width: int = 0, *, locked: bool = True) -> tuple[HostImage, Geometry]:
+        """Of a random size below 90; every third row is read where the height is a multiple of 3."""
+        height, width = height or int(self._rng.integers(20, 90)), width or int(self._rng.integers(20, 90))
         pixels = pinned_empty((height, width, 3)) if locked else np.empty((height, width, 3), np.uint8)
         pixels[:] = self._rng.integers(0, 256, pixels.shape, np.uint8)
         return HostImage(pixels, "bgr"), Geometry.resize((width, height), (32, 32), (32, max(height // 3, 1)), (0, 0))
@@ -68,7 +68,7 @@ def made(rng: np.random.Generator) -> Iterator[Uploads]:
     """The last batch was page-locked, and as large as any."""
     with Stream("cuda:0") as stream, Workers(2) as workers:
         made = Uploads(rng, stream, workers)
-        made.all([made.image(89) for _ in range(CAPACITY)])  # all rows are read
+        made.all([made.image(89, 90) for _ in range(CAPACITY)])  # all rows are read
         yield made
         made.uploads.close()
 
@@ -128,7 +128,7 @@ def test_requests_that_were_cancelled(made: Uploads) -> None:
 
 
 def test_images_for_which_the_memory_is_too_small(made: Uploads) -> None:
-    larger = [made.image(400) for _ in range(CAPACITY)]
+    larger = [made.image(400, 90) for _ in range(CAPACITY)]
     made.ahead(larger)
     assert not made.uploads._ahead
     made.ahead(larger[:2])

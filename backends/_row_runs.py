@@ -196,21 +196,33 @@ class RowRuns:
             if self._alive() is runtime:
                 self._alive = lambda: None
 
-    def side_by_side(self, count: int, run_row: Callable[[int, int], None]) -> None:
-        """Runs so many rows, each once; the calling thread is one of those that do. The first error is raised."""
+    def side_by_side(
+        self, count: int, run_row: Callable[[int, int], None], core_is_free: Callable[[], object] | None = None
+    ) -> None:
+        """Runs so many rows, each once; the calling thread is one of those that do. The first error is raised.
+
+        Args:
+            core_is_free: see `Infer.forward_rows()`.
+        """
         rows = deque(range(count))
+        to_tell = deque([core_is_free] if core_is_free is not None else [])  # by the thread that takes it out
 
         def work(worker: int) -> None:
             while True:
                 try:
                     row = rows.popleft()
                 except IndexError:
-                    return
+                    break
                 try:
                     run_row(row, worker)
                 except BaseException:
                     rows.clear()
                     raise
+            try:
+                tell = to_tell.popleft()
+            except IndexError:
+                return
+            tell()
 
         helping = [Future[None]() for _ in range(min(self.cores, count) - 1)]
         try:
@@ -314,7 +326,7 @@ class RunsRows(Infer):
             return self.warm_up_runs
         return Choice.TRIAL + 1  # the first one shows the shapes of the outputs
 
-    def forward_rows(self) -> Mapping[str, Tensor]:
+    def forward_rows(self, core_is_free: Callable[[], object] | None = None) -> Mapping[str, Tensor]:
         rows = self._rows
         if rows is None or rows.failed:
             return self.forward()
@@ -325,8 +337,10 @@ class RunsRows(Infer):
             return self.forward()
         choice = rows.choice(tuple(shape[1:] for shape in shapes))
         splits, counts = choice.next_splits()
+        if counts:  # a batch beside it would take some of its cores
+            core_is_free = None
         started = perf_counter()
-        if not splits or not self._run_split(rows, choice, batch):
+        if not splits or not self._run_split(rows, choice, batch, core_is_free):
             splits = False
             self.forward()
             choice.learn({name: tensor.shape for name, tensor in self._outputs.items()}, batch)
@@ -334,7 +348,7 @@ class RunsRows(Infer):
             choice.add(splits, (perf_counter() - started) / batch)
         return self._outputs_view
 
-    def _run_split(self, rows: RowRuns, choice: Choice, batch: int) -> bool:
+    def _run_split(self, rows: RowRuns, choice: Choice, batch: int, core_is_free: Callable[[], object] | None) -> bool:
         """Runs the rows one by one, and what is left over after whole rounds together; whether that was possible."""
         if self._row_runner is None:
             if (runtime := rows.runtime()) is None:
@@ -349,7 +363,7 @@ class RunsRows(Infer):
                 tensor.host_ptr()
             for tensor in self._outputs.values():
                 tensor.host_ptr(read=False, write=True)
-            rows.side_by_side(split, runner.run_row)
+            rows.side_by_side(split, runner.run_row, core_is_free if split == batch else None)
             if split < batch:
                 self._bound = None  # the request of a backend may be bound to these rows now
                 runner.run_rest()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..errors import InputError, ShapeError, UnsupportedModelError
 if TYPE_CHECKING:
     from ..infer import Infer
 
-__all__ = ["BatchBuffer", "OneBucket", "TensorBatchBuffer"]
+__all__ = ["BatchBuffer", "OneBucket", "SharingBuffer", "TensorBatchBuffer"]
 
 #: Copying so many bytes takes less time than waking up another thread.
 QUICK_NBYTES = 64 * 1024
@@ -82,6 +82,18 @@ class BatchBuffer(Protocol):
 
     def close(self) -> None:
         """Frees what the buffer holds."""
+
+
+@runtime_checkable
+class SharingBuffer(BatchBuffer, Protocol):
+    """A buffer whose run may leave cores to the next batch before it ends."""
+
+    def run_sharing(self, count: int, core_is_free: Callable[[], object] | None) -> None:
+        """As `run()`.
+
+        Args:
+            core_is_free: see `Infer.forward_rows()`; with None it is `run()`.
+        """
 
 
 class OneBucket:
@@ -176,6 +188,9 @@ class TensorBatchBuffer(OneBucket):
             rows[target] = rows[source]
 
     def run(self, count: int) -> None:
+        self.run_sharing(count, None)
+
+    def run_sharing(self, count: int, core_is_free: Callable[[], object] | None) -> None:
         infer = self._infer
         # One question for all inputs, since the answer may change from call to call. There are no rows beyond the
         # capacity.
@@ -185,7 +200,7 @@ class TensorBatchBuffer(OneBucket):
             if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
-        infer.forward_rows()
+        infer.forward_rows(core_is_free)
 
     def results(self, count: int) -> Sequence[Any]:
         with self._infer.stream_guard:

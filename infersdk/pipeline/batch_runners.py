@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from .batch_buffer import SharingBuffer
 from .futures import AsyncRequest, hand_out
 from .prepare_workers import PrepareWorkers, fail_expired
 from .request import BatchState, Request, RequestStages, prepare_row
@@ -25,7 +26,8 @@ __all__ = ["BatchRunners"]
 class BatchRunners:
     """Threads that take the batches of one instance group to the model, and hand out the results.
 
-    There is one more than batches may be in flight: it postprocesses while the next batch is on the model.
+    There is one more than batches may be in flight: it postprocesses while the next batch is on the model. A batch
+    whose last rows leave a core idle does not count as on the model any more.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class BatchRunners:
         self._lock, self._lifecycle, self._group = lock, lifecycle, group
         self._scheduler, self._admission, self._statistics = scheduler, admission, statistics
         self._workers, self._inline, self._name, self._supervisor = workers, inline, name, supervisor
+        self._shares = isinstance(group.batches[0].buffer, SharingBuffer)
         self.threads = [
             PipelineThread(f"{name}-runner-{i}", self._work, supervisor) for i in range(group.max_in_flight + 1)
         ]
@@ -156,15 +159,35 @@ class BatchRunners:
         """
         buffer, count = batch.buffer, len(requests)
         results: Sequence[Any] = ()
+        on_model = True
+        faults: list[BaseException] = []
+
+        def leave_model() -> None:
+            nonlocal on_model
+            with self._lock:
+                if on_model:
+                    on_model = False
+                    self._scheduler.outputs_ready(self._group)
+
+        def core_is_free() -> None:
+            try:
+                leave_model()
+            except BaseException as error:  # a fault of the pipeline, and not of the run
+                faults.append(error)
+
         try:
             if requests:
                 requests[:] = batch.compact()
-                buffer.run(count)
+                if self._shares:
+                    cast("SharingBuffer", buffer).run_sharing(count, core_is_free)
+                else:
+                    buffer.run(count)
         except BaseException as error:
             results = [error] * count
         ran = monotonic()
-        with self._lock:
-            self._scheduler.outputs_ready(self._group)
+        if faults:
+            raise faults[0]
+        leave_model()
         if requests and not results:
             try:
                 results = buffer.results(count)

@@ -26,7 +26,7 @@ from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Pa
 from .image_uploads import HostAddress, ImageUploads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ...image import Geometry
     from ...image.nvimgcodec import DecodedBatch, EncodedImage
@@ -433,7 +433,7 @@ class CudaExecutor(Generic[Result]):
             self._begun, self._decoded = None, None
             raise
 
-    def run_rows(self, count: int) -> None:
+    def run_rows(self, count: int, core_is_free: Callable[[], object] | None = None) -> None:
         if self._begun is None:
             self._begin_rows(count, ordered=True)
         decoded, self._decoded = self._decoded, None

@@ -228,8 +228,12 @@ class Executor(Protocol[Result]):
     def begin_rows(self, count: int) -> None:
         """Queues the run of the first `count` rows on a device, for a thread with other work. `run_rows()` follows."""
 
-    def run_rows(self, count: int) -> None:
-        """Runs the first `count` rows that were prepared, and waits for the end of that."""
+    def run_rows(self, count: int, core_is_free: Callable[[], object] | None = None) -> None:
+        """Runs the first `count` rows that were prepared, and waits for the end of that.
+
+        Args:
+            core_is_free: see `Infer.forward_rows()`.
+        """
 
     def row_results(self, count: int) -> list[Result]:
         """The results of these rows. They are free again."""

@@ -79,7 +79,7 @@ class FollowingExecutor(Generic[Result]):
 
 
 class FollowingBuffer(Generic[Result]):
-    """A `QueuingBuffer` of a pipeline over an executor.
+    """A `QueuingBuffer` and `SharingBuffer` of a pipeline over an executor.
 
     Args:
         network: the buffer's own; it is closed with it.
@@ -137,6 +137,9 @@ class FollowingBuffer(Generic[Result]):
 
     def run(self, count: int) -> None:
         self._executor.run_rows(count)
+
+    def run_sharing(self, count: int, core_is_free: Callable[[], object] | None) -> None:
+        self._executor.run_rows(count, core_is_free)
 
     def results(self, count: int) -> Sequence[Result]:
         return self._executor.row_results(count)

@@ -190,10 +190,10 @@ def test_calls_are_warmed_up_too(backend: str, monkeypatch: pytest.MonkeyPatch) 
         network, shapes = detector.network, list[int]()
         forward_rows = type(network).forward_rows
 
-        def recording(infer: Any) -> Any:
+        def recording(infer: Any, *arguments: Any) -> Any:
             if infer is network:
                 shapes.append(infer.inputs["images"].shape[0])
-            return forward_rows(infer)
+            return forward_rows(infer, *arguments)
 
         monkeypatch.setattr(type(network), "forward_rows", recording)
         detector.warm_up()

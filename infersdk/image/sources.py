@@ -317,7 +317,7 @@ def image_size(source: Any, channel_order: str = "bgr") -> tuple[int, int] | Non
             return image_size(source._source, channel_order)
         if isinstance(source, HostImage):
             return source.size
-        if hasattr(source, "shape"):
+        if hasattr(source, "shape") and not isinstance(source, memoryview):
             height, width = (int(side) for side in source.shape[:2])
             return width, height * 2 // 3 if channel_order == "nv12" else height
         if is_http(source):

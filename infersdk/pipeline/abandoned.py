@@ -1,4 +1,4 @@
-"""The end of an iteration that nobody continues.
+"""What happens when an iteration is left before its end.
 
 The end of a generator that was abandoned may come from the garbage collector. That runs in any thread, perhaps in one
 that is just then changing the state of the pipeline and holds its lock: who cancels a request there waits for this lock

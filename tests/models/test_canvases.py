@@ -141,8 +141,9 @@ def test_image_size_is_that_of_the_image_that_is_read(tmp_path: Path) -> None:
         exif[0x0112] = orientation
         path = tmp_path / f"{orientation}.jpg"
         pil.save(path, exif=exif)
-        stream = io.BytesIO(path.read_bytes())
-        for source in (path, str(path), path.read_bytes(), stream, Image.open(path), read_image(path)):
+        data = path.read_bytes()
+        encoded = (data, bytearray(data), memoryview(data), io.BytesIO(data))
+        for source in (path, str(path), *encoded, Image.open(path), read_image(path)):
             assert image_size(source) == read_image(source).size == ((40, 60) if orientation == 6 else (60, 40))
     assert image_size(np.zeros((30, 20, 3), np.uint8)) == (20, 30)
     assert image_size(np.zeros((30, 20), np.uint8), "nv12") == (20, 20)

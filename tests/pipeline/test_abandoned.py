@@ -1,4 +1,4 @@
-"""Iterations that nobody continues: their generators end in any thread, at any moment."""
+"""Iterations that are left before their end: their generators end in any thread, at any moment."""
 
 from __future__ import annotations
 

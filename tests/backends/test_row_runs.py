@@ -256,8 +256,11 @@ def test_settings_of_the_user_win(tmp_path: Path, backend: str) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_outputs_that_are_no_rows(tmp_path: Path, backend: str) -> None:
-    """An output with as many rows as there are values is not split, also where both numbers happen to be equal."""
+@pytest.mark.parametrize("found", [(4, 0, 0, 0), (2, 2, 0, 0), (0, 0, 3, 1), (0, 0, 0, 4)])
+def test_outputs_that_are_no_rows(tmp_path: Path, backend: str, found: tuple[int, ...]) -> None:
+    """An output with as many rows as there are values is not split, also where both numbers happen to be equal: here
+    four values are found in four rows.
+    """
     path = models.save(
         tmp_path / "m.onnx",
         [models.node("NonZero", "x", "found"), models.node("Transpose", "found", "y", perm=[1, 0])],
@@ -265,7 +268,8 @@ def test_outputs_that_are_no_rows(tmp_path: Path, backend: str) -> None:
         [models.value("y", (None, 2), "int64")],
     )
     x = np.zeros((4, 4), np.float32)
-    x[0] = 1  # four values in four rows, all of them in the first one
+    for row, values in enumerate(found):
+        x[row, :values] = 1
     with infersdk.load(path, backend) as infer:
         for _ in range(2 * Choice.TRIAL):
             fill(infer, x)

@@ -103,10 +103,10 @@ def test_parts_images_and_runs_fail_alone(images: list[Any], monkeypatch: pytest
 
         run = HostExecutor.run_rows
 
-        def failing(self: HostExecutor[Any], count: int) -> None:
+        def failing(self: HostExecutor[Any], count: int, *more: Any) -> None:
             if self.infer.model is two.second.network.model:
                 raise ValueError("no luck")
-            run(self, count)
+            run(self, count, *more)
 
         monkeypatch.setattr(HostExecutor, "run_rows", failing)
         (result,) = mapped(two, images[:1])
@@ -207,10 +207,10 @@ def test_what_ends_a_program_ends_the_images_and_no_more(
     """sys.exit() in a wrapper of one's own, with several batches on their way."""
     run = HostExecutor.run_rows
 
-    def leaving(self: HostExecutor[Any], count: int) -> None:
+    def leaving(self: HostExecutor[Any], count: int, *more: Any) -> None:
         if self.infer.model is getattr(two, stage).network.model:
             raise SystemExit("on purpose")
-        run(self, count)
+        run(self, count, *more)
 
     with two_stage() as two:
         two(images[0])

@@ -274,10 +274,10 @@ def test_what_happens_when_all_slots_are_taken(timeout: float | None) -> None:
         run, go = HostExecutor.run_rows, threading.Event()
         with pytest.MonkeyPatch.context() as patch:
 
-            def held(self: HostExecutor[Any], count: int) -> None:
+            def held(self: HostExecutor[Any], count: int, *more: Any) -> None:
                 if self.infer.model is second.network.model:
                     assert go.wait(30)
-                run(self, count)
+                run(self, count, *more)
 
             patch.setattr(HostExecutor, "run_rows", held)
             with pytest.raises(Overloaded, match="all 2 slots of the pipeline of digits"):
@@ -298,10 +298,10 @@ def test_images_between_the_models_are_limited(settings: dict[str, Any]) -> None
     with TwoStage(detector, second) as two:
         expected, run, go = two(IMAGE), HostExecutor.run_rows, threading.Event()
 
-        def held(self: HostExecutor[Any], count: int) -> None:
+        def held(self: HostExecutor[Any], count: int, *more: Any) -> None:
             if self.infer.model is second.network.model:
                 assert go.wait(30)
-            run(self, count)
+            run(self, count, *more)
 
         def through_the_detector(count: int) -> None:
             until(lambda: detector.pipeline.stats().done == count)

@@ -18,7 +18,8 @@ import weakref
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -224,56 +225,77 @@ class RowRuns:
                 return
             tell()
 
-        helping = [Future[None]() for _ in range(min(self.cores, count) - 1)]
+        helpers = [_Helper(work, worker) for worker in range(1, min(self.cores, count))]
         try:
-            self._help(work, helping)
+            self._start_threads(helpers)
             work(0)
         finally:
             rows.clear()
-            helping = _ended(helping)
-        for future in helping:
-            future.result()
+            _wait_for(helpers)
+        for helper in helpers:
+            if helper.error is not None:
+                raise helper.error
 
-    def _help(self, work: Callable[[int], None], helping: Sequence[Future[None]]) -> None:
-        """Other threads do the work, too, each for one of the futures."""
+    def _start_threads(self, helpers: Sequence[_Helper]) -> None:
+        """Other threads do the work, too."""
         with self._lock:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.cores - 1, thread_name_prefix="infersdk-rows")
             threads = self._threads
         # The interpreter may be ending, and start no threads: then the calling thread does all.
         with contextlib.suppress(RuntimeError):
-            for worker, future in enumerate(helping, 1):
-                threads.submit(_run_for, future, work, worker)
+            for helper in helpers:
+                threads.submit(helper.run)
 
 
-def _run_for(future: Future[None], work: Callable[[int], None], worker: int) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        work(worker)
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(None)
+class _Helper:
+    """The part of one more thread in the rows of a batch.
 
-
-def _ended(helping: Sequence[Future[None]]) -> list[Future[None]]:
-    """Those of the threads that have begun, when they have ended. The others would wait for the rows of another clone,
-    and find none of these; they never begin.
-
-    Rows that run end before this does, even if Ctrl-C comes: they write into memory that the caller may free.
+    Its methods hold no lock of Python's `threading`, whose state Ctrl-C can break in the thread that waits.
     """
+
+    def __init__(self, work: Callable[[int], None], worker: int) -> None:
+        self._work, self._worker = work, worker
+        self._claims = deque[str]()  # whose comes first decides whether the thread begins
+        self._told = SimpleQueue[None]()
+        self._over = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """In the thread."""
+        self._claims.append("thread")
+        if self._claims[0] != "thread":
+            return
+        try:
+            self._work(self._worker)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._over = True
+            self._told.put(None)
+
+    def wait(self) -> None:
+        """Returns when the thread has ended its part. One that has not begun never will: it would wait for the rows of
+        another clone, and find none of these. After an interrupt it can be called again.
+        """
+        self._claims.append("caller")
+        if self._claims[0] == "thread":
+            while not self._over:
+                self._told.get()
+
+
+def _wait_for(helpers: Sequence[_Helper]) -> None:
+    """Waits for all of them, even if Ctrl-C comes: they write into memory that the caller may free."""
     interrupt: KeyboardInterrupt | None = None
     while True:
         try:
-            begun = [future for future in helping if not future.cancel()]
-            wait(begun)
+            for helper in helpers:
+                helper.wait()
             break
         except KeyboardInterrupt as error:
             interrupt = error
     if interrupt is not None:
         raise interrupt
-    return begun
 
 
 class RunsRows(Infer):

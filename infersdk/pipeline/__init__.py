@@ -12,7 +12,8 @@ Every wrapper has a pipeline of its own: `detector.submit(frame)`, `.submit_many
 A request takes a *slot*: a row of a batch buffer, into which its image is preprocessed right away, on worker threads.
 The slots are allocated once. When all are taken, `submit()` waits, or raises `Overloaded`. A batch leaves when the
 model can take it, and it is full, or its oldest request has waited `max_delay`, or no other request is to be expected
-(`dispatch.py`); while the model is busy, the batch goes on filling. Every request ends in a result or in an exception,
+(`dispatch.py`); while the model is busy, the batch goes on filling. On a processor the model can take it as soon as a
+core has nothing left to do for the batch before (`SharingBuffer`). Every request ends in a result or in an exception,
 and never in those of another request.
 
 How the classes belong together; an arrow points to what a class knows of::
@@ -47,7 +48,7 @@ fail at once with a `PipelineError` that has the reason, and so do later ones.
 
 from __future__ import annotations
 
-from .batch_buffer import BatchBuffer, OneBucket, TensorBatchBuffer
+from .batch_buffer import BatchBuffer, OneBucket, SharingBuffer, TensorBatchBuffer
 from .batch_loans import BorrowedBatch, QueuingBuffer
 from .pipeline import Pipeline, PipelineSettings
 from .request import RequestStages, stage_listener
@@ -63,6 +64,7 @@ __all__ = [
     "PipelineStats",
     "QueuingBuffer",
     "RequestStages",
+    "SharingBuffer",
     "TensorBatchBuffer",
     "stage_listener",
 ]

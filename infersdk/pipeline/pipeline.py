@@ -62,7 +62,8 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             `instances`: one that fills, and one that waits. With several buckets up to four batches fill.
         when_full: when all slots are taken, `submit()` waits ("block") or raises Overloaded ("raise").
         timeout: seconds that `submit()` waits for a slot; None is without limit.
-        instances: batches in flight on each model at a time; None is what suits its backend.
+        instances: batches in flight on each model at a time; None is what suits its backend. On a processor a batch
+            whose last rows leave a core idle does not count any more: the next one begins there.
         workers: threads that read and preprocess; None is one for each processor, 64 at most.
         inline_limit: seconds. `infer()` runs a request in the thread of its event loop while no other request is in the
             pipeline and recent runs took less on average; waking another thread up takes a tenth of a millisecond, and

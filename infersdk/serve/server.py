@@ -157,14 +157,14 @@ class Server:
     ) -> None:
         import uvicorn
 
-        from .http.protocol import protocol_class
+        from .http.protocol import protocol_factory
 
         routes = [*PredictHandler(self.service).routes(), *PageHandlers(self.service).routes()]
         application = Application(self.service, authentication, log, routes, self.tracing)
         listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]
         config = uvicorn.Config(
-            application, http=protocol_class(self.settings), ws="none", lifespan="off", log_config=None,
+            application, http=protocol_factory(self.settings), ws="none", lifespan="off", log_config=None,
             access_log=False, server_header=False, timeout_keep_alive=self.settings.keep_alive,
             timeout_graceful_shutdown=round(self.settings.drain), ssl_certfile=self.settings.certificate,
             ssl_keyfile=self.settings.private_key,

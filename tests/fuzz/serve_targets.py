@@ -77,11 +77,13 @@ def _bodies() -> list[tuple[str, bytes, dict[str, str]]]:
 
 
 def http_requests(rng: random.Random) -> bool:
-    """A request to one of the paths, whose body, head or both are damaged."""
+    """A request to one of the paths, short or long, whose body, head or both are damaged."""
     path, body, headers = rng.choice(_bodies())
     kind = rng.random()
     if kind < 0.4:
         body = mutate_text(rng, body, _TOKENS) if body[:1] == b"{" and rng.random() < 0.7 else mutate(rng, body)
+    if rng.random() < 0.15:  # read past the parser
+        body += b" " * rng.choice([1 << 16, 200_000, (1 << 20) - len(body), 1 << 20])
     length = len(body) if rng.random() < 0.95 else rng.choice([0, len(body) + 5, -1, 1 << 70])
     lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {length}", "Connection: close"]
     head = "\r\n".join([*lines, *(f"{key}: {value}" for key, value in headers.items())]).encode() + b"\r\n\r\n"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import serve_models
+from certificates import make_certificate
 from served_requests import NAMES, ask, inputs_of, simple_body
 
 LIMITS = {
@@ -201,21 +202,12 @@ def test_keys(run: Callable[..., Any]) -> None:
 
 
 def test_tls(run: Callable[..., Any], tmp_path: Path) -> None:
-    import shutil
     import ssl
-    import subprocess
     import urllib.request
 
     import tritonclient.grpc
 
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl here to make a certificate")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
-         key, "-out", certificate, "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    certificate, key = make_certificate(tmp_path)
     server = run(certificate=str(certificate), private_key=str(key))
     context = ssl.create_default_context(cafile=str(certificate))
     with urllib.request.urlopen(f"https://localhost:{server.http_port}/v2/health/ready", context=context) as answer:

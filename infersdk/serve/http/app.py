@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from ..errors import RequestError, Status, as_request_error
 from ..model_config import as_json
 from .infer_codec import read_request, write_response
-from .messages import Request, Response, compress, decompress, error_response, json_response
+from .messages import WHOLE_BODY, Request, Response, compress, decompress, error_response, json_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -73,7 +73,7 @@ class Application:
         refused: RequestError | None = None
         trace = self._start_trace(request)
         try:
-            response = await self._respond(request, receive)
+            response = await self._respond(request, scope, receive)
         except asyncio.CancelledError:
             refused = RequestError(Status.CANCELLED, "the client went away")
             response = Response(Status.CANCELLED.http)
@@ -98,10 +98,10 @@ class Application:
         attributes = {"http.request.method": request.method, "url.path": request.path}
         return self._tracing.start(f"{request.method} {request.path}", carrier, attributes)
 
-    async def _respond(self, request: Request, receive: _Receive) -> Response:
+    async def _respond(self, request: Request, scope: _Scope, receive: _Receive) -> Response:
         handler, arguments = self._find(request)
         self._authentication.check_http(request.path, request.headers)
-        await self._read_body(request, receive)
+        await self._read_body(request, scope, receive)
         watcher = asyncio.ensure_future(_cancel_on_disconnect(receive, asyncio.current_task()))
         try:
             response = await handler(request, **arguments)
@@ -127,7 +127,7 @@ class Application:
             raise RequestError(Status.METHOD, f"{request.path} takes {' and '.join(allowed)}, not {request.method}")
         raise RequestError(Status.NOT_FOUND, f"there is nothing at {request.path[:200]!r}")
 
-    async def _read_body(self, request: Request, receive: _Receive) -> None:
+    async def _read_body(self, request: Request, scope: _Scope, receive: _Receive) -> None:
         limit = self._service.settings.max_body
         declared = int(request.headers.get(b"content-length", b"0"))
         if declared > limit and b"expect" in request.headers:
@@ -143,7 +143,8 @@ class Application:
             more = message.get("more_body", False)
         if max(count, declared) > limit:
             raise _too_large(limit)
-        request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        whole = scope.pop(WHOLE_BODY, None)
+        request.body = whole if whole is not None else parts[0] if len(parts) == 1 else b"".join(parts)
         if encoding := request.headers.get(b"content-encoding"):
             largest = self._service.settings.max_decompressed
             request.body = await asyncio.to_thread(decompress, request.body, encoding.strip().lower(), largest)

@@ -55,7 +55,7 @@ _decode = msgspec.json.Decoder(InferBody).decode
 
 
 def read_request(
-    body: bytes, header_length: int | None, model: str, version: str, service: InferenceService
+    body: bytes | bytearray, header_length: int | None, model: str, version: str, service: InferenceService
 ) -> tuple[InferRequest, bool]:
     """A request out of its body.
 
@@ -97,11 +97,11 @@ def read_request(
     return request, binary
 
 
-def _raw_request(body: bytes, model: str, version: str, service: InferenceService) -> InferRequest:
+def _raw_request(body: bytes | bytearray, model: str, version: str, service: InferenceService) -> InferRequest:
     """The body is the first input: for BYTES one element, else a tensor, whose one open side follows from its size."""
     info = service.repository.find(model, version).inputs[0]
     if info.datatype == "BYTES":
-        array = array_of([body], (1,) * len(info.shape))
+        array = array_of([bytes(body)], (1,) * len(info.shape))
     else:
         array = unpack(memoryview(body), info.datatype, _shape_for(info, len(body)), f"input {info.name!r}")
     return InferRequest(model, version, "", {info.name: array}, None, {}, service.settings.default_deadline)

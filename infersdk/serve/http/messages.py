@@ -13,8 +13,10 @@ from ..errors import RequestError, Status
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Request", "Response", "compress", "decompress", "error_response", "json_response"]
+__all__ = ["WHOLE_BODY", "Request", "Response", "compress", "decompress", "error_response", "json_response"]
 
+#: Under this name the scope of a request has its body, where that was read into memory of its own; see `http.protocol`.
+WHOLE_BODY = "infersdk.body"
 #: Less than this is sent as it is: compression would save nothing.
 _SMALL = 512
 
@@ -32,7 +34,7 @@ class Request:
     path: str
     query: bytes
     headers: Mapping[bytes, bytes]
-    body: bytes
+    body: bytes | bytearray
     client: str = ""
     #: For the access log: what the handler knows of the request.
     notes: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +84,7 @@ def error_response(error: RequestError) -> Response:
     return Response(error.status.http, [msgspec.json.encode({"error": error.message})], headers=error.headers)
 
 
-def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
+def decompress(body: bytes | bytearray, encoding: bytes, limit: int) -> bytes | bytearray:
     """A body as it was before `Content-Encoding`.
 
     Raises:

@@ -92,7 +92,7 @@ def _value(text: str) -> Any:
     return value if isinstance(value, (bool, int, float)) else text
 
 
-def form_file(body: bytes, content_type: bytes) -> bytes:
+def form_file(body: bytes | bytearray, content_type: bytes) -> bytes | bytearray:
     """The file in a body: that of a form's only file field, else the body itself.
 
     Raises:
@@ -110,7 +110,7 @@ def form_file(body: bytes, content_type: bytes) -> bytes:
     return files[0]
 
 
-def _form_files(body: bytes, boundary: bytes) -> list[bytes]:
+def _form_files(body: bytes | bytearray, boundary: bytes) -> list[bytes]:
     from python_multipart import MultipartParser
     from python_multipart.exceptions import FormParserError
 
@@ -133,7 +133,7 @@ def _form_files(body: bytes, boundary: bytes) -> list[bytes]:
 
     def part_data(data: bytes, start: int, end: int) -> None:
         if is_file:
-            parts.append(data[start:end])
+            parts.append(bytes(memoryview(data)[start:end]))  # the only copy: bytes are decoded where they lie
 
     def part_end() -> None:
         if is_file:

@@ -1,17 +1,62 @@
-"""Uvicorn's HTTP/1.1 with limits: on headers, on the body, on connections, and on the time that a client takes."""
+"""Uvicorn's HTTP/1.1 with limits: on headers, on the body, on connections, and on the time that a client takes.
+
+The system writes long bodies straight into the memory that the application gets. Uvicorn's way copies them four times,
+which for files of half a megabyte takes longer than all else that a request costs here.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
+from httptools import HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from .messages import WHOLE_BODY
+
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Callable
 
     from ..settings import ServerSettings
 
-__all__ = ["protocol_class"]
+__all__ = ["protocol_factory"]
+
+#: Bytes that are read at a time until a long body begins. Shorter requests are read whole.
+_READ = 1 << 16
+#: Memory for a body is taken in advance for so many times the bytes that have come: the length is only promised.
+_AHEAD = 16
+#: Lengths of so many digits are not read, and left to the parser.
+_DIGITS = 16
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """What the event loop knows of a connection: where to write what comes next.
+
+    Args:
+        http: what it is for.
+        scratch: memory of `_READ` bytes. All connections of an event loop share it, since what it writes there is
+            taken out before anything else happens.
+    """
+
+    def __init__(self, http: _LimitedProtocol, scratch: memoryview) -> None:
+        self._http, self._scratch = http, scratch
+        self.connection_made = http.connection_made  # type: ignore[method-assign]
+        self.connection_lost = http.connection_lost  # type: ignore[method-assign]
+        self.pause_writing = http.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = http.resume_writing  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        rest = self._http.rest_of_body()
+        return self._scratch if rest is None else rest
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._http.reads_body:
+            self._http.body_received(nbytes)
+        else:
+            self._http.data_received(bytes(self._scratch[:nbytes]))
+
+    def eof_received(self) -> None:
+        self._http.eof_received()
 
 
 class _LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
@@ -26,7 +71,9 @@ class _LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._chunks: list[bytes] = []
-        self._received = self._header_count = self._header_bytes = 0
+        self._body: bytearray | None = None  # of a long body, with room for more of it
+        self._view: memoryview | None = None  # of that
+        self._length = self._received = self._header_count = self._header_bytes = 0
         self._refused = self._in_message = False
 
     def connection_made(self, transport: Any) -> None:
@@ -41,6 +88,7 @@ class _LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         super().connection_lost(exc)
         self.parser = None
         self._chunks.clear()
+        self._body = self._view = None
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -48,13 +96,49 @@ class _LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         if self._read_timer is None and not self._in_message:
             self._start_read_timer()
         super().data_received(data)
+        if self._in_message and self._length > self._received > 0 and not self._refused:
+            self._begin_body()
+
+    # ---- long bodies ----
+
+    @property
+    def reads_body(self) -> bool:
+        """Whether what comes next is the rest of a long body."""
+        return self._body is not None
+
+    def rest_of_body(self) -> memoryview | None:
+        """Where the rest of the body goes; None where other data is expected."""
+        if self._body is None:
+            return None
+        if self._received == len(self._body):  # here nothing else looks at it, and it may grow
+            self._view = None
+            self._body += bytes(min(self._length, _AHEAD * self._received) - self._received)
+        if self._view is None:
+            self._view = memoryview(self._body)
+        return self._view[self._received :]
+
+    def _begin_body(self) -> None:
+        """From here on the rest of the body goes to memory of its own, past the parser."""
+        self._body = bytearray(min(self._length, _AHEAD * self._received))
+        self._body[: self._received] = b"".join(self._chunks)
+        self._chunks = []
+
+    def body_received(self, nbytes: int) -> None:
+        """So many bytes were written into `rest_of_body()`."""
+        assert self._body is not None
+        self._received += nbytes
+        if self._received < self._length:
+            return
+        self.scope[WHOLE_BODY], self._body, self._view = self._body, None, None
+        self.parser = HttpRequestParser(self)  # the old one waits for the body
+        self.on_message_complete()
 
     # ---- what the parser finds ----
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_message = True
-        self._chunks, self._received = [], 0
+        self._chunks, self._received, self._length = [], 0, 0
         self._header_count = self._header_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -64,6 +148,9 @@ class _LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_header(len(name) + len(value), 1)
         super().on_header(name, value)
+        if self.headers[-1][0] == b"content-length" and value.isdigit() and len(value) < _DIGITS:
+            length = int(value)
+            self._length = length if length <= self.limits.max_body else 0
 
     def _count_header(self, nbytes: int, count: int) -> None:
         self._header_bytes += nbytes
@@ -163,6 +250,8 @@ class _HeadersTooLargeError(Exception):
     """Ends the parser, which makes an error of its own of it."""
 
 
-def protocol_class(limits: ServerSettings) -> type[Any]:
-    """Uvicorn's protocol with these limits."""
-    return type("LimitedProtocol", (_LimitedProtocol,), {"limits": limits})
+def protocol_factory(limits: ServerSettings) -> Callable[..., asyncio.BaseProtocol]:
+    """What makes the protocol of each connection, with these limits."""
+    kind = type("LimitedProtocol", (_LimitedProtocol,), {"limits": limits})
+    scratch = memoryview(bytearray(_READ))
+    return lambda **named: _Connection(kind(**named), scratch)

@@ -46,14 +46,15 @@ class _Connection(asyncio.BufferedProtocol):
         self.resume_writing = http.resume_writing  # type: ignore[method-assign]
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        rest = self._http.rest_of_body()
-        return self._scratch if rest is None else rest
+        http = self._http
+        return self._scratch if http.body is None else http.rest_of_body()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._http.reads_body:
-            self._http.body_received(nbytes)
+        http = self._http
+        if http.body is None:
+            http.data_received(bytes(self._scratch[:nbytes]))
         else:
-            self._http.data_received(bytes(self._scratch[:nbytes]))
+            http.body_received(nbytes)
 
     def eof_received(self) -> None:
         self._http.eof_received()
@@ -71,7 +72,8 @@ class _LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._chunks: list[bytes] = []
-        self._body: bytearray | None = None  # of a long body, with room for more of it
+        #: What has come of a long body, and room for more; None unless the rest of one comes next.
+        self.body: bytearray | None = None
         self._view: memoryview | None = None  # of that
         self._length = self._received = self._header_count = self._header_bytes = 0
         self._refused = self._in_message = False
@@ -88,7 +90,7 @@ class _LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         super().connection_lost(exc)
         self.parser = None
         self._chunks.clear()
-        self._body = self._view = None
+        self.body = self._view = None
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -101,35 +103,29 @@ class _LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     # ---- long bodies ----
 
-    @property
-    def reads_body(self) -> bool:
-        """Whether what comes next is the rest of a long body."""
-        return self._body is not None
-
-    def rest_of_body(self) -> memoryview | None:
-        """Where the rest of the body goes; None where other data is expected."""
-        if self._body is None:
-            return None
-        if self._received == len(self._body):  # here nothing else looks at it, and it may grow
+    def rest_of_body(self) -> memoryview:
+        """Where the rest of the body goes."""
+        assert self.body is not None
+        if self._received == len(self.body):  # here nothing else looks at it, and it may grow
             self._view = None
-            self._body += bytes(min(self._length, _AHEAD * self._received) - self._received)
+            self.body += bytes(min(self._length, _AHEAD * self._received) - self._received)
         if self._view is None:
-            self._view = memoryview(self._body)
+            self._view = memoryview(self.body)
         return self._view[self._received :]
 
     def _begin_body(self) -> None:
         """From here on the rest of the body goes to memory of its own, past the parser."""
-        self._body = bytearray(min(self._length, _AHEAD * self._received))
-        self._body[: self._received] = b"".join(self._chunks)
+        self.body = bytearray(min(self._length, _AHEAD * self._received))
+        self.body[: self._received] = b"".join(self._chunks)
         self._chunks = []
 
     def body_received(self, nbytes: int) -> None:
         """So many bytes were written into `rest_of_body()`."""
-        assert self._body is not None
+        assert self.body is not None
         self._received += nbytes
         if self._received < self._length:
             return
-        self.scope[WHOLE_BODY], self._body, self._view = self._body, None, None
+        self.scope[WHOLE_BODY], self.body, self._view = self.body, None, None
         self.parser = HttpRequestParser(self)  # the old one waits for the body
         self.on_message_complete()
 

@@ -11,14 +11,14 @@ row runs on all cores, so that it takes as little time as before.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
+import os
 import weakref
+from _thread import start_new_thread
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Lock
 from time import perf_counter
@@ -80,19 +80,23 @@ class Choice:
         """Whether it is decided."""
         return self._refused or self._runs >= self.TRIAL
 
-    def next_splits(self) -> tuple[bool, bool]:
-        """Whether the next run is split, and whether its duration counts."""
+    def next_splits(self) -> tuple[bool, bool, bool]:
+        """Whether the next run is split, whether its duration counts, and whether it may leave cores to the run behind
+        it: not where either is measured.
+        """
         if self._refused:
-            return False, False
+            return False, False, False
         with self._lock:
             if self.outputs is None:
-                return False, False
+                return False, False, False
             self._runs += 1
             run = self._runs
             if run <= self.TRIAL:
-                return run % 2 == 0, run > 2
+                return run % 2 == 0, run > 2, False
             since = run % REVIEW
-            return (since % 2 == 0, True) if since < 2 * MEASURED else (self.splits, False)
+            if since < 2 * MEASURED:
+                return since % 2 == 0, True, False
+            return self.splits, False, since < REVIEW - 1
 
     def learn(self, outputs: Mapping[str, tuple[int, ...]], batch: int) -> None:
         """A batch has run as a whole, with outputs of these shapes."""
@@ -164,7 +168,7 @@ class RowRuns:
         self._lock = Lock()
         self._alive: Callable[[], _Runtime | None] = lambda: None
         self._choices: dict[Hashable, Choice] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = _Threads(cores - 1)
         self.failed = False  # what rows run on could not be started
 
     def choice(self, shapes: Hashable) -> Choice:
@@ -227,39 +231,79 @@ class RowRuns:
 
         helpers = [_Helper(work, worker) for worker in range(1, min(self.cores, count))]
         try:
-            self._start_threads(helpers)
+            for helper in helpers:
+                self._threads.call(helper.run)
             work(0)
         finally:
-            rows.clear()
-            _wait_for(helpers)
+            _wait_for(helpers, rows)
         for helper in helpers:
-            if helper.error is not None:
-                raise helper.error
+            helper.check()
 
-    def _start_threads(self, helpers: Sequence[_Helper]) -> None:
-        """Other threads do the work, too."""
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self.cores - 1, thread_name_prefix="infersdk-rows")
-            threads = self._threads
-        # The interpreter may be ending, and start no threads: then the calling thread does all.
-        with contextlib.suppress(RuntimeError):
-            for helper in helpers:
-                threads.submit(helper.run)
+
+class _Threads:
+    """Threads that call what they are given, in order.
+
+    They end with this object, and are not waited for at the end of the process: no caller waits for rows then. Ctrl-C
+    at any moment breaks nothing, since no lock of Python's `threading` is held, as executors hold them.
+
+    Args:
+        count: how many; they start with the first call.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._lock = Lock()  # for their start alone
+        self._process = 0  # that they are in; a fork does not have them
+        self._alive = 0
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+
+    def call(self, what: Callable[[], object]) -> None:
+        """Calls it in one of the threads. Where none can be started, because the interpreter is ending or the system
+        has no more, it is never called.
+        """
+        if self._process != os.getpid():
+            with self._lock:
+                self._start()
+        if self._alive:
+            self._calls.put(what)
+
+    def _start(self) -> None:
+        process = os.getpid()
+        if self._process == process:
+            return  # another caller was faster
+        calls, alive = SimpleQueue[Any](), 0
+        try:
+            while alive < self._count:
+                start_new_thread(_work_off, (calls,))
+                alive += 1
+        except RuntimeError:
+            _log.warning("%d of %d threads for the rows of batches could be started", alive, self._count)
+        finally:
+            weakref.finalize(self, _end_threads, calls, alive)
+            self._calls, self._alive, self._process = calls, alive, process
+
+
+def _work_off(calls: SimpleQueue[Callable[[], object] | None]) -> None:
+    """In each thread. What is called raises nothing."""
+    while (what := calls.get()) is not None:
+        what()
+        del what  # nothing is kept until the next call
+
+
+def _end_threads(calls: SimpleQueue[Callable[[], object] | None], count: int) -> None:
+    for _ in range(count):
+        calls.put(None)
 
 
 class _Helper:
-    """The part of one more thread in the rows of a batch.
-
-    Its methods hold no lock of Python's `threading`, whose state Ctrl-C can break in the thread that waits.
-    """
+    """The part of one more thread in the rows of a batch."""
 
     def __init__(self, work: Callable[[int], None], worker: int) -> None:
         self._work, self._worker = work, worker
         self._claims = deque[str]()  # whose comes first decides whether the thread begins
         self._told = SimpleQueue[None]()
         self._over = False
-        self.error: BaseException | None = None
+        self._error: BaseException | None = None
 
     def run(self) -> None:
         """In the thread."""
@@ -269,7 +313,7 @@ class _Helper:
         try:
             self._work(self._worker)
         except BaseException as error:
-            self.error = error
+            self._error = error
         finally:
             self._over = True
             self._told.put(None)
@@ -283,12 +327,24 @@ class _Helper:
             while not self._over:
                 self._told.get()
 
+    def check(self) -> None:
+        """Raises what the rows of the thread have raised."""
+        error, self._error = self._error, None  # else it and this object would hold each other
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
 
-def _wait_for(helpers: Sequence[_Helper]) -> None:
-    """Waits for all of them, even if Ctrl-C comes: they write into memory that the caller may free."""
+
+def _wait_for(helpers: Sequence[_Helper], rows: deque[int]) -> None:
+    """Takes the rows that have not begun out, and waits for the others, even if Ctrl-C comes: they write into memory
+    that the caller may free.
+    """
     interrupt: KeyboardInterrupt | None = None
     while True:
         try:
+            rows.clear()
             for helper in helpers:
                 helper.wait()
             break
@@ -358,8 +414,8 @@ class RunsRows(Infer):
         if batch < rows.cores or any(shape[0] != batch for shape in shapes):
             return self.forward()
         choice = rows.choice(tuple(shape[1:] for shape in shapes))
-        splits, counts = choice.next_splits()
-        if counts:  # a batch beside it would take some of its cores
+        splits, counts, shares = choice.next_splits()
+        if not shares:
             core_is_free = None
         started = perf_counter()
         if not splits or not self._run_split(rows, choice, batch, core_is_free):

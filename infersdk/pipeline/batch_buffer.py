@@ -86,14 +86,13 @@ class BatchBuffer(Protocol):
 
 @runtime_checkable
 class SharingBuffer(BatchBuffer, Protocol):
-    """A buffer whose run may leave cores to the next batch before it ends."""
+    """A buffer whose run may leave cores to the next batch before it ends.
 
-    def run_sharing(self, count: int, core_is_free: Callable[[], object] | None) -> None:
-        """As `run()`.
+    Attributes:
+        core_is_free: what `run()` gives `Infer.forward_rows()`. The pipeline sets it before a run, and None after it.
+    """
 
-        Args:
-            core_is_free: see `Infer.forward_rows()`; with None it is `run()`.
-        """
+    core_is_free: Callable[[], object] | None
 
 
 class OneBucket:
@@ -125,6 +124,8 @@ class TensorBatchBuffer(OneBucket):
     Raises:
         UnsupportedModelError: an input or output has no batch axis, or an input leaves other dimensions free.
     """
+
+    core_is_free: Callable[[], object] | None = None
 
     def __init__(self, infer: Infer, capacity: int) -> None:
         self.capacity = capacity
@@ -188,9 +189,6 @@ class TensorBatchBuffer(OneBucket):
             rows[target] = rows[source]
 
     def run(self, count: int) -> None:
-        self.run_sharing(count, None)
-
-    def run_sharing(self, count: int, core_is_free: Callable[[], object] | None) -> None:
         infer = self._infer
         # One question for all inputs, since the answer may change from call to call. There are no rows beyond the
         # capacity.
@@ -200,7 +198,7 @@ class TensorBatchBuffer(OneBucket):
             if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
-        infer.forward_rows(core_is_free)
+        infer.forward_rows(self.core_is_free)
 
     def results(self, count: int) -> Sequence[Any]:
         with self._infer.stream_guard:

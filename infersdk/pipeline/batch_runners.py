@@ -26,8 +26,10 @@ __all__ = ["BatchRunners"]
 class BatchRunners:
     """Threads that take the batches of one instance group to the model, and hand out the results.
 
-    There is one more than batches may be in flight: it postprocesses while the next batch is on the model. A batch
-    whose last rows leave a core idle does not count as on the model any more.
+    There is one more than batches may be in flight: it postprocesses while the next batch is on the model.
+
+    Args:
+        shares_cores: a batch whose last rows leave a core idle does not count as on the model any more.
     """
 
     def __init__(
@@ -41,13 +43,14 @@ class BatchRunners:
         workers: PrepareWorkers,
         inline: InlineRuns,
         *,
+        shares_cores: bool,
         name: str,
         supervisor: Supervisor,
     ) -> None:
         self._lock, self._lifecycle, self._group = lock, lifecycle, group
         self._scheduler, self._admission, self._statistics = scheduler, admission, statistics
         self._workers, self._inline, self._name, self._supervisor = workers, inline, name, supervisor
-        self._shares = isinstance(group.batches[0].buffer, SharingBuffer)
+        self._shares_cores = shares_cores and all(isinstance(batch.buffer, SharingBuffer) for batch in group.batches)
         self.threads = [
             PipelineThread(f"{name}-runner-{i}", self._work, supervisor) for i in range(group.max_in_flight + 1)
         ]
@@ -178,12 +181,14 @@ class BatchRunners:
         try:
             if requests:
                 requests[:] = batch.compact()
-                if self._shares:
-                    cast("SharingBuffer", buffer).run_sharing(count, core_is_free)
-                else:
-                    buffer.run(count)
+                if self._shares_cores:
+                    cast("SharingBuffer", buffer).core_is_free = core_is_free
+                buffer.run(count)
         except BaseException as error:
             results = [error] * count
+        finally:
+            if self._shares_cores:
+                cast("SharingBuffer", buffer).core_is_free = None
         ran = monotonic()
         if faults:
             raise faults[0]

@@ -69,6 +69,7 @@ class PipelineCore:
         workers: threads that prepare.
         reject: refuse requests with Overloaded when no slot is free, instead of waiting for one.
         inline_limit: see `InlineRuns`.
+        shares_cores: see `BatchRunners`.
         name: for threads and messages.
     """
 
@@ -80,6 +81,7 @@ class PipelineCore:
         workers: int,
         reject: bool,
         inline_limit: float,
+        shares_cores: bool,
         name: str,
     ) -> None:
         self._lock = threading.Lock()
@@ -108,7 +110,7 @@ class PipelineCore:
         self._runners = [
             BatchRunners(
                 self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics, self._workers,
-                self._inline, name=f"{name}-{i}", supervisor=self,
+                self._inline, shares_cores=shares_cores, name=f"{name}-{i}", supervisor=self,
             )
             for i, group in enumerate(self.groups)
         ]  # fmt: skip

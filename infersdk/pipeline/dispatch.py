@@ -88,7 +88,7 @@ class Spread:
             self._left.append(now)
 
     def batch_ended(self, now: float) -> None:
-        """The oldest batch in flight is off the model."""
+        """The oldest batch in flight is off the model, or leaves a core of the processor idle."""
         if self._most == self._least:
             return
         lead = LEAD * (now - max(self._last_end, self._left.popleft()))

@@ -23,7 +23,7 @@ class InstanceGroup:
 
     Args:
         buffers: all of one capacity.
-        max_in_flight: batches that may have left and not have their outputs yet.
+        max_in_flight: batches that may have left and still occupy the model; see `SharingBuffer` for those that do not.
         max_running: how many of those the model runs at the same time; the others queue behind them on the device.
     """
 

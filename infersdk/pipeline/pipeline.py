@@ -62,8 +62,8 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             `instances`: one that fills, and one that waits. With several buckets up to four batches fill.
         when_full: when all slots are taken, `submit()` waits ("block") or raises Overloaded ("raise").
         timeout: seconds that `submit()` waits for a slot; None is without limit.
-        instances: batches in flight on each model at a time; None is what suits its backend. On a processor a batch
-            whose last rows leave a core idle does not count any more: the next one begins there.
+        instances: batches in flight on each model at a time; None is what suits its backend. With None a batch whose
+            last rows leave a core of the processor idle does not count any more: the next one begins there.
         workers: threads that read and preprocess; None is one for each processor, 64 at most.
         inline_limit: seconds. `infer()` runs a request in the thread of its event loop while no other request is in the
             pipeline and recent runs took less on average; waking another thread up takes a tenth of a millisecond, and
@@ -459,7 +459,7 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> PipelineCore:
         return PipelineCore(
             groups, max_delay=settings.max_delay, workers=settings.workers or min(MOST_WORKERS, available_processors()),
             reject=settings.when_full == "raise", inline_limit=settings.inline_limit,
-            name=f"the pipeline of {title}",
+            shares_cores=settings.instances is None, name=f"the pipeline of {title}",
         )  # fmt: skip
     except BaseException:
         for buffer in made:

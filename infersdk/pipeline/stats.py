@@ -86,7 +86,7 @@ class PipelineStats:
             Empty where all requests share batches.
         seconds: time since the pipeline was made.
         queue: time of a request from `submit()` until its batch leaves.
-        run: time of a batch on the model.
+        run: time of a batch on the model. On a processor it may overlap that of the next batch.
         postprocess: time of a batch from the model's outputs to the results.
         total: time of a request from `submit()` to its result.
     """

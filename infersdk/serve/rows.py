@@ -17,7 +17,7 @@ from .in_place import InPlace, PlacedTensor
 from .regions import SharedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -112,7 +112,7 @@ class _RowBuffer(TensorBatchBuffer):
         if target == 0:
             self._unread = None
 
-    def run_sharing(self, count: int, core_is_free: Callable[[], object] | None) -> None:
+    def run(self, count: int) -> None:
         item, self._unread = self._unread, None
         if item is not None and count == 1 and self._network.bucket_batch(1) == 1:
             try:
@@ -125,7 +125,7 @@ class _RowBuffer(TensorBatchBuffer):
         self._in_place.unbind()
         if item is not None:
             super().prepare(0, item, None)
-        super().run_sharing(count, core_is_free)
+        super().run(count)
 
     def results(self, count: int) -> Sequence[Any]:
         views = {

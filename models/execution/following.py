@@ -88,6 +88,8 @@ class FollowingBuffer(Generic[Result]):
         check_parameters: raises ConfigError for parameters that a request cannot have.
     """
 
+    core_is_free: Callable[[], object] | None = None
+
     def __init__(
         self,
         network: Infer,
@@ -136,10 +138,7 @@ class FollowingBuffer(Generic[Result]):
         self._executor.begin_rows(count)
 
     def run(self, count: int) -> None:
-        self._executor.run_rows(count)
-
-    def run_sharing(self, count: int, core_is_free: Callable[[], object] | None) -> None:
-        self._executor.run_rows(count, core_is_free)
+        self._executor.run_rows(count, self.core_is_free)
 
     def results(self, count: int) -> Sequence[Result]:
         return self._executor.row_results(count)

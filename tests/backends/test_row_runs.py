@@ -5,9 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import random
 import signal
+import subprocess
+import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,11 +22,12 @@ from squares import LONG
 
 import infersdk
 from infersdk import Infer, Pipeline, Tensor
-from infersdk.backends._row_runs import MEASURED, REVIEW, Choice, RowRuns
+from infersdk.backends._row_runs import MEASURED, REVIEW, Choice, RowRuns, _Threads
 from infersdk.data import DETECTOR
 from infersdk.errors import ShapeError
 from infersdk.models import YOLOv8Seg
 from infersdk.ops.batch import available_processors
+from infersdk.pipeline import TensorBatchBuffer
 
 models = pytest.importorskip("onnx_models")
 
@@ -200,8 +205,8 @@ def test_which_batches_tell_of_a_free_core(tmp_path: Path, backend: str) -> None
         choice.splits = False
         assert not told(4)
         choice.splits = True
-        choice._runs = REVIEW - 1  # the next runs are measured, and a batch beside them would take some of their cores
-        assert not any(told(4) for _ in range(2 * MEASURED))
+        choice._runs = REVIEW - 2  # the runs behind the next one are measured: no batch is beside them
+        assert not any(told(4) for _ in range(1 + 2 * MEASURED))
         choice.splits = True
         assert told(4)
 
@@ -233,6 +238,51 @@ def test_batches_of_a_pipeline_overlap(tmp_path: Path, backend: str, monkeypatch
             results = [future.result(LONG)["y"] for future in pipeline.submit_many(list(x))]
         assert overlapped.is_set()
         np.testing.assert_allclose(results, np.concatenate(expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize("instances", [None, 1])
+def test_instances_that_are_asked_for_do_not_overlap(
+    tmp_path: Path, backend: str, instances: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with infersdk.load(weighted(tmp_path / "m.onnx"), backend, max_batch=4) as infer:
+        fill(infer, np.ones((4, 16), np.float32))
+        settled(infer, True)
+        told = list[bool]()
+        forward_rows = type(infer).forward_rows
+
+        def watched(infer: Any, core_is_free: Any = None) -> Any:
+            told.append(core_is_free is not None)
+            return forward_rows(infer, core_is_free)
+
+        monkeypatch.setattr(type(infer), "forward_rows", watched)
+        with Pipeline(infer, max_batch=4, instances=instances) as pipeline:
+            list(pipeline.map([np.ones(16, np.float32)] * 16))
+        assert set(told) == {instances is None}
+
+
+def test_a_run_of_ones_own_is_called(tmp_path: Path) -> None:
+    """A buffer that derives from the one for tensors knows nothing of cores."""
+    pytest.importorskip("onnxruntime")
+    counts = list[int]()
+
+    class Counting(TensorBatchBuffer):
+        def run(self, count: int) -> None:
+            counts.append(count)
+            super().run(count)
+
+    class Served:
+        concurrency, serializes_runs = 1, False
+
+        def __init__(self, infer: Infer) -> None:
+            self.infer = infer
+
+        def batch_buffer(self, capacity: int | None) -> TensorBatchBuffer:
+            return Counting(self.infer.clone(), capacity or 4)
+
+    with infersdk.load(weighted(tmp_path / "m.onnx"), "onnxruntime") as infer, Pipeline(Served(infer)) as pipeline:
+        list(pipeline.map([np.ones(16, np.float32)] * 8))
+    assert sum(counts) == 8
 
 
 # ---- what is not split ----
@@ -361,7 +411,8 @@ def measured(choice: Choice, whole: float, rows: float, runs: int) -> list[bool]
     """Which runs were split, of so many that take these times."""
     taken = []
     for _ in range(runs):
-        split, counts = choice.next_splits()
+        split, counts, shares = choice.next_splits()
+        assert not (counts and shares)
         taken.append(split)
         if counts:
             choice.add(split, rows if split else whole)
@@ -370,7 +421,7 @@ def measured(choice: Choice, whole: float, rows: float, runs: int) -> list[bool]
 
 def test_the_faster_one_is_chosen_and_looked_at_again() -> None:
     choice = Choice("m")
-    assert choice.next_splits() == (False, False), "no shapes are known yet"
+    assert choice.next_splits() == (False, False, False), "no shapes are known yet"
     choice.learn({"y": (4, 2)}, 4)
     trial = measured(choice, 0.02, 0.03, Choice.TRIAL)
     assert trial == [False, True] * (Choice.TRIAL // 2)
@@ -459,19 +510,148 @@ def test_an_interrupt_waits_for_the_rows_that_run() -> None:
 
 def test_an_interrupt_while_threads_begin_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, ran = RowRuns("m", 2, object), list[int]()
-    submit = ThreadPoolExecutor.submit
+    call = _Threads.call
 
-    def interrupted(pool: ThreadPoolExecutor, *work: Any) -> None:
-        submit(pool, *work)
+    def interrupted(threads: _Threads, *work: Any) -> None:
+        call(threads, *work)
         raise KeyboardInterrupt
 
     def run(row: int, worker: int) -> None:
         time.sleep(0.01)
         ran.append(row)
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    monkeypatch.setattr(_Threads, "call", interrupted)
     with pytest.raises(KeyboardInterrupt):
         rows.side_by_side(40, run)
     count = len(ran)
     time.sleep(0.05)
     assert len(ran) == count < 3
+
+
+def test_interrupts_at_any_moment() -> None:
+    """Later batches run, and no row outlives the call that it belongs to."""
+    rows, rng, running, hits = RowRuns("m", 2, object), random.Random(0), set[tuple[int, int]](), 0
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def run(row: int, worker: int) -> None:
+        running.add((count, row))
+        end = time.perf_counter() + 60e-6
+        while time.perf_counter() < end:
+            pass
+        running.discard((count, row))
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for count in range(1500):
+            running.clear()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(5e-6, 5e-4))
+                rows.side_by_side(4, run, lambda: None)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                hits += 1
+                left = {key for key in running if key[0] == count}
+                time.sleep(0.002 if left else 0)
+                # One that the interrupt has ended in this thread stays listed; one that still ran would go.
+                assert left == {key for key in running if key[0] == count}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 100
+    ran = list[int]()
+    rows.side_by_side(4, lambda row, worker: ran.append(row))
+    assert sorted(ran) == [0, 1, 2, 3]
+
+
+# ---- the threads ----
+
+
+def test_an_error_keeps_nothing() -> None:
+    """What the rows work on is freed at once, without the garbage collector."""
+
+    class Kept:
+        pass
+
+    def split() -> weakref.ref[Kept]:
+        kept = Kept()
+        begun = threading.Barrier(2)
+
+        def run(row: int, worker: int) -> None:
+            begun.wait(LONG)
+            if worker:
+                raise ValueError(repr(kept))
+
+        rows = RowRuns("m", 2, object)
+        with pytest.raises(ValueError, match="Kept") as raised:
+            rows.side_by_side(2, run)
+        del raised
+        return weakref.ref(kept)
+
+    gc.collect()
+    gc.disable()
+    try:
+        freed = split()
+        end = time.monotonic() + LONG
+        while freed() is not None:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system does not list threads")
+def test_they_end_with_what_they_are_for() -> None:
+    rows, begun, threads = RowRuns("m", 4, object), threading.Barrier(4), dict[int, int]()
+
+    def run(row: int, worker: int) -> None:
+        threads[worker] = threading.get_native_id()
+        begun.wait(LONG)
+
+    rows.side_by_side(4, run)
+    own = [Path(f"/proc/self/task/{threads[worker]}") for worker in (1, 2, 3)]
+    assert len(set(own)) == 3
+    assert all(thread.exists() for thread in own)
+    del rows
+    end = time.monotonic() + LONG
+    while any(thread.exists() for thread in own):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refused(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("infersdk.backends._row_runs.start_new_thread", refused)
+    rows, ran = RowRuns("m", 3, object), list[tuple[int, int]]()
+    for _ in range(2):
+        ran.clear()
+        rows.side_by_side(5, lambda row, worker: ran.append((row, worker)))
+        assert ran == [(row, 0) for row in range(5)]
+    assert "0 of 2 threads" in caplog.text
+    assert rows._threads._calls.empty()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_has_threads_of_its_own() -> None:
+    code = """
+import os, threading
+from infersdk.backends._row_runs import RowRuns
+
+rows = RowRuns("m", 2, object)
+rows.side_by_side(4, lambda row, worker: None)
+
+def both():
+    begun = threading.Barrier(2)
+    rows.side_by_side(2, lambda row, worker: begun.wait(20))
+
+child = os.fork()
+if not child:
+    both()
+    os._exit(0 if rows._threads._calls.empty() else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+both()
+"""
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=LONG)

@@ -319,10 +319,12 @@ class SharingSquares(Squares):
 
 
 class SharingSquaresBuffer(SquaresBuffer):
-    def run_sharing(self, count: int, core_is_free: Callable[[], object] | None) -> None:
-        assert core_is_free is not None
-        core_is_free()
-        self.run(count)
+    core_is_free: Callable[[], object] | None = None
+
+    def run(self, count: int) -> None:
+        assert self.core_is_free is not None
+        self.core_is_free()
+        super().run(count)
 
 
 def test_a_free_core_that_cannot_be_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,13 +32,13 @@ def patient(tables: dict[str, Any]) -> Iterator[Any]:
 def threads(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     """How often the loop's thread, and others, ran a batch."""
     counter: Counter[bool] = Counter()
-    run = _RowBuffer.run_sharing
+    run = _RowBuffer.run
 
-    def watched(buffer: _RowBuffer, count: int, core_is_free: Any) -> None:
+    def watched(buffer: _RowBuffer, count: int) -> None:
         counter[threading.current_thread().name == LOOP] += 1
-        run(buffer, count, core_is_free)
+        run(buffer, count)
 
-    monkeypatch.setattr(_RowBuffer, "run_sharing", watched)
+    monkeypatch.setattr(_RowBuffer, "run", watched)
     return counter
 
 
@@ -59,13 +59,13 @@ def test_short_runs_and_long_ones(
         threads.clear()
         ask(client, protocol, 50)
         assert threads[True] > 30
-        run = _RowBuffer.run_sharing
+        run = _RowBuffer.run
 
-        def slow(buffer: _RowBuffer, count: int, core_is_free: Any) -> None:
+        def slow(buffer: _RowBuffer, count: int) -> None:
             time.sleep(0.05)
-            run(buffer, count, core_is_free)
+            run(buffer, count)
 
-        monkeypatch.setattr(_RowBuffer, "run_sharing", slow)
+        monkeypatch.setattr(_RowBuffer, "run", slow)
         ask(client, protocol, 3)  # the first of them tells
         threads.clear()
         ask(client, protocol, 10)

@@ -164,7 +164,7 @@ def decoded_shape(head: RawHead, shapes: Mapping[str, Sequence[int | str | None]
     """The shape of the output that the decoding would give, by the shapes of the maps."""
     rows: int | str = 0
     for level in head.levels:
-        *_, height, width = shapes[level.maps[-1]]
+        height, width = level.sides(shapes[level.maps[-1]])
         if not isinstance(height, int) or not isinstance(width, int) or not isinstance(rows, int):
             rows = "boxes"
         else:
@@ -184,7 +184,7 @@ class HeadMaps:
 
     Attributes:
         head: what they are maps of.
-        maps: `[batch, channels, height, width]` each.
+        maps: `[batch, channels, height, width]` each, or `[batch, height, width, channels]` where a level says so.
     """
 
     head: RawHead
@@ -224,10 +224,12 @@ class HeadMaps:
             settings: as `RawHeadDecoder` takes them.
         """
         shapes = dict(zip(self.head.names, self.maps, strict=True))
-        levels = [
-            GridLevel(shapes[level.maps[0]].shape[3], shapes[level.maps[0]].shape[2], level.stride, level.anchors)
-            for level in self.head.levels
-        ]
+        levels = []
+        for level in self.head.levels:
+            height, width = level.sides(shapes[level.maps[0]].shape)
+            assert isinstance(height, int)
+            assert isinstance(width, int)
+            levels.append(GridLevel(width, height, level.stride, level.anchors, level.channels_last))
         return RawHeadDecoder(
             self.head.layout, num_classes, levels, bins=self.head.bins, dtype=self.dtype.name, **settings
         )

@@ -52,6 +52,25 @@ def assets() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def int8_yolov5n(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """yolov5n in 8 bits for ONNX Runtime, calibrated with two images."""
+    for package in ("onnx", "onnx_ir", "onnxruntime"):
+        pytest.importorskip(package)
+    from PIL import Image
+
+    from infersdk import quant
+
+    samples = []
+    for name in ("bus.jpg", "zidane.jpg"):
+        with Image.open(assets / "images" / name) as image:
+            pixels = np.asarray(image.convert("RGB").resize((640, 640)), np.float32) / 255
+        samples.append({"images": np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])})
+    model, path = assets / "models" / "yolov5n.onnx", tmp_path_factory.mktemp("int8") / "yolov5n.onnx"
+    table = quant.calibrate(model, samples, target="onnxruntime", method="minmax", min_samples=2)
+    return quant.quantize(model, path, table, target="onnxruntime").path
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_spinning_threads_in_parallel() -> Iterator[None]:
     """Under xdist the idle threads of ONNX Runtime sleep: those of one worker would take the processors from another.

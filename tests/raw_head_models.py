@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -91,6 +92,7 @@ def yolov5_model(
     grid_of: Callable[[Any], Any] = lambda cells: cells,
     anchors_of: Callable[[Any], Any] = lambda anchors: anchors,
     further_output: bool = False,
+    pointwise: bool = False,
     seed: int = 0,
 ) -> Path:
     """A network of one convolution a level, and YOLOv5's head behind it.
@@ -101,6 +103,7 @@ def yolov5_model(
         computed_shapes: whether the targets of Reshape nodes are computed from the shape of the map.
         sigmoid, perm, grid_of, anchors_of: what is written in place of the head's own.
         further_output: whether a map is an output, too.
+        pointwise: whether the convolution of a level is of 1x1, behind another one: a quantiser makes a product of it.
     """
     import onnx
     from onnx import TensorProto, helper
@@ -110,9 +113,14 @@ def yolov5_model(
     flats, maps = [], []
     for stride, anchors in zip(STRIDES, ANCHORS, strict=True):
         count, width, height = len(anchors), size[0] // stride, size[1] // stride
-        kernel = rng.normal(0, 3 / stride, (count * values, 3, stride, stride)).astype(F)
-        bias = rng.normal(0, 1, count * values).astype(F)
+        channels = 64 if pointwise else count * values
+        kernel = rng.normal(0, 3 / stride, (channels, 3, stride, stride)).astype(F)
+        bias = rng.normal(0, 1, channels).astype(F)
         maps.append(g("Conv", "images", kernel, bias, kernel_shape=[stride, stride], strides=[stride, stride]))
+        if pointwise:
+            kernel = rng.normal(0, 0.1, (count * values, channels, 1, 1)).astype(F)
+            bias = rng.normal(-1, 1, count * values).astype(F)
+            maps[-1] = g("Conv", g("Relu", maps[-1]), kernel, bias, kernel_shape=[1, 1])
         first: Any = np.array([-1 if batch == "batch" else batch, count, values, height, width])
         last: Any = np.array([-1 if batch == "batch" else batch, count * height * width, values])
         if computed_shapes:
@@ -135,6 +143,30 @@ def yolov5_model(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     helper.set_model_props(model, {"names": str({i: f"c{i}" for i in range(classes)}), "stride": "32"})
     onnx.save(model, path)
+    return path
+
+
+def quantised_yolov5(path: Path, *, split: int = 0, exclude: int | None = None, **settings: Any) -> Path:
+    """The file of `yolov5_model` as the quantiser writes it for ONNX Runtime: the maps have their channels last.
+
+    Args:
+        split: of how many bytes on a map is computed in parts.
+        exclude: the number of a level that stays in floating point, with its channels first.
+        settings: of `yolov5_model`.
+    """
+    import onnx
+
+    from infersdk import quant
+    from infersdk.quant import heads
+
+    whole = yolov5_model(path.with_name(f"{path.stem}_fp32.onnx"), pointwise=True, **settings)
+    model = onnx.load(str(whole))
+    shape = [dim.dim_value or 1 for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    samples = [{"images": np.random.default_rng(i).random(shape, F)} for i in range(8)]
+    last = [node.name for node in model.graph.node if node.op_type == "Conv"][1::2]
+    table = quant.calibrate(whole, samples, target="onnxruntime", method="minmax")
+    with mock.patch.object(heads, "_LEAST_BYTES", split):
+        quant.quantize(whole, path, table, target="onnxruntime", exclude=[] if exclude is None else [last[exclude]])
     return path
 
 

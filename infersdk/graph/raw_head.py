@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -23,11 +23,18 @@ class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):
             boxes, `[batch, 4 * bins, height, width]`, and that of the classes.
         stride: pixels of the input from cell to cell.
         anchors: YOLOv5: width and height of each box of a cell, in pixels of the input.
+        channels_last: YOLOv5: whether the map is `[batch, height, width, anchors * values]`.
     """
 
     maps: tuple[str, ...]
     stride: int
     anchors: tuple[tuple[float, float], ...] = ()
+    channels_last: bool = False
+
+    def sides(self, shape: Sequence[int | str | None]) -> tuple[int | str | None, int | str | None]:
+        """The height and width in the shape of a map."""
+        height, width = shape[1:3] if self.channels_last else shape[2:4]
+        return height, width
 
 
 class RawHead(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,8 @@ class GridLevel(NamedTuple):
     """Pixels of the canvas from cell to cell."""
     anchors: Sequence[tuple[float, float]] = ()
     """Of "yolov5": the width and height of each box of a cell, in pixels of the canvas."""
+    channels_last: bool = False
+    """Of "yolov5": whether its map is `[height, width, channels]`."""
 
 
 class RawHeadDecoder(Handle):
@@ -44,11 +46,11 @@ class RawHeadDecoder(Handle):
     are those of the decoded output but for the rounding of its exponentials.
 
     Args:
-        head: "yolov5": one map a level, `[anchors * (5 + num_classes + extra), height, width]`: centre
-            `(2 s(xy) - 0.5 + cell) * stride`, size `(2 s(wh))^2 * anchor`, score `s(objectness) * s(class)`, with s for
-            the sigmoid. "yolov8" (YOLO11 too): two maps a level, `[4 * len(bins), height, width]` and
-            `[num_classes, height, width]`: the distances of the edges from the centre of the cell are
-            `sum(softmax(logits) * bins) * stride`, score `s(class)`.
+        head: "yolov5": one map a level, `[anchors * (5 + num_classes + extra), height, width]`, or with these channels
+            last: centre `(2 s(xy) - 0.5 + cell) * stride`, size `(2 s(wh))^2 * anchor`, score
+            `s(objectness) * s(class)`, with s for the sigmoid. "yolov8" (YOLO11 too): two maps a level,
+            `[4 * len(bins), height, width]` and `[num_classes, height, width]`: the distances of the edges from the
+            centre of the cell are `sum(softmax(logits) * bins) * stride`, score `s(class)`.
         num_classes: Classes of the head.
         levels: In the order of the rows of the decoded output.
         bins: Of "yolov8": the values of a distance, in cells.
@@ -77,7 +79,7 @@ class RawHeadDecoder(Handle):
         self._dtype = np.dtype(settings.get("dtype", "float32"))
         values = 5 + num_classes + int(settings.get("extra", 0))
         self._shapes = tuple(
-            (channels, level.height, level.width)
+            (level.height, level.width, channels) if level.channels_last else (channels, level.height, level.width)
             for level in levels
             for channels in ([len(level.anchors) * values] if head == "yolov5" else [4 * len(bins), num_classes])
         )
@@ -151,6 +153,7 @@ def _raw_head(head: str, levels: Sequence[GridLevel], bins: Sequence[float]) -> 
         for name in ("width", "height", "stride"):
             setattr(one, name, int32(f"levels[{index}].{name}", getattr(level, name)))
         one.num_anchors = len(level.anchors) if head == "yolov5" else 1
+        one.channels_last = level.channels_last
         for number, side in enumerate(side for anchor in level.anchors for side in anchor):
             one.anchors[number] = side
     return raw

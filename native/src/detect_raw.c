@@ -5,7 +5,8 @@
  *
  * A sigmoid ascends, so logits are compared with a limit a little below the threshold's own logit, 64 positions at
  * once. Only what is above the limit is computed, and compared with the threshold itself. The classes of neighbouring
- * positions share cache lines, which is why those of a block are read together.
+ * positions share cache lines, which is why those of a block are read together. Where the channels come last, those of
+ * one position share cache lines, and positions are read one by one.
  */
 #include "detect_decoder.h"
 
@@ -27,6 +28,9 @@ static ifs_status check_level(const ifs_detect_params *p, const ifs_detect_level
     IFS__TRY(check_int("stride", index, level->stride, 1 << 16));
     bool grouped = p->head == IFS_DETECT_HEAD_YOLOV5;
     IFS__TRY(check_int("num_anchors", index, level->num_anchors, grouped ? IFS_MAX_CELL_ANCHORS : 1));
+    if (level->channels_last < 0 || level->channels_last > grouped)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "levels[%d].channels_last is %d; it must be 0, or 1 for YOLOV5",
+                         index, (int)level->channels_last);
     for (int i = 0; grouped && i < 2 * level->num_anchors; i++)
         if (!(level->anchors[i] > 0 && ifs__finite(level->anchors[i])))
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "levels[%d].anchors[%d] is %g; it must be above 0 and finite",
@@ -77,13 +81,18 @@ int32_t ifs__raw_maps(const ifs_detect_params *p, const ifs_raw_head *raw) {
 
 /* ---- boxes ---- */
 
+/* The numbers of a box: x, y, width, height, objectness, classes, extra. */
+static size_t yolov5_values(const ifs_detect_params *p) { return 5 + (size_t)p->num_classes + (size_t)p->num_extra; }
+
 static ifs__box yolov5_box(const ifs_detect_params *p, const ifs_detect_level *level, const void *map, size_t anchor,
                            size_t position) {
-    size_t plane = (size_t)level->width * (size_t)level->height;
-    size_t values = 5 + (size_t)p->num_classes + (size_t)p->num_extra, first = anchor * values * plane + position;
+    size_t plane = (size_t)level->width * (size_t)level->height, values = yolov5_values(p);
+    size_t first = anchor * values * plane + position, step = plane;
+    if (level->channels_last)
+        first = (position * (size_t)level->num_anchors + anchor) * values, step = 1;
     float s[4];
     for (size_t i = 0; i < 4; i++)
-        s[i] = ifs__sigmoid(ifs__element(map, p->dtype, first + i * plane)) * 2.0f;
+        s[i] = ifs__sigmoid(ifs__element(map, p->dtype, first + i * step)) * 2.0f;
     float stride = (float)level->stride, column = (float)(position % (size_t)level->width),
           row = (float)(position / (size_t)level->width);
     return ifs__box_of_center((s[0] + (column - 0.5f)) * stride, (s[1] + (row - 0.5f)) * stride,
@@ -200,8 +209,7 @@ static ifs_status scan_yolov5(ifs_detection_decoder *d, const ifs__detect_view *
                               size_t anchor, size_t start, size_t width) {
     const ifs_detect_level *l = &d->raw.levels[level];
     size_t plane = (size_t)l->width * (size_t)l->height;
-    size_t values = 5 + (size_t)d->params.num_classes + (size_t)d->params.num_extra;
-    size_t objectness = (anchor * values + 4) * plane + start;
+    size_t objectness = (anchor * yolov5_values(&d->params) + 4) * plane + start;
     uint64_t mask = positions_above(d, scan, v->maps[level], objectness, plane, 1, width);
     const block b = {v->maps[level],
                      objectness,
@@ -210,6 +218,38 @@ static ifs_status scan_yolov5(ifs_detection_decoder *d, const ifs__detect_view *
                      d->first_row[level] + (int32_t)(anchor * plane + start),
                      0};
     return scan_blocks(d, v, scan, b, mask);
+}
+
+/* The classes of one position, `first` of which is that of class 0, to d->columns. */
+static void read_position(ifs_detection_decoder *d, const void *map, size_t first) {
+    for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++)
+        for (size_t c = run->first; c < run->first + run->count; c++)
+            d->columns[c] = ifs__element(map, d->params.dtype, first + c);
+}
+
+/* The same as scan_yolov5 of a map whose channels come last. */
+static ifs_status scan_yolov5_last(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
+                                   int level, size_t anchor, size_t start, size_t width) {
+    const ifs_detect_level *l = &d->raw.levels[level];
+    const void *map = v->maps[level];
+    size_t plane = (size_t)l->width * (size_t)l->height, values = yolov5_values(&d->params);
+    size_t channels = (size_t)l->num_anchors * values, first = start * channels + anchor * values + 4;
+    int32_t hits[IFS__COLUMNS + IFS__SCAN_SLACK];
+    size_t n = d->params.dtype == IFS_FLOAT32
+                   ? scan->objectness((const float *)map + first, channels, width, d->logit_limit, hits)
+                   : scan->objectness_half((const uint16_t *)map + first, channels, width, d->logit_limit, hits);
+    for (size_t i = 0; i < n; i++) {
+        size_t at = first + (size_t)hits[i] * channels;
+        float objectness = ifs__sigmoid(ifs__element(map, d->params.dtype, at));
+        if (!(objectness > d->params.conf_threshold))
+            continue;
+        read_position(d, map, at + 1);
+        for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++)
+            scan->sigmoids(d->columns + run->first, run->count);
+        int32_t row = d->first_row[level] + (int32_t)(anchor * plane + start) + hits[i];
+        IFS__TRY(ifs__scan_anchor(d, v, scan, row, d->columns, objectness));
+    }
+    return IFS_OK;
 }
 
 static ifs_status scan_yolov8(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level,
@@ -232,8 +272,9 @@ ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v, co
         for (size_t anchor = 0; anchor < (size_t)l->num_anchors; anchor++)
             for (size_t start = 0; start < plane; start += IFS__COLUMNS) {
                 size_t width = plane - start < IFS__COLUMNS ? plane - start : IFS__COLUMNS;
-                IFS__TRY(binned ? scan_yolov8(d, v, scan, level, start, width)
-                                : scan_yolov5(d, v, scan, level, anchor, start, width));
+                IFS__TRY(binned             ? scan_yolov8(d, v, scan, level, start, width)
+                         : l->channels_last ? scan_yolov5_last(d, v, scan, level, anchor, start, width)
+                                            : scan_yolov5(d, v, scan, level, anchor, start, width));
             }
     }
     return IFS_OK;

@@ -111,6 +111,9 @@ def check(
     dtype = own.pop("dtype", "float32")
     with DetectionDecoder(head, num_classes, rows, **own) as reference:
         want, stats = reference(whole, GEOMETRY)
+    if head == "yolov5":
+        pairs = zip(maps, levels, strict=True)
+        maps = [np.ascontiguousarray(one.transpose(1, 2, 0)) if level.channels_last else one for one, level in pairs]
     with RawHeadDecoder(head, num_classes, levels, bins=bins, dtype=dtype, **own) as decoder:
         for simd in VARIANTS:
             with variant(simd):
@@ -140,13 +143,49 @@ def test_equals_the_formulas(rng: np.random.Generator, head: str, dtype: str, mu
     assert kind == "none" or seen > 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
+@pytest.mark.parametrize("kind", ["plain", "ties", "odd", "none"])
+def test_channels_last(rng: np.random.Generator, dtype: str, multi_label: bool, kind: str) -> None:
+    """The same bits as from maps with the channels first, whichever levels have them last."""
+    seen = 0
+    for classes in (1, 3, 17, 80):
+        levels = random_levels(rng, "yolov5")
+        extra = int(rng.integers(3))
+        maps = random_maps(rng, "yolov5", levels, classes, 0, kind, dtype, extra)
+        own: dict[str, Any] = {
+            "dtype": dtype, "multi_label": multi_label, "extra": extra, "class_agnostic": bool(rng.integers(2)),
+            "classes": [None, np.flatnonzero(rng.random(classes) < 0.5).tolist() or [0]][int(rng.integers(2))],
+            "conf": float(rng.choice([0, 0.001, 0.25, 0.6])), "max_det": int(rng.choice([1, 7, 300])),
+            "max_candidates": int(rng.choice([0, 1, 20, 30000])),
+        }  # fmt: skip
+        with RawHeadDecoder("yolov5", classes, levels, **own) as decoder:
+            want, stats = decoder(maps, GEOMETRY)
+        for turned in ([True] * len(levels), (rng.random(len(levels)) < 0.5).tolist()):
+            given_levels = [one._replace(channels_last=last) for one, last in zip(levels, turned, strict=True)]
+            given_maps = [
+                np.ascontiguousarray(one.transpose(1, 2, 0)) if last else one
+                for one, last in zip(maps, turned, strict=True)
+            ]
+            with RawHeadDecoder("yolov5", classes, given_levels, **own) as decoder:
+                assert decoder.shapes == tuple(one.shape for one in given_maps)
+                for simd in VARIANTS:
+                    with variant(simd):
+                        got, got_stats = decoder(given_maps, GEOMETRY)
+                    assert got_stats == stats
+                    assert got.tobytes() == want.tobytes()
+        seen += stats.candidates
+    assert kind == "none" or seen > 0
+
+
 @pytest.mark.parametrize("head", ["yolov5", "yolov8"])
 @given(data=st.data())
 @settings(max_examples=80, deadline=None)
 def test_the_threshold_decides_as_it_does_for_scores(head: str, data: st.DataObject) -> None:
     """Thresholds that are scores themselves, and their neighbours: no candidate more, and none less."""
     classes = data.draw(st.integers(1, 3))
-    levels = [GridLevel(data.draw(st.integers(1, 5)), 2, 8, [(10.0, 20.0)] if head == "yolov5" else ())]
+    last = head == "yolov5" and data.draw(st.booleans())
+    levels = [GridLevel(data.draw(st.integers(1, 5)), 2, 8, [(10.0, 20.0)] if head == "yolov5" else (), last)]
     bins = [] if head == "yolov5" else [0.0, 1.0, 2.0]
     seed = data.draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
@@ -174,6 +213,8 @@ def test_what_is_wrong_is_said() -> None:
         RawHeadDecoder("yolov5", 2, [level._replace(anchors=[(1, -1)])])
     with pytest.raises(errors.InputError, match=r"levels\[0\].stride is 0; it must be 1 to"):
         RawHeadDecoder("yolov5", 2, [level._replace(stride=0)])
+    with pytest.raises(errors.InputError, match=r"levels\[0\].channels_last is 1; it must be 0, or 1 for YOLOV5"):
+        RawHeadDecoder("yolov8", 2, [level._replace(anchors=(), channels_last=True)], bins=[0, 1])
     with pytest.raises(errors.InputError, match=r"levels\[0\].width is \d+; it must fit 32 bits"):
         RawHeadDecoder("yolov5", 2, [level._replace(width=2**40, height=0)])
     with pytest.raises(errors.InputError, match=r"num_bins is 2; it must be 1 to 64 for YOLOV8, and 0 for YOLOV5"):

@@ -1,4 +1,5 @@
-"""A detector without the decoding of its boxes: its outputs are the maps of the last convolutions.
+"""A detector without the decoding of its boxes: its outputs are the maps of the last convolutions, or of the matrix
+products that a quantiser makes of them.
 
 The decoding reads and writes each of YOLOv5's 25,200 x 85 values several times, and nearly all of them are below the
 threshold. A decoder that starts at the maps computes the others alone.
@@ -13,6 +14,7 @@ import msgspec
 
 from ...errors import ConfigError, UnsupportedModelError
 from ..anchor_heads import find_anchor_head
+from ..anchor_products import ProductMap
 from ..distance_heads import find_distance_head
 from ..head_levels import HeadProof, UnprovenError
 from ..raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS
@@ -27,7 +29,13 @@ if TYPE_CHECKING:
     from ...model_source import ModelSource
     from ..raw_head import RawHead
 
+    #: A value of the graph, or what one can be made of.
+    _Map = ir.Value | ProductMap
+
 __all__ = ["EndAtHead"]
+
+#: The axis that is 1 for one image, and this for so many, is that of the images.
+_IMAGES = 3
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class EndAtHead:
     """
 
     name: ClassVar[str] = "end-at-head"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape"))
@@ -64,13 +72,14 @@ class EndAtHead:
         graph, taken = model.graph, taken_names(model.graph)
         batch = next(iter(data_inputs(model)[0].shape or ()))
         names = {}
-        for index, value in enumerate(maps):
-            names[value.name] = name = _free_name(f"head_{index}", taken)
-            kind = proof.dtype(value)
-            assert kind is not None
-            value.name, value.type, value.shape = name, ir.TensorType(kind), ir.Shape([batch, *proof.dims(value)[1:]])
         graph.outputs.clear()
-        graph.outputs.extend(maps)
+        for index, (old, one) in enumerate(zip(head.names, maps, strict=True)):
+            names[old] = name = _free_name(f"head_{index}", taken)
+            kind, dims = _type_of(proof, one), _dims_of(proof, one)
+            assert kind is not None
+            value = one.write(graph, name) if isinstance(one, ProductMap) else one
+            value.name, value.type, value.shape = name, ir.TensorType(kind), ir.Shape([batch, *dims[1:]])
+            graph.outputs.append(value)
         RemoveUnusedNodesPass()(model)
         drop_unused_weights(graph)
         levels = [msgspec.structs.replace(one, maps=tuple(names[name] for name in one.maps)) for one in head.levels]
@@ -78,7 +87,7 @@ class EndAtHead:
         return True
 
 
-def _find(model: ir.Model) -> tuple[RawHead, list[ir.Value], HeadProof]:
+def _find(model: ir.Model) -> tuple[RawHead, Sequence[_Map], HeadProof]:
     """The head, its maps, and the sizes of the graph."""
     image = _image_sides(model)
     try:
@@ -86,12 +95,33 @@ def _find(model: ir.Model) -> tuple[RawHead, list[ir.Value], HeadProof]:
         head, maps = _find_in(proof)
         _check_limits(head)
         _check_maps(proof, head, maps, image)
+        _check_batch(model, head)
     except (ConfigError, UnsupportedModelError) as error:
         raise UnprovenError(str(error)) from None
     return head, maps, proof
 
 
-def _find_in(proof: HeadProof) -> tuple[RawHead, list[ir.Value]]:
+def _check_batch(model: ir.Model, head: RawHead) -> None:
+    """The maps of a free batch are those of one image, one image behind the other.
+
+    A convolution gives them so. Where channels come last, a Reshape does, with sizes that a graph computes: what they
+    are for one image does not say what they are for several.
+
+    Raises:
+        UnprovenError: they are not.
+    """
+    (images,) = data_inputs(model)
+    if not any(level.channels_last for level in head.levels) or fixed(next(iter(images.shape or ()))) is not None:
+        return
+    shapes = shapes_of(model)
+    shapes[images.name or ""][0] = _IMAGES
+    proof = HeadProof(model, shapes)
+    found, maps = _find_in(proof)
+    if found != head or any(_dims_of(proof, one)[0] != _IMAGES for one in maps):
+        raise UnprovenError(f"its maps of {_IMAGES} images are not {_IMAGES} times those of one")
+
+
+def _find_in(proof: HeadProof) -> tuple[RawHead, Sequence[_Map]]:
     """The head and its maps, of either form."""
     try:
         return find_anchor_head(proof)
@@ -101,6 +131,14 @@ def _find_in(proof: HeadProof) -> tuple[RawHead, list[ir.Value]]:
         return find_distance_head(proof)
     except UnprovenError as error:
         raise UnprovenError(f"as YOLOv5's head: {reason}; as YOLOv8's: {error}") from None
+
+
+def _dims_of(proof: HeadProof, one: _Map) -> list[int | None]:
+    return list(one.dims) if isinstance(one, ProductMap) else proof.dims(one)
+
+
+def _type_of(proof: HeadProof, one: _Map) -> ir.DataType | None:
+    return proof.dtype(one.rows if isinstance(one, ProductMap) else one)
 
 
 def _free_name(name: str, taken: set[str]) -> str:
@@ -143,7 +181,7 @@ def _check_limits(head: RawHead) -> None:
             raise UnprovenError(f"its head has {count} {what}, and the native decoder takes at most {most}")
 
 
-def _check_maps(proof: HeadProof, head: RawHead, maps: Sequence[ir.Value], image: tuple[int, int]) -> None:
+def _check_maps(proof: HeadProof, head: RawHead, maps: Sequence[_Map], image: tuple[int, int]) -> None:
     """The maps are of different names, and have a cell for each `stride` pixels of the image.
 
     Raises:
@@ -151,11 +189,12 @@ def _check_maps(proof: HeadProof, head: RawHead, maps: Sequence[ir.Value], image
     """
     import onnx_ir as ir
 
-    if len(set(maps)) < len(maps):
+    if len(set(head.names)) < len(maps):
         raise UnprovenError("several of its levels have one map")
-    strides = [level.stride for level in head.levels for _ in level.maps]
-    for value, stride in zip(maps, strides, strict=True):
-        if tuple(side * stride for side in proof.dims(value)[2:] if side is not None) != image:
-            raise UnprovenError(f"{value.name!r} of shape {proof.dims(value)} is not a grid of {stride} pixels a cell")
-        if proof.dtype(value) not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
-            raise UnprovenError(f"{value.name!r} is {proof.dtype(value)}, not float32 or float16")
+    levels = [level for level in head.levels for _ in level.maps]
+    for one, name, level in zip(maps, head.names, levels, strict=True):
+        dims, kind = _dims_of(proof, one), _type_of(proof, one)
+        if tuple(side * level.stride for side in level.sides(dims) if isinstance(side, int)) != image:
+            raise UnprovenError(f"{name!r} of shape {dims} is not a grid of {level.stride} pixels a cell")
+        if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+            raise UnprovenError(f"{name!r} is {kind}, not float32 or float16")

@@ -154,6 +154,39 @@ static void decode(void) {
     free(output), free(plain), free(other);
 }
 
+/* A map with its channels last of one with them first, or the other way round: [rows, columns] transposed. */
+static void *transposed(const void *map, size_t rows, size_t columns, size_t size) {
+    uint8_t *to = exact(rows * columns * size);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < columns; k++)
+            memcpy(to + (k * rows + i) * size, (const uint8_t *)map + (i * columns + k) * size, size);
+    return to;
+}
+
+/* The same maps with the order of their channels changed give the same bits. */
+static void check_orders(const ifs_detect_params *p, ifs_raw_head raw, void *const *maps, const ifs_geometry *g,
+                         const ifs_detection *wanted, int32_t count) {
+    void *others[IFS_MAX_LEVELS] = {NULL};
+    for (int32_t i = 0; i < raw.num_levels; i++) {
+        ifs_detect_level *level = &raw.levels[i];
+        size_t positions = (size_t)level->width * (size_t)level->height,
+               channels = (size_t)level->num_anchors * (size_t)(5 + p->num_classes + p->num_extra);
+        others[i] = transposed(maps[i], level->channels_last ? positions : channels,
+                               level->channels_last ? channels : positions, p->dtype == IFS_FLOAT32 ? 4 : 2);
+        level->channels_last = !level->channels_last;
+    }
+    ifs_detection_decoder *decoder = NULL;
+    CHECK(ifs_detection_decoder_create_raw(p, &raw, &decoder) == IFS_OK);
+    ifs_detection *found = exact(sizeof *found * (size_t)p->max_detections);
+    int32_t number = -7;
+    CHECK(ifs_detection_decoder_run_raw(decoder, (const void *const *)others, g, found, &number, NULL) == IFS_OK);
+    CHECK(number == count && memcmp(found, wanted, sizeof *found * (size_t)count) == 0);
+    ifs_detection_decoder_destroy(decoder);
+    for (int32_t i = 0; i < raw.num_levels; i++)
+        free(others[i]);
+    free(found);
+}
+
 /* Maps of a raw head: logits, most of them low. */
 static void decode_raw(void) {
     ifs_detect_params p = some_params();
@@ -166,7 +199,8 @@ static void decode_raw(void) {
         raw.bins[i] = (float)i;
     for (int32_t i = 0; i < raw.num_levels; i++) {
         int32_t boxes = p.head == IFS_DETECT_HEAD_YOLOV5 ? 1 + (int32_t)below(4) : 1;
-        raw.levels[i] = (ifs_detect_level){1 + (int32_t)below(20), 1 + (int32_t)below(9), 8 << i, boxes, {0}};
+        raw.levels[i] = (ifs_detect_level){1 + (int32_t)below(20), 1 + (int32_t)below(9), 8 << i, boxes, 0, {0}};
+        raw.levels[i].channels_last = p.head == IFS_DETECT_HEAD_YOLOV5 && coin();
         for (int32_t k = 0; k < 16; k++)
             raw.levels[i].anchors[k] = (float)(1 + below(200));
         p.num_anchors += raw.levels[i].width * raw.levels[i].height * boxes;
@@ -178,7 +212,8 @@ static void decode_raw(void) {
                               &raw.levels[0].width,
                               &raw.levels[0].height,
                               &raw.levels[0].stride,
-                              &raw.levels[0].num_anchors};
+                              &raw.levels[0].num_anchors,
+                              &raw.levels[0].channels_last};
         *numbers[below(sizeof numbers / sizeof *numbers)] = odd_number(12);
         raw.levels[0].anchors[below(2)] = odd_float();
     }
@@ -218,6 +253,8 @@ static void decode_raw(void) {
     CHECK(counted(ifs_detection_decoder_run_raw(decoder, (const void *const *)maps, &g, plain, &count, &stats)) ==
           IFS_OK);
     check_detections(&p, &g, plain, count, &stats);
+    if (p.head == IFS_DETECT_HEAD_YOLOV5)
+        check_orders(&p, raw, maps, &g, plain, count);
     for (int32_t simd = IFS_SIMD_NEON; simd <= IFS_SIMD_AVX512; simd++) {
         if (ifs_set_simd(simd) != IFS_OK)
             continue;

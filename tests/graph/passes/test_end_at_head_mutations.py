@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from raw_head_models import yolov5_model, yolov8_model
+from raw_head_models import quantised_yolov5, yolov5_model, yolov8_model
 from raw_head_reference import decoded_yolov5, decoded_yolov8
 
 from infersdk.graph.files import parse_model
@@ -25,8 +24,10 @@ ORDERS = ([0, 2, 1], [0, 1, 3, 2], [0, 1, 3, 2, 4], [0, 2, 1, 3, 4], [0, 1, 2, 4
 SIZE = (64, 32)
 
 
-def bases(folder: Path) -> list[bytes]:
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Networks whose heads are proven, in all the forms that there are."""
+    folder = tmp_path_factory.mktemp("bases")
     anchored: tuple[dict[str, Any], ...] = (
         {"form": "split"},
         {"form": "slice", "computed_shapes": True},
@@ -35,8 +36,12 @@ def bases(folder: Path) -> list[bytes]:
     distances: tuple[dict[str, Any], ...] = (
         {}, {"separate": True}, {"last_axis": True, "slices": True, "bins": 4}, {"computed_slices": True},
     )  # fmt: skip
+    quantised: tuple[dict[str, Any], ...] = (
+        {}, {"classes": 20, "form": "folded"}, {"split": 1 << 40}, {"split": 4000, "exclude": 1}
+    )  # fmt: skip
     files = [yolov5_model(folder / f"5{i}.onnx", size=SIZE, **changes) for i, changes in enumerate(anchored)]
     files += [yolov8_model(folder / f"8{i}.onnx", size=SIZE, **changes) for i, changes in enumerate(distances)]
+    files += [quantised_yolov5(folder / f"q{i}.onnx", size=SIZE, **changes) for i, changes in enumerate(quantised)]
     return [file.read_bytes() for file in files]
 
 
@@ -79,7 +84,8 @@ def other_constant(graph: Any, draw: random.Random) -> None:
             )
         array = array.astype(np.float32)
     else:
-        array.reshape(-1)[draw.randrange(array.size)] += draw.choice([1, -1, 2])
+        index = draw.randrange(array.size)
+        array.reshape(-1)[index : index + 1] += np.array([draw.choice([1, -1, 2])]).astype(array.dtype)  # codes wrap
     weight.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(array), weight.name))
 
 
@@ -153,10 +159,10 @@ def run(content: bytes, images: np.ndarray[Any, Any]) -> dict[str, np.ndarray[An
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_what_is_cut_computes_the_same(tmp_path: Path, mutation: Callable[[Any, random.Random], None]) -> None:
+def test_what_is_cut_computes_the_same(bases: list[bytes], mutation: Callable[[Any, random.Random], None]) -> None:
     draw, cut_off = random.Random(mutation.__name__), 0
-    images = np.random.default_rng(1).random((1, 3, SIZE[1], SIZE[0]), np.float32) * 3 - 1
-    for content in bases(tmp_path):
+    images = np.random.default_rng(1).random((2, 3, SIZE[1], SIZE[0]), np.float32) * 3 - 1
+    for content in bases:
         for _ in range(12):
             model = onnx.load_from_string(content)
             try:

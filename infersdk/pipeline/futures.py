@@ -322,8 +322,7 @@ class AsyncRequest(Request):
 
     def _end(self, result: Any) -> None:
         if self.in_own_loop:
-            self.ended = True
-            self.resolve(result)
+            self.resolve_here(result)
         else:
             end_in_loop(self.loop, [(self, result)])
 
@@ -332,6 +331,11 @@ class AsyncRequest(Request):
             return False
         self.fail(CancelledError())
         return True
+
+    def resolve_here(self, result: Any) -> None:
+        """Ends the request in the thread of its loop."""
+        self.ended = True
+        self.resolve(result)
 
     def resolve(self, result: Any) -> None:
         """Ends the waiting of the coroutine. In the thread of its loop."""
@@ -369,7 +373,12 @@ def hand_out(requests: Sequence[Request], results: Sequence[Any]) -> None:
     """Ends the requests of a batch, each with its result or with its exception."""
     if not requests:
         return
-    wakeup = requests[0].owner.wakeup
+    first = requests[0]
+    if type(first) is AsyncRequest and first.in_own_loop:  # alone, and no other thread waits for it
+        first.item = None
+        first.resolve_here(results[0])
+        return
+    wakeup = first.owner.wakeup
     wakeup.hold()
     try:
         _end_all(requests, results)

@@ -42,6 +42,10 @@ _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 #: The largest number of elements that a shape may describe, and the most axes; no real tensor comes near.
 _MOST_ELEMENTS, _MOST_AXES = 1 << 48, 32
 _SWAP = sys.byteorder == "big"
+#: In front of each element of BYTES.
+_LENGTH = struct.Struct("<I")
+#: Copying so many bytes takes less than a view of an array as bytes.
+_COPIED_NBYTES = 4096
 
 
 def numpy_dtype(datatype: str) -> np.dtype[Any]:
@@ -124,7 +128,7 @@ def _unpack_bytes(data: memoryview, count: int, what: str) -> npt.NDArray[Any]:
             f"{what}: {count:,} elements of BYTES have at least {count * 4:,} bytes, not {data.nbytes:,}",
         )
     array = np.empty(count, np.object_)
-    at, end, length_at = 0, data.nbytes, struct.Struct("<I").unpack_from
+    at, end, length_at = 0, data.nbytes, _LENGTH.unpack_from
     for index in range(count):
         if at + 4 > end:
             raise RequestError(Status.INVALID, f"{what}: element {index} of {count} has no length; the data is cut off")
@@ -143,13 +147,17 @@ def _unpack_bytes(data: memoryview, count: int, what: str) -> npt.NDArray[Any]:
 
 
 def pack(array: npt.NDArray[Any]) -> memoryview:
-    """The bytes of a tensor. Numbers that lie in C order are not copied."""
+    """The bytes of a tensor. Many numbers that lie in C order are not copied."""
     if array.dtype.kind in "OSU":
         parts: list[bytes] = []
         for element in bytes_of(array):
-            parts += (struct.pack("<I", len(element)), element)
+            parts += (_LENGTH.pack(len(element)), element)
         return memoryview(b"".join(parts))
-    array = np.ascontiguousarray(array.byteswap() if _SWAP else array)
+    if _SWAP:
+        array = array.byteswap()
+    if array.nbytes <= _COPIED_NBYTES:
+        return memoryview(array.tobytes())
+    array = np.ascontiguousarray(array)
     return memoryview(array.reshape(-1).view(np.uint8).data)
 
 

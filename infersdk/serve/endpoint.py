@@ -9,12 +9,13 @@ from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlineExceeded
+from ..tensor import Tensor
 from .admission import Admission
 from .errors import RequestError, Status
 from .messages import InferRequest, TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -96,9 +97,9 @@ class Endpoint(ABC):
     def release(self) -> None:
         """Frees the model. Its pipeline has no more requests."""
 
-    async def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Any:
-        """The result of one row."""
-        return await self.pipeline.infer(item, deadline=deadline, **parameters)
+    def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Gives the result of one row."""
+        return self.pipeline.infer(item, deadline=deadline, **parameters)
 
     # ---- requests ----
 
@@ -108,14 +109,27 @@ class Endpoint(ABC):
         Raises:
             RequestError, InferSDKError: why not.
         """
-        names = self._wanted(request)
-        self._check_parameters(request.parameters)
+        known = request.known_rows
+        is_known = known is not None and known.are_of(self)
+        if known is not None and is_known:
+            names = known.names
+        else:
+            names = self._wanted(request)
+            self._check_parameters(request.parameters)
         started, failed, count = time_ns(), True, 1
         try:
-            items = self.rows(request)
+            if known is not None and is_known:
+                items = known.items
+            else:
+                items = self.rows(request)
+                if known is not None and not any(isinstance(item, Tensor) for item in items):  # it may have a copy
+                    known.keep(self, names, items)
             self.counters.input_ns += time_ns() - started
             count = len(items)
-            results = await self._submit(items, request)
+            if count == 1:
+                results: Sequence[Any] = [await self._submit_one(items[0], request)]
+            else:
+                results = await self._submit_all(items, request)
             before = time_ns()
             outputs = self.gather(request, results, names)
             self.counters.output_ns += time_ns() - before
@@ -124,9 +138,7 @@ class Endpoint(ABC):
             self.counters.add(count, started, time_ns(), failed)
         return outputs
 
-    async def _submit(self, items: list[Any], request: InferRequest) -> Sequence[Any]:
-        if len(items) == 1:
-            return [await self._submit_one(items[0], request)]
+    async def _submit_all(self, items: list[Any], request: InferRequest) -> Sequence[Any]:
         tasks = [asyncio.ensure_future(self._submit_one(item, request)) for item in items]
         try:
             return await asyncio.gather(*tasks)

@@ -14,7 +14,7 @@ from .regions import SharedTensor
 from .result_tensors import ResultTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -99,8 +99,8 @@ class ImageEndpoint(Endpoint):
             f"{datatype_of(array.dtype)} {list(array.shape)}",
         )
 
-    async def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Any:
-        return await self.model.infer(item, deadline=deadline, **parameters)
+    def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
+        return self.model.infer(item, deadline=deadline, **parameters)
 
     def gather(
         self, request: InferRequest, results: Sequence[Any], names: Sequence[str]

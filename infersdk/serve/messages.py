@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
     from .regions import RegionPart
 
-__all__ = ["InferRequest", "InferResponse", "RequestedOutput", "SharedMemory", "Tensor", "TensorInfo"]
+__all__ = ["InferRequest", "InferResponse", "KnownRows", "RequestedOutput", "SharedMemory", "Tensor", "TensorInfo"]
 
 #: A tensor of a request: an array, or a `SharedTensor`, which has its values in shared memory still.
 Tensor: TypeAlias = Any
@@ -64,6 +65,26 @@ class RequestedOutput:
     shared_memory: RegionPart | None = None
 
 
+class KnownRows:
+    """What an endpoint has made of a request that comes again and again, with its tensors in the same shared memory."""
+
+    __slots__ = ("_endpoint", "items", "names")
+
+    def __init__(self) -> None:
+        self._endpoint: Callable[[], object] = lambda: None
+        self.names: list[str] = []
+        self.items: list[Any] = []
+
+    def are_of(self, endpoint: object) -> bool:
+        """Whether `names` and `items` are those of an endpoint."""
+        return self._endpoint() is endpoint
+
+    def keep(self, endpoint: object, names: list[str], items: list[Any]) -> None:
+        """Remembers the names of the outputs that are wanted, and what is submitted for each row."""
+        self.names, self.items = names, items
+        self._endpoint = weakref.ref(endpoint)  # a model that another has replaced is freed
+
+
 @dataclass(slots=True)
 class InferRequest:
     """A request to one model.
@@ -76,6 +97,7 @@ class InferRequest:
         parameters: settings for this request alone.
         deadline: seconds from now within which the request has to leave for the model.
         priority: requests of a lower number go first; 0 goes last.
+        known_rows: shared by all requests of an equal message; None where each is read anew.
     """
 
     model: str
@@ -86,6 +108,7 @@ class InferRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     deadline: float | None = None
     priority: int = 0
+    known_rows: KnownRows | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,7 @@ class HostRegion(Region):
         return self._address + offset
 
     def check(self) -> None:
-        self._map.guard()  # for the next request: a library may have taken the handler away
-        if self._map.damaged or os.fstat(self._file).st_size < self._end:
+        if not self._map.is_whole(self._file, self._end):
             raise RequestError(
                 Status.INVALID,
                 f"shared memory region {self.name!r} is shorter than when it was registered; unregister it, and "

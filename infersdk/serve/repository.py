@@ -62,6 +62,8 @@ class ModelEntry:
     @property
     def newest(self) -> Endpoint | None:
         """The version that answers requests that name none."""
+        if len(self.versions) == 1:
+            return next(iter(self.versions.values()))
         return self.versions[max(self.versions, key=_version_order)] if self.versions else None
 
 

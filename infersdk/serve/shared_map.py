@@ -54,6 +54,15 @@ class SharedMap:
         """The bytes, writable; the view keeps them mapped."""
         return np.asarray(self)
 
+    def is_whole(self, file: int, end: int) -> bool:
+        """Whether all that was read and written is the file's, which still has all bytes in front of `end`. Guards the
+        thread as `guard()` does, for the next access: a library may have taken the handler away.
+
+        Args:
+            file: its descriptor.
+        """
+        return bool(lib.ifs_shared_map_is_whole(self._c, file, end))  # one call: each lets go of the interpreter's lock
+
     @property
     def damaged(self) -> bool:
         """Whether an access went behind the end of the file: the bytes have nothing to do with it any more."""

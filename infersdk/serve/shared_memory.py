@@ -18,7 +18,7 @@ from .errors import RequestError, Status
 from .regions import HANDLE_NBYTES, CudaRegion, HostRegion, Region, RegionPart, SharedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     import numpy.typing as npt
 
@@ -37,11 +37,16 @@ class SharedMemoryRegions:
 
     Args:
         prefix: what the keys of all regions begin with; None refuses every region.
+
+    Attributes:
+        derived: what others have made of the regions that are registered, by keys of their own. A new, empty dict takes
+            its place when a region is unregistered. So take it first, then read the regions, then add to it.
     """
 
     def __init__(self, prefix: str | None) -> None:
         self._prefix = prefix
         self._regions: dict[str, Region] = {}
+        self.derived: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -131,6 +136,7 @@ class SharedMemoryRegions:
         """Forgets a region, or all of its kind where `name` is empty. As in Triton it is no error if there is none."""
         kind = CudaRegion if cuda else HostRegion
         with self._lock:
+            self.derived = {}
             names = [name] if name else list(self._regions)
             for one in names:
                 if isinstance(self._regions.get(one), kind):
@@ -215,4 +221,5 @@ class SharedMemoryRegions:
     def close(self) -> None:
         """Forgets all regions."""
         with self._lock:
+            self.derived = {}
             self._regions.clear()

@@ -19,6 +19,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #endif
 
@@ -222,6 +223,12 @@ void ifs_shared_map_destroy(ifs_shared_map *map) {
 
 int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map) { return atomic_load(&slots[map->slot].damaged); }
 
+int32_t ifs_shared_map_is_whole(const ifs_shared_map *map, int32_t file, int64_t end) {
+    struct stat status;
+    ifs_shared_map_guard();
+    return !ifs_shared_map_is_damaged(map) && fstat(file, &status) == 0 && status.st_size >= end;
+}
+
 #else
 
 void ifs_shared_map_guard(void) {}
@@ -236,6 +243,11 @@ void ifs_shared_map_destroy(ifs_shared_map *map) { (void)map; }
 int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map) {
     (void)map;
     return 1;
+}
+
+int32_t ifs_shared_map_is_whole(const ifs_shared_map *map, int32_t file, int64_t end) {
+    (void)map, (void)file, (void)end;
+    return 0;
 }
 
 #endif

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,32 @@ def until(check: Callable[[], bool], seconds: float = 30) -> None:
     while not check():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
+def test_an_equal_request_is_answered_by_the_model_that_serves_now(run: Callable[..., Any], tmp_path: Path) -> None:
+    import tritonclient.grpc
+    import tritonclient.utils.shared_memory as shm
+
+    server = run(shared_memory_prefix="/infersdk-test-")
+    key = f"/infersdk-test-{uuid.uuid4().hex}"
+    handle = shm.create_shared_memory_region(key, key, 64)
+    try:
+        shm.set_shared_memory_region(handle, [np.ones((2, 4), np.float32)])
+        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            client.register_system_shared_memory("x", key, 64)
+            x = tritonclient.grpc.InferInput("x", [2, 4], "FP32")
+            x.set_shared_memory("x", 32)
+            for new in (3, 4):
+                for _ in range(3):
+                    np.testing.assert_array_equal(client.infer("times", [x]).as_numpy("y"), np.full((2, 4), new - 1))
+                replace(tmp_path / "model.onnx", new)
+                client.load_model("times")
+            client.unload_model("times")
+            with pytest.raises(Exception, match="unknown model: 'times' is not ready"):
+                client.infer("times", [x])
+    finally:
+        shm.destroy_shared_memory_region(handle)
 
 
 @pytest.mark.slow

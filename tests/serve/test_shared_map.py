@@ -67,6 +67,19 @@ def test_writes_behind_the_end_are_lost(file: int) -> None:
     assert os.fstat(file).st_size == 0
 
 
+def test_whether_the_bytes_are_the_files(file: int) -> None:
+    shared = SharedMap(file, PAGE, 2 * PAGE)
+    assert shared.is_whole(file, 3 * PAGE)
+    assert not shared.is_whole(file, PAGES * PAGE + 1)
+    os.ftruncate(file, 3 * PAGE - 1)  # in its last page: no access faults
+    assert not shared.is_whole(file, 3 * PAGE)
+    assert shared.is_whole(file, 3 * PAGE - 1)
+    os.ftruncate(file, 2 * PAGE)
+    assert not shared.array[PAGE:].any()
+    os.ftruncate(file, PAGES * PAGE)
+    assert not shared.is_whole(file, 3 * PAGE)  # it was shorter meanwhile
+
+
 def test_many_threads_at_once(file: int) -> None:
     maps = [SharedMap(file, 0, PAGES * PAGE) for _ in range(8)]
     os.ftruncate(file, 0)

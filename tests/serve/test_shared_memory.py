@@ -74,6 +74,35 @@ def test_in_and_out(request: pytest.FixtureRequest, protocol: str, region: tuple
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_equal_request_reads_and_writes_anew(
+    request: pytest.FixtureRequest, protocol: str, region: tuple[str, Any]
+) -> None:
+    import importlib
+
+    import tritonclient.utils.shared_memory as shm
+
+    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    (key, handle), name = region, region[0][1:]
+    inputs = [module.InferInput(one, [2, 16], "INT32") for one in ("INPUT0", "INPUT1")]
+    outputs = [module.InferRequestedOutput(one) for one in ("OUTPUT0", "OUTPUT1")]
+    for index, tensor in enumerate([*inputs, outputs[0]]):
+        tensor.set_shared_memory(name, 128, offset=128 * index)
+    for _ in range(2):
+        client.register_system_shared_memory(name, key, 4096)
+        try:
+            for number in range(4):
+                a, b = (np.full((2, 16), value, np.int32) for value in (number, 10 * number))
+                shm.set_shared_memory_region(handle, [a, b])
+                result = client.infer("simple", inputs, outputs=outputs)
+                np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.int32, [2, 16], offset=256), a + b)
+                np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), a - b)
+        finally:
+            client.unregister_system_shared_memory(name)
+        with pytest.raises(Exception, match="Unable to find system shared memory region"):
+            client.infer("simple", inputs, outputs=outputs)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rows_of_outputs(request: pytest.FixtureRequest, protocol: str, rows: int, region: tuple[str, Any]) -> None:
     """One output in shared memory, one as usual."""

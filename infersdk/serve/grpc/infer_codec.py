@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
-from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory, Tensor
+from ..messages import InferRequest, InferResponse, KnownRows, RequestedOutput, SharedMemory, Tensor
+from ..regions import HostRegion, SharedTensor
 from .wire import encode_length_delimited, join_contents, split_contents
 
 if TYPE_CHECKING:
@@ -30,9 +31,11 @@ _CONTENTS = {
 }  # fmt: skip
 
 
-#: Encoded messages without their raw contents that are remembered with what they say, and the longest of these. A
-#: client whose tensors lie in shared memory sends the same message again and again.
+#: Encoded messages without their raw contents that are remembered with what they say, and the longest of these.
 _MOST_HEADS, _LONGEST_HEAD = 64, 4096
+#: Messages that are remembered with their requests. A client whose tensors lie in shared memory sends the same message
+#: again and again.
+_MOST_REQUESTS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,28 @@ def read_request(
     Raises:
         RequestError: what is wrong with it.
     """
+    derived = service.regions.derived
+    known: tuple[InferRequest, Mapping[str, Any]] | None = derived.get(message)
+    if known is None:
+        known = _read_request(message, service)
+        if len(message) <= _LONGEST_HEAD and _lies_in_shared_memory(known[0]):
+            if len(derived) >= _MOST_REQUESTS:
+                derived.clear()
+            derived[message] = known
+    request, own = known
+    if remaining is not None:
+        own_deadline = request.deadline
+        request = replace(request, deadline=remaining if own_deadline is None else min(own_deadline, remaining))
+    return request, own
+
+
+def _lies_in_shared_memory(request: InferRequest) -> bool:
+    """Whether an equal message is the same request, as long as the regions are registered."""
+    return all(isinstance(tensor, SharedTensor) for tensor in request.inputs.values())
+
+
+def _read_request(message: bytes, service: InferenceService) -> tuple[InferRequest, Mapping[str, Any]]:
+    """A request out of a message, with the deadline that this has as a parameter."""
     encoded, contents = split_contents(message)
     head = _remembered_head(encoded) if len(encoded) <= _LONGEST_HEAD else _read_head(encoded)
     service.repository.find(head.model, head.version)  # an unknown model is said to be that
@@ -109,13 +134,15 @@ def read_request(
     inputs = {one.name: _read_input(one, raw, bool(contents), service) for one in head.inputs}
     parameters = dict(head.parameters)
     deadline, priority = service.timing(parameters)
-    if remaining is not None:
-        deadline = remaining if deadline is None else min(deadline, remaining)
     outputs = [
         RequestedOutput(one.name, None, one.classes, None if one.part is None else service.regions.part(one.part))
         for one in head.outputs
     ]
-    request = InferRequest(head.model, head.version, head.id, inputs, outputs or None, parameters, deadline, priority)
+    on_host = all(isinstance(one, SharedTensor) and isinstance(one.region, HostRegion) for one in inputs.values())
+    request = InferRequest(
+        head.model, head.version, head.id, inputs, outputs or None, parameters, deadline, priority,
+        KnownRows() if on_host else None,
+    )  # fmt: skip
     return request, head.own
 
 
@@ -232,7 +259,7 @@ def write_response(response: InferResponse, placed: Mapping[str, int], parameter
         placed: the outputs that lie in shared memory, with their sizes.
         parameters: of the response.
     """
-    outputs = tuple((name, datatype_of(array.dtype), array.shape) for name, array in response.outputs.items())
+    outputs = tuple([(name, array.dtype, array.shape) for name, array in response.outputs.items()])
     head = _response_head(response.model, response.version, outputs, tuple(parameters.items()))
     if response.id:  # not in the head, which is the same for all requests of a client
         head += encode_length_delimited(_ID, response.id.encode())
@@ -244,13 +271,13 @@ def write_response(response: InferResponse, placed: Mapping[str, int], parameter
 def _response_head(
     model: str,
     version: str,
-    outputs: tuple[tuple[str, str, tuple[int, ...]], ...],
+    outputs: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...],
     parameters: tuple[tuple[str, bool], ...],
 ) -> bytes:
     """An encoded response without its id and its contents.
 
     Args:
-        outputs: their names, datatypes and shapes.
+        outputs: their names, types and shapes.
         parameters: names and values.
     """
     from tritonclient.grpc import service_pb2
@@ -258,7 +285,7 @@ def _response_head(
     message = service_pb2.ModelInferResponse(model_name=model, model_version=version)
     for name, value in parameters:
         message.parameters[name].bool_param = value
-    for name, datatype, shape in outputs:
-        message.outputs.add(name=name, datatype=datatype, shape=shape)
+    for name, dtype, shape in outputs:
+        message.outputs.add(name=name, datatype=datatype_of(dtype), shape=shape)
     encoded: bytes = message.SerializeToString()
     return encoded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -115,12 +116,8 @@ class _Calls:
         notes: dict[str, Any] = {"received": len(message)}
         trace = self._start_trace("ModelInfer", context)
 
-        async def answer() -> bytes:
-            response = await self._run(message, context.time_remaining(), notes, {})
-            notes["sent"] = len(response)
-            return response
-
-        result: bytes = await self._answer("ModelInfer", context, answer, notes, trace)
+        call = partial(self._run, message, context.time_remaining(), notes, {})
+        result: bytes = await self._answer("ModelInfer", context, call, notes, trace)
         return result
 
     def _start_trace(self, name: str, context: Any) -> RequestTrace | None:
@@ -142,7 +139,9 @@ class _Calls:
         placed = self._service.place(response, request.outputs)
         if own.get("triton_enable_empty_final_response"):
             parameters = {**parameters, "triton_final_response": True}
-        return write_response(response, placed, parameters)
+        encoded = write_response(response, placed, parameters)
+        notes["sent"] = len(encoded)
+        return encoded
 
     async def _answer(
         self,

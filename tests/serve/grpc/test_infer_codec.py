@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,14 +79,68 @@ def test_the_same_message_again_reads_what_is_registered_now(service: Any) -> No
     message = in_shared_memory(8).SerializeToString()
     for value in (1, 2):
         shared(service, np.full(8, value, np.uint8))
-        for _ in range(3):
-            read, _ = read_request(message, service, None)
-            np.testing.assert_array_equal(np.asarray(read.inputs["a"]), np.full(8, value, np.uint8))
-            assert read.outputs[0].shared_memory.region is read.inputs["a"].region
+        reads = [read_request(message, service, None)[0] for _ in range(3)]
+        assert reads[0] is reads[1] is reads[2]
+        np.testing.assert_array_equal(np.asarray(reads[0].inputs["a"]), np.full(8, value, np.uint8))
+        region = reads[0].inputs["a"].region
+        assert reads[0].outputs[0].shared_memory.region is region
+        is_mapped = weakref.ref(region)
+        del reads, region
+        assert is_mapped() is not None  # it is registered
         service.regions.unregister("x")
+        assert is_mapped() is None
         with pytest.raises(RequestError, match="Unable to find system shared memory region: 'x'"):
             read_request(message, service, None)
-    assert infer_codec._remembered_head.cache_info().hits == 7
+    assert infer_codec._remembered_head.cache_info().hits == 3
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
+def test_the_deadline_of_the_same_message_is_that_of_its_call(service: Any) -> None:
+    shared(service, np.zeros(8, np.uint8))
+    plain, timed = in_shared_memory(8), in_shared_memory(8)
+    timed.parameters["deadline"].double_param = 0.5
+    deadlines = [
+        [
+            read_request(message.SerializeToString(), service, remaining)[0].deadline
+            for remaining in (None, 2, 0.1, None)
+        ]
+        for message in (plain, timed)
+    ]
+    assert deadlines == [[None, 2, 0.1, None], [0.5, 0.5, 0.1, 0.5]]
+    timed.parameters["deadline"].double_param = 0
+    assert [read_request(timed.SerializeToString(), service, remaining)[0].deadline for remaining in (3, None)] == [
+        0,
+        0,
+    ]
+    rows = [read_request(plain.SerializeToString(), service, remaining)[0].known_rows for remaining in (None, 1)]
+    assert rows[0] is rows[1] is not None
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
+def test_only_so_many_messages_are_remembered(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infer_codec, "_MOST_REQUESTS", 8)
+    shared(service, np.zeros(8, np.uint8))
+    sizes = set()
+    for number in range(30):
+        read, _ = read_request(in_shared_memory(8, id=str(number)).SerializeToString(), service, None)
+        assert read.id == str(number)
+        sizes.add(len(service.regions.derived))
+    assert sizes == set(range(1, 9))
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
+def test_a_message_with_contents_of_its_own_is_read_each_time(service: Any) -> None:
+    shared(service, np.zeros(8, np.uint8))
+    message = in_shared_memory(8)
+    message.inputs.add(name="b", datatype="UINT8", shape=[1]).contents.uint_contents.append(1)
+    flags = request()  # BOOL: its values are checked, and the client can change them
+    flags.inputs.add(name="a", datatype="BOOL", shape=[8])
+    flags.inputs[0].parameters["shared_memory_region"].string_param = "x"
+    flags.inputs[0].parameters["shared_memory_byte_size"].int64_param = 8
+    for one in (message, flags):
+        first, second = (read_request(one.SerializeToString(), service, None)[0] for _ in range(2))
+        assert first is not second
+        assert first.known_rows is None
 
 
 def test_requests_of_one_message_share_nothing_that_changes(service: Any) -> None:

@@ -39,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
     from ..serve import Server
 
-    Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port"))).run(_print_ports)
+    server = Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port")))
+    server.run(_print_ports, owns_process=True)
     return 0
 
 

@@ -73,9 +73,13 @@ class Repository:
     Args:
         config: the file, or a mapping. A file is read anew for each load.
         settings: the server's.
+
+    Attributes:
+        on_closed: called in the thread of the event loop when a version has been closed.
     """
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], settings: ServerSettings) -> None:
+        self.on_closed: Callable[[], None] = lambda: None
         self._config, self._settings = config, settings
         self.models = {name: ModelEntry(name) for name in self.tables()}
         self._loader = ThreadPoolExecutor(1, "infersdk-load")
@@ -234,7 +238,12 @@ class Repository:
         for endpoint in endpoints:
             future = loop.run_in_executor(None, _logged(endpoint.close), self._settings.drain)
             self._closing.add(future)
-            future.add_done_callback(self._closing.discard)
+            future.add_done_callback(self._has_closed)
+
+    def _has_closed(self, closing: asyncio.Future[None]) -> None:
+        self._closing.discard(closing)
+        if not self._closed:
+            self.on_closed()
 
     async def close(self) -> None:
         """Drains and frees all models, after the one that is being loaded."""

@@ -17,6 +17,7 @@ from ..config import read
 from ..errors import BackendUnavailableError, ConfigError, DeadlineExceeded
 from .access_log import AccessLog
 from .authentication import Authentication
+from .garbage import freeze
 from .http.app import Application
 from .http.page import PageHandlers
 from .http.predict import PredictHandler
@@ -82,11 +83,13 @@ class Server:
 
     # ---- in this thread ----
 
-    def run(self, listening: Callable[[Server], None] | None = None) -> None:
+    def run(self, listening: Callable[[Server], None] | None = None, *, owns_process: bool = False) -> None:
         """Serves until SIGTERM, SIGINT or `stop()`; requests that run then have `drain` seconds to end.
 
         Args:
             listening: called when the ports are open and all models are ready.
+            owns_process: the process does nothing else: what is loaded is left out of garbage collections, which stop
+                all threads.
 
         Raises:
             InferSDKError: a model cannot be loaded.
@@ -97,12 +100,12 @@ class Server:
         SharedMap.guard()  # all threads of the server inherit that SIGBUS is not blocked
         loop = uvloop.new_event_loop()
         try:
-            loop.run_until_complete(self._serve(listening or (lambda server: None)))
+            loop.run_until_complete(self._serve(listening or (lambda server: None), owns_process))
             loop.run_until_complete(loop.shutdown_default_executor())
         finally:
             loop.close()
 
-    async def _serve(self, listening: Callable[[Server], None]) -> None:
+    async def _serve(self, listening: Callable[[Server], None], owns_process: bool) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
         def stop() -> None:
@@ -127,6 +130,9 @@ class Server:
                         if loading.exception() is not None:
                             ending.cancel()
                         loading.result()
+                        if owns_process:
+                            freeze()
+                            self.repository.on_closed = freeze
                         listening(self)
                         await self._until(ending, before_loading)
                     loading.cancel()

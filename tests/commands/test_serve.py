@@ -44,8 +44,8 @@ def test_the_variable_of_grpc_is_set_unless_it_is_given(
         def __init__(self, *arguments: Any, **settings: Any) -> None:
             found.append(os.environ[NAME])
 
-        def run(self, listening: Any) -> None:
-            pass
+        def run(self, listening: Any, *, owns_process: bool) -> None:
+            assert owns_process
 
     monkeypatch.setattr("infersdk.serve.Server", Server)
     environment = {key: text for key, text in os.environ.items() if key != NAME}

@@ -12,10 +12,10 @@ from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack,
 from ..errors import RequestError, Status
 from ..messages import InferRequest, InferResponse, KnownRows, RequestedOutput, SharedMemory, Tensor
 from ..regions import HostRegion, SharedTensor
-from .wire import encode_length_delimited, join_contents, split_contents
+from .wire import join_message, split_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -31,9 +31,9 @@ _CONTENTS = {
 }  # fmt: skip
 
 
-#: Encoded messages without their raw contents that are remembered with what they say, and the longest of these.
+#: Encoded messages without their id and raw contents that are remembered with what they say, and the longest of these.
 _MOST_HEADS, _LONGEST_HEAD = 64, 4096
-#: Messages that are remembered with their requests. A client whose tensors lie in shared memory sends the same message
+#: Those that are remembered with their requests. A client whose tensors lie in shared memory sends the same message
 #: again and again.
 _MOST_REQUESTS = 512
 
@@ -64,7 +64,7 @@ class _OutputHead:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What a message says, apart from its raw contents. It is shared by all requests of an equal message.
+    """What a message says, apart from its id and its raw contents. It is shared by all requests of an equal message.
 
     Attributes:
         in_message: how many inputs are not in shared memory.
@@ -74,7 +74,6 @@ class _Head:
 
     model: str
     version: str
-    id: str
     in_message: int
     inputs: tuple[_InputHead, ...] = ()
     outputs: tuple[_OutputHead, ...] = ()
@@ -98,14 +97,20 @@ def read_request(
         RequestError: what is wrong with it.
     """
     derived = service.regions.derived
-    known: tuple[InferRequest, Mapping[str, Any]] | None = derived.get(message)
+    known: tuple[InferRequest, Mapping[str, Any]] | None = derived.get(message)  # most messages have no id
+    request_id = ""
     if known is None:
-        known = _read_request(message, service)
-        if len(message) <= _LONGEST_HEAD and _lies_in_shared_memory(known[0]):
-            if len(derived) >= _MOST_REQUESTS:
-                derived.clear()
-            derived[message] = known
+        encoded, request_id, contents = split_message(message)
+        known = None if contents else derived.get(encoded)
+        if known is None:
+            known = _read_request(encoded, contents, service)
+            if len(encoded) <= _LONGEST_HEAD and not contents and _lies_in_shared_memory(known[0]):
+                if len(derived) >= _MOST_REQUESTS:
+                    derived.clear()
+                derived[encoded] = known
     request, own = known
+    if request_id:
+        request = replace(request, id=request_id)
     if remaining is not None:
         own_deadline = request.deadline
         request = replace(request, deadline=remaining if own_deadline is None else min(own_deadline, remaining))
@@ -117,9 +122,10 @@ def _lies_in_shared_memory(request: InferRequest) -> bool:
     return all(isinstance(tensor, SharedTensor) for tensor in request.inputs.values())
 
 
-def _read_request(message: bytes, service: InferenceService) -> tuple[InferRequest, Mapping[str, Any]]:
-    """A request out of a message, with the deadline that this has as a parameter."""
-    encoded, contents = split_contents(message)
+def _read_request(
+    encoded: bytes, contents: Sequence[memoryview], service: InferenceService
+) -> tuple[InferRequest, Mapping[str, Any]]:
+    """A request out of a message without its id and its raw contents, with the deadline that it has as a parameter."""
     head = _remembered_head(encoded) if len(encoded) <= _LONGEST_HEAD else _read_head(encoded)
     service.repository.find(head.model, head.version)  # an unknown model is said to be that
     if contents and head.in_message != len(contents):
@@ -140,14 +146,14 @@ def _read_request(message: bytes, service: InferenceService) -> tuple[InferReque
     ]
     on_host = all(isinstance(one, SharedTensor) and isinstance(one.region, HostRegion) for one in inputs.values())
     request = InferRequest(
-        head.model, head.version, head.id, inputs, outputs or None, parameters, deadline, priority,
+        head.model, head.version, "", inputs, outputs or None, parameters, deadline, priority,
         KnownRows() if on_host else None,
     )  # fmt: skip
     return request, head.own
 
 
 def _read_head(encoded: bytes) -> _Head:
-    """Decodes a message without its raw contents.
+    """Decodes a message without its id and its raw contents.
 
     Raises:
         RequestError: it is not an encoded message.
@@ -160,7 +166,7 @@ def _read_head(encoded: bytes) -> _Head:
     except DecodeError:
         raise RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest") from None
     in_message = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
-    named = parsed.model_name, parsed.model_version, parsed.id, in_message
+    named = parsed.model_name, parsed.model_version, in_message
     try:
         inputs = tuple(_input_head(one) for one in parsed.inputs)
         if len(names := [one.name for one in inputs]) > len(set(names)):
@@ -248,9 +254,6 @@ def _shared(parameters: Mapping[str, Any], what: str) -> SharedMemory | None:
 
 # ---- the response ----
 
-#: The number of the field `id` in `ModelInferResponse`.
-_ID = 3
-
 
 def write_response(response: InferResponse, placed: Mapping[str, int], parameters: Mapping[str, bool]) -> bytes:
     """An encoded `ModelInferResponse`.
@@ -261,10 +264,9 @@ def write_response(response: InferResponse, placed: Mapping[str, int], parameter
     """
     outputs = tuple([(name, array.dtype, array.shape) for name, array in response.outputs.items()])
     head = _response_head(response.model, response.version, outputs, tuple(parameters.items()))
-    if response.id:  # not in the head, which is the same for all requests of a client
-        head += encode_length_delimited(_ID, response.id.encode())
     # Clients find contents by the position of their output, so one in shared memory has an empty one.
-    return join_contents(head, [b"" if name in placed else pack(array) for name, array in response.outputs.items()])
+    contents = [b"" if name in placed else pack(array) for name, array in response.outputs.items()]
+    return join_message(head, response.id, contents)
 
 
 @lru_cache(_MOST_HEADS)

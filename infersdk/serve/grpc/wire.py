@@ -1,8 +1,8 @@
-"""The raw contents of an inference message, kept out of protobuf.
+"""The raw contents and the id of an inference message, kept out of protobuf.
 
 Protobuf copies each `raw_input_contents` twice on its way to Python, and each `raw_output_contents` once on its way
-back. Here these fields are cut out of the encoded message as views, and put behind an encoded one; protobuf sees the
-rest.
+back. Here these fields are cut out of the encoded message as views, and put behind an encoded one. The id, in which
+requests differ that are equal otherwise, is cut out, too. Protobuf sees the rest.
 
 Source of the format: https://protobuf.dev/programming-guides/encoding
 """
@@ -16,17 +16,18 @@ from ..errors import RequestError, Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["encode_length_delimited", "join_contents", "split_contents"]
+__all__ = ["encode_length_delimited", "join_message", "split_message"]
 
-#: The numbers of the fields in the protocol's messages.
-_RAW_INPUT, _RAW_OUTPUT = 7, 6
+#: The numbers of the fields in the protocol's messages. The id has the same one in requests and responses.
+_ID, _RAW_INPUT, _RAW_OUTPUT = 3, 7, 6
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _OUTPUT_TAG = bytes([_RAW_OUTPUT << 3 | _LENGTH])
 _EMPTY_OUTPUT = _OUTPUT_TAG + b"\0"
 
 
-def split_contents(message: bytes) -> tuple[bytes, list[memoryview]]:
-    """An encoded `ModelInferRequest` without its raw contents, and these, as views of `message`.
+def split_message(message: bytes) -> tuple[bytes, str, list[memoryview]]:
+    """An encoded `ModelInferRequest` without its id and its raw contents, the id, and the contents, as views of
+    `message`.
 
     Raises:
         RequestError: it is not an encoded message.
@@ -34,6 +35,7 @@ def split_contents(message: bytes) -> tuple[bytes, list[memoryview]]:
     view, end = memoryview(message), len(message)
     kept: list[memoryview] = []
     contents: list[memoryview] = []
+    request_id = ""
     at = since = 0
     while at < end:
         start = at
@@ -49,10 +51,14 @@ def split_contents(message: bytes) -> tuple[bytes, list[memoryview]]:
                 length, at = _read_varint(message, at)
             if length > end - at:
                 raise _damaged()
-            if tag >> 3 == _RAW_INPUT:
-                contents.append(view[at : at + length])
+            field = tag >> 3
+            if field in (_RAW_INPUT, _ID):
                 kept.append(view[since:start])
                 since = at + length
+                if field == _RAW_INPUT:
+                    contents.append(view[at:since])
+                else:
+                    request_id = _text(message[at:since])
             at += length
         elif kind == _VARINT:
             _, at = _read_varint(message, at)
@@ -62,15 +68,17 @@ def split_contents(message: bytes) -> tuple[bytes, list[memoryview]]:
                 raise _damaged()
         else:
             raise _damaged()
-    if not contents:
-        return message, contents
+    if not kept:
+        return message, request_id, contents
     kept.append(view[since:])
-    return b"".join(kept), contents
+    return b"".join(kept), request_id, contents
 
 
-def join_contents(head: bytes, contents: Sequence[memoryview | bytes]) -> bytes:
-    """An encoded `ModelInferResponse` with these raw contents."""
+def join_message(head: bytes, request_id: str, contents: Sequence[memoryview | bytes]) -> bytes:
+    """An encoded `ModelInferResponse` with this id and these raw contents."""
     parts: list[memoryview | bytes] = [head]
+    if request_id:
+        parts.append(encode_length_delimited(_ID, request_id.encode()))
     for content in contents:
         parts += (_OUTPUT_TAG, _varint(len(content)), content) if content else (_EMPTY_OUTPUT,)
     return b"".join(parts)
@@ -94,6 +102,13 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
             if shift > 63:
                 raise _damaged()
     except IndexError:
+        raise _damaged() from None
+
+
+def _text(encoded: bytes) -> str:
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError:
         raise _damaged() from None
 
 

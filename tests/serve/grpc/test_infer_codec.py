@@ -117,13 +117,26 @@ def test_the_deadline_of_the_same_message_is_that_of_its_call(service: Any) -> N
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
+def test_requests_that_differ_in_their_id(service: Any) -> None:
+    shared(service, np.zeros(8, np.uint8))
+    for request_id in ("", "a", "b", "", "a"):
+        for remaining in (None, 2):
+            read, _ = read_request(in_shared_memory(8, id=request_id).SerializeToString(), service, remaining)
+            assert (read.id, read.deadline) == (request_id, remaining)
+    assert len(service.regions.derived) == 1
+    assert infer_codec._remembered_head.cache_info().misses == 1
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
 def test_only_so_many_messages_are_remembered(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(infer_codec, "_MOST_REQUESTS", 8)
     shared(service, np.zeros(8, np.uint8))
     sizes = set()
     for number in range(30):
-        read, _ = read_request(in_shared_memory(8, id=str(number)).SerializeToString(), service, None)
-        assert read.id == str(number)
+        message = in_shared_memory(8)
+        message.inputs[0].name = str(number)
+        read, _ = read_request(message.SerializeToString(), service, None)
+        assert list(read.inputs) == [str(number)]
         sizes.add(len(service.regions.derived))
     assert sizes == set(range(1, 9))
 

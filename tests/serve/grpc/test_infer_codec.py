@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 import weakref
@@ -51,12 +52,12 @@ def service() -> Iterator[Any]:
     made.regions.close()
 
 
-def shared(service: Any, values: np.ndarray[Any, Any]) -> None:
-    """Registers these values as the region `x`."""
+def shared(service: Any, values: np.ndarray[Any, Any], name: str = "x") -> None:
+    """Registers these values as a region."""
     key = f"/infersdk-test-{uuid.uuid4().hex}"
     Path(f"/dev/shm{key}").write_bytes(values.tobytes())
     try:
-        service.regions.register("x", key, 0, values.nbytes)
+        service.regions.register(name, key, 0, values.nbytes)
     finally:
         os.unlink(f"/dev/shm{key}")
 
@@ -65,11 +66,11 @@ def request(**fields: Any) -> Any:
     return pb.ModelInferRequest(model_name=KNOWN, **fields)
 
 
-def in_shared_memory(nbytes: int, **fields: Any) -> Any:
-    """A request with an input and an output in the region `x`."""
+def in_shared_memory(nbytes: int, region: str = "x", **fields: Any) -> Any:
+    """A request with an input and an output in a region."""
     message = request(**fields)
     for side in (message.inputs.add(name="a", datatype="UINT8", shape=[nbytes]), message.outputs.add(name="b")):
-        side.parameters["shared_memory_region"].string_param = "x"
+        side.parameters["shared_memory_region"].string_param = region
         side.parameters["shared_memory_byte_size"].int64_param = nbytes
     return message
 
@@ -125,6 +126,45 @@ def test_requests_that_differ_in_their_id(service: Any) -> None:
             assert (read.id, read.deadline) == (request_id, remaining)
     assert len(service.regions.derived) == 1
     assert infer_codec._remembered_head.cache_info().misses == 1
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["register", "read", "read", "unregister", "unregister all"]), st.sampled_from("xxxy"),
+              st.integers(1, 2), st.sampled_from(["", "7"]), st.sampled_from([None, 2.0])),
+    min_size=12, max_size=30,
+)  # fmt: skip
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
+def test_what_is_remembered_is_what_would_be_read(steps: list[tuple[str, str, int, str, float | None]]) -> None:
+    """In any order of registrations, requests and their ends, in regions that a request fits or not."""
+    service: Any = Service()
+
+    def outcome(message: bytes, remaining: float | None) -> Any:
+        try:
+            read, own = read_request(message, service, remaining)
+        except RequestError as error:
+            return error.status, error.message
+        inputs = {name: (one.region, one.offset, one.dtype, one.shape) for name, one in read.inputs.items()}
+        return read.model, read.id, read.deadline, read.outputs, read.parameters, inputs, own
+
+    try:
+        for step, name, size, request_id, remaining in steps:
+            if step == "register":
+                with contextlib.suppress(RequestError):  # it is registered already
+                    shared(service, np.zeros(4 * size, np.uint8), name)
+            elif step == "read":
+                message = in_shared_memory(4 * size, name, id=request_id).SerializeToString()
+                found = outcome(message, remaining)
+                remembered, service.regions.derived = service.regions.derived, {}
+                assert found == outcome(message, remaining)
+                service.regions.derived = remembered
+            else:
+                service.regions.unregister(name if step == "unregister" else "")
+    finally:
+        service.regions.close()
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")

@@ -110,17 +110,11 @@ class Endpoint(ABC):
             RequestError, InferSDKError: why not.
         """
         known = request.known_rows
-        is_known = known is not None and known.are_of(self)
-        if known is not None and is_known:
-            names = known.names
-        else:
-            names = self._wanted(request)
-            self._check_parameters(request.parameters)
+        kept = None if known is None else known.of(self)
+        names, items = kept or (self._checked_names(request), None)
         started, failed, count = time_ns(), True, 1
         try:
-            if known is not None and is_known:
-                items = known.items
-            else:
+            if items is None:
                 items = self.rows(request)
                 if known is not None and not any(isinstance(item, Tensor) for item in items):  # it may have a copy
                     known.keep(self, names, items)
@@ -173,6 +167,12 @@ class Endpoint(ABC):
         finally:
             self.counters.add(1, started, time_ns(), failed)
         return result
+
+    def _checked_names(self, request: InferRequest) -> list[str]:
+        """The names of the outputs that are wanted, where outputs and parameters are the model's."""
+        names = self._wanted(request)
+        self._check_parameters(request.parameters)
+        return names
 
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
         if parameters and (unknown := sorted(set(parameters) - self.parameters)):

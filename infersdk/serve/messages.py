@@ -68,20 +68,21 @@ class RequestedOutput:
 class KnownRows:
     """What an endpoint has made of a request that comes again and again, with its tensors in the same shared memory."""
 
-    __slots__ = ("_endpoint", "items", "names")
+    __slots__ = ("_endpoint", "_rows")
 
     def __init__(self) -> None:
         self._endpoint: Callable[[], object] = lambda: None
-        self.names: list[str] = []
-        self.items: list[Any] = []
+        self._rows: tuple[list[str], list[Any]] = ([], [])
 
-    def are_of(self, endpoint: object) -> bool:
-        """Whether `names` and `items` are those of an endpoint."""
-        return self._endpoint() is endpoint
+    def of(self, endpoint: object) -> tuple[list[str], list[Any]] | None:
+        """The names of the outputs that are wanted, and what is submitted for each row; None if an endpoint has made
+        nothing of the request yet.
+        """
+        return self._rows if self._endpoint() is endpoint else None
 
     def keep(self, endpoint: object, names: list[str], items: list[Any]) -> None:
-        """Remembers the names of the outputs that are wanted, and what is submitted for each row."""
-        self.names, self.items = names, items
+        """Remembers them in place of another endpoint's."""
+        self._rows = names, items
         self._endpoint = weakref.ref(endpoint)  # a model that another has replaced is freed
 
 

@@ -962,7 +962,7 @@ void ifs_shared_map_destroy(ifs_shared_map *map);
 void *ifs_shared_map_address(const ifs_shared_map *map);
 int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map);
 
-/* Whether it is not damaged, and the open file has all bytes in front of `end` still. Guards the calling thread, too, as
+/* Whether it is not damaged, and the open file has all bytes in front of `end` still. Guards the calling thread as
  * ifs_shared_map_guard() does. */
 int32_t ifs_shared_map_is_whole(const ifs_shared_map *map, int32_t file, int64_t end);
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 from infersdk.serve.messages import KnownRows
 
@@ -13,13 +14,15 @@ class Endpoint:
 
 def test_rows_are_those_of_one_endpoint() -> None:
     first, second, known = Endpoint(), Endpoint(), KnownRows()
-    assert not known.are_of(first)
+    assert known.of(first) is None
     known.keep(first, ["a"], [1])
-    assert known.are_of(first)
-    assert not known.are_of(second)
+    assert known.of(first) == (["a"], [1])
+    assert known.of(second) is None
     known.keep(second, ["b"], [2])
-    assert not known.are_of(first)
-    assert (known.names, known.items) == (["b"], [2])
+    assert known.of(first) is None
+    assert known.of(second) == (["b"], [2])
+    is_there = weakref.ref(second)
     del second
     gc.collect()
-    assert not known.are_of(first)
+    assert is_there() is None
+    assert known.of(first) is None

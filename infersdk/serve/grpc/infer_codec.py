@@ -97,11 +97,14 @@ def read_request(
         RequestError: what is wrong with it.
     """
     derived = service.regions.derived
-    known: tuple[InferRequest, Mapping[str, Any]] | None = derived.get(message)  # most messages have no id
+    known: tuple[InferRequest, Mapping[str, Any]] | None = None
     request_id = ""
+    if len(message) <= _LONGEST_HEAD:  # no key is longer, and a dict reads all of a longer one
+        known = derived.get(message)  # most messages have no id
     if known is None:
         encoded, request_id, contents = split_message(message)
-        known = None if contents else derived.get(encoded)
+        if request_id and not contents and len(encoded) <= _LONGEST_HEAD:
+            known = derived.get(encoded)
         if known is None:
             known = _read_request(encoded, contents, service)
             if len(encoded) <= _LONGEST_HEAD and not contents and _lies_in_shared_memory(known[0]):

@@ -184,7 +184,8 @@ class HeadMaps:
 
     Attributes:
         head: what they are maps of.
-        maps: `[batch, channels, height, width]` each, or `[batch, height, width, channels]` where a level says so.
+        maps: `[batch, channels, height, width]` each, or `[batch, height, width, channels]` where a level says so; a
+            level with weights has its features.
     """
 
     head: RawHead
@@ -229,7 +230,8 @@ class HeadMaps:
             height, width = level.sides(shapes[level.maps[0]].shape)
             assert isinstance(height, int)
             assert isinstance(width, int)
-            levels.append(GridLevel(width, height, level.stride, level.anchors, level.channels_last))
+            weights, bias = level.convolution() or (None, None)
+            levels.append(GridLevel(width, height, level.stride, level.anchors, level.channels_last, weights, bias))
         return RawHeadDecoder(
             self.head.layout, num_classes, levels, bins=self.head.bins, dtype=self.dtype.name, **settings
         )

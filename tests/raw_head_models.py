@@ -103,7 +103,8 @@ def yolov5_model(
         computed_shapes: whether the targets of Reshape nodes are computed from the shape of the map.
         sigmoid, perm, grid_of, anchors_of: what is written in place of the head's own.
         further_output: whether a map is an output, too.
-        pointwise: whether the convolution of a level is of 1x1, behind another one: a quantiser makes a product of it.
+        pointwise: whether the convolution of a level is of 1x1, behind another one: a quantiser makes a product of it,
+            and a decoder may start at its features.
     """
     import onnx
     from onnx import TensorProto, helper
@@ -120,7 +121,10 @@ def yolov5_model(
         if pointwise:
             kernel = rng.normal(0, 0.1, (count * values, channels, 1, 1)).astype(F)
             bias = rng.normal(-1, 1, count * values).astype(F)
-            maps[-1] = g("Conv", g("Relu", maps[-1]), kernel, bias, kernel_shape=[1, 1])
+            maps[-1] = g(
+                "Conv", g("Relu", maps[-1]), kernel, bias, kernel_shape=[1, 1], dilations=[1, 1], group=1,
+                pads=[0, 0, 0, 0], strides=[1, 1],
+            )  # fmt: skip
         first: Any = np.array([-1 if batch == "batch" else batch, count, values, height, width])
         last: Any = np.array([-1 if batch == "batch" else batch, count * height * width, values])
         if computed_shapes:

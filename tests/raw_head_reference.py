@@ -16,6 +16,9 @@ def decoded_yolov5(head: RawHead, maps: dict[str, np.ndarray]) -> np.ndarray:
     for level in head.levels:
         one = maps[level.maps[0]].astype(np.float64)
         one = one.transpose(0, 3, 1, 2) if level.channels_last else one
+        if (convolution := level.convolution()) is not None:
+            weights, bias = convolution
+            one = np.einsum("of,nfhw->nohw", weights.astype(np.float64), one) + bias[:, None, None]
         n, _, height, width = one.shape
         s = 1 / (1 + np.exp(-one.reshape(n, len(level.anchors), head.values, height, width).transpose(0, 1, 3, 4, 2)))
         cells = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["MOST_ANCHORS", "MOST_BINS", "MOST_LEVELS", "HeadLevel", "RawHead"]
 
@@ -19,17 +23,29 @@ class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):
     """One feature map of a head.
 
     Attributes:
-        maps: the names of its outputs: one `[batch, anchors * values, height, width]` of YOLOv5; of YOLOv8 that of the
-            boxes, `[batch, 4 * bins, height, width]`, and that of the classes.
+        maps: the names of its outputs: one `[batch, anchors * values, height, width]` of YOLOv5, or of the features
+            `[batch, features, height, width]` of which the last convolution would make it; of YOLOv8 that of the boxes,
+            `[batch, 4 * bins, height, width]`, and that of the classes.
         stride: pixels of the input from cell to cell.
         anchors: YOLOv5: width and height of each box of a cell, in pixels of the input.
         channels_last: YOLOv5: whether the map is `[batch, height, width, anchors * values]`.
+        weights, bias: YOLOv5: of that convolution, in little-endian float32, `[anchors * values, features]` and
+            `[anchors * values]`; empty for a map.
     """
 
     maps: tuple[str, ...]
     stride: int
     anchors: tuple[tuple[float, float], ...] = ()
     channels_last: bool = False
+    weights: bytes = b""
+    bias: bytes = b""
+
+    def convolution(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
+        """The weights, `[anchors * values, features]`, and biases of the last convolution; None for a map."""
+        if not self.weights:
+            return None
+        bias = np.frombuffer(self.bias, "<f4").astype(np.float32, copy=False)
+        return np.frombuffer(self.weights, "<f4").astype(np.float32, copy=False).reshape(len(bias), -1), bias
 
     def sides(self, shape: Sequence[int | str | None]) -> tuple[int | str | None, int | str | None]:
         """The height and width in the shape of a map."""

@@ -37,6 +37,11 @@ class GridLevel(NamedTuple):
     """Of "yolov5": the width and height of each box of a cell, in pixels of the canvas."""
     channels_last: bool = False
     """Of "yolov5": whether its map is `[height, width, channels]`."""
+    weights: npt.NDArray[np.float32] | None = None
+    """Of "yolov5": where the features stand in place of the map, the weights `[channels of the map, features]` of the
+    convolution of 1 x 1 that would make the map."""
+    bias: npt.NDArray[np.float32] | None = None
+    """Its biases, `[channels of the map]`; None: zeros."""
 
 
 class RawHeadDecoder(Handle):
@@ -50,7 +55,9 @@ class RawHeadDecoder(Handle):
             last: centre `(2 s(xy) - 0.5 + cell) * stride`, size `(2 s(wh))^2 * anchor`, score
             `s(objectness) * s(class)`, with s for the sigmoid. "yolov8" (YOLO11 too): two maps a level,
             `[4 * len(bins), height, width]` and `[num_classes, height, width]`: the distances of the edges from the
-            centre of the cell are `sum(softmax(logits) * bins) * stride`, score `s(class)`.
+            centre of the cell are `sum(softmax(logits) * bins) * stride`, score `s(class)`. A level of "yolov5" with
+            weights takes its features in place of its map, `[features, height, width]`: only the values of boxes whose
+            objectness is above the threshold are computed of them.
         num_classes: Classes of the head.
         levels: In the order of the rows of the decoded output.
         bins: Of "yolov8": the values of a distance, in cells.
@@ -59,6 +66,7 @@ class RawHeadDecoder(Handle):
 
     Raises:
         InputError: A parameter is out of range; the message names it.
+        ShapeError, DTypeError: Weights or biases of a level are of another shape or type.
 
     The field `row` of a detection is its row in the decoded output: levels, then anchors, then positions. One thread
     uses a decoder at a time. `close()`, or the end of a `with` block, frees the native memory.
@@ -71,17 +79,18 @@ class RawHeadDecoder(Handle):
             raise InputError(f"head {head!r} has no raw form; use one of {', '.join(_MAPS)}")
         rows = sum(level.width * level.height * max(len(level.anchors), 1) for level in levels)
         self._params, self._class_mask = detect_params(head, num_classes, rows, **settings)
-        raw = _raw_head(head, levels, bins)
+        values = 5 + num_classes + int(settings.get("extra", 0))
+        raw, held = _raw_head(head, levels, bins, values)
         handle = ffi.new("ifs_detection_decoder **")
         check(lib.ifs_detection_decoder_create_raw(self._params, raw, handle))
         self._own(handle[0], lib.ifs_detection_decoder_destroy)
+        del held  # the decoder has copied them
 
         self._dtype = np.dtype(settings.get("dtype", "float32"))
-        values = 5 + num_classes + int(settings.get("extra", 0))
         self._shapes = tuple(
             (level.height, level.width, channels) if level.channels_last else (channels, level.height, level.width)
             for level in levels
-            for channels in ([len(level.anchors) * values] if head == "yolov5" else [4 * len(bins), num_classes])
+            for channels in ([_channels(level, values)] if head == "yolov5" else [4 * len(bins), num_classes])
         )
         limit = rows * num_classes if self._params.multi_label else rows
         self._maps = ffi.new("void *[]", len(self._shapes))
@@ -90,7 +99,7 @@ class RawHeadDecoder(Handle):
 
     @property
     def shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """The shape of each map of one image."""
+        """The shape of each map of one image, or of the features in its place."""
         return self._shapes
 
     def __call__(
@@ -99,7 +108,7 @@ class RawHeadDecoder(Handle):
         """Decodes the maps of one image to boxes, best first.
 
         Args:
-            maps: Arrays of `shapes` and of the decoder's element type, in C order.
+            maps: Arrays of `shapes` and of the decoder's element type, in C order: maps, or features in their place.
             geometry: How the image came to the network.
 
         Returns:
@@ -129,13 +138,19 @@ class RawHeadDecoder(Handle):
             raise InputError(f"map {index} is not in C order; pass np.ascontiguousarray(map)") from None
 
 
-def _raw_head(head: str, levels: Sequence[GridLevel], bins: Sequence[float]) -> Any:
-    """The `ifs_raw_head *` of these levels.
+def _channels(level: GridLevel, values: int) -> int:
+    """The channels of what a level of YOLOv5 takes: its features, or `values` of each box."""
+    return len(level.anchors) * values if level.weights is None else int(level.weights.shape[1])
+
+
+def _raw_head(head: str, levels: Sequence[GridLevel], bins: Sequence[float], values: int) -> tuple[Any, list[Any]]:
+    """The `ifs_raw_head *` of these levels, and what has to live as long.
 
     Raises:
         InputError: there are too many of something.
+        ShapeError, DTypeError: weights are not those of a level.
     """
-    raw = ffi.new("ifs_raw_head *")
+    raw, held = ffi.new("ifs_raw_head *"), []
     if not 0 < len(levels) <= lib.IFS_MAX_LEVELS:
         raise InputError(f"levels has {len(levels)} of them; give 1 to {lib.IFS_MAX_LEVELS}")
     if len(bins) > lib.IFS_MAX_BINS:
@@ -156,4 +171,33 @@ def _raw_head(head: str, levels: Sequence[GridLevel], bins: Sequence[float]) -> 
         one.channels_last = level.channels_last
         for number, side in enumerate(side for anchor in level.anchors for side in anchor):
             one.anchors[number] = side
-    return raw
+        if level.weights is not None and head != "yolov5":
+            raise InputError(f"levels[{index}] has weights; {head} takes maps")
+        if level.weights is None and level.bias is not None:
+            raise InputError(f"levels[{index}] has a bias, and no weights; give both, or neither for a map")
+        if level.weights is not None:
+            one.num_features, one.weights, one.bias = _weights(index, level, len(level.anchors) * values)
+            held.append((one.weights, one.bias))
+    return raw, held
+
+
+def _weights(index: int, level: GridLevel, channels: int) -> tuple[int, Any, Any]:
+    """The number of features, and the numbers of the convolution behind them.
+
+    Raises:
+        ShapeError, DTypeError: they do not make this many channels, or are no float32.
+    """
+    weights, bias = level.weights, level.bias
+    assert weights is not None
+    if weights.ndim != 2 or weights.shape[0] != channels or not weights.shape[1]:
+        raise ShapeError(f"levels[{index}].weights has shape {weights.shape}; it must be ({channels}, features)")
+    if bias is not None and bias.shape != (channels,):
+        raise ShapeError(f"levels[{index}].bias has shape {bias.shape}; it must be ({channels},)")
+    for name, array in (("weights", weights), ("bias", bias)):
+        if array is not None and array.dtype != np.float32:
+            raise DTypeError(f"levels[{index}].{name} is {array.dtype}; it must be float32")
+    first, second = (
+        ffi.NULL if array is None else ffi.from_buffer("float[]", np.ascontiguousarray(array))
+        for array in (weights, bias)
+    )
+    return weights.shape[1], first, second

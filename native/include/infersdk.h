@@ -521,6 +521,10 @@ ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void 
  *           right and lower edge from cell + 0.5 are sum(softmax(logits) * bins) * stride; score = s(class). Rows count
  *           the levels, then the positions. `extra` is 0.
  *
+ * A level of YOLOV5 may also be the float32 features of which its last convolution, of 1 x 1, would make the map. Then
+ * the objectness of all boxes is computed here, and the other values only where it is above the threshold. A value is
+ * bias + weight * feature + ..., in the order of the features, each product and each sum rounded to float32.
+ *
  * A row has the number that it has in the output of the same network with its decoding.
  */
 #define IFS_MAX_LEVELS 8
@@ -532,7 +536,10 @@ typedef struct ifs_detect_level {
     int32_t stride; /* pixels of the canvas from cell to cell */
     int32_t num_anchors; /* boxes of a cell; 1 for YOLOV8 */
     int32_t channels_last; /* YOLOV5: 1 for a map [height, width, channels]; else 0 */
+    int32_t num_features; /* YOLOV5: 0 for a map; else the features [num_features, height, width] stand in its place */
     float anchors[16]; /* YOLOV5: width and height of each, in pixels of the canvas; above 0 */
+    const float *weights; /* [channels of the map, num_features] of the convolution; NULL for a map */
+    const float *bias; /* [channels of the map]; NULL: zeros */
 } ifs_detect_level;
 
 typedef struct ifs_raw_head {
@@ -543,11 +550,11 @@ typedef struct ifs_raw_head {
 } ifs_raw_head;
 
 /* As ifs_detection_decoder_create, for the head YOLOV5 or YOLOV8 in its raw form. The levels have num_anchors rows
- * (ERR_SHAPE). */
+ * (ERR_SHAPE). Weights and biases are copied. */
 ifs_status ifs_detection_decoder_create_raw(const ifs_detect_params *params, const ifs_raw_head *raw,
                                             ifs_detection_decoder **out);
 
-/* As ifs_detection_decoder_run, from the maps of one image, in the order of the levels. */
+/* As ifs_detection_decoder_run, from the maps or features of one image, in the order of the levels. */
 ifs_status ifs_detection_decoder_run_raw(ifs_detection_decoder *decoder, const void *const *maps,
                                          const ifs_geometry *geometry, ifs_detection *out, int32_t *count,
                                          ifs_detect_stats *stats);

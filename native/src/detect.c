@@ -125,8 +125,11 @@ static ifs_status create(const ifs_detect_params *params, const ifs_raw_head *ra
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a decoder of %d classes", (int)params->num_classes);
     }
     runs_of(params->class_mask, (size_t)params->num_classes, d->runs);
-    if (raw)
-        ifs__set_raw_head(d, raw);
+    if (raw && !ifs__set_raw_head(d, raw)) {
+        ifs_detection_decoder_destroy(d);
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate the weights of a decoder of %d classes",
+                         (int)params->num_classes);
+    }
     *out = d;
     return IFS_OK;
 }
@@ -158,6 +161,7 @@ void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder) {
     free(decoder->keys);
     free(decoder->scratch);
     free(decoder->columns);
+    ifs__free_features(decoder);
     ifs__nms_release(&decoder->nms);
     free(decoder);
 }

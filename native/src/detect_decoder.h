@@ -15,6 +15,13 @@ typedef struct ifs__class_run {
     size_t first, count;
 } ifs__class_run;
 
+/* What the last convolution of a level makes of its features, in the order in which it is read here. */
+typedef struct ifs__features {
+    float *objectness; /* [anchors][features] */
+    float *weights;    /* [anchors][features][values] */
+    float *bias;       /* [anchors][values] */
+} ifs__features;
+
 struct ifs_detection_decoder {
     ifs_detect_params params;
     ifs__class_run *runs; /* [num_runs] ascending */
@@ -32,6 +39,10 @@ struct ifs_detection_decoder {
     int32_t first_row[IFS_MAX_LEVELS + 1]; /* of each level of `raw`, and their sum */
     float logit_limit;                     /* below it, no sigmoid is above the threshold */
     float *columns;                        /* [IFS__RAW_BLOCK * classes] class logits of some positions of `raw` */
+    ifs__features features[IFS_MAX_LEVELS]; /* NULL for a level that is a map */
+    float *objectness; /* [anchors][positions] logits of the level that is scanned; for features alone, as the next */
+    float *values;     /* [values] logits of one box */
+    float *boxes;      /* [num_anchors][4] logits of the boxes that were scanned */
 };
 
 #define IFS__RAW_BLOCK 16 /* positions whose classes are read together: those of a cache line */
@@ -63,8 +74,24 @@ ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v, co
 /* That the levels are those of the parameters' head. */
 ifs_status ifs__check_raw_head(const ifs_detect_params *params, const ifs_raw_head *raw);
 
-/* Makes the decoder one of these levels, which were checked. */
-void ifs__set_raw_head(ifs_detection_decoder *d, const ifs_raw_head *raw);
+/* Makes the decoder one of these levels, which were checked. False where there is no memory. */
+bool ifs__set_raw_head(ifs_detection_decoder *d, const ifs_raw_head *raw);
+
+/* The numbers of a box of YOLOV5: x, y, width, height, objectness, classes, extra. */
+static inline size_t ifs__yolov5_values(const ifs_detect_params *p) {
+    return 5 + (size_t)p->num_classes + (size_t)p->num_extra;
+}
+
+/* Copies the weights of the levels that are features. False where there is no memory. */
+bool ifs__set_features(ifs_detection_decoder *d, const ifs_raw_head *raw);
+void ifs__free_features(ifs_detection_decoder *d);
+
+/* Computes the objectness of all boxes of a level of features, for ifs__scan_features. */
+void ifs__weigh_objectness(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level);
+
+/* Scans up to IFS__COLUMNS positions from `start` on of one anchor of a level of features. */
+ifs_status ifs__scan_features(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level,
+                              size_t anchor, size_t start, size_t width);
 
 /* How many maps a raw head has. */
 int32_t ifs__raw_maps(const ifs_detect_params *params, const ifs_raw_head *raw);

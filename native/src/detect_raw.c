@@ -31,6 +31,14 @@ static ifs_status check_level(const ifs_detect_params *p, const ifs_detect_level
     if (level->channels_last < 0 || level->channels_last > grouped)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "levels[%d].channels_last is %d; it must be 0, or 1 for YOLOV5",
                          index, (int)level->channels_last);
+    if (level->num_features) {
+        IFS__TRY(check_int("num_features", index, level->num_features, 1 << 16));
+        if (!grouped || level->channels_last || p->dtype != IFS_FLOAT32 || !level->weights)
+            return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                             "levels[%d] has %d features; they need the head YOLOV5, float32, weights, and channels "
+                             "that come first",
+                             index, (int)level->num_features);
+    }
     for (int i = 0; grouped && i < 2 * level->num_anchors; i++)
         if (!(level->anchors[i] > 0 && ifs__finite(level->anchors[i])))
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "levels[%d].anchors[%d] is %g; it must be above 0 and finite",
@@ -66,13 +74,16 @@ ifs_status ifs__check_raw_head(const ifs_detect_params *p, const ifs_raw_head *r
     return IFS_OK;
 }
 
-void ifs__set_raw_head(ifs_detection_decoder *d, const ifs_raw_head *raw) {
+bool ifs__set_raw_head(ifs_detection_decoder *d, const ifs_raw_head *raw) {
     d->raw = *raw;
+    for (int i = 0; i < raw->num_levels; i++)
+        d->raw.levels[i].weights = d->raw.levels[i].bias = NULL; /* the caller's */
     for (int i = 0; i < raw->num_levels; i++)
         d->first_row[i + 1] =
             d->first_row[i] + raw->levels[i].width * raw->levels[i].height * raw->levels[i].num_anchors;
     double below = (double)d->params.conf_threshold * (1 - MARGIN);
     d->logit_limit = below > 0 ? (float)log(below / (1 - below)) : -INFINITY;
+    return ifs__set_features(d, raw);
 }
 
 int32_t ifs__raw_maps(const ifs_detect_params *p, const ifs_raw_head *raw) {
@@ -81,18 +92,12 @@ int32_t ifs__raw_maps(const ifs_detect_params *p, const ifs_raw_head *raw) {
 
 /* ---- boxes ---- */
 
-/* The numbers of a box: x, y, width, height, objectness, classes, extra. */
-static size_t yolov5_values(const ifs_detect_params *p) { return 5 + (size_t)p->num_classes + (size_t)p->num_extra; }
-
-static ifs__box yolov5_box(const ifs_detect_params *p, const ifs_detect_level *level, const void *map, size_t anchor,
-                           size_t position) {
-    size_t plane = (size_t)level->width * (size_t)level->height, values = yolov5_values(p);
-    size_t first = anchor * values * plane + position, step = plane;
-    if (level->channels_last)
-        first = (position * (size_t)level->num_anchors + anchor) * values, step = 1;
+/* The box of the logits in `map`, from `first` on. */
+static ifs__box yolov5_box(const ifs_detect_level *level, const void *map, int32_t dtype, size_t first, size_t step,
+                           size_t anchor, size_t position) {
     float s[4];
     for (size_t i = 0; i < 4; i++)
-        s[i] = ifs__sigmoid(ifs__element(map, p->dtype, first + i * step)) * 2.0f;
+        s[i] = ifs__sigmoid(ifs__element(map, dtype, first + i * step)) * 2.0f;
     float stride = (float)level->stride, column = (float)(position % (size_t)level->width),
           row = (float)(position / (size_t)level->width);
     return ifs__box_of_center((s[0] + (column - 0.5f)) * stride, (s[1] + (row - 0.5f)) * stride,
@@ -136,7 +141,13 @@ ifs__box ifs__raw_box(const ifs__detect_view *v, int32_t row) {
     size_t index = (size_t)(row - d->first_row[i]), plane = (size_t)level->width * (size_t)level->height;
     if (d->params.head == IFS_DETECT_HEAD_YOLOV8)
         return yolov8_box(&d->raw, d->params.dtype, level, v->maps[2 * i], index);
-    return yolov5_box(&d->params, level, v->maps[i], index / plane, index % plane);
+    size_t anchor = index / plane, position = index % plane, values = ifs__yolov5_values(&d->params);
+    if (level->num_features)
+        return yolov5_box(level, d->boxes, IFS_FLOAT32, 4 * (size_t)row, 1, anchor, position);
+    if (level->channels_last)
+        return yolov5_box(level, v->maps[i], d->params.dtype, (position * (size_t)level->num_anchors + anchor) * values,
+                          1, anchor, position);
+    return yolov5_box(level, v->maps[i], d->params.dtype, anchor * values * plane + position, plane, anchor, position);
 }
 
 /* ---- the scan ---- */
@@ -209,7 +220,7 @@ static ifs_status scan_yolov5(ifs_detection_decoder *d, const ifs__detect_view *
                               size_t anchor, size_t start, size_t width) {
     const ifs_detect_level *l = &d->raw.levels[level];
     size_t plane = (size_t)l->width * (size_t)l->height;
-    size_t objectness = (anchor * yolov5_values(&d->params) + 4) * plane + start;
+    size_t objectness = (anchor * ifs__yolov5_values(&d->params) + 4) * plane + start;
     uint64_t mask = positions_above(d, scan, v->maps[level], objectness, plane, 1, width);
     const block b = {v->maps[level],
                      objectness,
@@ -232,7 +243,7 @@ static ifs_status scan_yolov5_last(ifs_detection_decoder *d, const ifs__detect_v
                                    int level, size_t anchor, size_t start, size_t width) {
     const ifs_detect_level *l = &d->raw.levels[level];
     const void *map = v->maps[level];
-    size_t plane = (size_t)l->width * (size_t)l->height, values = yolov5_values(&d->params);
+    size_t plane = (size_t)l->width * (size_t)l->height, values = ifs__yolov5_values(&d->params);
     size_t channels = (size_t)l->num_anchors * values, first = start * channels + anchor * values + 4;
     int32_t hits[IFS__COLUMNS + IFS__SCAN_SLACK];
     size_t n = d->params.dtype == IFS_FLOAT32
@@ -269,10 +280,13 @@ ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v, co
     for (int level = 0; level < d->raw.num_levels; level++) {
         const ifs_detect_level *l = &d->raw.levels[level];
         size_t plane = (size_t)l->width * (size_t)l->height;
+        if (l->num_features)
+            ifs__weigh_objectness(d, v, scan, level);
         for (size_t anchor = 0; anchor < (size_t)l->num_anchors; anchor++)
             for (size_t start = 0; start < plane; start += IFS__COLUMNS) {
                 size_t width = plane - start < IFS__COLUMNS ? plane - start : IFS__COLUMNS;
                 IFS__TRY(binned             ? scan_yolov8(d, v, scan, level, start, width)
+                         : l->num_features  ? ifs__scan_features(d, v, scan, level, anchor, start, width)
                          : l->channels_last ? scan_yolov5_last(d, v, scan, level, anchor, start, width)
                                             : scan_yolov5(d, v, scan, level, anchor, start, width));
             }

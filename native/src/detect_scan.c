@@ -73,9 +73,16 @@ static void sigmoids_plain(float *values, size_t n) {
         values[i] = ifs__sigmoid(values[i]);
 }
 
+static void add_weighted_plain(const float *weights, size_t step, const float *rows, size_t row_length, size_t num_rows,
+                               size_t n, float *sums) {
+    for (size_t k = 0; k < num_rows; k++)
+        for (size_t i = 0; i < n; i++)
+            sums[i] += weights[k * step] * rows[k * row_length + i];
+}
+
 static const ifs__scan scan_plain = {
-    objectness_plain,     objectness_half_plain, best_product_plain, find_product_plain,
-    products_above_plain, columns_plain,         columns_half_plain, sigmoids_plain,
+    objectness_plain, objectness_half_plain, best_product_plain, find_product_plain, products_above_plain,
+    columns_plain,    columns_half_plain,    sigmoids_plain,     add_weighted_plain,
 };
 
 const ifs__scan *ifs__scan_best(void) {

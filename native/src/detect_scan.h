@@ -37,6 +37,11 @@ typedef struct ifs__scan {
 
     /* values[i] = ifs__sigmoid(values[i]) */
     void (*sigmoids)(float *values, size_t n);
+
+    /* sums[i] += weights[k * step] * rows[k * row_length + i] of `n` numbers, for each k below `num_rows` in turn. Each
+     * product is rounded before it is added. */
+    void (*add_weighted)(const float *weights, size_t step, const float *rows, size_t row_length, size_t num_rows,
+                         size_t n, float *sums);
 } ifs__scan;
 
 /* `hits`, `class_ids` and `products` have space for so many elements beyond n, because whole vectors are stored. */

@@ -150,9 +150,31 @@ IFS__TARGET_AVX512 static void sigmoids_avx512(float *values, size_t n) {
     }
 }
 
+/* Up to 64 sums stay in registers while all rows are read. */
+IFS__TARGET_AVX512 static void add_weighted_avx512(const float *weights, size_t step, const float *rows,
+                                                   size_t row_length, size_t num_rows, size_t n, float *sums) {
+    for (size_t i = 0; i < n; i += 64) {
+        uint64_t valid = n - i >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << (n - i)) - 1;
+        __mmask16 m[4];
+        __m512 sum[4];
+        for (size_t j = 0; j < 4; j++) {
+            m[j] = (__mmask16)(valid >> (16 * j));
+            sum[j] = _mm512_maskz_loadu_ps(m[j], sums + i + 16 * j);
+        }
+        const float *at = rows + i;
+        for (size_t k = 0; k < num_rows; k++, at += row_length) {
+            __m512 weight = _mm512_set1_ps(weights[k * step]);
+            for (size_t j = 0; j < 4; j++)
+                sum[j] = _mm512_add_ps(sum[j], _mm512_mul_ps(weight, _mm512_maskz_loadu_ps(m[j], at + 16 * j)));
+        }
+        for (size_t j = 0; j < 4; j++)
+            _mm512_mask_storeu_ps(sums + i + 16 * j, m[j], sum[j]);
+    }
+}
+
 const ifs__scan ifs__scan_avx512 = {
-    objectness_avx2,       objectness_half_avx2, best_product_avx512, find_product_avx512,
-    products_above_avx512, columns_avx512,       columns_half_avx512, sigmoids_avx512,
+    objectness_avx2, objectness_half_avx2, best_product_avx512, find_product_avx512, products_above_avx512,
+    columns_avx512,  columns_half_avx512,  sigmoids_avx512,     add_weighted_avx512,
 };
 
 /* ---- AVX2 ---- */
@@ -262,8 +284,36 @@ IFS__TARGET_AVX2 static void sigmoids_avx2(float *values, size_t n) {
         values[i] = ifs__sigmoid(values[i]);
 }
 
+IFS__TARGET_AVX2 static void add_weighted_avx2(const float *weights, size_t step, const float *rows, size_t row_length,
+                                               size_t num_rows, size_t n, float *sums) {
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256 sum[4];
+        for (size_t j = 0; j < 4; j++)
+            sum[j] = _mm256_loadu_ps(sums + i + 8 * j);
+        const float *at = rows + i;
+        for (size_t k = 0; k < num_rows; k++, at += row_length) {
+            __m256 weight = _mm256_set1_ps(weights[k * step]);
+            for (size_t j = 0; j < 4; j++)
+                sum[j] = _mm256_add_ps(sum[j], _mm256_mul_ps(weight, _mm256_loadu_ps(at + 8 * j)));
+        }
+        for (size_t j = 0; j < 4; j++)
+            _mm256_storeu_ps(sums + i + 8 * j, sum[j]);
+    }
+    for (; i + 8 <= n; i += 8) {
+        __m256 sum = _mm256_loadu_ps(sums + i);
+        for (size_t k = 0; k < num_rows; k++)
+            sum = _mm256_add_ps(
+                sum, _mm256_mul_ps(_mm256_set1_ps(weights[k * step]), _mm256_loadu_ps(rows + k * row_length + i)));
+        _mm256_storeu_ps(sums + i, sum);
+    }
+    for (; i < n; i++)
+        for (size_t k = 0; k < num_rows; k++)
+            sums[i] += weights[k * step] * rows[k * row_length + i];
+}
+
 const ifs__scan ifs__scan_avx2 = {
-    objectness_avx2,     objectness_half_avx2, best_product_avx2, find_product_avx2,
-    products_above_avx2, columns_avx2,         columns_half_avx2, sigmoids_avx2,
+    objectness_avx2, objectness_half_avx2, best_product_avx2, find_product_avx2, products_above_avx2,
+    columns_avx2,    columns_half_avx2,    sigmoids_avx2,     add_weighted_avx2,
 };
 #endif

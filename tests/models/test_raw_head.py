@@ -31,9 +31,9 @@ def check_same(got: Detections, want: Detections) -> None:
     np.testing.assert_array_equal(got.class_ids[order], want.class_ids[expected])
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return yolov5_model(tmp_path / "m.onnx", size=(96, 96))
+@pytest.fixture(params=[False, True], ids=["maps", "features"])
+def model(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return yolov5_model(tmp_path / "m.onnx", size=(96, 96), pointwise=request.param)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -187,10 +187,11 @@ def test_settings_of_a_call(model: Path) -> None:
             native(IMAGES[0], decode_head="graph")
 
 
-def test_several_canvases(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pointwise", [False, True], ids=["maps", "features"])
+def test_several_canvases(tmp_path: Path, pointwise: bool) -> None:
     """The grids follow the maps. The graph with its decoding cannot be freed of its size here."""
-    path = yolov5_model(tmp_path / "m.onnx", size=(128, 128))
-    whole = yolov5_model(tmp_path / "whole.onnx", size=(128, 64))
+    path = yolov5_model(tmp_path / "m.onnx", size=(128, 128), pointwise=pointwise)
+    whole = yolov5_model(tmp_path / "whole.onnx", size=(128, 64), pointwise=pointwise)
     images = [np.ascontiguousarray(image[:44, :88]) for image in IMAGES]
     with YOLOv5(path, canvas="fit", canvas_sizes=[(128, 64)], canvas_border=0, conf=0.3) as native:
         assert native.canvas_sizes_used == ((128, 64), (128, 128))

@@ -178,6 +178,89 @@ def test_channels_last(rng: np.random.Generator, dtype: str, multi_label: bool, 
     assert kind == "none" or seen > 0
 
 
+def map_of(features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """What a convolution of 1 x 1 makes, each product and each sum rounded to float32."""
+    out = np.repeat(bias, features[0].size).reshape(len(bias), *features.shape[1:])
+    for feature, column in zip(features, weights.T, strict=True):
+        out = out + feature * column[:, None, None]
+    return np.ascontiguousarray(out)
+
+
+@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
+@pytest.mark.parametrize("kind", ["plain", "ties", "odd", "none"])
+def test_features(rng: np.random.Generator, multi_label: bool, kind: str) -> None:
+    """The same bits as from the maps of the features, whichever levels have features; of any number, and more positions
+    than are read at a time.
+    """
+    seen = 0
+    for classes, large in ((1, False), (3, True), (17, False), (80, False), (12, True)):
+        levels = random_levels(rng, "yolov5")
+        if large:
+            levels[0] = levels[0]._replace(width=37, height=29)
+        extra = int(rng.integers(3))
+        own: dict[str, Any] = {
+            "multi_label": multi_label, "extra": extra, "class_agnostic": bool(rng.integers(2)),
+            "classes": [None, np.flatnonzero(rng.random(classes) < 0.5).tolist() or [0]][int(rng.integers(2))],
+            "conf": float(rng.choice([0, 0.001, 0.25, 0.6])), "max_det": int(rng.choice([1, 7, 300])),
+            "max_candidates": int(rng.choice([0, 1, 20, 30000])),
+        }  # fmt: skip
+        maps, given_levels, given_maps = [], [], []
+        for level in levels:
+            channels, count = len(level.anchors) * (5 + classes + extra), int(rng.integers(1, 40))
+            features = random_maps(rng, "yolov8", [level], count, 0, kind, "float32", 0)[1]
+            weights = rng.normal(0, 0.4, (channels, count)).astype(F)
+            weights = np.abs(weights) if kind == "none" else weights
+            bias = rng.normal(0, 1, channels).astype(F) * F(rng.random() < 0.8)
+            with np.errstate(all="ignore"):
+                maps.append(map_of(features, weights, bias))
+            if rng.random() < 0.2:
+                given_levels.append(level)
+                given_maps.append(maps[-1])
+            else:
+                given_levels.append(level._replace(weights=weights, bias=bias if bias.any() else None))
+                given_maps.append(features)
+        with RawHeadDecoder("yolov5", classes, levels, **own) as decoder:
+            want, stats = decoder(maps, GEOMETRY)
+        with RawHeadDecoder("yolov5", classes, given_levels, **own) as decoder:
+            assert decoder.shapes == tuple(one.shape for one in given_maps)
+            for simd in VARIANTS:
+                with variant(simd):
+                    for _ in range(2):  # what one run leaves does not reach the next
+                        got, got_stats = decoder(given_maps, GEOMETRY)
+                assert got_stats == stats
+                assert got.tobytes() == want.tobytes()
+        seen += stats.candidates
+    assert kind == "none" or seen > 0
+
+
+def test_weights_of_another_form_are_refused() -> None:
+    good = GridLevel(4, 3, 8, [(10, 13)], weights=np.zeros((7, 5), F))
+    with RawHeadDecoder("yolov5", 2, [good]) as decoder:
+        assert decoder.shapes == ((5, 3, 4),)
+        with pytest.raises(
+            errors.ShapeError, match=r"map 0 has shape \(7, 3, 4\), but the decoder was made for \(5, 3,"
+        ):
+            decoder([np.zeros((7, 3, 4), F)], GEOMETRY)
+    for weights in (np.zeros((8, 5), F), np.zeros((7, 0), F), np.zeros(7, F)):
+        with pytest.raises(errors.ShapeError, match=r"levels\[0\].weights has shape .*; it must be \(7, features\)"):
+            RawHeadDecoder("yolov5", 2, [good._replace(weights=weights)])
+    with pytest.raises(errors.ShapeError, match=r"levels\[0\].bias has shape \(8,\); it must be \(7,\)"):
+        RawHeadDecoder("yolov5", 2, [good._replace(bias=np.zeros(8, F))])
+    with pytest.raises(errors.DTypeError, match=r"levels\[0\].weights is float64; it must be float32"):
+        RawHeadDecoder("yolov5", 2, [good._replace(weights=np.zeros((7, 5)))])  # type: ignore[arg-type]
+    with pytest.raises(errors.DTypeError, match=r"levels\[0\].bias is float16"):
+        RawHeadDecoder("yolov5", 2, [good._replace(bias=np.zeros(7, np.float16))])  # type: ignore[arg-type]
+    needs = r"levels\[0\] has 5 features; they need the head YOLOV5, float32, weights, and channels that come first"
+    with pytest.raises(errors.InputError, match=needs):
+        RawHeadDecoder("yolov5", 2, [good._replace(channels_last=True)])
+    with pytest.raises(errors.InputError, match=needs):
+        RawHeadDecoder("yolov5", 2, [good], dtype="float16")
+    with pytest.raises(errors.InputError, match=r"levels\[0\] has weights; yolov8 takes maps"):
+        RawHeadDecoder("yolov8", 2, [good._replace(anchors=())], bins=[0, 1])
+    with pytest.raises(errors.InputError, match=r"levels\[0\] has a bias, and no weights"):
+        RawHeadDecoder("yolov5", 2, [good._replace(weights=None, bias=np.zeros(7, F))])
+
+
 @pytest.mark.parametrize("head", ["yolov5", "yolov8"])
 @given(data=st.data())
 @settings(max_examples=80, deadline=None)

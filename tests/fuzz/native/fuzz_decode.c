@@ -163,7 +163,23 @@ static void *transposed(const void *map, size_t rows, size_t columns, size_t siz
     return to;
 }
 
-/* The same maps with the order of their channels changed give the same bits. */
+/* The map that a level's convolution makes of its features, [channels][positions]. */
+static void *map_of(const ifs_detect_level *level, const float *features, size_t channels) {
+    size_t positions = (size_t)level->width * (size_t)level->height, count = (size_t)level->num_features;
+    float *map = exact(channels * positions * sizeof *map);
+    for (size_t i = 0; i < channels; i++)
+        for (size_t at = 0; at < positions; at++) {
+            float sum = level->bias ? level->bias[i] : 0.0f;
+            for (size_t k = 0; k < count; k++) {
+                float product = level->weights[i * count + k] * features[k * positions + at];
+                sum += product;
+            }
+            map[i * positions + at] = sum;
+        }
+    return map;
+}
+
+/* The same maps with the order of their channels changed give the same bits, and so do the maps of features. */
 static void check_orders(const ifs_detect_params *p, ifs_raw_head raw, void *const *maps, const ifs_geometry *g,
                          const ifs_detection *wanted, int32_t count) {
     void *others[IFS_MAX_LEVELS] = {NULL};
@@ -171,6 +187,11 @@ static void check_orders(const ifs_detect_params *p, ifs_raw_head raw, void *con
         ifs_detect_level *level = &raw.levels[i];
         size_t positions = (size_t)level->width * (size_t)level->height,
                channels = (size_t)level->num_anchors * (size_t)(5 + p->num_classes + p->num_extra);
+        if (level->num_features) {
+            others[i] = map_of(level, maps[i], channels);
+            level->num_features = 0;
+            continue;
+        }
         others[i] = transposed(maps[i], level->channels_last ? positions : channels,
                                level->channels_last ? channels : positions, p->dtype == IFS_FLOAT32 ? 4 : 2);
         level->channels_last = !level->channels_last;
@@ -187,6 +208,27 @@ static void check_orders(const ifs_detect_params *p, ifs_raw_head raw, void *con
     free(found);
 }
 
+/* Makes a level one of features, with weights of its own. */
+static void with_features(ifs_detect_level *level, const ifs_detect_params *p) {
+    size_t channels = (size_t)level->num_anchors * (size_t)(5 + p->num_classes + p->num_extra);
+    level->channels_last = 0;
+    level->num_features = 1 + (int32_t)below(below(8) ? 20 : 100);
+    float *weights = exact(channels * (size_t)level->num_features * sizeof *weights),
+          *bias = below(4) ? exact(channels * sizeof *bias) : NULL;
+    for (size_t i = 0; i < channels * (size_t)level->num_features; i++)
+        weights[i] = below(256) ? (float)below(33) / 16 - 1 : odd_float();
+    for (size_t i = 0; bias && i < channels; i++)
+        bias[i] = (float)below(64) / 8 - 6;
+    level->weights = weights, level->bias = bias;
+}
+
+static void free_weights(const ifs_raw_head *raw) {
+    for (int32_t i = 0; i < IFS_MAX_LEVELS; i++) {
+        free((void *)raw->levels[i].weights);
+        free((void *)raw->levels[i].bias);
+    }
+}
+
 /* Maps of a raw head: logits, most of them low. */
 static void decode_raw(void) {
     ifs_detect_params p = some_params();
@@ -199,12 +241,16 @@ static void decode_raw(void) {
         raw.bins[i] = (float)i;
     for (int32_t i = 0; i < raw.num_levels; i++) {
         int32_t boxes = p.head == IFS_DETECT_HEAD_YOLOV5 ? 1 + (int32_t)below(4) : 1;
-        raw.levels[i] = (ifs_detect_level){1 + (int32_t)below(20), 1 + (int32_t)below(9), 8 << i, boxes, 0, {0}};
+        raw.levels[i] =
+            (ifs_detect_level){1 + (int32_t)below(20), 1 + (int32_t)below(9), 8 << i, boxes, 0, 0, {0}, NULL, NULL};
         raw.levels[i].channels_last = p.head == IFS_DETECT_HEAD_YOLOV5 && coin();
         for (int32_t k = 0; k < 16; k++)
             raw.levels[i].anchors[k] = (float)(1 + below(200));
         p.num_anchors += raw.levels[i].width * raw.levels[i].height * boxes;
+        if (p.head == IFS_DETECT_HEAD_YOLOV5 && p.dtype == IFS_FLOAT32 && coin())
+            with_features(&raw.levels[i], &p);
     }
+    const ifs_raw_head whole = raw; /* its numbers may be spoiled next */
     if (!below(8)) {
         int32_t *numbers[] = {&p.num_anchors,
                               &raw.num_levels,
@@ -221,17 +267,20 @@ static void decode_raw(void) {
     ifs_detection_decoder *decoder = NULL;
     if (counted(ifs_detection_decoder_create_raw(&p, &raw, &decoder)) != IFS_OK) {
         CHECK(decoder == NULL);
+        free_weights(&whole);
         return;
     }
     if (p.num_anchors > 1 << 14) { /* spoiled to more than is worth filling */
         ifs_detection_decoder_destroy(decoder);
+        free_weights(&whole);
         return;
     }
     void *maps[2 * IFS_MAX_LEVELS] = {NULL};
     int32_t num_maps = 0;
     for (int32_t i = 0; i < raw.num_levels; i++)
         for (int32_t part = 0; part < (p.head == IFS_DETECT_HEAD_YOLOV8 ? 2 : 1); part++) {
-            int32_t channels = p.head == IFS_DETECT_HEAD_YOLOV5
+            int32_t channels = raw.levels[i].num_features ? raw.levels[i].num_features
+                               : p.head == IFS_DETECT_HEAD_YOLOV5
                                    ? raw.levels[i].num_anchors * (5 + p.num_classes + p.num_extra)
                                : part == 0 ? 4 * raw.num_bins
                                            : p.num_classes;
@@ -265,6 +314,7 @@ static void decode_raw(void) {
     ifs_detection_decoder_destroy(decoder);
     for (int32_t i = 0; i < num_maps; i++)
         free(maps[i]);
+    free_weights(&whole);
     free(plain), free(other);
 }
 

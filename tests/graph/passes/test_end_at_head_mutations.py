@@ -32,6 +32,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
         {"form": "split"},
         {"form": "slice", "computed_shapes": True},
         {"form": "folded"},
+        {"pointwise": True},
     )
     distances: tuple[dict[str, Any], ...] = (
         {}, {"separate": True}, {"last_axis": True, "slices": True, "bins": 4}, {"computed_slices": True},

@@ -1,0 +1,172 @@
+"""Which levels of a head end at the features of their last convolution, and what is kept of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import raw_head_models
+from raw_head_models import yolov5_model
+from raw_head_reference import decoded_yolov5
+
+from infersdk.graph.files import parse_model
+from infersdk.graph.passes import EndAtHead, prepared_model
+from infersdk.graph.raw_head import RawHead
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+F = np.float32
+IMAGES = np.random.default_rng(1).random((2, 3, 64, 96), F)
+
+
+def run(model: Any) -> dict[str, np.ndarray]:
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"images": IMAGES}), strict=True))
+
+
+def ended(content: bytes) -> tuple[bytes, RawHead]:
+    """The model cut at its head, whose boxes were compared with those of the whole one."""
+    cut = prepared_model(content, [EndAtHead()])
+    assert cut is not None
+    head = RawHead.read(parse_model(cut).metadata_props)
+    assert head is not None
+    np.testing.assert_allclose(decoded_yolov5(head, run(cut)), run(content)["output0"], rtol=1e-4, atol=1e-3)
+    return cut, head
+
+
+def levels_with_features(content: bytes) -> list[bool]:
+    return [bool(level.weights) for level in ended(content)[1].levels]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Any:
+    return onnx.load(str(yolov5_model(tmp_path / "m.onnx", pointwise=True)))
+
+
+def last_convolutions(model: Any) -> list[Any]:
+    return [node for node in model.graph.node if node.op_type == "Conv"][1::2]
+
+
+def weight(model: Any, name: str) -> Any:
+    return next(one for one in model.graph.initializer if one.name == name)
+
+
+def test_it_ends_in_front_of_the_last_convolutions(model: Any) -> None:
+    content = model.SerializeToString()
+    cut, head = ended(content)
+    assert head.names == ("head_0", "head_1", "head_2")
+    assert [one.shape for one in run(cut).values()] == [(2, 64, 8, 12), (2, 64, 4, 6), (2, 64, 2, 3)]
+    left = onnx.load_from_string(cut)
+    onnx.checker.check_model(left, full_check=True)
+    assert [node.op_type for node in left.graph.node] == ["Conv", "Relu"] * 3
+    assert len(left.graph.initializer) == 6
+    for level, node in zip(head.levels, last_convolutions(model), strict=True):
+        convolution = level.convolution()
+        assert convolution is not None
+        for array, name in zip(convolution, node.input[1:], strict=True):
+            wanted = onnx.numpy_helper.to_array(weight(model, name))
+            np.testing.assert_array_equal(array, wanted.reshape(array.shape))
+
+
+def test_without_a_bias(model: Any) -> None:
+    for node in last_convolutions(model):
+        del node.input[2]
+    _, head = ended(model.SerializeToString())
+    for level in head.levels:
+        convolution = level.convolution()
+        assert convolution is not None
+        assert convolution[1].shape == (24,)
+        assert not convolution[1].any()
+
+
+def test_weights_of_constant_nodes(model: Any) -> None:
+    name = last_convolutions(model)[0].input[1]
+    tensor = weight(model, name)
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
+    model.graph.initializer.remove(tensor)
+    assert levels_with_features(model.SerializeToString()) == [True] * 3
+
+
+def _input_of_the_graph(model: Any, node: Any) -> None:
+    shape = list(weight(model, node.input[1]).dims)
+    model.graph.input.append(onnx.helper.make_tensor_value_info(node.input[1], onnx.TensorProto.FLOAT, shape))
+
+
+def _computed(model: Any, node: Any) -> None:
+    model.graph.node.insert(0, onnx.helper.make_node("Neg", [node.input[1]], ["negative"]))
+    node.input[1] = "negative"
+
+
+def _not_finite(model: Any, node: Any) -> None:
+    tensor = weight(model, node.input[2])
+    array = np.array(onnx.numpy_helper.to_array(tensor))
+    array[3] = np.inf
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+def _grouped(model: Any, node: Any) -> None:
+    tensor = weight(model, node.input[1])
+    array = np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)[:, :32])
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    next(one for one in node.attribute if one.name == "group").i = 2
+
+
+def _larger_kernel(model: Any, node: Any) -> None:
+    tensor = weight(model, node.input[1])
+    array = np.pad(onnx.numpy_helper.to_array(tensor), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    for one in node.attribute:
+        if one.name in ("kernel_shape", "pads"):
+            one.ints[:] = [3, 3] if one.name == "kernel_shape" else [1, 1, 1, 1]
+
+
+def _shifted(model: Any, node: Any) -> None:
+    """As large as it was, and a position is that of another one: the features are two rows smaller than the map."""
+    next(one for one in node.attribute if one.name == "pads").ints[:] = [1, 0, 1, 0]
+    name = node.input[0]
+    for index, bounds in enumerate(([1], [-1], [2])):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(bounds), f"bound{index}"))
+    at = list(model.graph.node).index(node)
+    model.graph.node.insert(at, onnx.helper.make_node("Slice", [name, "bound0", "bound1", "bound2"], ["middle"]))
+    node.input[0] = "middle"
+
+
+@pytest.mark.parametrize("change", [_computed, _not_finite, _grouped, _larger_kernel, _shifted, _input_of_the_graph])
+def test_another_convolution_keeps_its_map(model: Any, change: Callable[[Any, Any], None]) -> None:
+    """It alone, as long as the rest of the head is proven."""
+    node = last_convolutions(model)[0]
+    change(model, node)
+    content = model.SerializeToString()
+    cut = prepared_model(content, [EndAtHead()])
+    head = RawHead.read(parse_model(cut or b"").metadata_props)
+    assert head is not None
+    assert [bool(level.weights) for level in head.levels] == [False, True, True]
+    if change is not _not_finite:
+        ended(content)
+
+
+def test_levels_of_the_same_features_keep_their_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_head_models, "STRIDES", (8, 8, 16))
+    model = onnx.load(str(yolov5_model(tmp_path / "m.onnx", pointwise=True)))
+    first, second, _ = last_convolutions(model)
+    second.input[0] = first.input[0]
+    assert levels_with_features(model.SerializeToString()) == [False, False, True]
+
+
+def test_half_precision_keeps_its_maps(tmp_path: Path) -> None:
+    path = yolov5_model(tmp_path / "m.onnx", pointwise=True, dtype=np.float16)
+    cut = prepared_model(path, [EndAtHead()])
+    head = RawHead.read(parse_model(cut or b"").metadata_props)
+    assert head is not None
+    assert not any(level.weights for level in head.levels)
+
+
+def test_what_stands_in_the_metadata_is_read_again(model: Any) -> None:
+    _, head = ended(model.SerializeToString())
+    written: dict[str, str] = {}
+    head.write(written)
+    assert RawHead.read(written) == head

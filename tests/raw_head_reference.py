@@ -1,13 +1,26 @@
-"""The decoding of raw heads in float64, as the formulas say it."""
+"""Networks as a runtime alone runs them, and the decoding of raw heads in float64, as the formulas say it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from infersdk.graph.raw_head import RawHead
+
+
+def run(model: Any, images: np.ndarray, *, optimized: bool = True) -> dict[str, np.ndarray]:
+    """The outputs of a file, or of its content, from ONNX Runtime."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"images": images}), strict=True))
 
 
 def decoded_yolov5(head: RawHead, maps: dict[str, np.ndarray]) -> np.ndarray:

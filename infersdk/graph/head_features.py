@@ -35,7 +35,7 @@ def at_features(
     if head.layout != "yolov5":
         return head, list(maps)
     found = [_features(proof, level, one) for level, one in zip(head.levels, maps, strict=True)]
-    values = [one[1] for one in found if one is not None]
+    values = [*maps, *(one[1] for one in found if one is not None)]
     levels, ends = list(head.levels), list(maps)
     for index, one in enumerate(found):
         if one is not None and values.count(one[1]) == 1:  # each level is an output of its own

@@ -10,22 +10,16 @@ import numpy as np
 import pytest
 import raw_head_models
 from raw_head_models import yolov5_model
-from raw_head_reference import decoded_yolov5
+from raw_head_reference import decoded_yolov5, run
 
 from infersdk.graph.files import parse_model
 from infersdk.graph.passes import EndAtHead, prepared_model
 from infersdk.graph.raw_head import RawHead
 
 onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 F = np.float32
 IMAGES = np.random.default_rng(1).random((2, 3, 64, 96), F)
-
-
-def run(model: Any) -> dict[str, np.ndarray]:
-    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, {"images": IMAGES}), strict=True))
 
 
 def ended(content: bytes) -> tuple[bytes, RawHead]:
@@ -34,7 +28,9 @@ def ended(content: bytes) -> tuple[bytes, RawHead]:
     assert cut is not None
     head = RawHead.read(parse_model(cut).metadata_props)
     assert head is not None
-    np.testing.assert_allclose(decoded_yolov5(head, run(cut)), run(content)["output0"], rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(
+        decoded_yolov5(head, run(cut, IMAGES)), run(content, IMAGES)["output0"], rtol=1e-4, atol=1e-3
+    )
     return cut, head
 
 
@@ -59,7 +55,7 @@ def test_it_ends_in_front_of_the_last_convolutions(model: Any) -> None:
     content = model.SerializeToString()
     cut, head = ended(content)
     assert head.names == ("head_0", "head_1", "head_2")
-    assert [one.shape for one in run(cut).values()] == [(2, 64, 8, 12), (2, 64, 4, 6), (2, 64, 2, 3)]
+    assert [one.shape for one in run(cut, IMAGES).values()] == [(2, 64, 8, 12), (2, 64, 4, 6), (2, 64, 2, 3)]
     left = onnx.load_from_string(cut)
     onnx.checker.check_model(left, full_check=True)
     assert [node.op_type for node in left.graph.node] == ["Conv", "Relu"] * 3
@@ -154,6 +150,19 @@ def test_levels_of_the_same_features_keep_their_maps(tmp_path: Path, monkeypatch
     model = onnx.load(str(yolov5_model(tmp_path / "m.onnx", pointwise=True)))
     first, second, _ = last_convolutions(model)
     second.input[0] = first.input[0]
+    assert levels_with_features(model.SerializeToString()) == [False, False, True]
+
+
+def test_a_map_that_is_the_features_of_another_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an output once, and the map of the other level is one beside it."""
+    monkeypatch.setattr(raw_head_models, "STRIDES", (8, 8, 16))
+    model = onnx.load(str(yolov5_model(tmp_path / "m.onnx", pointwise=True)))
+    first, second, _ = last_convolutions(model)
+    _larger_kernel(model, first)
+    tensor = weight(model, second.input[1])
+    array = np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)[:, :24])
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    second.input[0] = first.output[0]
     assert levels_with_features(model.SerializeToString()) == [False, False, True]
 
 

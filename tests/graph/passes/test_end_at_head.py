@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from raw_head_models import ANCHORS, FORMS, STRIDES, split_form, yolov5_model, yolov8_model
-from raw_head_reference import decoded_yolov5, decoded_yolov8
+from raw_head_reference import decoded_yolov5, decoded_yolov8, run
 
 from infersdk._lib import lib
 from infersdk.errors import ModelFormatError
@@ -23,14 +23,8 @@ from infersdk.graph.raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS, RawHea
 from infersdk.models.raw_head import head_cut_off, without_decoding
 
 onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 F = np.float32
-
-
-def run(model: Any, images: np.ndarray) -> dict[str, np.ndarray]:
-    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, {"images": images}), strict=True))
 
 
 def ended(path: Path) -> tuple[bytes, RawHead]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from raw_head_models import ANCHORS, FORMS, STRIDES, quantised_yolov5
-from raw_head_reference import decoded_yolov5
+from raw_head_reference import decoded_yolov5, run
 
 from infersdk.graph.files import model_bytes, parse_model, read_model
 from infersdk.graph.head_levels import UnprovenError
@@ -17,19 +17,9 @@ from infersdk.graph.passes import EndAtHead, FreeSize, prepared_model
 from infersdk.graph.raw_head import RawHead
 
 onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 F = np.float32
 WHOLE = 1 << 40  # no map has so many bytes
-
-
-def run(model: Any, images: np.ndarray, *, optimized: bool = True) -> dict[str, np.ndarray]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    if not optimized:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, {"images": images}), strict=True))
 
 
 def ended(path: Path) -> tuple[bytes, RawHead]:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from infersdk.graph.raw_head import RawHead
+from infersdk.graph.files import parse_model
+from infersdk.graph.passes import EndAtHead, prepared_model
+from infersdk.graph.raw_head import RawHead
+
+
+def ended(model: Path | bytes) -> tuple[bytes, RawHead]:
+    """A model that ends at the maps of its head, or at features, and that head."""
+    content = prepared_model(model, [EndAtHead()])
+    assert content is not None
+    head = RawHead.read(parse_model(content).metadata_props)
+    assert head is not None
+    return content, head
 
 
 def run(model: Any, images: np.ndarray, *, optimized: bool = True) -> dict[str, np.ndarray]:

@@ -332,7 +332,7 @@ def test_clones_before_in_between_and_after(tmp_path: Path, gate: threading.Even
 
 def test_cloning_while_another_thread_goes_over(tmp_path: Path) -> None:
     path, x = models.double(tmp_path / "m.onnx"), np.ones((1, 4), np.float32)
-    for _ in range(5):
+    for _ in range(10):
         event = threading.Event()
         with load(path, event) as infer:
             clones: list[infersdk.Infer] = []

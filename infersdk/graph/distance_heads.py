@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .factors import constant_of
-from .head_levels import HeadProof, UnprovenError, is_close, node_of
+from .head_levels import HeadProof, UnprovenError, is_close, is_pointwise, node_of
 from .polynomials import operands
 from .raw_head import HeadLevel, RawHead
 
@@ -179,17 +179,8 @@ def _check_softmax(proof: HeadProof, softmax: ir.Node, axes: Sequence[str]) -> N
 
 def _is_weighted_sum(conv: ir.Node, weights: npt.NDArray[Any]) -> bool:
     """Whether a convolution adds up its channels, each times a weight."""
-    plain = {"strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0]}
-    return (
-        len([one for one in conv.inputs if one is not None]) == 2
-        and weights.ndim == 4
-        and weights.shape[0] == 1
-        and weights.shape[2:] == (1, 1)
-        and conv.attributes.get_int("group", 1) == 1
-        and conv.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
-        and all(list(conv.attributes.get_ints(name, usual)) == usual for name, usual in plain.items())
-        and bool(np.all(np.isfinite(weights)))
-    )
+    inputs = [one for one in conv.inputs if one is not None]
+    return len(inputs) == 2 and is_pointwise(conv, weights) and weights.shape[0] == 1
 
 
 # ---- levels ----

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from .factors import constant_of
-from .head_levels import node_of
+from .head_levels import is_pointwise, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["at_features"]
 
 _Map = TypeVar("_Map")
-
-#: What a convolution may have otherwise than by default, and what it has to be, of one of 1 x 1.
-_PLAIN = {"strides": (1, 1), "pads": (0, 0, 0, 0), "kernel_shape": (1, 1)}
 
 
 def at_features(
@@ -51,25 +48,16 @@ def _features(proof: HeadProof, level: HeadLevel, one: object) -> tuple[HeadLeve
     if conv is None or level.channels_last:
         return None
     features, weights = conv.inputs[0], constant_of(conv.inputs[1])
-    with_bias = len(conv.inputs) > 2 and conv.inputs[2] is not None
-    bias = constant_of(conv.inputs[2]) if with_bias else np.zeros(len(weights) if weights is not None else 0, "f4")
-    if features is None or features.producer() is None or weights is None or bias is None or not _is_pointwise(conv):
+    if features is None or features.producer() is None or weights is None or not is_pointwise(conv, weights):
         return None
-    sizes = (weights.shape[1], *proof.dims(one)[2:]) if weights.ndim == 4 else ()  # type: ignore[arg-type]
-    fits = weights.shape[2:] == (1, 1) and tuple(proof.dims(features)[1:]) == sizes and bias.shape == weights.shape[:1]
+    given = conv.inputs[2] if len(conv.inputs) > 2 else None
+    bias = np.zeros(len(weights), np.float32) if given is None else constant_of(given)
+    if bias is None or bias.shape != weights.shape[:1] or not np.isfinite(bias).all():
+        return None
     is_float = proof.dtype(features) == ir.DataType.FLOAT and weights.dtype == bias.dtype == np.float32
-    if not (fits and is_float and np.isfinite(weights).all() and np.isfinite(bias).all()):
+    if not is_float or proof.dims(features)[1:] != [weights.shape[1], *proof.dims(conv.outputs[0])[2:]]:
         return None
     own = msgspec.structs.replace(
         level, maps=(features.name or "",), weights=weights.astype("<f4").tobytes(), bias=bias.astype("<f4").tobytes()
     )
     return own, features
-
-
-def _is_pointwise(conv: ir.Node) -> bool:
-    """Whether its attributes are those of a convolution of 1 x 1 that sees each position, and all channels."""
-    if conv.attributes.get_int("group", 1) != 1:
-        return False
-    if conv.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        return False
-    return all(tuple(conv.attributes.get_ints(name, wanted)) == wanted for name, wanted in _PLAIN.items())

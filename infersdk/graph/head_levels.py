@@ -13,13 +13,16 @@ from .tracing import ShapeTrace
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["HeadProof", "UnprovenError", "is_close", "node_of", "operator_of"]
+__all__ = ["HeadProof", "UnprovenError", "is_close", "is_pointwise", "node_of", "operator_of"]
 
 
 #: float32 and float16, as ONNX numbers them.
 _FLOATS = (1, 10)
+#: The attributes of a convolution of images that looks at each position alone.
+_PLAIN = {"kernel_shape": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
 
 
 def is_close(array: Any, wanted: Any, unit: float, kind: ir.DataType | None) -> bool:
@@ -133,6 +136,20 @@ def node_of(value: ir.Value | None, operator: str) -> ir.Node | None:
     """The node that gives a value, if it is of this operator of the standard."""
     node = value.producer() if value is not None else None
     return node if node is not None and operator_of(node) == operator else None
+
+
+def is_pointwise(conv: ir.Node, weights: npt.NDArray[Any]) -> bool:
+    """Whether a convolution of images with these weights adds up, for each position, its channels at that position
+    alone, each times a finite weight.
+    """
+    return (
+        weights.ndim == 4
+        and weights.shape[2:] == (1, 1)
+        and conv.attributes.get_int("group", 1) == 1
+        and conv.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
+        and all(tuple(conv.attributes.get_ints(name, usual)) == usual for name, usual in _PLAIN.items())
+        and bool(np.all(np.isfinite(weights)))
+    )
 
 
 def operator_of(node: ir.Node) -> str:

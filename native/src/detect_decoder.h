@@ -68,6 +68,14 @@ static inline float ifs__element(const void *array, int32_t dtype, size_t i) {
 ifs_status ifs__scan_anchor(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int32_t anchor,
                             const float *classes, float objectness);
 
+/* The same of the logits of classes, which it changes to their sigmoids. */
+static inline ifs_status ifs__scan_logits(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
+                                          int32_t anchor, float *classes, float objectness) {
+    for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++)
+        scan->sigmoids(classes + run->first, run->count);
+    return ifs__scan_anchor(d, v, scan, anchor, classes, objectness);
+}
+
 /* The same for all anchors of a raw head that may be above the threshold. */
 ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan);
 

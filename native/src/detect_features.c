@@ -107,10 +107,7 @@ ifs_status ifs__scan_features(ifs_detection_decoder *d, const ifs__detect_view *
         scan->add_weighted((const float *)v->maps[level] + start + at, plane, f->weights + anchor * features * values,
                            values, features, values, d->values);
         memcpy(d->boxes + 4 * (size_t)row, d->values, 4 * sizeof(float));
-        float *classes = d->values + 5;
-        for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++)
-            scan->sigmoids(classes + run->first, run->count);
-        IFS__TRY(ifs__scan_anchor(d, v, scan, row, classes, objectness));
+        IFS__TRY(ifs__scan_logits(d, v, scan, row, d->values + 5, objectness));
     }
     return IFS_OK;
 }

@@ -76,11 +76,11 @@ ifs_status ifs__check_raw_head(const ifs_detect_params *p, const ifs_raw_head *r
 
 bool ifs__set_raw_head(ifs_detection_decoder *d, const ifs_raw_head *raw) {
     d->raw = *raw;
-    for (int i = 0; i < raw->num_levels; i++)
-        d->raw.levels[i].weights = d->raw.levels[i].bias = NULL; /* the caller's */
-    for (int i = 0; i < raw->num_levels; i++)
-        d->first_row[i + 1] =
-            d->first_row[i] + raw->levels[i].width * raw->levels[i].height * raw->levels[i].num_anchors;
+    for (int i = 0; i < raw->num_levels; i++) {
+        ifs_detect_level *level = &d->raw.levels[i];
+        level->weights = level->bias = NULL; /* the caller's */
+        d->first_row[i + 1] = d->first_row[i] + level->width * level->height * level->num_anchors;
+    }
     double below = (double)d->params.conf_threshold * (1 - MARGIN);
     d->logit_limit = below > 0 ? (float)log(below / (1 - below)) : -INFINITY;
     return ifs__set_features(d, raw);
@@ -144,10 +144,10 @@ ifs__box ifs__raw_box(const ifs__detect_view *v, int32_t row) {
     size_t anchor = index / plane, position = index % plane, values = ifs__yolov5_values(&d->params);
     if (level->num_features)
         return yolov5_box(level, d->boxes, IFS_FLOAT32, 4 * (size_t)row, 1, anchor, position);
+    size_t first = anchor * values * plane + position, step = plane;
     if (level->channels_last)
-        return yolov5_box(level, v->maps[i], d->params.dtype, (position * (size_t)level->num_anchors + anchor) * values,
-                          1, anchor, position);
-    return yolov5_box(level, v->maps[i], d->params.dtype, anchor * values * plane + position, plane, anchor, position);
+        first = (position * (size_t)level->num_anchors + anchor) * values, step = 1;
+    return yolov5_box(level, v->maps[i], d->params.dtype, first, step, anchor, position);
 }
 
 /* ---- the scan ---- */
@@ -194,9 +194,7 @@ static ifs_status scan_block(ifs_detection_decoder *d, const ifs__detect_view *v
             if (!(objectness > d->params.conf_threshold))
                 continue;
         }
-        for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++)
-            scan->sigmoids(classes + run->first, run->count);
-        IFS__TRY(ifs__scan_anchor(d, v, scan, b->row + position, classes, objectness));
+        IFS__TRY(ifs__scan_logits(d, v, scan, b->row + position, classes, objectness));
     }
     return IFS_OK;
 }
@@ -255,10 +253,8 @@ static ifs_status scan_yolov5_last(ifs_detection_decoder *d, const ifs__detect_v
         if (!(objectness > d->params.conf_threshold))
             continue;
         read_position(d, map, at + 1);
-        for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++)
-            scan->sigmoids(d->columns + run->first, run->count);
         int32_t row = d->first_row[level] + (int32_t)(anchor * plane + start) + hits[i];
-        IFS__TRY(ifs__scan_anchor(d, v, scan, row, d->columns, objectness));
+        IFS__TRY(ifs__scan_logits(d, v, scan, row, d->columns, objectness));
     }
     return IFS_OK;
 }

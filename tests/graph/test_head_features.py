@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import raw_head_models
 from raw_head_models import yolov5_model
-from raw_head_reference import decoded_yolov5, run
+from raw_head_reference import decoded_yolov5, ended, run
 
-from infersdk.graph.files import parse_model
-from infersdk.graph.passes import EndAtHead, prepared_model
 from infersdk.graph.raw_head import RawHead
 
 onnx = pytest.importorskip("onnx")
@@ -22,12 +20,9 @@ F = np.float32
 IMAGES = np.random.default_rng(1).random((2, 3, 64, 96), F)
 
 
-def ended(content: bytes) -> tuple[bytes, RawHead]:
+def checked(content: bytes) -> tuple[bytes, RawHead]:
     """The model cut at its head, whose boxes were compared with those of the whole one."""
-    cut = prepared_model(content, [EndAtHead()])
-    assert cut is not None
-    head = RawHead.read(parse_model(cut).metadata_props)
-    assert head is not None
+    cut, head = ended(content)
     np.testing.assert_allclose(
         decoded_yolov5(head, run(cut, IMAGES)), run(content, IMAGES)["output0"], rtol=1e-4, atol=1e-3
     )
@@ -35,7 +30,7 @@ def ended(content: bytes) -> tuple[bytes, RawHead]:
 
 
 def levels_with_features(content: bytes) -> list[bool]:
-    return [bool(level.weights) for level in ended(content)[1].levels]
+    return [bool(level.weights) for level in checked(content)[1].levels]
 
 
 @pytest.fixture
@@ -53,7 +48,7 @@ def weight(model: Any, name: str) -> Any:
 
 def test_it_ends_in_front_of_the_last_convolutions(model: Any) -> None:
     content = model.SerializeToString()
-    cut, head = ended(content)
+    cut, head = checked(content)
     assert head.names == ("head_0", "head_1", "head_2")
     assert [one.shape for one in run(cut, IMAGES).values()] == [(2, 64, 8, 12), (2, 64, 4, 6), (2, 64, 2, 3)]
     left = onnx.load_from_string(cut)
@@ -71,7 +66,7 @@ def test_it_ends_in_front_of_the_last_convolutions(model: Any) -> None:
 def test_without_a_bias(model: Any) -> None:
     for node in last_convolutions(model):
         del node.input[2]
-    _, head = ended(model.SerializeToString())
+    _, head = checked(model.SerializeToString())
     for level in head.levels:
         convolution = level.convolution()
         assert convolution is not None
@@ -137,12 +132,10 @@ def test_another_convolution_keeps_its_map(model: Any, change: Callable[[Any, An
     node = last_convolutions(model)[0]
     change(model, node)
     content = model.SerializeToString()
-    cut = prepared_model(content, [EndAtHead()])
-    head = RawHead.read(parse_model(cut or b"").metadata_props)
-    assert head is not None
+    _, head = ended(content)
     assert [bool(level.weights) for level in head.levels] == [False, True, True]
     if change is not _not_finite:
-        ended(content)
+        checked(content)
 
 
 def test_levels_of_the_same_features_keep_their_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +147,7 @@ def test_levels_of_the_same_features_keep_their_maps(tmp_path: Path, monkeypatch
 
 
 def test_a_map_that_is_the_features_of_another_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an output once, and the map of the other level is one beside it."""
+    """It is an output once, and the map of the other level is another output."""
     monkeypatch.setattr(raw_head_models, "STRIDES", (8, 8, 16))
     model = onnx.load(str(yolov5_model(tmp_path / "m.onnx", pointwise=True)))
     first, second, _ = last_convolutions(model)
@@ -167,15 +160,12 @@ def test_a_map_that_is_the_features_of_another_level(tmp_path: Path, monkeypatch
 
 
 def test_half_precision_keeps_its_maps(tmp_path: Path) -> None:
-    path = yolov5_model(tmp_path / "m.onnx", pointwise=True, dtype=np.float16)
-    cut = prepared_model(path, [EndAtHead()])
-    head = RawHead.read(parse_model(cut or b"").metadata_props)
-    assert head is not None
+    _, head = ended(yolov5_model(tmp_path / "m.onnx", pointwise=True, dtype=np.float16))
     assert not any(level.weights for level in head.levels)
 
 
 def test_what_stands_in_the_metadata_is_read_again(model: Any) -> None:
-    _, head = ended(model.SerializeToString())
+    _, head = checked(model.SerializeToString())
     written: dict[str, str] = {}
     head.write(written)
     assert RawHead.read(written) == head

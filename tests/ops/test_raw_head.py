@@ -101,6 +101,17 @@ def random_maps(
     return maps
 
 
+def random_settings(rng: np.random.Generator, classes: int) -> dict[str, Any]:
+    """Settings of a decoder of so many classes."""
+    return {
+        "class_agnostic": bool(rng.integers(2)),
+        "classes": [None, np.flatnonzero(rng.random(classes) < 0.5).tolist() or [0]][int(rng.integers(2))],
+        "conf": float(rng.choice([0, 0.001, 0.25, 0.6])),
+        "max_det": int(rng.choice([1, 7, 300])),
+        "max_candidates": int(rng.choice([0, 1, 20, 30000])),
+    }
+
+
 def check(
     head: str, levels: list[GridLevel], maps: list[np.ndarray], num_classes: int, bins: list[float], **own: Any
 ) -> int:
@@ -134,11 +145,9 @@ def test_equals_the_formulas(rng: np.random.Generator, head: str, dtype: str, mu
         bins = [] if head == "yolov5" else rng.uniform(0, 15, int(rng.integers(1, 17))).astype(F).tolist()
         extra = int(rng.integers(3)) if head == "yolov5" else 0
         maps = random_maps(rng, head, levels, classes, len(bins), kind, dtype, extra)
-        chosen = [None, np.flatnonzero(rng.random(classes) < 0.5).tolist() or [0]][int(rng.integers(2))]
         seen += check(
-            head, levels, maps, classes, bins, dtype=dtype, multi_label=multi_label, classes=chosen, extra=extra,
-            class_agnostic=bool(rng.integers(2)), conf=float(rng.choice([0, 0.001, 0.25, 0.6])),
-            max_det=int(rng.choice([1, 7, 300])), max_candidates=int(rng.choice([0, 1, 20, 30000])),
+            head, levels, maps, classes, bins, dtype=dtype, multi_label=multi_label, extra=extra,
+            **random_settings(rng, classes),
         )  # fmt: skip
     assert kind == "none" or seen > 0
 
@@ -153,12 +162,7 @@ def test_channels_last(rng: np.random.Generator, dtype: str, multi_label: bool, 
         levels = random_levels(rng, "yolov5")
         extra = int(rng.integers(3))
         maps = random_maps(rng, "yolov5", levels, classes, 0, kind, dtype, extra)
-        own: dict[str, Any] = {
-            "dtype": dtype, "multi_label": multi_label, "extra": extra, "class_agnostic": bool(rng.integers(2)),
-            "classes": [None, np.flatnonzero(rng.random(classes) < 0.5).tolist() or [0]][int(rng.integers(2))],
-            "conf": float(rng.choice([0, 0.001, 0.25, 0.6])), "max_det": int(rng.choice([1, 7, 300])),
-            "max_candidates": int(rng.choice([0, 1, 20, 30000])),
-        }  # fmt: skip
+        own = {"dtype": dtype, "multi_label": multi_label, "extra": extra, **random_settings(rng, classes)}
         with RawHeadDecoder("yolov5", classes, levels, **own) as decoder:
             want, stats = decoder(maps, GEOMETRY)
         for turned in ([True] * len(levels), (rng.random(len(levels)) < 0.5).tolist()):
@@ -198,12 +202,7 @@ def test_features(rng: np.random.Generator, multi_label: bool, kind: str) -> Non
         if large:
             levels[0] = levels[0]._replace(width=37, height=29)
         extra = int(rng.integers(3))
-        own: dict[str, Any] = {
-            "multi_label": multi_label, "extra": extra, "class_agnostic": bool(rng.integers(2)),
-            "classes": [None, np.flatnonzero(rng.random(classes) < 0.5).tolist() or [0]][int(rng.integers(2))],
-            "conf": float(rng.choice([0, 0.001, 0.25, 0.6])), "max_det": int(rng.choice([1, 7, 300])),
-            "max_candidates": int(rng.choice([0, 1, 20, 30000])),
-        }  # fmt: skip
+        own = {"multi_label": multi_label, "extra": extra, **random_settings(rng, classes)}
         maps, given_levels, given_maps = [], [], []
         for level in levels:
             channels, count = len(level.anchors) * (5 + classes + extra), int(rng.integers(1, 40))

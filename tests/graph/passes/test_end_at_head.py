@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from raw_head_models import ANCHORS, FORMS, STRIDES, split_form, yolov5_model, yolov8_model
-from raw_head_reference import decoded_yolov5, decoded_yolov8, run
+from raw_head_reference import decoded_yolov5, decoded_yolov8, ended, run
 
 from infersdk._lib import lib
 from infersdk.errors import ModelFormatError
@@ -25,14 +25,6 @@ from infersdk.models.raw_head import head_cut_off, without_decoding
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 F = np.float32
-
-
-def ended(path: Path) -> tuple[bytes, RawHead]:
-    content = prepared_model(path, [EndAtHead()])
-    assert content is not None
-    head = RawHead.read(parse_model(content).metadata_props)
-    assert head is not None
-    return content, head
 
 
 @pytest.mark.parametrize("form", FORMS)

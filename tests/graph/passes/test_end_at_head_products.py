@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from raw_head_models import ANCHORS, FORMS, STRIDES, quantised_yolov5
-from raw_head_reference import decoded_yolov5, run
+from raw_head_reference import decoded_yolov5, ended, run
 
 from infersdk.graph.files import model_bytes, parse_model, read_model
 from infersdk.graph.head_levels import UnprovenError
@@ -20,14 +20,6 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 F = np.float32
 WHOLE = 1 << 40  # no map has so many bytes
-
-
-def ended(path: Path) -> tuple[bytes, RawHead]:
-    content = prepared_model(path, [EndAtHead()])
-    assert content is not None
-    head = RawHead.read(parse_model(content).metadata_props)
-    assert head is not None
-    return content, head
 
 
 def check_same(path: Path, content: bytes, head: RawHead, batch: int = 1) -> None:
